@@ -1,0 +1,22 @@
+"""The sidecar: a proxy for one Kafka broker that forwards every byte and understands enough of them.
+
+Glossary
+--------
+frame       one length-prefixed message of Kafka's protocol: int32 size, then ``size`` bytes.
+exchange    one request together with its response (or with the reason why none came).
+session     the protocol state of one client connection: frames in, exchanges out; knows no sockets.
+walker      reads the topics, partitions and batch headers of a body in place, without touching records.
+observer    code outside the data path that is told about exchanges (KIP-388); it can never change or delay one.
+limit       a bound on connections or their rate (KIP-612, KIP-402).
+upstream    the real broker's private port that this sidecar fronts.
+cause       why a connection ended; a closed list, also the label of the metric.
+
+Folders
+-------
+core        Kafka's wire protocol without IO: frames, headers, walkers, the session.
+net         the data path's IO: accept loop, relay, admin HTTP, life cycle.
+local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
+cli.py      the ``brokerside`` command; the only module that wires the parts together.
+"""
+
+__version__ = "0.1.0"

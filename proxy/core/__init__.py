@@ -1,0 +1,5 @@
+"""Kafka's wire protocol, sans IO.
+
+Rule of this folder: no asyncio, socket, time, os or logging. Time comes in as an argument, bytes come in as
+arguments, facts go out as values. ``pyproject.toml`` holds the contract that checks it.
+"""

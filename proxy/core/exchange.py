@@ -1,0 +1,160 @@
+"""What a session tells the outside: one ``Exchange`` for each request, with the facts its walkers read.
+
+All of these are plain values (numbers, short bytes, tuples): none refers to a network buffer, so a consumer may keep
+them. ``topic`` is the UTF-8 name as bytes, or the 16 raw bytes of the topic id where the version carries ids
+(Produce ≥ 13, Fetch ≥ 13); ``topics_are_ids`` of the enclosing facts tells which.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Outcome = Literal["open", "answered", "no_response", "connection_lost"]
+"""``no_response``: acks=0 has none by design. ``connection_lost``: the connection ended before the response did."""
+
+Decode = Literal["none", "full", "malformed", "unsupported"]
+"""``none``: nobody asked. ``unsupported``: this version is newer than the walkers know. ``malformed``: see the counter."""
+
+
+class Connection(Struct, gc=False):
+    """One client connection as observers see it. Identity may become known later than the first exchange."""
+
+    id: str
+    listener: str
+    client_ip: str
+    client_port: int
+    opened_at: float  # seconds, the loop's monotonic clock
+    principal: str
+    client_software_name: str | None = None
+    client_software_version: str | None = None
+
+
+class RecordSet(Struct, frozen=True, gc=False):
+    """Sums over the record batches of one partition, read from batch headers alone (records stay untouched).
+
+    ``size`` bytes on the wire, compressed as sent, a cut last batch included; ``batches`` whole batches;
+    ``records`` in whole data batches (control batches do not count); ``claimed`` is true where the number of records is only what a
+    header says or a lower bound: magic 0/1 wrappers (compressed) are counted as one each.
+    ``producer_id``, ``producer_epoch``, ``base_sequence``, ``base_offset``: of the first batch, −1 if none.
+    Source: ``DefaultRecordBatch`` (magic 2), ``AbstractLegacyRecordBatch`` (magic 0, 1).
+    """
+
+    size: int
+    batches: int
+    records: int
+    magic: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    base_offset: int = -1
+    claimed: bool = False
+
+
+EMPTY_RECORD_SET = RecordSet(0, 0, 0)
+
+
+class ProducedPartition(Struct, frozen=True, gc=False):
+    """One partition of a ProduceRequest."""
+
+    topic: bytes
+    partition: int
+    records: RecordSet
+
+
+class ProduceRequest(Struct, frozen=True, gc=False):
+    """Source: ProduceRequest.json, versions 0–13. ``acks``: −1, 0 or 1; ``timeout_ms`` as the client asked."""
+
+    acks: int
+    timeout_ms: int
+    transactional_id: bytes | None
+    partitions: tuple[ProducedPartition, ...]
+    topics_are_ids: bool
+
+
+class AnsweredPartition(Struct, frozen=True, gc=False):
+    """One partition of a ProduceResponse; ``base_offset`` is −1 where the append failed."""
+
+    topic: bytes
+    partition: int
+    error_code: int
+    base_offset: int
+
+
+class ProduceResponse(Struct, frozen=True, gc=False):
+    """Source: ProduceResponse.json, versions 0–13. ``throttle_ms``: milliseconds the broker asks the client to wait."""
+
+    throttle_ms: int
+    partitions: tuple[AnsweredPartition, ...]
+    topics_are_ids: bool
+
+
+class WantedPartition(Struct, frozen=True, gc=False):
+    """One partition of a FetchRequest."""
+
+    topic: bytes
+    partition: int
+    fetch_offset: int
+
+
+class FetchRequest(Struct, frozen=True, gc=False):
+    """Source: FetchRequest.json, versions 0–18. ``replica_id`` ≥ 0 marks a follower's fetch (tag 1 since v15).
+
+    With a fetch session (``session_epoch`` > 0) ``partitions`` holds only what changed since the last request.
+    """
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    session_id: int
+    session_epoch: int
+    partitions: tuple[WantedPartition, ...]
+    topics_are_ids: bool
+
+
+class FetchedPartition(Struct, frozen=True, gc=False):
+    """One partition of a FetchResponse."""
+
+    topic: bytes
+    partition: int
+    error_code: int
+    high_watermark: int
+    records: RecordSet
+
+
+class FetchResponse(Struct, frozen=True, gc=False):
+    """Source: FetchResponse.json, versions 0–18. ``error_code`` and ``session_id``: since v7, 0 before."""
+
+    throttle_ms: int
+    error_code: int
+    session_id: int
+    partitions: tuple[FetchedPartition, ...]
+    topics_are_ids: bool
+
+
+RequestFacts = ProduceRequest | FetchRequest
+ResponseFacts = ProduceResponse | FetchResponse
+
+
+class Exchange(Struct, gc=False):
+    """One request and its response. Times are seconds of the loop's monotonic clock; sizes are whole frames in bytes.
+
+    ``received_at``: last byte of the request came in. ``answered_at``: last byte of the response was handed to the
+    client's socket; 0.0 while open or where none came. ``request_bytes`` and ``response_bytes`` include the 4-byte
+    size prefix; ``response_bytes`` is 0 where no response came.
+    """
+
+    connection: Connection
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    received_at: float
+    request_bytes: int
+    answered_at: float = 0.0
+    response_bytes: int = 0
+    outcome: Outcome = "open"
+    decode: Decode = "none"
+    request: RequestFacts | None = None
+    response: ResponseFacts | None = None
