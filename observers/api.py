@@ -1,0 +1,117 @@
+"""The observer contract (KIP-388), and the shape of what observers are given.
+
+An observer is a class with a no-argument constructor and the four methods of ``Observer``. It is named in
+``observer.class.names`` as ``package.module:Class``. Life: constructed, ``configure``d once with the whole
+configuration, told about exchanges, ``close``d once; nothing is called after ``close``.
+
+Every call comes from one thread that belongs to this observer alone; exceptions are caught, counted and logged, and
+never reach client traffic. An observer that falls behind loses events (counted); it never slows a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+
+class ObservableStruct(Protocol):
+    """Read-only view of one request or response (KIP-388 ``ObservableStructImpl``)."""
+
+    def size_of(self) -> int:
+        """Size of the whole frame in bytes, size prefix included."""
+
+    def has_field(self, name: str) -> bool:
+        """Whether ``name`` can be read; both the message definition's spelling and the KIP's are known."""
+
+    def get(self, name: str) -> Any:
+        """Value of a field: int, bytes, str, or None. Raises KeyError for a field this view does not have."""
+
+    def get_observable_struct_array(self, name: str) -> Sequence[ObservableStruct]:
+        """Value of an array of structs, as an immutable sequence. Raises KeyError."""
+
+
+class ObservedConnection(Protocol):
+    """The client connection an exchange came over."""
+
+    id: str
+    listener: str
+    client_ip: str
+    client_port: int
+    principal: str
+    client_software_name: str | None
+    client_software_version: str | None
+
+
+class ObservedExchange(Protocol):
+    """One request with its response. Times: seconds on a monotonic clock; sizes: whole frames, bytes."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    received_at: float
+    answered_at: float
+    request_bytes: int
+    response_bytes: int
+
+    @property
+    def connection(self) -> ObservedConnection:
+        """The connection it came over."""
+
+    @property
+    def outcome(self) -> str:
+        """``answered``, ``no_response`` (acks=0) or ``connection_lost``."""
+
+    @property
+    def decode(self) -> str:
+        """``none``, ``full``, ``malformed`` or ``unsupported``: how far the bodies were read."""
+
+    @property
+    def request(self) -> Any:
+        """Facts of the request body, or None where it was not walked."""
+
+    @property
+    def response(self) -> Any:
+        """Facts of the response body, or None where it was not walked."""
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """KIP-388's interface: a request and its response are told apart, tied by ``correlation_id``."""
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        """Receive the whole configuration, once, before anything else. May raise to refuse the start."""
+
+    def record_request(
+        self,
+        struct: ObservableStruct,
+        client_address: str,
+        principal: str,
+        api_key: int,
+        api_version: int,
+        correlation_id: str,
+    ) -> None:
+        """A request was read. ``correlation_id`` is unique: ``<connection id>:<sequence>``."""
+
+    def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
+        """The response of that request was handed to the client."""
+
+    def close(self, timeout: float) -> None:
+        """Flush what is pending within ``timeout`` seconds; nothing is called afterwards."""
+
+
+@runtime_checkable
+class ExchangeObserver(Protocol):
+    """The same life with both halves joined and many at a time: what the built-in audit observer implements.
+
+    A class with ``record_exchanges`` gets that instead of ``record_request`` and ``record_response``.
+    """
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        """As in ``Observer``."""
+
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
+        """Finished exchanges in the order they ended; ``dropped`` were lost just before them."""
+
+    def close(self, timeout: float) -> None:
+        """As in ``Observer``."""
