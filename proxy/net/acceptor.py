@@ -1,0 +1,83 @@
+"""One listening socket with its own accept loop.
+
+The loop's ``create_server`` cannot be used: it can neither pause accepting, which connection limits need, nor say that
+the process is out of descriptors (it accepts and closes such connections silently).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+from proxy.core.tally import Tally
+from proxy.errors import LocalError
+
+ACCEPT_BATCH = 64
+"""Connections accepted in one turn of the loop; more would delay the traffic of those that exist."""
+
+CAPACITY_RETRY = 0.1
+"""Seconds until accepting is tried again after running out of capacity (trio: the same)."""
+
+CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""Nothing is wrong with the connection, which stays in the kernel's backlog; we have no room for it just now."""
+
+
+class Acceptor:
+    """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``admit(sock, address)``."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        backlog: int,
+        tally: Tally,
+        admit: Callable[[socket.socket, tuple[str, int]], None],
+        on_capacity: Callable[[str], None],
+    ) -> None:
+        self._tally = tally
+        self._admit = admit
+        self._on_capacity = on_capacity
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.setblocking(False)
+            self._socket.bind((host, port))
+            self._socket.listen(backlog)
+        except OSError as error:
+            self._socket.close()
+            raise LocalError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+    def start(self) -> None:
+        """Begin, or go on, accepting."""
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Stop listening; connections waiting in the kernel's backlog are reset."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPT_BATCH):
+            try:
+                sock, address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                name = errno.errorcode.get(error.errno or 0, "UNKNOWN")
+                self._tally.accept_errors[name] += 1
+                if error.errno in CAPACITY_ERRORS:
+                    self._loop.remove_reader(self._socket)
+                    self._retry = self._loop.call_later(CAPACITY_RETRY, self.start)
+                    self._on_capacity(name)
+                    return
+                continue  # the connection died in the backlog
+            sock.setblocking(False)
+            self._tally.accepted += 1
+            self._admit(sock, address[:2])

@@ -1,0 +1,226 @@
+"""One client connection: bytes from each side to the other, with back-pressure, half-close and one cause at its end.
+
+Two uvloop protocols share a ``Relay``. Where a session is given, each chunk passes it in the order header, forward,
+bodies (see ``proxy.core.session``); without one (TLS passing through) bytes are all there is.
+
+Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the reading of the other side until it is below
+``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Literal
+
+from proxy.core.session import Session
+from proxy.core.tally import Tally
+from proxy.errors import PeerError, Side
+
+HIGH_WATER = 65_536
+"""Bytes waiting to be written to one side from which the other side is not read any more (uvicorn: the same)."""
+
+LOW_WATER = 32_768
+"""Bytes waiting at which reading goes on."""
+
+LINGER = 10.0
+"""Seconds in which a closed side may still take what was written to it; then it is cut."""
+
+Cause = Literal[
+    "client_closed",  # the client ended it, as clients do
+    "client_reset",
+    "broker_closed",
+    "broker_reset",
+    "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
+    "client_invalid_size",
+    "client_invalid_header",
+    "broker_invalid_size",
+    "broker_invalid_header",
+    "broker_out_of_sync",  # a response that matches no request
+    "drain_completed",  # closed by a shutdown when nothing was open
+    "drain_timeout",  # closed by a shutdown with a request open
+]
+"""Why a connection ended; also the label of ``brokerside_connections_closed_total``."""
+
+
+class Relay:
+    """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed(relay)``."""
+
+    __slots__ = ("_cause", "_on_closed", "broker", "client", "id", "last_byte_at", "session", "tally")
+
+    def __init__(
+        self, id: str, session: Session | None, tally: Tally, on_closed: Callable[[Relay, Cause, str], None]
+    ) -> None:
+        self.id = id
+        self.session = session
+        self.tally = tally
+        self.client = ClientEnd(self)
+        self.broker = BrokerEnd(self)
+        self.client.other, self.broker.other = self.broker, self.client
+        self.last_byte_at = monotonic()
+        self._on_closed = on_closed
+        self._cause: Cause | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether closing now would cut nothing short that this process knows of."""
+        session = self.session
+        if session is None:
+            return monotonic() - self.last_byte_at > 1.0
+        return session.quiet
+
+    def stop_reading_requests(self) -> None:
+        """For a drain: let a request that has begun come to its end, and read no further one."""
+        self.client.draining = True
+        if self.session is None or self.session.between_requests:
+            self.client.pause("drain")
+
+    def close(self, cause: Cause, detail: str = "", *, abort: bool = False) -> None:
+        """End both sides for ``cause``: what was written is flushed, unless ``abort``. Later calls change nothing."""
+        if self._cause is not None:
+            return
+        self._cause = cause
+        for end in (self.client, self.broker):
+            transport = end.transport
+            if transport is not None:
+                if abort:
+                    transport.abort()
+                    continue
+                transport.close()
+                if transport.get_write_buffer_size():
+                    asyncio.get_running_loop().call_later(LINGER, transport.abort)
+        if self.session is not None:
+            self.session.lost()
+        self._on_closed(self, cause, detail)
+
+    def refuse(self, end: End, error: PeerError, data: bytes) -> None:
+        """Close because of what ``end`` sent; frames before the bad one still go on."""
+        session = self.session
+        if session is not None and session.clean:
+            end.other.write(data[: session.clean])
+            session.walk()
+        self.tally.invalid_frames[error.side, error.reason] += 1
+        self.close(f"{error.side}_{error.reason}", error.detail)  # type: ignore[arg-type]  # reasons of PeerError are causes
+
+
+class End(asyncio.Protocol):
+    """One side of a relay; a subclass says what to do with its bytes."""
+
+    __slots__ = ("eof", "lost", "other", "paused_for", "relay", "transport", "write")
+
+    side: Side
+    closed_by: Cause
+    reset_by: Cause
+    other: End
+    write: Callable[[bytes], None]
+
+    def __init__(self, relay: Relay) -> None:
+        self.relay = relay
+        self.transport: asyncio.Transport | None = None
+        self.paused_for: set[str] = set()
+        self.eof = False
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.write = transport.write
+        transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+
+    def pause(self, reason: str) -> None:
+        """Read no more from this side, for ``reason``, until every reason is gone."""
+        if not self.paused_for and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.relay.tally.pauses[self.side] += 1
+        self.paused_for.add(reason)
+
+    def resume(self, reason: str) -> None:
+        """``reason`` is gone."""
+        self.paused_for.discard(reason)
+        if not self.paused_for and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self.other.pause("backlog")
+
+    def resume_writing(self) -> None:
+        self.other.resume("backlog")
+
+    def eof_received(self) -> bool:
+        """This side will send no more: tell the other one, and keep carrying its answers."""
+        self.eof = True
+        onward = self.other.transport
+        if self.other.eof or onward is None or onward.is_closing():
+            self.relay.close(self.closed_by)
+            return False
+        onward.write_eof()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.relay.close(self.closed_by if exc is None else self.reset_by, "" if exc is None else str(exc))
+
+
+class ClientEnd(End):
+    """The client's side: requests come in here."""
+
+    __slots__ = ("draining",)
+
+    side = "client"
+    closed_by = "client_closed"
+    reset_by = "client_reset"
+
+    def __init__(self, relay: Relay) -> None:
+        super().__init__(relay)
+        self.draining = False
+
+    def data_received(self, data: bytes) -> None:
+        relay = self.relay
+        relay.tally.bytes_from_client += len(data)
+        relay.last_byte_at = now = monotonic()
+        session = relay.session
+        if session is None:
+            self.other.write(data)
+            return
+        try:
+            bodies = session.client_data(data, now)
+        except PeerError as error:
+            relay.refuse(self, error, data)
+            return
+        self.other.write(data)
+        if bodies:
+            session.walk()
+        if session.saturated:
+            self.pause("in_flight")
+        if self.draining and session.between_requests:
+            self.pause("drain")
+
+
+class BrokerEnd(End):
+    """The broker's side: responses come in here."""
+
+    __slots__ = ()
+
+    side = "broker"
+    closed_by = "broker_closed"
+    reset_by = "broker_reset"
+
+    def data_received(self, data: bytes) -> None:
+        relay = self.relay
+        relay.tally.bytes_from_broker += len(data)
+        relay.last_byte_at = now = monotonic()
+        session = relay.session
+        if session is None:
+            self.other.write(data)
+            return
+        try:
+            bodies = session.broker_data(data, now)
+        except PeerError as error:
+            relay.refuse(self, error, data)
+            return
+        self.other.write(data)
+        if bodies:
+            session.walk()
+        if "in_flight" in self.other.paused_for and not session.saturated:
+            self.other.resume("in_flight")
