@@ -28,6 +28,12 @@ def api_name(key: int) -> str:
     return api.name if api is not None else f"ApiKey({key})"
 
 
+def is_known(key: int, version: int) -> bool:
+    """Whether the table has this version of this api."""
+    api = APIS.get(key)
+    return api is not None and api.min_version <= version <= api.max_version
+
+
 def request_is_flexible(key: int, version: int) -> bool:
     """Whether the request's header ends in tagged fields and its body is flexible; False for an unknown key."""
     api = APIS.get(key)

@@ -1,0 +1,103 @@
+"""Reads the building blocks of Kafka's protocol in place: lengths, strings, tagged fields.
+
+Convention: ``reader(buf, pos) -> (value, next)``, or just ``next`` where the value is of no interest. A reader that
+runs out of bytes raises one of ``TRUNCATED``: more bytes may mend that. Bytes that can never become right raise
+``Nonsense``. Nothing is allocated from a declared length.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from proxy.errors import MalformedBody
+
+Buffer = bytes | bytearray
+
+TRUNCATED = (IndexError, struct.error)
+"""What a reader raises at the end of the buffer."""
+
+MAX_STRING = 32767
+"""Longest string in bytes; Kafka's own readers refuse longer ones in every encoding."""
+
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+
+
+class Nonsense(MalformedBody):
+    """Bytes that no message definition allows. A reader does not know its peer: whoever does, replaces ``side``."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("client", detail)
+
+
+def uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Unsigned varint of at most five bytes, as in ``ByteUtils.readUnsignedVarint``."""
+    value = buf[pos]
+    pos += 1
+    if value < 128:
+        return value, pos
+    value &= 127
+    for shift in (7, 14, 21, 28):
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, pos
+    raise Nonsense("a varint of more than five bytes")
+
+
+def compact_length(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Length of a compact string, byte field or array: −1 is null."""
+    value, pos = uvarint(buf, pos)
+    return value - 1, pos
+
+
+def int16_length(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Length of a string before flexible versions: −1 is null."""
+    length: int = _int16(buf, pos)[0]
+    if length < -1:
+        raise Nonsense(f"a length of {length}")
+    return length, pos + 2
+
+
+def int32_length(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Length of a byte field or array before flexible versions: −1 is null."""
+    length: int = _int32(buf, pos)[0]
+    if length < -1:
+        raise Nonsense(f"a length of {length}")
+    return length, pos + 4
+
+
+def compact_string(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
+    """Compact nullable string, undecoded."""
+    length, pos = compact_length(buf, pos)
+    return _sliced(buf, pos, length)
+
+
+def string(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
+    """Nullable string of the versions that are not flexible, undecoded."""
+    length, pos = int16_length(buf, pos)
+    return _sliced(buf, pos, length)
+
+
+def _sliced(buf: Buffer, pos: int, length: int) -> tuple[bytes | None, int]:
+    if length < 0:
+        return None, pos
+    if length > MAX_STRING:
+        raise Nonsense(f"a string of {length} bytes")
+    end = pos + length
+    if end > len(buf):
+        raise IndexError
+    return bytes(buf[pos:end]), end
+
+
+def skip_tags(buf: Buffer, pos: int) -> int:
+    """Return the offset after a section of tagged fields (KIP-482) that is whole in ``buf``."""
+    count, pos = uvarint(buf, pos)
+    for _ in range(count):
+        _, pos = uvarint(buf, pos)
+        size, pos = uvarint(buf, pos)
+        pos += size
+    if pos > len(buf):
+        raise IndexError
+    return pos
