@@ -63,6 +63,11 @@ class Relay:
         self._cause: Cause | None = None
 
     @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._cause is not None
+
+    @property
     def quiet(self) -> bool:
         """Whether closing now would cut nothing short that this process knows of."""
         session = self.session
@@ -132,7 +137,8 @@ class End(asyncio.Protocol):
         """Read no more from this side, for ``reason``, until every reason is gone."""
         if not self.paused_for and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
-            self.relay.tally.pauses[self.side] += 1
+            if reason != "attach":
+                self.relay.tally.pauses[self.side] += 1
         self.paused_for.add(reason)
 
     def resume(self, reason: str) -> None:
@@ -205,6 +211,10 @@ class BrokerEnd(End):
     side = "broker"
     closed_by = "broker_closed"
     reset_by = "broker_reset"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.pause("attach")  # until the client's transport exists
 
     def data_received(self, data: bytes) -> None:
         relay = self.relay

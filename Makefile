@@ -1,0 +1,73 @@
+# Everything a developer or a first-time user runs. `make help` prints what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): deploy/locks/dev.txt deploy/locks/uv.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "make: needs Python 3.11 or newer as $(PYTHON) (found: $$($(PYTHON) --version 2>&1)); try: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "[setup] virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "make: $(PYTHON) cannot create a virtual environment; install its venv module (Debian: python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement deploy/locks/uv.txt || \
+	  { echo "make: cannot install uv; is the package index reachable from here?" >&2; exit 1; }
+	@echo "[setup] packages of deploy/locks/dev.txt (about 600 MB when nothing is cached)"
+	@$(BIN)/uv pip sync --require-hashes deploy/locks/dev.txt || \
+	  { echo "make: cannot install the locked packages; see the line above, then run make again" >&2; exit 1; }
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## Create .venv and install the locked packages
+	@$(BIN)/python -m proxy.local.jars fetch
+
+.PHONY: demo
+demo: setup ## From a real broker to a table: run everything once and prove the numbers (KEEP=1 leaves it running)
+	@$(BIN)/brokerside demo $(if $(KEEP),--keep)
+
+.PHONY: check
+check: $(READY) ## Static checks: format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: test
+test: setup ## All tests, against real Kafka and real Spark
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(READY) ## The tests that need neither Kafka nor Spark
+	$(BIN)/python -m pytest -m "not kafka and not spark" $(ARGS)
+
+.PHONY: interop
+interop: setup ## Clients of other languages through the sidecar (needs node and go)
+	$(BIN)/python -m pytest tests/interop $(ARGS)
+
+.PHONY: format
+format: $(READY) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: docs
+docs: $(READY) ## Write the generated reference pages again
+	$(BIN)/python -m tests.tools.reference
+
+.PHONY: lock
+lock: $(READY) ## Resolve the dependencies of pyproject.toml again
+	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
+
+.PHONY: clean
+clean: ## Remove the virtual environment and every cache inside the project
+	rm -rf $(VENV) .brokerside .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""``python -m proxy`` is ``brokerside``."""
+
+from proxy.cli import main
+
+main()

@@ -1,0 +1,115 @@
+"""``brokerside run``: one configuration in, one running sidecar, one exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import uuid
+from typing import Any
+
+import structlog
+import uvloop
+
+from observers.dispatch import Dispatcher
+from observers.errors import ObserverError
+from proxy import __version__
+from proxy.config import Config
+from proxy.core.apis import APIS
+from proxy.errors import LocalError
+from proxy.net.admin import Admin
+from proxy.net.sidecar import Sidecar
+from proxy.telemetry import Metrics
+
+log = structlog.get_logger(__name__)
+
+DESCRIPTORS_PER_CONNECTION = 2
+"""One socket towards the client, one towards the broker."""
+
+
+def run(config: Config) -> int:
+    """Run until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit code."""
+    _raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(config))
+
+
+async def _run(config: Config) -> int:
+    boot_id = uuid.uuid4().hex
+    dispatcher = _observers(config, boot_id)
+    sidecar = Sidecar(config, dispatcher.record if dispatcher else None, dispatcher.flush if dispatcher else _nothing)
+    metrics = Metrics(sidecar, dispatcher)
+    upstreams = {listener.name: listener.upstream for listener in config.listeners}
+    admin = Admin(config.admin.bind, upstreams, metrics.render, lambda: sidecar.draining)
+    stop = asyncio.Event()
+    now = asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            log.warning("stopping_at_once", signal=name)
+            now.set()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    await admin.start()
+    try:
+        sidecar.start()
+        log.info("started", version=__version__, boot_id=boot_id, broker_id=config.broker_id, admin=str(config.admin.bind))
+        await stop.wait()
+        await _until(sidecar.drain(config.drain_timeout_ms / 1000), now)
+    finally:
+        await admin.close()
+        if dispatcher is not None:
+            timeout = 0.0 if now.is_set() else config.observer_shutdown_timeout_ms / 1000
+            await asyncio.to_thread(dispatcher.close, timeout)
+    log.info("stopped")
+    return 0
+
+
+def _observers(config: Config, boot_id: str) -> Dispatcher | None:
+    if not config.observer_class_names:
+        return None
+    configs: dict[str, Any] = {
+        "broker.id": config.broker_id,
+        "boot.id": boot_id,
+        "sidecar.version": __version__,
+        "internal": config.internal_client_settings(),
+        "audit": {
+            "topic": config.audit.topic,
+            "exclude.topics": config.audit.exclude_topics,
+            "exclude.principals": config.audit.exclude_principals,
+            "producer": config.audit.producer,
+        },
+        "api.names": {key: api.name for key, api in APIS.items()},
+    }
+    try:
+        dispatcher = Dispatcher(config.observer_class_names, configs)
+        dispatcher.start()
+    except ObserverError as error:
+        raise LocalError(f"observer.class.names: {error}") from error
+    return dispatcher
+
+
+async def _until(work: Any, stop: asyncio.Event) -> None:
+    """Run ``work`` to its end, or drop it as soon as ``stop`` is set."""
+    tasks = {asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())}
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    log.info("descriptors", limit=hard, connections=hard // DESCRIPTORS_PER_CONNECTION)
+
+
+def _nothing() -> None:
+    """What is flushed when nobody observes."""
+
+
