@@ -1,4 +1,4 @@
-"""Sums over the record batches of one record set, from their headers alone; records stay as they came, compressed or not.
+"""Sums over the record batches of one record set, from their headers alone; no record is touched.
 
 Sources: ``DefaultRecordBatch`` (magic 2), ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (magic 0 and 1).
 """

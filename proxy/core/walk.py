@@ -12,18 +12,18 @@ buffer never suspends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from proxy.core.exchange import RequestFacts, ResponseFacts
 from proxy.core.fetch import fetch_request, fetch_response
 from proxy.core.produce import produce_request, produce_response
-from proxy.core.wire import Buffer, Nonsense, Walker
+from proxy.core.steps import Walker
+from proxy.core.wire import Buffer, Nonsense
 from proxy.errors import MalformedBody, Side
 
 MAX_CARRY = 65536
 """Most bytes kept from one piece to the next; the longest element that is read as a whole is a 32 KiB string."""
 
-Facts = TypeVar("Facts", bound=RequestFacts | ResponseFacts)
+Facts = RequestFacts | ResponseFacts
 WalkerFunction = Callable[[Buffer, int, int], Walker[Facts]]
 
 PRODUCE_VERSIONS = range(14)
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-def walker_for_request(key: int, version: int) -> WalkerFunction[RequestFacts] | None:
+def walker_for_request(key: int, version: int) -> WalkerFunction | None:
     """Return the walker of this request's body; None where there is none for this key and version."""
     if key == 0 and version in PRODUCE_VERSIONS:
         return produce_request
@@ -51,7 +51,7 @@ def walker_for_request(key: int, version: int) -> WalkerFunction[RequestFacts] |
     return None
 
 
-def walker_for_response(key: int, version: int) -> WalkerFunction[ResponseFacts] | None:
+def walker_for_response(key: int, version: int) -> WalkerFunction | None:
     """Return the walker of this response's body; None where there is none for this key and version."""
     if key == 0 and version in PRODUCE_VERSIONS:
         return produce_response
@@ -60,9 +60,7 @@ def walker_for_response(key: int, version: int) -> WalkerFunction[ResponseFacts]
     return None
 
 
-def walk_whole(
-    walker: WalkerFunction[Facts], data: bytes, start: int, end: int, version: int, side: Side
-) -> Facts:
+def walk_whole(walker: WalkerFunction, data: bytes, start: int, end: int, version: int, side: Side) -> Facts:
     """Read the body ``data[start:end]``; ``data`` may go on with other frames. Raises MalformedBody."""
     try:
         next(walker(data, start, version))
@@ -77,12 +75,12 @@ def walk_whole(
     raise MalformedBody(side, f"the body does not end within its {end - start} bytes")
 
 
-class BodyFeed(Generic[Facts]):
+class BodyFeed:
     """Reads one body that comes in pieces. After MalformedBody it must not be used again."""
 
     __slots__ = ("_carry", "_facts", "_side", "_skip", "_version", "_walk", "_walker")
 
-    def __init__(self, walker: WalkerFunction[Facts], version: int, side: Side) -> None:
+    def __init__(self, walker: WalkerFunction, version: int, side: Side) -> None:
         self._walker = walker
         self._version = version
         self._side = side

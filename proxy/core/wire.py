@@ -48,6 +48,12 @@ def uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 def compact_length(buf: Buffer, pos: int) -> tuple[int, int]:
     """Length of a compact string, byte field or array: −1 is null."""
+    value = buf[pos]
+    if value < 128:
+        return value - 1, pos + 1
+    byte = buf[pos + 1]
+    if byte < 128:
+        return (value & 127 | byte << 7) - 1, pos + 2
     value, pos = uvarint(buf, pos)
     return value - 1, pos
 
@@ -70,21 +76,30 @@ def int32_length(buf: Buffer, pos: int) -> tuple[int, int]:
 
 def compact_string(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
     """Compact nullable string, undecoded."""
-    length, pos = compact_length(buf, pos)
-    return _sliced(buf, pos, length)
+    end = pos + buf[pos]
+    pos += 1
+    if pos <= end < pos + 127:
+        if end > len(buf):
+            raise IndexError
+        return bytes(buf[pos:end]), end
+    length, pos = compact_length(buf, pos - 1)
+    if length > MAX_STRING:
+        raise Nonsense(f"a string of {length} bytes")
+    return _sliced(buf, pos, length) if length >= 0 else (None, pos)
 
 
 def string(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
     """Nullable string of the versions that are not flexible, undecoded."""
     length, pos = int16_length(buf, pos)
-    return _sliced(buf, pos, length)
+    return _sliced(buf, pos, length) if length >= 0 else (None, pos)
 
 
-def _sliced(buf: Buffer, pos: int, length: int) -> tuple[bytes | None, int]:
-    if length < 0:
-        return None, pos
-    if length > MAX_STRING:
-        raise Nonsense(f"a string of {length} bytes")
+def uuid(buf: Buffer, pos: int) -> tuple[bytes, int]:
+    """The 16 bytes of a topic id."""
+    return _sliced(buf, pos, 16)
+
+
+def _sliced(buf: Buffer, pos: int, length: int) -> tuple[bytes, int]:
     end = pos + length
     if end > len(buf):
         raise IndexError

@@ -1,0 +1,73 @@
+"""Parts that all walkers share. What a walker is, is told in ``proxy.core.walk``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final, NoReturn, TypeVar
+
+from proxy.core.wire import (
+    TRUNCATED,
+    Buffer,
+    Nonsense,
+    compact_length,
+    compact_string,
+    int32_length,
+    string,
+    uuid,
+    uvarint,
+)
+
+MAX_PARTITIONS = 200_000
+"""Most partitions of one message; one with more counts as malformed. Facts take about 150 bytes a partition, and a
+hostile frame of null record sets needs six, so without a bound 100 MiB of them would become gigabytes."""
+
+NO_TAGS: Final = b"\0"
+"""A section of tagged fields that holds none, which is nearly every one."""
+
+Facts_co = TypeVar("Facts_co", covariant=True)
+Walker = Generator[int, tuple[bytes, int], tuple[Facts_co, int]]
+Part = Generator[int, tuple[bytes, int], tuple[Buffer, int]]
+"""A part of a walker that only moves on: returns the buffer and position after what it skipped."""
+
+Readers = tuple[
+    Callable[[Buffer, int], tuple[int, int]],
+    Callable[[Buffer, int], tuple[bytes | None, int]],
+    Callable[[Buffer, int], tuple[bytes | None, int]],
+]
+
+
+OLD: Readers = (int32_length, string, string)
+"""Readers of array lengths, strings and topics in versions that are not flexible."""
+
+FLEXIBLE: Readers = (compact_length, compact_string, compact_string)
+"""The same in flexible versions that name their topics."""
+
+WITH_IDS: Readers = (compact_length, compact_string, uuid)
+"""The same in versions that carry topic ids."""
+
+
+def refuse_count(count: int) -> NoReturn:
+    """Raise Nonsense for the length of an array that is null, or longer than ``MAX_PARTITIONS`` allows."""
+    raise Nonsense("null where an array must be" if count < 0 else f"more than {MAX_PARTITIONS} partitions")
+
+
+def pass_tags(buf: Buffer, pos: int) -> Part:
+    """Pass a section of tagged fields."""
+    while True:
+        mark = pos
+        try:
+            count, pos = uvarint(buf, pos)
+            break
+        except TRUNCATED:
+            buf, pos = yield mark
+    for _ in range(count):
+        while True:
+            mark = pos
+            try:
+                _, pos = uvarint(buf, pos)
+                size, pos = uvarint(buf, pos)
+                break
+            except TRUNCATED:
+                buf, pos = yield mark
+        pos += size
+    return buf, pos
