@@ -1,10 +1,17 @@
 """Observers (KIP-388): code that is told about every exchange and can never touch one.
 
 api.py        the contract: what an observer implements and what it is given.
-dispatch.py   the only door from the data path: bounded hand-off to one thread per observer, containment, counts.
-event.py      the audit event, level 1: its fields, its envelope, its encoding.
+dispatch.py   the only door from the data path: constructs, configures, feeds and closes observers.
+lane.py       one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.
+views.py      KIP-388's read-only structs over what was read of Produce and Fetch bodies.
+
+event.py      the audit event, level 1: its fields, its envelope, its encoding; reference.py writes its page in docs.
 audit.py      the built-in observer: exchanges in, audit events out.
-sink.py       the Kafka producer behind it: idempotent, bounded, every event accounted for.
+translate.py  from an exchange to an event, and which exchanges give none (pure).
+batch.py      sequence numbers, and blocks of events into records (pure).
+topics.py     topic ids to names.
+sink.py       the Kafka producer: idempotent, bounded, every event accounted for.
+cluster.py    admin calls over the INTERNAL listener.
 
 Nothing here imports the proxy: observers see exchanges through the protocols of ``api.py`` alone.
 """

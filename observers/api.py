@@ -4,8 +4,11 @@ An observer is a class with a no-argument constructor and the four methods of ``
 ``observer.class.names`` as ``package.module:Class``. Life: constructed, ``configure``d once with the whole
 configuration, told about exchanges, ``close``d once; nothing is called after ``close``.
 
-Every call comes from one thread that belongs to this observer alone; exceptions are caught, counted and logged, and
-never reach client traffic. An observer that falls behind loses events (counted); it never slows a client.
+``configure`` is called by the thread that starts the sidecar, everything later by one thread that belongs to this
+observer alone; exceptions are caught, counted and logged, and never reach client traffic. An observer that falls behind
+loses exchanges (counted); it never slows a client. After 100 calls in a row that raised it is left alone for 10 seconds.
+
+A request is told about once its exchange has ended, so request and response come one right after the other.
 """
 
 from __future__ import annotations
@@ -14,17 +17,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
+TOPIC_NAME = "topic"
+"""Field of a topic struct that holds the topic's name (KIP-388's ``TOPIC_NAME``); ``id:<topic id>`` where the wire
+carried only the id and the cluster did not tell its name."""
+
+
 class ObservableStruct(Protocol):
-    """Read-only view of one request or response (KIP-388 ``ObservableStructImpl``)."""
+    """Read-only view of one request or response, or of a part of one (KIP-388 ``ObservableStructImpl``).
+
+    Which fields there are: see ``observers.views``. Bodies other than Produce and Fetch have none.
+    """
 
     def size_of(self) -> int:
-        """Size of the whole frame in bytes, size prefix included."""
+        """Bytes: of a message the whole frame, size prefix included; of a part of one, the record sets in it."""
 
     def has_field(self, name: str) -> bool:
         """Whether ``name`` can be read; both the message definition's spelling and the KIP's are known."""
 
     def get(self, name: str) -> Any:
-        """Value of a field: int, bytes, str, or None. Raises KeyError for a field this view does not have."""
+        """Value of a field: int, str, None, or a struct (``record_set``). Raises KeyError where there is no such field."""
 
     def get_observable_struct_array(self, name: str) -> Sequence[ObservableStruct]:
         """Value of an array of structs, as an immutable sequence. Raises KeyError."""
@@ -91,10 +102,10 @@ class Observer(Protocol):
         api_version: int,
         correlation_id: str,
     ) -> None:
-        """A request was read. ``correlation_id`` is unique: ``<connection id>:<sequence>``."""
+        """A request was read. ``correlation_id`` is unique: ``<connection id>:<number of the exchange>``."""
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
-        """The response of that request was handed to the client."""
+        """The response of that request was handed to the client. Not called where none came (acks=0, connection lost)."""
 
     def close(self, timeout: float) -> None:
         """Flush what is pending within ``timeout`` seconds; nothing is called afterwards."""
@@ -111,7 +122,10 @@ class ExchangeObserver(Protocol):
         """As in ``Observer``."""
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
-        """Finished exchanges in the order they ended; ``dropped`` were lost just before them."""
+        """Finished exchanges in the order they ended; ``dropped`` were lost just before them.
+
+        They are shared with other observers: do not change them. There may be none, where only a loss is to be told.
+        """
 
     def close(self, timeout: float) -> None:
         """As in ``Observer``."""

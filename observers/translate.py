@@ -1,0 +1,193 @@
+"""From an exchange to an audit event, and whether it is one: no IO, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from observers.api import ObservedExchange
+from observers.event import Decode, Outcome, RequestEvent, TopicPartition, clip
+from observers.topics import TopicNames
+
+PRODUCE, FETCH = 0, 1
+
+UNKNOWN_RESULT = -1
+"""Error code of a partition whose answer could not be read (Kafka's own −1, UNKNOWN_SERVER_ERROR)."""
+
+MAX_SESSIONS = 10_000
+"""Fetch sessions remembered as hidden; the oldest is forgotten above it (a Kafka broker keeps 1,000 by default)."""
+
+
+class Scope:
+    """What gives no event: excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
+
+    A client can choose its id, so the sidecar's own id hides only exchanges that touch no topic.
+    """
+
+    def __init__(
+        self, names: TopicNames, *, topics: Collection[str], principals: Collection[str], client_ids: Collection[str]
+    ) -> None:
+        self._names = names
+        self._topics = frozenset(topics)
+        self._principals = frozenset(principals)
+        self._client_ids = frozenset(client_ids)
+        self._sessions: dict[int, None] = {}
+
+    def hides_topic(self, name: str) -> bool:
+        """Whether the topic ``name`` never appears in an event."""
+        return name in self._topics
+
+    def hides(self, exchange: ObservedExchange) -> bool:
+        """Whether ``exchange`` gives no event."""
+        if exchange.connection.principal in self._principals:
+            return True
+        on_topics = self._only_hidden_topics(exchange)
+        return exchange.client_id in self._client_ids if on_topics is None else on_topics
+
+    def _only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
+        """Whether all topics it touches are hidden; None where it touches none, or they were not read.
+
+        An idle fetch of a session names no topic at all; then the fetch that opened the session tells.
+        """
+        only_hidden = None
+        for facts in (exchange.request, exchange.response):
+            if facts is None:
+                continue
+            for partition in facts.partitions:
+                if self._names.label(partition.topic, facts.topics_are_ids)[0] not in self._topics:
+                    if exchange.api_key == FETCH:
+                        self._forget_session(exchange)
+                    return False
+                only_hidden = True
+        if exchange.api_key == FETCH and exchange.request is not None:
+            if only_hidden:
+                self._remember_session(exchange)
+            elif exchange.request.session_id in self._sessions:
+                return True
+        return only_hidden
+
+    def _remember_session(self, exchange: ObservedExchange) -> None:
+        """A session that began with hidden topics alone is hidden, until a fetch adds another topic to it."""
+        if exchange.response is None or exchange.request.session_epoch > 0 or not exchange.response.session_id:
+            return
+        self._sessions[exchange.response.session_id] = None
+        if len(self._sessions) > MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+
+    def _forget_session(self, exchange: ObservedExchange) -> None:
+        if self._sessions and exchange.request is not None:
+            self._sessions.pop(exchange.request.session_id, None)
+
+
+class Translator:
+    """Builds events. Not thread-safe, like its topic names."""
+
+    def __init__(self, api_names: Mapping[int, str], names: TopicNames, scope: Scope) -> None:
+        self._api_names = api_names
+        self._names = names
+        self._scope = scope
+
+    def event(self, exchange: ObservedExchange, wall_offset: float) -> RequestEvent:
+        """Return the event of ``exchange``, without its number (``seq`` 0).
+
+        ``wall_offset``: seconds to add to the exchange's times to get seconds since the epoch.
+        """
+        connection = exchange.connection
+        request, response = exchange.request, exchange.response
+        event = RequestEvent(
+            seq=0,
+            listener=connection.listener,
+            connection_id=connection.id,
+            correlation_id=exchange.correlation_id,
+            api_key=exchange.api_key,
+            api=self._api_names.get(exchange.api_key) or f"ApiKey({exchange.api_key})",
+            api_version=exchange.api_version,
+            principal=clip(connection.principal),
+            client_ip=connection.client_ip,
+            ts_request=round((exchange.received_at + wall_offset) * 1e6),
+            latency_us=_latency_us(exchange),
+            request_bytes=exchange.request_bytes,
+            response_bytes=exchange.response_bytes,
+            outcome=cast(Outcome, exchange.outcome),
+            decode=cast(Decode, exchange.decode),
+            client_id=_clipped(exchange.client_id),
+            client_software_name=_clipped(connection.client_software_name),
+            client_software_version=_clipped(connection.client_software_version),
+        )
+        if response is not None:
+            event.throttle_ms = response.throttle_ms
+        if exchange.api_key == PRODUCE and request is not None:
+            event.acks = request.acks
+            event.topics = self._produced(request, response, exchange.outcome)
+        elif exchange.api_key == FETCH:
+            if request is not None:
+                event.max_wait_ms = request.max_wait_ms
+            if response is not None:
+                event.error_code = response.error_code
+                event.topics = self._fetched(response)
+        return event
+
+    def _produced(self, request: Any, response: Any, outcome: str) -> tuple[TopicPartition, ...]:
+        """Every partition sent, joined with its answer by (topic, partition)."""
+        answers = {} if response is None else {(p.topic, p.partition): p for p in response.partitions}
+        parts = []
+        for sent in request.partitions:
+            name, topic_id = self._names.label(sent.topic, request.topics_are_ids)
+            if self._scope.hides_topic(name):
+                continue
+            answer = answers.get((sent.topic, sent.partition))
+            records = sent.records
+            if answer is not None:
+                error_code, base_offset = answer.error_code, answer.base_offset
+            else:
+                error_code, base_offset = UNKNOWN_RESULT if outcome == "answered" else 0, -1
+            parts.append(
+                TopicPartition(
+                    topic=name,
+                    partition=sent.partition,
+                    topic_id=topic_id,
+                    bytes=records.size,
+                    records=records.records,
+                    error_code=error_code,
+                    producer_id=records.producer_id,
+                    producer_epoch=records.producer_epoch,
+                    base_sequence=records.base_sequence,
+                    base_offset=base_offset,
+                    claimed=records.claimed,
+                )
+            )
+        return tuple(parts)
+
+    def _fetched(self, response: Any) -> tuple[TopicPartition, ...]:
+        """Every partition that returned records or an error."""
+        parts = []
+        for got in response.partitions:
+            records = got.records
+            if not records.size and not got.error_code:
+                continue
+            name, topic_id = self._names.label(got.topic, response.topics_are_ids)
+            if self._scope.hides_topic(name):
+                continue
+            parts.append(
+                TopicPartition(
+                    topic=name,
+                    partition=got.partition,
+                    topic_id=topic_id,
+                    bytes=records.size,
+                    records=records.records,
+                    error_code=got.error_code,
+                    base_offset=records.base_offset,
+                    claimed=records.claimed,
+                )
+            )
+        return tuple(parts)
+
+
+def _latency_us(exchange: ObservedExchange) -> int:
+    if exchange.outcome != "answered":
+        return 0
+    return max(0, round((exchange.answered_at - exchange.received_at) * 1e6))
+
+
+def _clipped(text: str | None) -> str | None:
+    return None if text is None else clip(text)
