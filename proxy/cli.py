@@ -90,11 +90,14 @@ def up(
     folder: Folder = DEFAULT_CLUSTER,
     nodes: Annotated[int, typer.Option(help="1 or 3.")] = 1,
     kafka_version: Annotated[str, typer.Option(help="3.9.2, 4.3.1 or 4.4.0.")] = "4.3.1",
-    ports: Annotated[str, typer.Option(help="Ports clients dial, one per node, comma-separated; default: free ones.")] = "",
+    ports: Annotated[
+        str, typer.Option(help="Ports clients dial, one per node, comma-separated; default: free ones.")
+    ] = "",
     sidecars: Annotated[bool, typer.Option(help="Start a sidecar before each broker.")] = True,
 ) -> None:
     """Start it, or say where it runs."""
-    from proxy.local import cluster, sidecars as side
+    from proxy.local import cluster
+    from proxy.local import sidecars as side
 
     try:
         client_ports = [int(port) for port in ports.split(",")] if ports else None
@@ -138,8 +141,9 @@ def jobs_run(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
 ) -> None:
     """Run a job: continuously, or over what there is."""
-    from proxy.local.jars import resolve
     from spark_jobs.run import run as run_job
+
+    from proxy.local.jars import resolve
 
     summary = run_job(
         job,
@@ -178,7 +182,9 @@ def run_query(
 @app.command()
 def demo(
     keep: Annotated[bool, typer.Option(help="Leave everything running and say how to use it.")] = False,
-    folder: Annotated[Path | None, typer.Option("--dir", help="Where it works; default: a new temporary folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Where it works; default: a new temporary folder.")
+    ] = None,
 ) -> None:
     """From a real broker to a table: start Kafka and a sidecar, run real clients, prove the numbers."""
     from proxy.local.demo import demo as run_demo

@@ -56,7 +56,9 @@ async def _run(config: Config) -> int:
     await admin.start()
     try:
         sidecar.start()
-        log.info("started", version=__version__, boot_id=boot_id, broker_id=config.broker_id, admin=str(config.admin.bind))
+        log.info(
+            "started", version=__version__, boot_id=boot_id, broker_id=config.broker_id, admin=str(config.admin.bind)
+        )
         await stop.wait()
         await _until(sidecar.drain(config.drain_timeout_ms / 1000), now)
     finally:
@@ -111,5 +113,3 @@ def _raise_descriptor_limit() -> None:
 
 def _nothing() -> None:
     """What is flushed when nobody observes."""
-
-

@@ -15,7 +15,8 @@ Outcome = Literal["open", "answered", "no_response", "connection_lost"]
 """``no_response``: acks=0 has none by design. ``connection_lost``: the connection ended before the response did."""
 
 Decode = Literal["none", "full", "malformed", "unsupported"]
-"""``none``: nobody asked. ``unsupported``: this version is newer than the walkers know. ``malformed``: see the counter."""
+"""``none``: nobody asked. ``unsupported``: a version newer than the walkers know. ``malformed``: not what its version
+says."""
 
 
 class Connection(Struct, gc=False):
@@ -35,8 +36,8 @@ class RecordSet(Struct, frozen=True, gc=False):
     """Sums over the record batches of one partition, read from batch headers alone (records stay untouched).
 
     ``size`` bytes on the wire, compressed as sent, a cut last batch included; ``batches`` whole batches;
-    ``records`` in whole data batches (control batches do not count); ``claimed`` is true where the number of records is only what a
-    header says or a lower bound: magic 0/1 wrappers (compressed) are counted as one each.
+    ``records`` in whole data batches (control batches do not count); ``claimed`` is true where that is a lower bound:
+    a compressed wrapper of magic 0 or 1 is counted as one record.
     ``producer_id``, ``producer_epoch``, ``base_sequence``, ``base_offset``: of the first batch, −1 if none.
     Source: ``DefaultRecordBatch`` (magic 2), ``AbstractLegacyRecordBatch`` (magic 0, 1).
     """

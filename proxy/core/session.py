@@ -40,7 +40,7 @@ MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
 
 PRODUCE = 0
-FETCH = 1
+WALKED = (PRODUCE, 1)  # Produce and Fetch
 SASL_HANDSHAKE = 17
 
 _int16 = struct.Struct(">h").unpack_from
@@ -158,7 +158,7 @@ class Session:
     def _start_request(
         self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, end: int, now: float
     ) -> int | None:
-        """Read the prefix at ``buf[at:limit]`` of the frame that begins at ``data[start]`` (negative: in a former chunk).
+        """Read the prefix at ``buf[at:limit]`` of the frame that begins at ``data[start]`` (< 0: before it).
 
         Returns the offset in ``data`` after what it holds of this frame, or None while the prefix is incomplete.
         """
@@ -213,12 +213,13 @@ class Session:
             exchange.outcome = "no_response"
         if key == SASL_HANDSHAKE and version == 0:
             self._tokens = True
-        if walker is None and record is not None and (key == PRODUCE or key == FETCH):
+        if walker is None and record is not None and key in WALKED:
             exchange.decode = "unsupported"
             self._tally.decoded["unsupported"] += 1
 
         shift = start - at
-        return self._open(self._client, "client", exchange, walker, data, body + shift, stop + shift, end, now)
+        lead = buf[body:-shift] if body + shift < 0 else b""
+        return self._open(self._client, "client", exchange, walker, lead, data, body + shift, stop + shift, end, now)
 
     def _check_size(self, size: int) -> None:
         if not MIN_FRAME <= size <= self._max_frame:
@@ -231,7 +232,7 @@ class Session:
         """
         if limit - at < 4:
             return None
-        size = _int32(buf, at)[0]
+        size: int = _int32(buf, at)[0]
         if not 0 <= size <= MAX_TOKEN:
             raise PeerError("client", "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
         if size >= MIN_FRAME:
@@ -308,9 +309,8 @@ class Session:
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
         shift = start - at
-        return self._open(
-            self._broker, "broker", exchange, walker, data, body + shift, at + 4 + size + shift, end, now
-        )
+        stop = at + 4 + size + shift
+        return self._open(self._broker, "broker", exchange, walker, b"", data, body + shift, stop, end, now)
 
     def _token_reply(self, buf: bytes | bytearray, at: int, limit: int, start: int, end: int) -> int | None:
         """A frame that answers no request: right only while raw SASL tokens are exchanged."""
@@ -318,7 +318,7 @@ class Session:
             return None
         if not self._tokens:
             raise PeerError("broker", "out_of_sync", "a response without a request")
-        size = _int32(buf, at)[0]
+        size: int = _int32(buf, at)[0]
         if not 0 <= size <= MAX_TOKEN:
             raise PeerError("broker", "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
         stop = start + 4 + size
@@ -335,25 +335,32 @@ class Session:
         side: Side,
         exchange: Exchange,
         walker: WalkerFunction | None,
+        lead: bytes | bytearray,
         data: bytes,
         body: int,
         stop: int,
         end: int,
         now: float,
     ) -> int:
-        """The prefix of a frame is read: pass its body, as far as ``data`` holds it."""
+        """The prefix of a frame is read: pass its body ``data[body:stop]``, as far as ``data`` holds it.
+
+        ``body`` < 0: that many bytes of it came before ``data``; they are ``lead``.
+        """
+        feed = None
+        if walker is not None and (lead or stop > end):
+            feed = BodyFeed(walker, exchange.api_version, side)
+            if lead:
+                self._todo.append((side, exchange, None, feed, bytes(lead), 0, len(lead), False))
+                body = 0
+            self._todo.append((side, exchange, None, feed, data, body, min(stop, end), stop <= end))
+        elif walker is not None:
+            self._todo.append((side, exchange, walker, None, data, body, stop, True))
         if stop <= end:
-            if walker is not None:
-                self._todo.append((side, exchange, walker, None, data, body, stop, True))
             self._end(side, exchange, now, walked=walker is not None)
             return stop
         state.left = stop - end
         state.exchange = exchange
-        if walker is None:
-            state.feed = None
-        else:
-            state.feed = feed = BodyFeed(walker, exchange.api_version, side)
-            self._todo.append((side, exchange, None, feed, data, body, end, False))
+        state.feed = feed
         return end
 
     def _go_on(self, state: _Direction, side: Side, data: bytes, end: int, now: float) -> int:
@@ -383,7 +390,10 @@ class Session:
             exchange.outcome = "answered"
             self._tally.responses[exchange.api_key] += 1
         if not walked and self._record is not None:
-            self._record(exchange)
+            if self._todo:  # keep the order: some exchange before this one is finished only by ``walk``
+                self._todo.append((side, exchange, None, None, b"", 0, 0, True))
+            else:
+                self._record(exchange)
 
     def walk(self) -> None:
         """Read the bodies of the last chunk that somebody asked for. Never raises: a bad body is counted."""

@@ -140,11 +140,15 @@ class Sidecar:
         relay.tally.active -= 1
         relay.tally.closed[cause] += 1
         if detail and cause.startswith(("client_invalid", "broker_")):
-            self._repeated.warning("connection_refused" if cause.startswith("client") else "connection_broken",
-                                   connection_id=relay.id, cause=cause, detail=detail)
+            self._repeated.warning(
+                "connection_refused" if cause.startswith("client") else "connection_broken",
+                connection_id=relay.id,
+                cause=cause,
+                detail=detail,
+            )
 
-    async def drain(self, timeout: float) -> None:
-        """Stop accepting, let open requests be answered, close; whatever is open after ``timeout`` seconds is cut."""
+    async def drain(self, patience: float) -> None:
+        """Stop accepting, let open requests be answered, close; whatever is open after ``patience`` seconds is cut."""
         self.draining = True
         for acceptor in self._acceptors:
             acceptor.close()
@@ -152,8 +156,8 @@ class Sidecar:
             task.cancel()
         for relay in list(self.relays):
             relay.stop_reading_requests()
-        log.info("draining", connections=len(self.relays), timeout_s=timeout)
-        deadline = monotonic() + timeout
+        log.info("draining", connections=len(self.relays), patience_s=patience)
+        deadline = monotonic() + patience
         while self.relays and monotonic() < deadline:
             for relay in list(self.relays):
                 if relay.quiet:

@@ -1,0 +1,217 @@
+"""``brokerside demo``: from a real broker to a table, with a proof that the table equals the clients' own ledgers.
+
+Every part is the real one, and everything after the workload goes through the public command: the job, the tables and
+the queries are what a user would run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.local.jars import resolve
+from rich.console import Console
+from rich.table import Table
+
+from proxy.errors import LocalError
+from proxy.local import cluster, sidecars, workload
+from proxy.local.workload import Ledger
+
+PARTITIONS = 4
+ORDERS, PAYMENTS, CLICKS, TELEMETRY = "orders", "payments", "clicks", "telemetry"
+TOPICS: dict[str, dict[str, str]] = {ORDERS: {}, PAYMENTS: {}, CLICKS: {}, TELEMETRY: {"max.message.bytes": "2000"}}
+
+TRAFFIC_BY_TOPIC = """
+SELECT topic, client_id, api, sum(topic_requests)::BIGINT AS requests, sum(records)::BIGINT AS records,
+       sum(bytes)::BIGINT AS bytes, sum(unconfirmed_records)::BIGINT AS unconfirmed,
+       sum(rejected_records)::BIGINT AS rejected
+FROM traffic WHERE topic IS NOT NULL GROUP BY ALL ORDER BY topic, api DESC, client_id
+"""
+TRAFFIC_BY_CLIENT = """
+SELECT client_id, sum(requests)::BIGINT AS requests, sum(request_bytes)::BIGINT AS request_bytes,
+       sum(response_bytes)::BIGINT AS response_bytes, sum(errors)::BIGINT AS errors
+FROM traffic WHERE topic IS NULL GROUP BY ALL ORDER BY request_bytes + response_bytes DESC
+"""
+FIRST_QUERY = "SELECT * FROM traffic LIMIT 5"
+STORED_BY_TOPIC = """
+SELECT topic, sum(bytes + unconfirmed_bytes)::BIGINT AS bytes FROM traffic
+WHERE api = 'Produce' AND topic IS NOT NULL GROUP BY ALL
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One integer that must be the same on both sides."""
+
+    who: str
+    what: str
+    counted_by: str
+    ledger: int
+    table: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the two are equal."""
+        return self.ledger == self.table
+
+
+def demo(folder: Path | None, *, keep: bool) -> int:
+    """Run the demo below ``folder`` (default: a temporary one, removed at the end); 0 if all is equal."""
+    console = Console(stderr=True, highlight=False)
+    root = folder or Path(tempfile.mkdtemp(prefix="brokerside-demo-"))
+    root.mkdir(parents=True, exist_ok=True)
+    if (root / "tables").exists():
+        raise LocalError(f"{root} holds the tables of a former demo; give a new folder, or remove it")
+    done = False
+    try:
+        equal = _demo(root, console)
+        done = True
+    finally:
+        if keep and done:
+            _explain(root, console)
+        else:
+            sidecars.stop_all(root / "cluster")
+            cluster.down(root / "cluster")
+            if folder is None and done:
+                shutil.rmtree(root, ignore_errors=True)
+    return 0 if equal else 1
+
+
+def _demo(root: Path, console: Console) -> bool:
+    with _step(console, "Kafka and Spark jars"):
+        resolve("kafka-4.3.1")
+        resolve("spark-4.2.0")
+    with _step(console, "a real Kafka broker, and the sidecar before it"):
+        state = cluster.up(root / "cluster", progress=False)
+        sidecars.start_all(root / "cluster", state)
+    console.print(f"      clients dial {state.bootstrap}; the broker itself listens on {state.nodes[0].upstream}")
+    ledgers = list(_work(state, console))
+    with _step(console, "every audit event delivered"):
+        sidecars.wait_delivered(root / "cluster")
+    with _step(console, "the Spark job over the audit topic"):
+        _brokerside("jobs", "run", "traffic", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
+                    "--tables", str(root / "tables"))  # fmt: skip
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    out.print("\n[bold]The traffic table, by topic and client[/bold]")
+    _print(out, _query(root, TRAFFIC_BY_TOPIC))
+    out.print("\n[bold]What each client put on the wire, all requests[/bold]")
+    _print(out, _query(root, TRAFFIC_BY_CLIENT))
+    checks = list(_checks(root, state, ledgers))
+    out.print("\n[bold]The clients' ledgers against the table[/bold]")
+    return _prove(out, checks)
+
+
+def _work(state: cluster.ClusterState, console: Console) -> Iterator[Ledger]:
+    bootstrap = state.bootstrap
+    perf, read = cluster.tool("producer-perf"), cluster.tool("consumer-perf")
+    with _step(console, "topics"):
+        workload.create_topics(bootstrap, TOPICS, PARTITIONS)
+    with _step(console, "librdkafka produces (zstd idempotent; lz4; acks=0; one record that is too large)"):
+        zstd: dict[str, str | int] = {"enable.idempotence": "true", "compression.type": "zstd"}
+        yield workload.confluent_produce(bootstrap, "orders-service", ORDERS, 20_000, zstd)
+        yield workload.confluent_produce(bootstrap, "orders-import", ORDERS, 5_000, {"compression.type": "lz4"})
+        yield workload.confluent_produce(bootstrap, "sensors", TELEMETRY, 3_000, {"acks": 0, "batch.size": 1500})
+        yield workload.confluent_produce(bootstrap, "sensors-bulk", TELEMETRY, 0, {}, oversized=1)
+    with _step(console, "aiokafka produces"):
+        yield workload.aiokafka_produce(bootstrap, "payments-service", PAYMENTS, 10_000, PARTITIONS)
+    with _step(console, "Java's kafka-producer-perf-test produces"):
+        yield workload.java_produce(perf, bootstrap, "clicks-load", CLICKS, 50_000)
+    with _step(console, "librdkafka reads, in groups of both protocols"):
+        yield workload.confluent_consume(bootstrap, "billing", ORDERS, 25_000, "classic")
+        yield workload.confluent_consume(bootstrap, "search-index", ORDERS, 25_000, "consumer")
+    with _step(console, "aiokafka reads"):
+        yield workload.aiokafka_consume(bootstrap, "fraud-check", PAYMENTS, 10_000)
+    with _step(console, "Java's kafka-consumer-perf-test reads"):
+        yield workload.java_consume(read, bootstrap, "dashboard", CLICKS, 50_000)
+
+
+def _checks(root: Path, state: cluster.ClusterState, ledgers: list[Ledger]) -> Iterator[Check]:
+    by_client = {(row["client_id"], row["api"], row["topic"]): row for row in _query(root, TRAFFIC_BY_TOPIC)}
+    names = {"unconfirmed_records": "unconfirmed", "rejected_records": "rejected"}
+    for ledger in ledgers:
+        row = by_client.get((ledger.client_id, ledger.api, ledger.topic), {})
+        for column, count in ledger.counts.items():
+            found = int(row.get(names.get(column, column), 0))
+            yield Check(ledger.client_id, f"{ledger.api} {ledger.topic}: {column}", ledger.library, count, found)
+    on_wire = {row["client_id"]: row for row in _query(root, TRAFFIC_BY_CLIENT)}
+    for ledger in ledgers:
+        for column, count in ledger.wire.items():
+            found = int(on_wire.get(ledger.client_id, {}).get(column, 0))
+            yield Check(ledger.client_id, f"all apis: {column}", f"{ledger.library} statistics", count, found)
+    stored = {row["topic"]: int(row["bytes"]) for row in _query(root, STORED_BY_TOPIC)}
+    for topic in TOPICS:
+        segments = sum(file.stat().st_size for file in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
+        yield Check("the broker", f"log segments of {topic}: bytes", "its disk", segments, stored.get(topic, 0))
+
+
+def _prove(out: Console, checks: list[Check]) -> bool:
+    table = Table("who", "what", "counted by", "", box=None, pad_edge=False)
+    table.add_column("ledger", justify="right")
+    table.add_column("table", justify="right")
+    for check in checks:
+        mark = "[green]=[/green]" if check.ok else "[bold red]≠[/bold red]"
+        table.add_row(check.who, check.what, check.counted_by, mark, f"{check.ledger:,}", f"{check.table:,}")
+    out.print(table)
+    wrong = sum(not check.ok for check in checks)
+    if wrong:
+        out.print(f"\n[bold red]{wrong} of {len(checks)} numbers differ.[/bold red]")
+    else:
+        out.print(f"\n[bold green]All {len(checks)} numbers are equal, to the unit.[/bold green]")
+    return not wrong
+
+
+def _explain(root: Path, console: Console) -> None:
+    console.print(  # the SQL is shown, not run
+        "\nEverything is still running. Try:\n"
+        f"  brokerside query --tables {root}/tables '{FIRST_QUERY}'\n"
+        f"  brokerside tables --tables {root}/tables\n"
+        f"  brokerside cluster status --dir {root}/cluster\n"
+        f"and in the end:\n"
+        f"  brokerside cluster down --dir {root}/cluster && rm -r {root}"
+    )
+
+
+@contextmanager
+def _step(console: Console, what: str) -> Iterator[None]:
+    """Say what is being done while it is, and how long it took."""
+    started = time.monotonic()
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(f"  ... {what}")
+        yield
+    console.print(f"[dim]{time.monotonic() - started:5.1f}s[/dim] {what}")
+
+
+def _brokerside(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", *arguments], stdout=subprocess.PIPE, text=True, timeout=600, check=False
+    )
+    if done.returncode:
+        raise LocalError(f"`brokerside {' '.join(arguments)}` failed with exit code {done.returncode}")
+    return done.stdout
+
+
+def _query(root: Path, sql: str) -> list[dict[str, str | int | None]]:
+    rows: list[dict[str, str | int | None]] = json.loads(
+        _brokerside("query", "--tables", str(root / "tables"), "--output", "json", sql)
+    )
+    return rows
+
+
+def _print(out: Console, rows: list[dict[str, str | int | None]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name, value in rows[0].items() if rows else ():
+        table.add_column(name, justify="right" if isinstance(value, int) else "left")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value or "-") for value in row.values()))
+    out.print(table)

@@ -1,0 +1,258 @@
+"""A bounded workload of real clients, each of which keeps its own ledger.
+
+A ledger holds what the client itself counted: records it was told were stored or that it read, the size of its record
+batches, and for librdkafka the requests, responses and bytes it put on its sockets. Nothing in a ledger comes from the
+sidecar; the demo compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.errors import LocalError
+
+TIMEOUT = 60.0
+"""Seconds any one client may take; the workload takes a few."""
+
+OVERSIZED = 5_000
+"""Bytes of a record that a topic with ``max.message.bytes=2000`` refuses."""
+
+SETTLED = 3
+"""Equal statistics in a row after which a librdkafka client has nothing under way."""
+
+
+@dataclass
+class Ledger:
+    """What one client counted. ``counts``: name of a column of ``traffic`` → integer."""
+
+    client_id: str
+    library: str
+    api: str
+    topic: str
+    did: str
+    counts: dict[str, int] = field(default_factory=dict)
+    wire: dict[str, int] = field(default_factory=dict)
+    """Whole connections, all apis: ``requests``, ``request_bytes``, ``response_bytes``; empty where not counted."""
+
+
+class _Statistics:
+    """The totals of a librdkafka client's sockets, from its statistics callback."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, int] = {}
+        self.unchanged = 0
+
+    def __call__(self, text: str) -> None:
+        brokers = json.loads(text)["brokers"].values()
+        totals = {
+            "requests": sum(broker["tx"] for broker in brokers),
+            "request_bytes": sum(broker["txbytes"] for broker in brokers),
+            "response_bytes": sum(broker["rxbytes"] for broker in brokers),
+        }
+        idle = not sum(broker["outbuf_cnt"] + broker["waitresp_cnt"] for broker in brokers)
+        self.unchanged = self.unchanged + 1 if idle and totals == self.totals else 0
+        self.totals = totals
+
+    def settle(self, poll: Callable[[float], object]) -> dict[str, int]:
+        """Poll until nothing moves any more; return the totals."""
+        deadline = time.monotonic() + TIMEOUT
+        self.unchanged = 0
+        while self.unchanged < SETTLED:
+            if time.monotonic() > deadline:
+                raise LocalError("a client's statistics do not settle")
+            poll(0.05)
+        return dict(self.totals)
+
+
+def create_topics(bootstrap: str, topics: dict[str, dict[str, str]], partitions: int) -> None:
+    """Create ``topics``: name → topic configs."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "demo-admin"})
+    new = [NewTopic(name, partitions, 1, config=config) for name, config in topics.items()]
+    for future in admin.create_topics(new).values():
+        future.result(TIMEOUT)
+
+
+def confluent_produce(
+    bootstrap: str, client_id: str, topic: str, records: int, settings: dict[str, str | int], oversized: int = 0
+) -> Ledger:
+    """Produce ``records`` records of varying size, and ``oversized`` ones that the topic refuses; librdkafka."""
+    statistics = _Statistics()
+    stored = failed = 0
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        nonlocal stored, failed
+        if error is None:
+            stored += 1
+        else:
+            failed += 1
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "linger.ms": 5,
+            "statistics.interval.ms": 100,
+            "stats_cb": statistics,
+            **settings,
+        }
+    )
+    for n in range(records):
+        producer.produce(topic, key=f"{n % 97}", value=_value(n), on_delivery=delivered)
+        if n % 500 == 0:
+            producer.poll(0)
+    for _ in range(oversized):
+        producer.produce(topic, value=bytes(OVERSIZED), on_delivery=delivered)
+    producer.flush(TIMEOUT)
+    unconfirmed = settings.get("acks") == 0
+    counts = {"unconfirmed_records": stored} if unconfirmed else {"records": stored, "rejected_records": failed}
+    wire = statistics.settle(producer.poll)
+    codec, acks = settings.get("compression.type", "uncompressed"), settings.get("acks", "all")
+    did = f"produced {records + oversized:,} records, {codec}, acks={acks}"
+    return Ledger(client_id, "librdkafka", "Produce", topic, did, counts, wire)
+
+
+def confluent_consume(bootstrap: str, client_id: str, topic: str, records: int, protocol: str) -> Ledger:
+    """Read ``topic`` from its start to its end in a consumer group; ``protocol``: classic or consumer (KIP-848)."""
+    statistics = _Statistics()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "group.id": f"{client_id}-group",
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "statistics.interval.ms": 100,
+            "stats_cb": statistics,
+        }
+    )
+    read = 0
+    deadline = time.monotonic() + TIMEOUT
+    try:
+        consumer.subscribe([topic])
+        while read < records and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    read += 1
+        ends = [TopicPartition(p.topic, p.partition, p.offset) for p in consumer.position(consumer.assignment())]
+        consumer.commit(offsets=ends, asynchronous=False)
+    finally:
+        consumer.close()
+    return Ledger(
+        client_id, "librdkafka", "Fetch", topic, f"read {read:,} records, {protocol} group", {"records": read}
+    )
+
+
+def aiokafka_produce(bootstrap: str, client_id: str, topic: str, records: int, partitions: int) -> Ledger:
+    """Produce ``records`` records in batches built by hand, whose size in bytes the client therefore knows."""
+    return asyncio.run(_aiokafka_produce(bootstrap, client_id, topic, records, partitions))
+
+
+async def _aiokafka_produce(bootstrap: str, client_id: str, topic: str, records: int, partitions: int) -> Ledger:
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, client_id=client_id, acks="all")
+    await producer.start()
+    stored = size = 0
+    try:
+        n = 0
+        while n < records:
+            batch = producer.create_batch()
+            while n < records and batch.append(key=None, value=_value(n), timestamp=None) is not None:
+                n += 1
+            batch.close()
+            size += batch.size()
+            stored += batch.record_count()
+            await (await producer.send_batch(batch, topic, partition=stored % partitions))
+    finally:
+        await producer.stop()
+    return Ledger(client_id, "aiokafka", "Produce", topic, f"produced {records:,} records, uncompressed, acks=all",
+                  {"records": stored, "bytes": size})  # fmt: skip
+
+
+def aiokafka_consume(bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+    """Read ``topic`` from its start to its end in a consumer group."""
+    return asyncio.run(_aiokafka_consume(bootstrap, client_id, topic, records))
+
+
+async def _aiokafka_consume(bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        client_id=client_id,
+        group_id=f"{client_id}-group",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    read = 0
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while read < records:
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    read += len(messages)
+        await consumer.commit()
+    finally:
+        await consumer.stop()
+    return Ledger(client_id, "aiokafka", "Fetch", topic, f"read {read:,} records, classic group", {"records": read})
+
+
+def java_produce(tool: list[str], bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+    """``kafka-producer-perf-test``; the ledger is the producer's own metrics."""
+    output = _java(
+        [
+            *tool, "--topic", topic, "--num-records", str(records), "--record-size", "200", "--throughput", "-1",
+            "--print-metrics", "--command-property", f"bootstrap.servers={bootstrap}", f"client.id={client_id}",
+            "acks=all", "compression.type=lz4",
+        ]
+    )  # fmt: skip
+    counts = {
+        "records": _java_metric(
+            output, rf"producer-topic-metrics:record-send-total:{{client-id={client_id}, topic={topic}}}"
+        ),
+        "bytes": _java_metric(output, rf"producer-topic-metrics:byte-total:{{client-id={client_id}, topic={topic}}}"),
+    }
+    return Ledger(client_id, "Java", "Produce", topic, f"produced {records:,} records, lz4, acks=all", counts)
+
+
+def java_consume(tool: list[str], bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+    """``kafka-consumer-perf-test``; the ledger is its own count of messages."""
+    output = _java(
+        [
+            *tool, "--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records), "--timeout",
+            str(int(TIMEOUT * 1000)), "--group", f"{client_id}-group", "--command-property", f"client.id={client_id}",
+        ]
+    )  # fmt: skip
+    fields = output.strip().splitlines()[-1].split(", ")
+    read = int(fields[4])
+    return Ledger(client_id, "Java", "Fetch", topic, f"read {read:,} records, classic group", {"records": read})
+
+
+def _java(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
+    if done.returncode:
+        raise LocalError(f"{command[-1]}: the Java tool failed: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def _java_metric(output: str, name: str) -> int:
+    found = re.search(re.escape(name) + r"\s*:\s*([0-9.]+)", output)
+    if found is None:
+        raise LocalError(f"the Java producer did not print its metric {name}")
+    return int(float(found.group(1)))
+
+
+def _value(n: int) -> bytes:
+    """Record ``n``: 20 to 400 bytes, compressible like real data."""
+    return (f'{{"id":{n},"text":"' + "lorem ipsum " * (n % 32) + '"}').encode()
