@@ -5,8 +5,9 @@ An observer is a class with a no-argument constructor and the four methods of ``
 configuration, told about exchanges, ``close``d once; nothing is called after ``close``.
 
 ``configure`` is called by the thread that starts the sidecar, everything later by one thread that belongs to this
-observer alone; exceptions are caught, counted and logged, and never reach client traffic. An observer that falls behind
-loses exchanges (counted); it never slows a client. After 100 calls in a row that raised it is left alone for 10 seconds.
+observer alone; exceptions are caught, counted and logged, and never reach client traffic. An observer that falls
+behind loses exchanges (counted); it never slows a client. After 100 calls in a row that raised it is left alone for
+10 seconds.
 
 A request is told about once its exchange has ended, so request and response come one right after the other.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
-
 
 TOPIC_NAME = "topic"
 """Field of a topic struct that holds the topic's name (KIP-388's ``TOPIC_NAME``); ``id:<topic id>`` where the wire
@@ -35,7 +35,7 @@ class ObservableStruct(Protocol):
         """Whether ``name`` can be read; both the message definition's spelling and the KIP's are known."""
 
     def get(self, name: str) -> Any:
-        """Value of a field: int, str, None, or a struct (``record_set``). Raises KeyError where there is no such field."""
+        """Value of a field: int, str, None, or a struct (``record_set``). Raises KeyError for a field there is not."""
 
     def get_observable_struct_array(self, name: str) -> Sequence[ObservableStruct]:
         """Value of an array of structs, as an immutable sequence. Raises KeyError."""
@@ -105,7 +105,7 @@ class Observer(Protocol):
         """A request was read. ``correlation_id`` is unique: ``<connection id>:<number of the exchange>``."""
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
-        """The response of that request was handed to the client. Not called where none came (acks=0, connection lost)."""
+        """Its response was handed to the client. Not called where none came (acks=0, connection lost)."""
 
     def close(self, timeout: float) -> None:
         """Flush what is pending within ``timeout`` seconds; nothing is called afterwards."""

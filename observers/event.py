@@ -87,8 +87,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     outcome: Outcome = "answered"
     """``no_response``: there is none by design (acks=0). ``connection_lost``: it ended before the response did."""
     decode: Decode = "none"
-    """How far the bodies were read: ``none`` (not asked for), ``full``, ``malformed``, or ``unsupported`` (newer than this
-    sidecar knows). Unless ``full``, ``topics`` and what else stands in bodies may be missing."""
+    """How far the bodies were read: ``none`` (not asked for), ``full``, ``malformed``, or ``unsupported`` (newer than
+    this sidecar knows). Unless ``full``, ``topics`` and what else stands in bodies may be missing."""
     client_id: str | None = None
     """As the client chose it."""
     client_software_name: str | None = None

@@ -20,8 +20,8 @@ from observers.breaker import Breaker
 from observers.views import NameOf, request_view, response_view
 
 MAX_QUEUED = 100_000
-"""Exchanges and partitions in them, each counted as one, that may wait for one observer: about 30 MiB, or some
-seconds of heavy traffic. A batch that does not fit is dropped for that observer, and counted."""
+"""Exchanges and partitions in them, each counted as one, that may wait for one observer (besides those it is being told
+of): some tens of MiB, or some seconds of heavy traffic. A batch that does not fit is dropped for it, and counted."""
 
 FEED_SHARE = 0.5
 """Part of the time to close that is spent on feeding what is queued; the rest belongs to the observer's own close."""
@@ -138,8 +138,8 @@ class Lane:
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
-            self._feed(batch)
             self._taken_weight += batch.weight
+            self._feed(batch)
             del batch  # else an idle lane would keep its last exchanges alive
         if not self._abandoned:
             self._call("close", self._observer.close, max(0.0, self._close_until - time.monotonic()))

@@ -1,0 +1,156 @@
+"""Observers that do well and observers that do harm, named in tests as ``tests.unit.observers.fakes:Class``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from observers.api import TOPIC_NAME, ObservableStruct, ObservedExchange
+
+calls: list[str] = []
+"""Names of classes in the order their ``configure`` and ``close`` were called; cleared by each test that reads it."""
+
+
+class Keeper:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.life: list[str] = []
+        self.seen: list[ObservedExchange] = []
+        self.dropped: list[int] = []
+        self.threads: set[str] = set()
+        self.configs: Mapping[str, Any] = {}
+        self.close_timeout = -1.0
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        self.configs = configs
+        self.life.append("configure")
+        calls.append(f"{type(self).__name__}.configure")
+
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
+        self.life.append("record")
+        self.threads.add(threading.current_thread().name)
+        self.seen.extend(exchanges)
+        self.dropped.append(dropped)
+
+    def close(self, timeout: float) -> None:
+        self.close_timeout = timeout
+        self.life.append("close")
+        calls.append(f"{type(self).__name__}.close")
+
+
+class Second(Keeper):
+    """A keeper under another name."""
+
+
+class Gated(Keeper):
+    """Blocks in each call until ``gate`` is set; ``entered`` tells that a call has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
+        self.entered.set()
+        self.gate.wait(30)
+        super().record_exchanges(exchanges, dropped)
+
+
+class Thrower(Keeper):
+    """Raises ``error`` in each call while it is set."""
+
+    error: BaseException | None = RuntimeError("no")
+
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
+        self.life.append("record")
+        if self.error is not None:
+            raise self.error
+        super().record_exchanges(exchanges, dropped)
+
+
+class Refuser(Keeper):
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        raise ValueError("audit.topic is empty")
+
+
+class Leaver(Keeper):
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        raise SystemExit(3)
+
+
+class Meddler(Keeper):
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        configs["broker.id"] = 99  # type: ignore[index]  # the point: it must not be possible
+
+
+class HangsInClose(Keeper):
+    def close(self, timeout: float) -> None:
+        threading.Event().wait(30)
+
+
+class NeedsArguments:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+class Shapeless:
+    """Neither of the two shapes."""
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        return
+
+
+not_a_class = 5
+
+
+class ByteCounts:
+    """KIP-388's example, line by line: bytes produced and fetched, by topic."""
+
+    def __init__(self) -> None:
+        self.produced: dict[str, int] = {}
+        self.fetched: dict[str, int] = {}
+        self.open: dict[str, int] = {}
+        self.correlations: list[str] = []
+        self.clients: set[tuple[str, str]] = set()
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        return
+
+    def record_request(
+        self,
+        struct: ObservableStruct,
+        client_address: str,
+        principal: str,
+        api_key: int,
+        api_version: int,
+        correlation_id: str,
+    ) -> None:
+        self.correlations.append(correlation_id)
+        self.clients.add((client_address, principal))
+        self.open[correlation_id] = api_key
+        if api_key == 0:
+            for topic_data in struct.get_observable_struct_array("topic_data"):
+                topic = topic_data.get(TOPIC_NAME)
+                for partition in topic_data.get_observable_struct_array("data"):
+                    size = partition.get("record_set").size_of()
+                    self.produced[topic] = self.produced.get(topic, 0) + size
+
+    def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
+        if self.open.pop(correlation_id) == 1:
+            for topic_data in struct.get_observable_struct_array("responses"):
+                topic = topic_data.get(TOPIC_NAME)
+                for partition in topic_data.get_observable_struct_array("partition_responses"):
+                    size = partition.get("record_set").size_of()
+                    self.fetched[topic] = self.fetched.get(topic, 0) + size
+
+    def close(self, timeout: float) -> None:
+        return
+
+
+class BadHalf(ByteCounts):
+    """Raises for every response."""
+
+    def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
+        raise RuntimeError("no")

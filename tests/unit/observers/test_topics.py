@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from observers.topics import ATTEMPTS, FAILURE_PAUSE, MISS_PAUSE, TopicNames, printed_id
+from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
+
+OTHER_ID = bytes(16)
+
+
+class Listing:
+    """A cluster whose topics the test changes; ``calls`` counts look-ups."""
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, str] = {}
+        self.calls = 0
+        self.away = False
+        self.now = 0.0
+
+    def look_up(self) -> Mapping[bytes, str]:
+        self.calls += 1
+        if self.away:
+            raise ConnectionError
+        return dict(self.topics)
+
+    def names(self) -> TopicNames:
+        return TopicNames(self.look_up, clock=lambda: self.now, sleep=lambda seconds: None)
+
+
+def test_ids_are_printed_as_kafka_does() -> None:
+    assert printed_id(TOPIC_ID) == PRINTED_ID
+    assert printed_id(b"\xff" * 16) == "_____________________w"
+
+
+def test_one_look_up_names_all_topics_and_names_are_kept() -> None:
+    listing = Listing()
+    listing.topics = {TOPIC_ID: "orders", OTHER_ID: "bills"}
+    names = listing.names()
+    assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
+    assert names.label(OTHER_ID, True)[0] == "bills"
+    listing.topics = {}
+    assert names.label(TOPIC_ID, True)[0] == "orders"
+    assert listing.calls == names.look_ups == 1
+
+
+def test_topics_made_one_after_the_other_are_each_found_at_once() -> None:
+    listing = Listing()
+    names = listing.names()
+    for n in range(1, 6):
+        topic_id = bytes([n]) * 16
+        listing.topics[topic_id] = f"t{n}"
+        assert names.name_of(topic_id) == f"t{n}"
+    assert listing.calls == 5
+
+
+def test_a_topic_the_broker_asked_learns_of_a_little_later_is_still_found() -> None:
+    listing = Listing()
+    names = TopicNames(
+        listing.look_up, clock=lambda: 0.0, sleep=lambda seconds: listing.topics.update({TOPIC_ID: "orders"})
+    )
+    assert names.name_of(TOPIC_ID) == "orders"
+    assert listing.calls == 2
+
+
+def test_an_unknown_id_is_its_own_label_and_asked_for_again_only_after_a_pause() -> None:
+    listing = Listing()
+    names = listing.names()
+    for _ in range(1000):
+        assert names.label(TOPIC_ID, True) == (f"id:{PRINTED_ID}", PRINTED_ID)
+        assert names.label(OTHER_ID, True)[0].startswith("id:")
+    assert listing.calls == ATTEMPTS
+    listing.topics = {TOPIC_ID: "orders"}
+    listing.now = MISS_PAUSE
+    assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
+
+
+def test_while_the_cluster_is_away_look_ups_are_rare() -> None:
+    listing = Listing()
+    listing.away = True
+    names = listing.names()
+    for _ in range(100):
+        assert names.name_of(TOPIC_ID) is None
+    assert listing.calls == 1
+    listing.away, listing.topics, listing.now = False, {TOPIC_ID: "orders"}, FAILURE_PAUSE
+    assert names.name_of(TOPIC_ID) == "orders"
+
+
+def test_plain_names_need_no_look_up_and_are_cut_and_made_text() -> None:
+    listing = Listing()
+    names = listing.names()
+    assert names.label(b"orders", False) == ("orders", None)
+    assert names.label(b"\xff", False) == ("\ufffd", None)
+    assert len(names.label(b"x" * 4000, False)[0]) == 256
+    assert listing.calls == 0
+
+
+def test_a_name_of_sixteen_bytes_is_not_taken_for_an_id() -> None:
+    listing = Listing()
+    listing.topics = {b"sixteen-bytes-ab": "orders"}
+    names = listing.names()
+    assert names.label(b"sixteen-bytes-ab", True)[0] == "orders"
+    assert names.label(b"sixteen-bytes-ab", False)[0] == "sixteen-bytes-ab"
