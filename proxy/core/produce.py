@@ -11,10 +11,9 @@ from proxy.core.wire import TRUNCATED, Buffer, Nonsense
 
 _int32 = struct.Struct(">i").unpack_from
 _acks_timeout = struct.Struct(">hi").unpack_from
-
-# partition, error code, base offset; then log append time (v2+) and log start offset (v5+)
 _READERS = [OLD] * 9 + [FLEXIBLE] * 4 + [WITH_IDS]
 
+# partition, error code, base offset; then log append time (v2+) and log start offset (v5+)
 _ANSWERS = [struct.Struct(">ihq")] * 2 + [struct.Struct(">ihq8x")] * 3 + [struct.Struct(">ihq16x")] * 9
 
 

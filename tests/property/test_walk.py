@@ -1,0 +1,121 @@
+"""Whole = byte by byte = random cuts, for every version; and nothing but MalformedBody for bytes that make no sense."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.errors import MalformedBody, Side
+from tests.property.strategies import cuts, damaged, values
+from tests.tools import facts, messages
+from tests.tools.implementations import WALKERS
+from tests.tools.messages import Message, encode
+
+
+class Kind(NamedTuple):
+    """One of the four messages: its walker's name, its layout, and who sends it."""
+
+    name: str
+    message: Message
+    side: Side
+
+
+KINDS = [
+    Kind("produce_request", messages.PRODUCE_REQUEST, "client"),
+    Kind("produce_response", messages.PRODUCE_RESPONSE, "broker"),
+    Kind("fetch_request", messages.FETCH_REQUEST, "client"),
+    Kind("fetch_response", messages.FETCH_RESPONSE, "broker"),
+]
+
+every_walker = pytest.mark.parametrize("walk", WALKERS.values(), ids=WALKERS.keys())
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+every_version = pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        pytest.param(kind, version, id=f"{kind.name}-v{version}")
+        for kind in KINDS
+        for version in range(kind.message.max_version + 1)
+    ],
+)
+
+NOISE = st.binary(max_size=20)
+
+
+# Both return the facts, or the side that the MalformedBody blames.
+
+
+def whole(walk: ModuleType, kind: Kind, version: int, body: bytes, before: bytes = b"", after: bytes = b"") -> Any:
+    data = before + body + after
+    end = len(before) + len(body)
+    try:
+        return walk.walk_whole(getattr(walk, kind.name), data, len(before), end, version, kind.side)
+    except MalformedBody as error:
+        return error.side
+
+
+def in_pieces(
+    walk: ModuleType, kind: Kind, version: int, pieces: list[bytes], before: bytes = b"", after: bytes = b""
+) -> Any:
+    feed = walk.BodyFeed(getattr(walk, kind.name), version, kind.side)
+    try:
+        for piece in pieces:
+            feed.feed(before + piece + after, len(before), len(before) + len(piece))
+        return feed.finish()
+    except MalformedBody as error:
+        return error.side
+
+
+@every_walker
+@every_version
+@given(data=st.data())
+def test_a_valid_message_gives_its_facts_however_it_arrives(
+    walk: ModuleType, kind: Kind, version: int, data: st.DataObject
+) -> None:
+    drawn = data.draw(values(kind.message, version))
+    body = encode(kind.message, version, drawn)
+    expected = getattr(facts, kind.name)(version, drawn)
+    before, after = data.draw(NOISE), data.draw(NOISE)
+    assert whole(walk, kind, version, body) == expected
+    assert whole(walk, kind, version, body, before, after) == expected
+    assert in_pieces(walk, kind, version, data.draw(cuts(body))) == expected
+    assert in_pieces(walk, kind, version, data.draw(cuts(body)), before, after) == expected
+
+
+@every_walker
+@every_kind
+@given(data=st.data())
+@settings(max_examples=settings().max_examples * 5)
+def test_a_damaged_message_is_malformed_or_another_message_but_the_same_however_it_arrives(
+    walk: ModuleType, kind: Kind, data: st.DataObject
+) -> None:
+    version = data.draw(st.integers(0, kind.message.max_version))
+    body = data.draw(damaged(encode(kind.message, version, data.draw(values(kind.message, version)))))
+    found = whole(walk, kind, version, body)
+    assert in_pieces(walk, kind, version, data.draw(cuts(body)), after=data.draw(NOISE)) == found
+    assert whole(walk, kind, version, body, after=data.draw(NOISE)) == found
+
+
+@every_walker
+@every_kind
+@given(data=st.data())
+@settings(max_examples=settings().max_examples * 5)
+def test_random_bytes_raise_nothing_but_malformed(walk: ModuleType, kind: Kind, data: st.DataObject) -> None:
+    version = data.draw(st.integers(0, kind.message.max_version))
+    body = data.draw(st.binary(max_size=300))
+    assert whole(walk, kind, version, body) == in_pieces(walk, kind, version, data.draw(cuts(body)))
+
+
+@every_walker
+@every_kind
+@given(data=st.data())
+@settings(max_examples=settings().max_examples * 5)
+def test_every_proper_prefix_is_malformed(walk: ModuleType, kind: Kind, data: st.DataObject) -> None:
+    version = data.draw(st.integers(0, kind.message.max_version))
+    body = encode(kind.message, version, data.draw(values(kind.message, version)))
+    prefix = body[: data.draw(st.integers(0, len(body) - 1))]
+    assert whole(walk, kind, version, prefix) == kind.side
+    assert in_pieces(walk, kind, version, data.draw(cuts(prefix))) == kind.side

@@ -1,0 +1,74 @@
+"""The facts a walker has to find in a message, told from the message's values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.core.exchange import (
+    AnsweredPartition,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    WantedPartition,
+)
+from tests.tools.messages import Values
+
+
+def produce_request(version: int, values: Values) -> ProduceRequest:
+    ids = version >= 13
+    partitions = tuple(
+        ProducedPartition(topic["topic_id" if ids else "name"], one["index"], one["records"].sums)
+        for topic in values["topic_data"]
+        for one in topic["partition_data"]
+    )
+    return ProduceRequest(values["acks"], values["timeout_ms"], values.get("transactional_id"), partitions, ids)
+
+
+def produce_response(version: int, values: Values) -> ProduceResponse:
+    ids = version >= 13
+    partitions = tuple(
+        AnsweredPartition(topic["topic_id" if ids else "name"], one["index"], one["error_code"], one["base_offset"])
+        for topic in values["responses"]
+        for one in topic["partition_responses"]
+    )
+    return ProduceResponse(values.get("throttle_time_ms", 0), partitions, ids)
+
+
+def fetch_request(version: int, values: Values) -> FetchRequest:
+    ids = version >= 13
+    state: dict[str, Any] = values.get("replica_state", {})
+    partitions = tuple(
+        WantedPartition(topic["topic_id" if ids else "topic"], one["partition"], one["fetch_offset"])
+        for topic in values["topics"]
+        for one in topic["partitions"]
+    )
+    return FetchRequest(
+        values.get("replica_id", state.get("replica_id", -1)),
+        values["max_wait_ms"],
+        values["min_bytes"],
+        values.get("session_id", 0),
+        values.get("session_epoch", -1),
+        partitions,
+        ids,
+    )
+
+
+def fetch_response(version: int, values: Values) -> FetchResponse:
+    ids = version >= 13
+    partitions = tuple(
+        FetchedPartition(
+            topic["topic_id" if ids else "topic"],
+            one["partition_index"],
+            one["error_code"],
+            one["high_watermark"],
+            one["records"].sums,
+        )
+        for topic in values["responses"]
+        for one in topic["partitions"]
+    )
+    return FetchResponse(
+        values.get("throttle_time_ms", 0), values.get("error_code", 0), values.get("session_id", 0), partitions, ids
+    )
