@@ -17,7 +17,7 @@ from proxy.config import Config, Endpoint, Listener
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.session import Session
 from proxy.core.tally import Tally
-from proxy.net.acceptor import Acceptor
+from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY, Acceptor
 from proxy.net.relay import Cause, Relay
 from proxy.telemetry import Repeated
 
@@ -132,7 +132,14 @@ class Sidecar:
     async def _dial(self, relay: Relay, upstream: Endpoint) -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.config.upstream_connect_timeout_ms / 1000):
-            transport, _ = await loop.create_connection(lambda: relay.broker, upstream.host, upstream.port)
+            while True:
+                try:
+                    transport, _ = await loop.create_connection(lambda: relay.broker, upstream.host, upstream.port)
+                    break
+                except OSError as error:
+                    if error.errno not in CAPACITY_ERRORS:
+                        raise
+                    await asyncio.sleep(CAPACITY_RETRY)
         _tune(transport.get_extra_info("socket"))
 
     def _closed(self, relay: Relay, cause: Cause, detail: str) -> None:

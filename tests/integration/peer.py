@@ -1,0 +1,51 @@
+"""A TCP peer that does exactly what a test says, for what a real broker cannot be made to do on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Behaviour = Callable[[Reader, Writer], Awaitable[None]]
+
+
+@asynccontextmanager
+async def upstream(behaviour: Behaviour) -> AsyncIterator[int]:
+    """Listen on loopback and run ``behaviour`` for each connection; yields the port."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await behaviour(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+            tasks.discard(task)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_frame(reader: Reader) -> bytes:
+    """The next frame, size prefix included."""
+    head = await reader.readexactly(4)
+    return head + await reader.readexactly(int.from_bytes(head, "big"))
+
+
+async def answer_in_order(reader: Reader, writer: Writer) -> None:
+    """Answer each request with its correlation id and nothing else, as a broker with empty responses would."""
+    while True:
+        frame = await read_frame(reader)
+        writer.write((4).to_bytes(4, "big") + frame[8:12])
+        await writer.drain()

@@ -1,0 +1,303 @@
+"""The data path over real sockets: order, back-pressure, half-close, drain, running out of descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from proxy.config import load
+from proxy.core.exchange import Exchange
+from proxy.net.relay import HIGH_WATER
+from proxy.net.sidecar import Sidecar
+from tests.frames import METADATA, request, response
+from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
+from tests.ports import free_port
+
+
+@pytest.fixture
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    return uvloop.EventLoopPolicy()
+
+
+class Bench:
+    """A sidecar inside the test's own loop, before a peer that behaves as the test says."""
+
+    def __init__(self, sidecar: Sidecar, port: int, exchanges: list[Exchange]) -> None:
+        self.sidecar = sidecar
+        self.port = port
+        self.exchanges = exchanges
+        self.tally = sidecar.tallies["CLIENT"]
+
+    async def dial(self) -> tuple[Reader, Writer]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def until(self, condition: object, seconds: float = 10.0) -> None:
+        """Wait until ``condition()`` holds."""
+        assert callable(condition)
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def bench(tmp_path: Path, behaviour: Behaviour, **settings: object) -> AsyncIterator[Bench]:
+    async with upstream(behaviour) as upstream_port:
+        yield_port = free_port()
+        lines = [
+            "broker.id: 1",
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{yield_port}', upstream: '127.0.0.1:{upstream_port}'}}]",
+            f"admin: {{bind: '127.0.0.1:{free_port()}'}}",
+            *(f"{key}: {value}" for key, value in settings.items()),
+        ]
+        path = tmp_path / "sidecar.yaml"
+        path.write_text("\n".join(lines))
+        exchanges: list[Exchange] = []
+        sidecar = Sidecar(load(path), exchanges.append, lambda: None)
+        sidecar.start()
+        running = Bench(sidecar, yield_port, exchanges)
+        try:
+            yield running
+        finally:
+            if not sidecar.draining:
+                await sidecar.drain(0.2)
+            await running.until(lambda: running.tally.active == 0)
+
+
+async def test_100_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    async with bench(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        writer.write(b"".join(request(METADATA, 1, n, b"x" * n) for n in range(100)))
+        answers = [await read_frame(reader) for _ in range(100)]
+        assert answers == [response(n) for n in range(100)]
+        assert [exchange.correlation_id for exchange in running.exchanges] == list(range(100))
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+
+
+async def test_a_client_that_half_closes_gets_all_its_responses_then_the_end(tmp_path: Path) -> None:
+    async def answer_after_eof(reader: Reader, writer: Writer) -> None:
+        frames = []
+        try:
+            while True:
+                frames.append(await read_frame(reader))
+        except asyncio.IncompleteReadError:
+            pass
+        for frame in frames:
+            writer.write((4).to_bytes(4, "big") + frame[8:12])
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with bench(tmp_path, answer_after_eof) as running:
+        reader, writer = await running.dial()
+        writer.write(b"".join(request(METADATA, 1, n) for n in range(100)))
+        writer.write_eof()
+        assert await reader.read() == b"".join(response(n) for n in range(100))
+        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
+        writer.close()
+
+
+async def test_a_broker_that_half_closes_still_gets_what_the_client_sends(tmp_path: Path) -> None:
+    got = asyncio.get_running_loop().create_future()
+
+    async def close_first(reader: Reader, writer: Writer) -> None:
+        writer.write_eof()
+        got.set_result(await reader.read())
+
+    async with bench(tmp_path, close_first) as running:
+        reader, writer = await running.dial()
+        assert await reader.read() == b""
+        writer.write(request(METADATA, 1, 1))
+        writer.write_eof()
+        assert await got == request(METADATA, 1, 1)
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp_path: Path) -> None:
+    flood = b"z" * 1_000_000
+    sent = 0
+
+    async def stream(reader: Reader, writer: Writer) -> None:
+        nonlocal sent
+        while True:
+            frame = await read_frame(reader)
+            if frame[8:12] == b"\0\0\0\x07":
+                writer.write(response(7, flood * 40))
+                while writer.transport.get_write_buffer_size():
+                    sent = len(flood) * 40 - writer.transport.get_write_buffer_size()
+                    await asyncio.sleep(0.01)
+            else:
+                writer.write((4).to_bytes(4, "big") + frame[8:12])
+
+    async with bench(tmp_path, stream) as running:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", running.port))
+        slow.sendall(request(METADATA, 1, 7))
+        await running.until(lambda: running.tally.pauses["broker"] >= 1)
+        (relay,) = running.sidecar.relays
+        assert relay.client.transport is not None
+        assert relay.client.transport.get_write_buffer_size() < HIGH_WATER + 256 * 1024
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        assert await asyncio.wait_for(read_frame(reader), 5) == response(1)
+        writer.close()
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        received = 0
+        while received < len(flood) * 40 + 8:
+            received += len(await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 10))
+        assert received == len(flood) * 40 + 8
+        slow.close()
+        await running.until(lambda: running.exchanges[-1].response_bytes == received)
+
+
+async def test_a_broker_that_does_not_read_pauses_the_client(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    got = 0
+
+    async def stall(reader: Reader, writer: Writer) -> None:
+        nonlocal got
+        await release.wait()
+        while chunk := await reader.read(1 << 20):
+            got += len(chunk)
+
+    frame = request(METADATA, 1, 1, b"y" * 30_000_000)
+    async with bench(tmp_path, stall) as running:
+        _, writer = await running.dial()
+        writer.write(frame)
+        await running.until(lambda: running.tally.pauses["client"] >= 1)
+        release.set()
+        await asyncio.wait_for(writer.drain(), 20)
+        await running.until(lambda: got == len(frame))
+        writer.close()
+
+
+async def test_an_unreachable_broker_closes_the_client_and_leaves_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path, answer_in_order) as running:
+        listener = running.sidecar.config.listeners[0]
+        gone = free_port()
+        object.__setattr__(listener, "upstream", type(listener.upstream)("127.0.0.1", gone))
+        for _ in range(50):
+            reader, writer = await running.dial()
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+        assert running.tally.closed == {"upstream_unreachable": 50}
+        assert running.tally.upstream_failures == 50
+        assert running.tally.active == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "client_invalid_size"),
+        ((-1).to_bytes(4, "big", signed=True) + bytes(20), "client_invalid_size"),
+        (request(METADATA, 1, 1)[:12] + b"\x7f\xff" + b"c", "client_invalid_header"),
+    ],
+)
+async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(
+    tmp_path: Path, sent: bytes, cause: str
+) -> None:
+    reached = bytearray()
+
+    async def note(reader: Reader, _: Writer) -> None:
+        while chunk := await reader.read(1024):
+            reached.extend(chunk)
+
+    async with bench(tmp_path, note) as running:
+        reader, writer = await running.dial()
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert running.tally.closed == {cause: 1}
+        assert reached == b""
+        writer.close()
+
+
+async def test_an_unsolicited_response_closes_both_sides_and_invents_nothing(tmp_path: Path) -> None:
+    async def chatter(reader: Reader, writer: Writer) -> None:
+        frame = await read_frame(reader)
+        writer.write((4).to_bytes(4, "big") + frame[8:12])
+        writer.write(response(99))
+        await reader.read()
+
+    async with bench(tmp_path, chatter) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        assert await asyncio.wait_for(reader.read(), 5) == response(1)
+        assert running.tally.closed == {"broker_out_of_sync": 1}
+        writer.close()
+
+
+async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def answer_later(reader: Reader, writer: Writer) -> None:
+        while True:
+            frame = await read_frame(reader)
+            await release.wait()
+            writer.write((4).to_bytes(4, "big") + frame[8:12])
+
+    async with bench(tmp_path, answer_later) as running:
+        reader, writer = await running.dial()
+        _, idle = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        await running.until(lambda: running.tally.requests[METADATA] == 1 and running.tally.active == 2)
+        drain = asyncio.ensure_future(running.sidecar.drain(10))
+        await running.until(lambda: running.tally.closed == {"drain_completed": 1})
+        with pytest.raises(ConnectionRefusedError):
+            await running.dial()
+        release.set()
+        assert await asyncio.wait_for(reader.read(), 5) == response(1)
+        await drain
+        assert running.tally.closed == {"drain_completed": 2}
+        assert [exchange.outcome for exchange in running.exchanges] == ["answered"]
+        writer.close()
+        idle.close()
+
+
+async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path: Path) -> None:
+    async def never(reader: Reader, _: Writer) -> None:
+        await reader.read()
+        await asyncio.sleep(30)
+
+    async with bench(tmp_path, never) as running:
+        _, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        await running.until(lambda: running.tally.requests[METADATA] == 1)
+        await running.sidecar.drain(0.1)
+        assert running.tally.closed == {"drain_timeout": 1}
+        assert [exchange.outcome for exchange in running.exchanges] == ["connection_lost"]
+        writer.close()
+
+
+async def test_out_of_descriptors_no_connection_is_lost(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with bench(tmp_path, answer_in_order) as running:
+        loop = asyncio.get_running_loop()
+        clients = [socket.socket() for _ in range(60)]
+        used = max(client.fileno() for client in clients) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, hard))
+        try:
+            for client in clients:
+                client.setblocking(False)
+                await loop.sock_connect(client, ("127.0.0.1", running.port))
+            await running.until(lambda: sum(running.tally.accept_errors.values()) >= 2)
+            assert set(running.tally.accept_errors) == {"EMFILE"}
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for n, client in enumerate(clients):
+            await loop.sock_sendall(client, request(METADATA, 1, n))
+        answered = 0
+        for n, client in enumerate(clients):
+            if await asyncio.wait_for(loop.sock_recv(client, 100), 10) == response(n):
+                answered += 1
+            client.close()
+        assert answered == len(clients)
+        assert running.tally.accepted == len(clients)
