@@ -1,0 +1,29 @@
+"""The configuration: one YAML file, overridden by the environment, checked as a whole before anything starts.
+
+values.py        Endpoint and Secret.
+model.py         every key, with its type, default, bound and meaning; the source of docs/config.md.
+keys.py          the model as a flat table of keys, for those who need to look one up.
+document.py      YAML to plain values that know their line.
+environment.py   BROKERSIDE_* variables over the file.
+secret_files.py  values that stand in files of their own.
+crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
+loading.py       all of it in order; every mistake told at once.
+reference.py     docs/config.md.
+"""
+
+from proxy.config.loading import load
+from proxy.config.model import Admin, Audit, Config, Listener, redacted
+from proxy.config.reference import reference_markdown
+from proxy.config.values import Endpoint, Secret
+
+__all__ = [
+    "Admin",
+    "Audit",
+    "Config",
+    "Endpoint",
+    "Listener",
+    "Secret",
+    "load",
+    "redacted",
+    "reference_markdown",
+]

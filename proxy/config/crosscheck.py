@@ -1,0 +1,131 @@
+"""Mistakes that no single key shows. Works on values that may be wrong, and passes over what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proxy.config.document import Document, Problem
+from proxy.config.keys import KEYS, Path, printable
+from proxy.config.values import Endpoint
+
+WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+ONLY_INTERNAL = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
+
+
+def crosscheck(document: Document) -> Iterator[Problem]:
+    """Yield what is wrong between keys."""
+    listeners = document.get(("listeners",))
+    count = len(listeners) if isinstance(listeners, list) else 0
+    yield from _repeated_names(document, count)
+    yield from _repeated_addresses(document, count)
+    yield from _loops(document, count)
+    yield from _observers(document)
+    yield from _client_settings(document)
+
+
+def _repeated_names(document: Document, count: int) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for number in range(count):
+        path = ("listeners", number, "name")
+        name = document.get(path)
+        if isinstance(name, str):
+            if name.lower() in first:
+                text = f"{printable(repr(name))} is also the name of {first[name.lower()]} (allowed: a name of its own)"
+                yield Problem(path, text)
+            first.setdefault(name.lower(), f"listeners[{number}]")
+
+
+def _repeated_addresses(document: Document, count: int) -> Iterator[Problem]:
+    used: list[tuple[str, Endpoint]] = []
+    places: list[tuple[str, Path]] = [(f"listeners[{n}]", ("listeners", n, "bind")) for n in range(count)]
+    for owner, path in [*places, ("admin", ("admin", "bind"))]:
+        bind = _endpoint(document, path)
+        if bind is None:
+            continue
+        for other, taken in used:
+            if _collide(bind, taken):
+                yield Problem(path, f"{bind} is taken by {other}.bind {taken} (allowed: an address of its own)")
+                break
+        used.append((owner, bind))
+
+
+def _loops(document: Document, count: int) -> Iterator[Problem]:
+    """What the sidecar dials must not be what it listens on, nor what it says it listens on."""
+    own: list[tuple[str, Endpoint]] = []
+    for number in range(count):
+        for key in ("bind", "advertised"):
+            address = _endpoint(document, ("listeners", number, key))
+            if address is not None:
+                own.append((f"listeners[{number}].{key}", address))
+    for number in range(count):
+        path = ("listeners", number, "upstream")
+        upstream = _endpoint(document, path)
+        mine = next((name for name, address in own if upstream and _reaches(upstream, address)), None)
+        if mine is not None:
+            yield Problem(path, f"{upstream} leads back to {mine} (allowed: the broker's private port)")
+    servers = document.get(("internal.bootstrap.servers",))
+    for server in servers.split(",") if isinstance(servers, str) else ():
+        target = _parsed(server.strip())
+        mine = next((name for name, address in own if target and _reaches(target, address)), None)
+        if mine is not None:
+            text = f"{target} leads back to {mine} (allowed: INTERNAL listeners of brokers)"
+            yield Problem(("internal.bootstrap.servers",), text)
+
+
+def _observers(document: Document) -> Iterator[Problem]:
+    path = ("observer.class.names",)
+    names = document.get(path)
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
+    if not isinstance(names, list) or not names:
+        return
+    for number, name in enumerate(names):
+        if isinstance(name, str) and name in names[:number]:
+            yield Problem((*path, number), f"{printable(repr(name))} is named twice (allowed: once)")
+    if document.get(("internal.bootstrap.servers",)) is None:
+        text = "is missing, and observers need it (allowed: the brokers' INTERNAL listeners as host:port)"
+        yield Problem(("internal.bootstrap.servers",), text)
+
+
+def _client_settings(document: Document) -> Iterator[Problem]:
+    internal = document.get(("internal",))
+    for name in ("bootstrap.servers", "metadata.broker.list"):
+        if isinstance(internal, dict) and name in internal:
+            yield Problem(
+                ("internal", name), "cannot be set here (allowed: internal.bootstrap.servers beside internal)"
+            )
+    producer = document.get(("audit", "producer"))
+    for name in producer if isinstance(producer, dict) else ():
+        if name.startswith(ONLY_INTERNAL):
+            text = f"cannot be set here (allowed: {name} under internal, for all of the sidecar's own traffic)"
+            yield Problem(("audit", "producer", name), text, final=True)
+
+
+def _endpoint(document: Document, path: Path) -> Endpoint | None:
+    """Return the address at ``path``, its default where the file has none; None where it cannot be read."""
+    value = document.get(path)
+    if value is None and path == ("admin", "bind"):
+        value = str(KEYS["admin", "bind"].default)
+    return _parsed(value)
+
+
+def _parsed(value: object) -> Endpoint | None:
+    try:
+        return Endpoint.parse(value)
+    except ValueError:
+        return None
+
+
+def _collide(one: Endpoint, other: Endpoint) -> bool:
+    """Return whether two listening sockets cannot both have their address."""
+    hosts = {one.host, other.host}
+    return one.port == other.port and (len(hosts) == 1 or bool(hosts & WILDCARDS) or hosts <= LOOPBACK)
+
+
+def _reaches(target: Endpoint, listening: Endpoint) -> bool:
+    """Return whether a connection to ``target`` ends at ``listening``, as far as addresses tell."""
+    if target.port != listening.port:
+        return False
+    local = LOOPBACK | WILDCARDS
+    return target.host.lower() == listening.host.lower() or (target.host in local and listening.host in local)

@@ -1,0 +1,192 @@
+"""A YAML file as plain values, each of which knows its line; mistakes of the file itself as problems.
+
+Aliases work and tags do not: a tagged value is a mistake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from proxy.config.keys import Path, show
+from proxy.errors import ConfigError
+
+MAX_VALUES = 10_000
+"""Values in one file, aliases expanded; more is a mistake or an attack by aliases of aliases."""
+
+ALLOWED = "allowed: text, numbers, true, false, lists and mappings, without tags"
+
+_LAST = 1 << 30
+"""Sorts what has no line behind what has."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where, and in words.
+
+    ``final``: nothing more can be said about this value. ``where``: its place, if the path does not tell it.
+    """
+
+    path: Path
+    text: str
+    final: bool = False
+    where: str = ""
+
+
+class Document:
+    """Values of a configuration before they are checked, and where each comes from."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self._lines: dict[Path, int] = {}
+        self._variables: dict[Path, str] = {}
+
+    def came_from_line(self, path: Path, line: int) -> None:
+        """Note that the value at ``path`` stands in ``line`` of the file."""
+        self._lines[path] = line
+
+    def came_from_variable(self, path: Path, variable: str) -> None:
+        """Note that the value at ``path``, with all below it, was set by an environment variable."""
+        self._lines = {other: line for other, line in self._lines.items() if other[: len(path)] != path}
+        self._variables[path] = variable
+
+    def variable(self, path: Path) -> str | None:
+        """Return the environment variable that set the value at ``path`` or above it."""
+        return next((self._variables[p] for p in _upwards(path) if p in self._variables), None)
+
+    def get(self, path: Path) -> Any:
+        """Return the value at ``path``, None where there is none."""
+        value: Any = self.values
+        for part in path:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+    def describe(self, problems: list[Problem]) -> list[str]:
+        """Return one line per problem, in the order of the file."""
+        ordered = sorted(problems, key=lambda problem: self._line(problem.path))
+        return [self._describe(problem) for problem in ordered]
+
+    def _describe(self, problem: Problem) -> str:
+        text = f"{show(problem.path)}: {problem.text}"
+        variable = self.variable(problem.path)
+        line = self._line(problem.path)
+        if problem.where:
+            return f"{text} {problem.where}"
+        if variable is not None:
+            return f"{text} from {variable}"
+        return text if line == _LAST else f"{text} at line {line}"
+
+    def _line(self, path: Path) -> int:
+        return next((self._lines[p] for p in _upwards(path) if p in self._lines), _LAST)
+
+
+def _upwards(path: Path) -> list[Path]:
+    return [path[:end] for end in range(len(path), 0, -1)]
+
+
+def parse(source: str, text: str) -> tuple[Document, list[Problem]]:
+    """Read YAML. Raises ConfigError where nothing can be read; lesser mistakes come back as problems."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        reader = _Reader()
+        document = reader.read(root)
+    except yaml.reader.ReaderError as error:
+        raise ConfigError(source, [f"is not text: character {error.position} cannot stand in YAML"]) from None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(source, [_syntax(error)]) from None
+    except RecursionError:
+        raise ConfigError(source, ["is nested too deeply, or holds an alias of itself"]) from None
+    except _TooLarge:
+        raise ConfigError(source, [f"holds more than {MAX_VALUES} values, aliases expanded"]) from None
+    if document is None:
+        raise ConfigError(source, ["is not a mapping of keys to values (allowed: lines such as broker.id: 1)"])
+    return document, reader.problems
+
+
+def scalar(text: str) -> Any:
+    """Read the text of an environment variable as YAML. Raises ValueError for what is not YAML."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        reader = _Reader()
+        value = None if root is None else reader.value((), root)
+    except (yaml.YAMLError, RecursionError, _TooLarge):
+        raise ValueError("is not YAML") from None
+    if reader.problems:
+        raise ValueError(reader.problems[0].text)
+    return value
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    where = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    # Its text may quote the file, and with it a secret that somebody forgot to quote: "*hunter2" reads as an alias.
+    what = "an alias without its anchor" if isinstance(error, yaml.composer.ComposerError) else error.problem
+    return f"is not YAML: {what}{where}"
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Reader:
+    """Turns YAML nodes into values; of a key given twice the first value counts."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._document = Document({})
+        self._scalars = yaml.constructor.SafeConstructor()
+        self._count = 0
+
+    def read(self, root: yaml.Node | None) -> Document | None:
+        if root is None:
+            return self._document
+        values = self.value((), root)
+        if not isinstance(values, dict):
+            return None
+        self._document.values = values
+        return self._document
+
+    def value(self, path: Path, node: yaml.Node) -> Any:
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise _TooLarge
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(path, node)
+        if isinstance(node, yaml.SequenceNode):
+            return self._sequence(path, node)
+        try:
+            return self._scalars.construct_object(node)
+        except (yaml.constructor.ConstructorError, ValueError):
+            self.problems.append(Problem(path, f"is a value that YAML cannot read ({ALLOWED})", final=True))
+            return None
+
+    def _mapping(self, path: Path, node: yaml.MappingNode) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                text = "holds a key that is not text (allowed: text)"
+                self.problems.append(Problem(path, text, where=f"at line {line}"))
+                continue
+            key = key_node.value
+            if key in values:
+                where = f"at lines {lines[key]} and {line}"
+                self.problems.append(Problem((*path, key), "is given twice (allowed: once)", where=where))
+                continue
+            lines[key] = line
+            self._document.came_from_line((*path, key), line)
+            values[key] = self.value((*path, key), value_node)
+        return values
+
+    def _sequence(self, path: Path, node: yaml.SequenceNode) -> list[Any]:
+        values = []
+        for number, item in enumerate(node.value):
+            self._document.came_from_line((*path, number), item.start_mark.line + 1)
+            values.append(self.value((*path, number), item))
+        return values

@@ -1,0 +1,105 @@
+"""The model as a flat table: one entry per key, found by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from proxy.config.model import Config, Section
+
+Path = tuple[str | int, ...]
+"""Where a value stands: keys of mappings and numbers of list items, from the top."""
+
+ITEM = "[]"
+"""Stands in a table's path for the number of any list item."""
+
+OPEN = (("internal",), ("audit", "producer"))
+"""Mappings whose keys are librdkafka's, not ours."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the model. ``section``: whether it holds further keys of the model."""
+
+    path: tuple[str, ...]
+    kind: str
+    allowed: str
+    unit: str
+    default: Any
+    required: bool
+    meaning: str
+    section: bool
+
+
+def _keys(model: type[Section], above: tuple[str, ...]) -> Iterator[Key]:
+    for field in model.model_fields.values():
+        assert field.alias is not None
+        assert isinstance(field.json_schema_extra, dict)
+        notes = {name: str(text) for name, text in field.json_schema_extra.items()}
+        path = (*above, field.alias)
+        below, inner = _section(field.annotation)
+        yield Key(
+            path=path,
+            default=field.default_factory if field.default_factory is not None else field.default,
+            required=field.is_required(),
+            meaning=field.description or "",
+            section=inner is not None,
+            **notes,
+        )
+        if inner is not None:
+            yield from _keys(inner, path + below)
+
+
+def _section(annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:
+    """Return the section that ``annotation`` is or holds in a list, and what to add to the path of its keys."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return (), annotation
+    for argument in get_args(annotation):
+        if isinstance(argument, type) and issubclass(argument, Section):
+            return (ITEM,), argument
+    return (), None
+
+
+KEYS: dict[tuple[str, ...], Key] = {key.path: key for key in _keys(Config, ())}
+
+
+def pattern(path: Path) -> tuple[str, ...]:
+    """Return ``path`` with every item's number as ``ITEM``."""
+    return tuple(ITEM if isinstance(part, int) else part for part in path)
+
+
+def find(path: Path) -> Key | None:
+    """Return the key at ``path``, or the nearest one above it."""
+    parts = pattern(path)
+    while parts and parts not in KEYS:
+        parts = parts[:-1]
+    return KEYS.get(parts)
+
+
+def below(path: Path) -> list[str]:
+    """Return the names of the model's keys right below ``path``."""
+    parts = pattern(path)
+    return [key[-1] for key in KEYS if key[:-1] == parts]
+
+
+def show(path: Path) -> str:
+    """Return ``path`` as people write it: ``listeners[0].bind``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + printable(part)
+    return text
+
+
+def printable(text: str) -> str:
+    """Return ``text`` fit for one line: escaped and cut to 80 characters."""
+    if not text.isprintable():
+        text = repr(text)[1:-1]
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+MAX_SHOWN = 80
+"""Characters of a key or value in an error message."""

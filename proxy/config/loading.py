@@ -1,0 +1,100 @@
+"""From a file and the environment to a ``Config``, or to everything that is wrong with them, at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.config import keys
+from proxy.config.crosscheck import crosscheck
+from proxy.config.document import Document, Problem, parse
+from proxy.config.environment import overlay
+from proxy.config.keys import OPEN, find, printable
+from proxy.config.model import Config
+from proxy.config.secret_files import read_files
+from proxy.errors import ConfigError
+
+_WHAT = {
+    "int_type": "is not a whole number",
+    "greater_than_equal": "is out of range",
+    "less_than_equal": "is out of range",
+    "literal_error": "is not one of these words",
+    "tuple_type": "is not a list",
+    "mapping_type": "is not a mapping",
+    "model_type": "is not a mapping",
+    "too_short": "is empty",
+}
+"""pydantic's kinds of errors in our words; a ``value_error`` brings its own."""
+
+
+def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> Config:
+    """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with every mistake in it."""
+    source = os.fspath(path)
+    document, problems = parse(source, _text(source))
+    problems += overlay(document, environ)
+    problems += read_files(document, Path(source).parent)
+    problems += crosscheck(document)
+    final = {problem.path for problem in problems if problem.final}
+    config = None
+    try:
+        config = Config.model_validate(document.values)
+    except ValidationError as error:
+        for details in error.errors(include_url=False, include_context=True):
+            if details["loc"] not in final and details["type"] != "default_factory_not_called":
+                problems.append(_problem(document, details))
+    if config is None or problems:
+        raise ConfigError(source, document.describe(problems))
+    return config
+
+
+def _text(source: str) -> str:
+    try:
+        return Path(source).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(source, [f"is not text in UTF-8: byte {error.start}"]) from None
+    except OSError as error:
+        raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
+
+
+def _problem(document: Document, details: ErrorDetails) -> Problem:
+    path, kind = details["loc"], details["type"]
+    key = find(path)
+    if kind == "extra_forbidden":
+        return Problem(path, f"unknown key ({_instead(path)})")
+    assert key is not None, "every error but an unknown key belongs to a key"
+    if kind == "missing":
+        return Problem(path, f"is missing (allowed: {key.allowed})")
+    what = str(details["ctx"]["error"]) if kind == "value_error" else _WHAT[kind]
+    return Problem(path, f"{_shown(path, document, details['input'])} {what} (allowed: {key.allowed})")
+
+
+def _instead(path: keys.Path) -> str:
+    """Return what to write in place of the unknown key at ``path``."""
+    *above, name = path
+    assert isinstance(name, str)
+    names = keys.below(tuple(above))
+    for section in names:
+        rest = name.removeprefix(f"{section}.")
+        if rest != name and ((*above, section) in OPEN or rest in keys.below((*above, section))):
+            return f"write {rest} under {section}"
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(names))}"
+
+
+def _shown(path: keys.Path, document: Document, value: Any) -> str:
+    """Return ``value`` for an error message; what may be a secret, or is long, is only named."""
+    if any(path[: len(mapping)] == mapping for mapping in OPEN) or isinstance(value, dict | list):
+        return "the value"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge number"
+    return printable(repr(value) if isinstance(value, str) else str(value))

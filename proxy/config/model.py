@@ -1,0 +1,290 @@
+"""Every key of the configuration: name, type, default, bounds, unit and meaning.
+
+Attributes are the keys with ``_`` for ``.``. Bounds that span several keys are in ``crosscheck``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+
+from proxy.config.values import Endpoint, Secret
+
+INT32_MAX = 2_147_483_647
+
+MAX_MS = 600_000
+"""Ten minutes: longer waits than that would outlive any supervisor's patience."""
+
+ENDPOINT = "host:port, port 1–65535"
+PLAIN = "text, a number, true or false"
+TOPIC = "1 to 249 of A-Z a-z 0-9 . _ -"
+
+_LISTENER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_CLASS_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PRINCIPAL = re.compile(r"[^:\s]+:.+")
+
+SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Plain = str | int | float | bool
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError("is not text")
+        if not pattern.fullmatch(value):
+            raise ValueError(f"is not {what}")
+        return value
+
+    return PlainValidator(check)
+
+
+def _topic(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+        raise ValueError("is not a topic's name")
+    return value
+
+
+def _servers(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return ",".join(str(Endpoint.parse(server.strip())) for server in value.split(","))
+
+
+def _plain(value: object) -> Plain:
+    if not isinstance(value, str | int | float):
+        raise ValueError("is not a plain value")
+    return value
+
+
+def _plain_or_secret(value: object) -> Plain | Secret:
+    return value if isinstance(value, Secret) else _plain(value)
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Address = Annotated[Endpoint, PlainValidator(Endpoint.parse), PlainSerializer(str)]
+Servers = Annotated[str, PlainValidator(_servers)]
+ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
+ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
+Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
+Topic = Annotated[str, PlainValidator(_topic)]
+Producer = Mapping[str, Annotated[Plain, PlainValidator(_plain)]]
+ClientSettings = Mapping[
+    str,
+    Annotated[
+        Plain | Secret,
+        PlainValidator(_plain_or_secret),
+        PlainSerializer(lambda value: str(value) if isinstance(value, Secret) else value),
+    ],
+]
+
+
+def _key(name: str, meaning: str, *, kind: str, allowed: str, unit: str = "", **rest: Any) -> Any:
+    """Define one key. ``kind``: its type for a person; ``allowed``: what an error message offers."""
+    notes: dict[str, Any] = {"kind": kind, "allowed": allowed, "unit": unit}
+    return Field(alias=name, description=meaning, json_schema_extra=notes, **rest)
+
+
+def _number(name: str, meaning: str, default: int, least: int, most: int, unit: str) -> Any:
+    allowed = f"{least}–{most} {unit}".rstrip()
+    limits = {"ge": least, "le": most, "strict": True}
+    return _key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default, **limits)
+
+
+class Section(BaseModel):
+    """A mapping with known keys only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Listener(Section):
+    """One port that clients dial, and the broker's private port behind it."""
+
+    name: ListenerName = _key(
+        "name",
+        "Name in metrics, logs and audit events; unique, whatever the case of its letters.",
+        kind="text",
+        allowed="one or more of A-Z a-z 0-9 _ . -",
+    )
+    bind: Address = _key("bind", "Address to listen on.", kind="host:port", allowed=ENDPOINT)
+    advertised: Address = _key(
+        "advertised",
+        "Address at which clients reach this listener.",
+        kind="host:port",
+        allowed=ENDPOINT,
+        default_factory=lambda listener: listener["bind"],
+    )
+    upstream: Address = _key(
+        "upstream", "The broker's private port that this listener fronts.", kind="host:port", allowed=ENDPOINT
+    )
+    security_protocol: SecurityProtocol = _key(
+        "security.protocol",
+        "Protocol of the traffic that passes. `SSL` and `SASL_SSL` pass through as bytes: counted, not read.",
+        kind="text",
+        allowed="PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL",
+        default="PLAINTEXT",
+    )
+
+
+class Audit(Section):
+    """What `observers.audit:AuditObserver` records, and where."""
+
+    topic: Topic = _key(
+        "topic",
+        "Topic that receives the audit events; created if missing.",
+        kind="text",
+        allowed=TOPIC,
+        default="brokerside-audit",
+    )
+    exclude_topics: tuple[Topic, ...] = _key(
+        "exclude.topics",
+        "Topics left out. A request that touches nothing else gives no event.",
+        kind="list of text",
+        allowed=f"a list of topics, each {TOPIC}",
+        default=(),
+    )
+    exclude_principals: tuple[Principal, ...] = _key(
+        "exclude.principals",
+        "Principals whose requests give no event.",
+        kind="list of text",
+        allowed="a list of principals such as User:alice",
+        default=(),
+    )
+    producer: Producer = _key(
+        "producer",
+        "librdkafka settings of the audit's producer, over the built-in ones. Security belongs to `internal`.",
+        kind="mapping",
+        allowed=f"librdkafka settings, each {PLAIN}",
+        default_factory=dict,
+    )
+
+
+class Admin(Section):
+    """The endpoint of metrics and health."""
+
+    bind: Address = _key(
+        "bind",
+        "Address of `/metrics`, `/livez` and `/readyz`. They have no authentication: leave them on loopback.",
+        kind="host:port",
+        allowed=ENDPOINT,
+        default=Endpoint("127.0.0.1", 9644),
+    )
+
+
+class Config(Section):
+    """The whole configuration. ``load`` makes one; nothing changes it afterwards."""
+
+    broker_id: int = _key(
+        "broker.id",
+        "Id of the broker this sidecar stands in front of.",
+        kind="integer",
+        allowed=f"0–{INT32_MAX}",
+        ge=0,
+        le=INT32_MAX,
+        strict=True,
+    )
+    internal_bootstrap_servers: Servers | None = _key(
+        "internal.bootstrap.servers",
+        "The cluster's INTERNAL listeners, for the sidecar's own Kafka traffic; never a port of a sidecar. "
+        "Required with any observer.",
+        kind="text",
+        allowed=f"{ENDPOINT}; several separated by commas",
+        default=None,
+    )
+    internal: ClientSettings = _key(
+        "internal",
+        "librdkafka client settings of the sidecar's own Kafka traffic, such as `security.protocol` or "
+        "`sasl.username`. A value may be `{file: PATH}`; a secret must be.",
+        kind="mapping",
+        allowed=f"librdkafka settings, each {PLAIN}, or {{file: PATH}}",
+        default_factory=dict,
+    )
+    listeners: tuple[Listener, ...] = _key(
+        "listeners",
+        "The ports that clients dial.",
+        kind="list of mappings",
+        allowed="a list of at least one listener, each with name, bind and upstream",
+        min_length=1,
+    )
+    observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(_split)] = _key(
+        "observer.class.names",
+        "Observers, as a list or separated by commas. Without any, no request body is decoded.",
+        kind="list of text",
+        allowed="classes as package.module:Class",
+        default=(),
+    )
+    audit: Audit = _key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
+    admin: Admin = _key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
+    socket_request_max_bytes: int = _number(
+        "socket.request.max.bytes",
+        "Largest frame from a client; a larger one ends its connection. As in the broker.",
+        104_857_600,
+        1,
+        INT32_MAX,
+        "bytes",
+    )
+    socket_listen_backlog_size: int = _number(
+        "socket.listen.backlog.size",
+        "Connections the kernel keeps until they are accepted; its own limit `net.core.somaxconn` applies too.",
+        4096,
+        1,
+        65_535,
+        "connections",
+    )
+    upstream_connect_timeout_ms: int = _number(
+        "upstream.connect.timeout.ms",
+        "How long the broker may take to accept a connection; then the client's is closed.",
+        5000,
+        1,
+        MAX_MS,
+        "ms",
+    )
+    drain_timeout_ms: int = _number(
+        "drain.timeout.ms",
+        "How long a shutdown waits for open requests; then their connections are cut.",
+        10_000,
+        0,
+        MAX_MS,
+        "ms",
+    )
+    observer_shutdown_timeout_ms: int = _number(
+        "observer.shutdown.timeout.ms",
+        "How long a shutdown waits for observers to deliver what they hold; what is left then is lost and counted.",
+        2000,
+        0,
+        MAX_MS,
+        "ms",
+    )
+    log_level: LogLevel = _key(
+        "log.level", "Least severe lines to log.", kind="text", allowed="debug, info, warning or error", default="info"
+    )
+
+    def internal_client_settings(self) -> dict[str, str]:
+        """Return librdkafka's settings for the INTERNAL listeners, ``bootstrap.servers`` included, secrets revealed.
+
+        Only for a Kafka client's constructor: never log or serve them.
+        """
+        settings = {key: _librdkafka(value) for key, value in self.internal.items()}
+        if self.internal_bootstrap_servers is not None:
+            settings["bootstrap.servers"] = self.internal_bootstrap_servers
+        return settings
+
+
+def _librdkafka(value: Plain | Secret) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def redacted(config: Config) -> dict[str, Any]:
+    """Return ``config`` as it would stand in YAML, defaults filled in, secrets as ``***``; fit for JSON."""
+    return config.model_dump(mode="json", by_alias=True)

@@ -1,0 +1,121 @@
+"""Writes docs/config.md from the model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from proxy.config.environment import NOT_KEYS, variable
+from proxy.config.keys import ITEM, KEYS, OPEN, Key
+from proxy.config.values import Endpoint
+
+EXAMPLE = """\
+broker.id: 1
+
+# The sidecar's own Kafka traffic: audit events, look-ups. Never through a port of a sidecar.
+internal.bootstrap.servers: 127.0.0.1:19094
+internal:
+  security.protocol: SASL_PLAINTEXT
+  sasl.mechanism: SCRAM-SHA-512
+  sasl.username: brokerside
+  sasl.password: {file: secrets/internal-password}   # relative to this file
+
+listeners:
+  - name: CLIENT
+    bind: 0.0.0.0:9092
+    advertised: kafka-1.example:9092
+    upstream: 127.0.0.1:19092
+    security.protocol: SASL_PLAINTEXT
+  - name: TLS
+    bind: "[::]:9093"
+    advertised: kafka-1.example:9093
+    upstream: 127.0.0.1:19093
+    security.protocol: SASL_SSL
+
+observer.class.names: [observers.audit:AuditObserver]
+audit:
+  topic: brokerside-audit
+  exclude.topics: [__consumer_offsets]
+  exclude.principals: [User:monitoring]
+  producer: {compression.type: zstd, linger.ms: 50}
+
+admin:
+  bind: 127.0.0.1:9644
+
+socket.request.max.bytes: 104857600
+socket.listen.backlog.size: 4096
+upstream.connect.timeout.ms: 5000
+drain.timeout.ms: 10000
+observer.shutdown.timeout.ms: 2000
+log.level: info
+"""
+"""Every key that exists, in use."""
+
+_INTRODUCTION = """\
+# Configuration
+
+Generated from `proxy/config/model.py` by `make docs`.
+
+One YAML file: `brokerside run -c FILE`. `brokerside check-config FILE` checks it without starting anything, and names
+every mistake at once: key, value, what is allowed, line. Keys have dots in their names and are written as they stand
+here; unknown keys are mistakes, so that a slip of the pen never goes unnoticed. Nothing is reloaded yet: every change
+needs a restart.
+"""
+
+_ENVIRONMENT = """\
+## Environment variables
+
+A variable overrides the file: `BROKERSIDE_` and the key in capitals, with `_` for `.` and `__` to step into a section.
+Keys of kind text or host:port take the value as it is; all others, and settings of librdkafka that are not secret,
+read it as YAML. A list is replaced as a whole, so there are no variables for keys of a single listener.
+"""
+
+_SECRETS = """\
+## Secrets
+
+A secret never stands in the configuration. Any setting below `internal` may be `{file: PATH}`, the text of another
+file without its line end; a path that is not absolute is relative to the configuration's folder. Settings that hold a
+secret (`sasl.password`, `ssl.key.password`, `ssl.key.pem`, `sasl.oauthbearer.client.secret`, …) must be, or come from
+their variable, here `BROKERSIDE_INTERNAL__SASL_PASSWORD`. They are shown as `***` wherever the configuration is.
+"""
+
+
+def reference_markdown() -> str:
+    """Return the whole page."""
+    rows = "".join(_row(key) for key in KEYS.values() if not key.section or key.path == ("listeners",))
+    head = "| key | type | default | unit | change needs | meaning |\n|---|---|---|---|---|---|\n"
+    return (
+        f"{_INTRODUCTION}\n## Keys\n\n`[]` stands for each item of a list.\n\n{head}{rows}"
+        f"\n{_ENVIRONMENT}\n{_variables()}\n{_SECRETS}\n## Complete example\n\n```yaml\n{EXAMPLE}```\n"
+    )
+
+
+def _row(key: Key) -> str:
+    name = ".".join(key.path).replace(f".{ITEM}", ITEM)
+    allowed = "" if key.kind == "host:port" else f" Allowed: {key.allowed}."
+    return f"| `{name}` | {key.kind} | {_default(key)} | {key.unit} | restart | {key.meaning}{allowed} |\n"
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    if key.path == ("listeners", ITEM, "advertised"):
+        return "`bind`"
+    return "none" if key.default is None else f"`{_literal(key.default)}`"
+
+
+def _literal(value: Any) -> str:
+    if callable(value):
+        value = value()
+    return str(value) if isinstance(value, str | int | Endpoint) else json.dumps(value)
+
+
+def _variables() -> str:
+    names = [variable(path) for path, key in KEYS.items() if ITEM not in path and not key.section]
+    names += [f"{variable(mapping)}__…" for mapping in OPEN]
+    lines = "".join(f"* `{name}`\n" for name in names)
+    others = " and ".join(f"`{name}`" for name in sorted(NOT_KEYS))
+    return (
+        f"{lines}\nAny other variable that begins with `BROKERSIDE_` is a mistake, but for {others}, which other "
+        "commands read, and those that Kubernetes sets in pods for services named `brokerside…`.\n"
+    )

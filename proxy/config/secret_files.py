@@ -1,0 +1,66 @@
+"""Values of ``internal`` that stand in files of their own: ``{file: PATH}``.
+
+Secrets have to: the configuration itself may then be shown to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from proxy.config.document import Document, Problem
+from proxy.config.keys import printable
+from proxy.config.values import Secret
+
+MAX_BYTES = 65_536
+"""Bytes of a secret's file; a key in PEM form has some thousands."""
+
+_MARKS = ("password", "secret", "passphrase", ".pem")
+_MORE = {"sasl.oauthbearer.config"}
+_PUBLIC = {"ssl.certificate.pem", "ssl.ca.pem"}
+
+
+def is_secret(setting: str) -> bool:
+    """Return whether librdkafka's ``setting`` holds a secret."""
+    return setting not in _PUBLIC and (setting in _MORE or any(mark in setting for mark in _MARKS))
+
+
+def read_files(document: Document, folder: Path) -> Iterator[Problem]:
+    """Put the texts of files in the place of their names; relative names are relative to ``folder``.
+
+    Yields a problem for each file that cannot be read and each secret that stands in the configuration itself.
+    """
+    settings = document.values.get("internal")
+    if not isinstance(settings, dict):
+        return
+    for name, value in settings.items():
+        path = ("internal", name)
+        if isinstance(value, dict):
+            try:
+                settings[name] = Secret(_read(value, folder))
+            except ValueError as error:
+                yield Problem(path, str(error), final=True)
+        elif is_secret(name) and not isinstance(value, Secret):
+            variable = "BROKERSIDE_INTERNAL__" + name.upper().replace(".", "_")
+            text = f"must not stand in the configuration (allowed: {{file: PATH}}, or the variable {variable})"
+            yield Problem(path, text, final=True)
+
+
+def _read(reference: dict[str, Any], folder: Path) -> str:
+    name = reference.get("file")
+    if len(reference) != 1 or not isinstance(name, str) or not name:
+        raise ValueError("is not a reference to a file (allowed: {file: PATH})")
+    shown = printable(repr(name))
+    try:
+        with (folder / name).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"file {shown} is not text in UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name is not one"
+        raise ValueError(f"file {shown} cannot be read: {reason} (allowed: a file with one value)") from None
+    if not text or len(content) > MAX_BYTES:
+        raise ValueError(f"file {shown} holds {len(content)} bytes (allowed: 1–{MAX_BYTES})")
+    return text

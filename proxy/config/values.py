@@ -1,0 +1,78 @@
+"""Values of a configuration that are more than numbers and text."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_PORT = re.compile(r"[0-9]{1,5}")
+_NUMERIC = re.compile(r"[0-9.]+")
+
+MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A TCP address: a host name, IPv4 or IPv6 address (here without brackets), and a port from 1 to 65535."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: object) -> Endpoint:
+        """Read ``host:port`` or ``[ipv6]:port``. Raises ValueError."""
+        if isinstance(text, str):
+            host, colon, port = text.rpartition(":")
+            if host.startswith("[") and host.endswith("]"):
+                host = host[1:-1]
+                known = _is_ipv6(host)
+            elif _NUMERIC.fullmatch(host):
+                known = _is_ipv4(host)
+            else:
+                known = _HOST.fullmatch(host) is not None
+            if colon and known and _PORT.fullmatch(port) and 1 <= int(port) <= MAX_PORT:
+                return cls(host, int(port))
+        raise ValueError("is not host:port")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Secret:
+    """A text that shows itself as ``***`` wherever it is printed, logged or serialised."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text itself, for the one place that needs it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
