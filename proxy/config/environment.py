@@ -1,8 +1,8 @@
 """Environment variables that override the file: ``BROKERSIDE_`` and the key, in capitals.
 
 ``__`` steps into a section and ``_`` stands for ``.``: ``BROKERSIDE_ADMIN__BIND`` is ``bind`` of ``admin``,
-``BROKERSIDE_BROKER_ID`` is ``broker.id``. A key of type text takes the value as it is, every other one reads it as
-YAML. Lists are replaced as a whole.
+``BROKERSIDE_BROKER_ID`` is ``broker.id``. Text and librdkafka's settings take the value as it is, every other key reads
+it as YAML. Lists are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _path(name: str) -> tuple[str, ...] | None:
 def _value(path: tuple[str, ...], text: str) -> Any:
     key = KEYS.get(path)
     if key is None:
-        return Secret(text) if is_secret(path[-1]) else scalar(text)
+        return Secret(text) if is_secret(path[-1]) else text
     return text if key.kind in TEXT else scalar(text)
 
 

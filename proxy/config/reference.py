@@ -66,8 +66,8 @@ _ENVIRONMENT = """\
 ## Environment variables
 
 A variable overrides the file: `BROKERSIDE_` and the key in capitals, with `_` for `.` and `__` to step into a section.
-Keys of kind text or host:port take the value as it is; all others, and settings of librdkafka that are not secret,
-read it as YAML. A list is replaced as a whole, so there are no variables for keys of a single listener.
+Keys of type text or host:port and settings of librdkafka take the value as it is; all others read it as YAML. A list is
+replaced as a whole, so there are no variables for the keys of one listener.
 """
 
 _SECRETS = """\
@@ -82,12 +82,17 @@ their variable, here `BROKERSIDE_INTERNAL__SASL_PASSWORD`. They are shown as `**
 
 def reference_markdown() -> str:
     """Return the whole page."""
-    rows = "".join(_row(key) for key in KEYS.values() if not key.section or key.path == ("listeners",))
+    rows = "".join(_row(key) for key in _documented())
     head = "| key | type | default | unit | change needs | meaning |\n|---|---|---|---|---|---|\n"
     return (
         f"{_INTRODUCTION}\n## Keys\n\n`[]` stands for each item of a list.\n\n{head}{rows}"
         f"\n{_ENVIRONMENT}\n{_variables()}\n{_SECRETS}\n## Complete example\n\n```yaml\n{EXAMPLE}```\n"
     )
+
+
+def _documented() -> list[Key]:
+    """Return every key but the sections that only group others."""
+    return [key for key in KEYS.values() if not key.section or key.required]
 
 
 def _row(key: Key) -> str:
@@ -111,11 +116,11 @@ def _literal(value: Any) -> str:
 
 
 def _variables() -> str:
-    names = [variable(path) for path, key in KEYS.items() if ITEM not in path and not key.section]
+    names = [variable(key.path) for key in _documented() if ITEM not in key.path]
     names += [f"{variable(mapping)}__…" for mapping in OPEN]
     lines = "".join(f"* `{name}`\n" for name in names)
     others = " and ".join(f"`{name}`" for name in sorted(NOT_KEYS))
     return (
-        f"{lines}\nAny other variable that begins with `BROKERSIDE_` is a mistake, but for {others}, which other "
-        "commands read, and those that Kubernetes sets in pods for services named `brokerside…`.\n"
+        f"{lines}\nAny other variable that begins with `BROKERSIDE_` is a mistake, but for {others}\n"
+        "(of other commands), and those that Kubernetes sets in pods for services named `brokerside…`.\n"
     )

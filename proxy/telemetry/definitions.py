@@ -1,0 +1,352 @@
+"""Every metric: name, labels, meaning, and where its numbers are read when somebody asks.
+
+Nothing here runs while traffic flows. The data path adds to plain ints (``proxy.core.tally``), observers keep their
+own counts; a scrape reads both, on the loop's thread. Every set of labels is bounded: listeners and observers are
+configured, api names are Kafka's with one ``unknown``, causes and reasons are closed lists.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from observers.audit import AuditStats
+from observers.lane import ObserverStats
+from proxy import __version__
+from proxy.core.apis import APIS
+from proxy.core.tally import Tally
+from proxy.net.relay import Cause
+
+UNKNOWN_API = "unknown"
+"""Label of requests whose api key is not Kafka's: one for all, for clients choose the number."""
+
+DECODE_OUTCOMES = ("full", "malformed", "unsupported")
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+"""Values of the labels, and the number."""
+
+
+class DataPath(Protocol):
+    """The running sidecar, as far as its metrics go."""
+
+    tallies: dict[str, Tally]
+    """Counters by listener."""
+    draining: bool
+    loop_lag: float
+    """Seconds by which the loop's last beat was late."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one scrape reads. ``audit``: None without the built-in audit observer."""
+
+    data_path: DataPath
+    observers: list[ObserverStats]
+    audit: AuditStats | None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric. ``name`` without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    labels: tuple[str, ...]
+    unit: str
+    meaning: str
+    read: Callable[[Snapshot], Samples]
+
+    def family(self, snapshot: Snapshot) -> Metric:
+        """Return the metric with its present values."""
+        make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        family = make(f"brokerside_{self.name}", self.meaning, labels=self.labels)
+        for labels, value in self.read(snapshot):
+            family.add_metric(labels, value)
+        return family
+
+
+def _plain(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
+    return lambda s: [((name,), read(tally)) for name, tally in s.data_path.tallies.items()]
+
+
+def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
+    """Read a counter that is kept by one label beside the listener."""
+
+    def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, tally in s.data_path.tallies.items():
+            for label, value in read(tally).items():
+                yield (name, label), value
+
+    return samples
+
+
+def _by_api(counts: Mapping[int, int]) -> dict[str, float]:
+    named: dict[str, float] = defaultdict(float)
+    for key, count in counts.items():
+        named[APIS[key].name if key in APIS else UNKNOWN_API] += count
+    return named
+
+
+def _decoded(s: Snapshot) -> Samples:
+    tallies = s.data_path.tallies.values()
+    return [((outcome,), sum(tally.decoded.get(outcome, 0) for tally in tallies)) for outcome in DECODE_OUTCOMES]
+
+
+def _invalid_frames(s: Snapshot) -> Samples:
+    counts: dict[tuple[str, ...], float] = defaultdict(float)
+    for tally in s.data_path.tallies.values():
+        for labels, count in tally.invalid_frames.items():
+            counts[labels] += count
+    return counts.items()
+
+
+def _observer(read: Callable[[ObserverStats], float]) -> Callable[[Snapshot], Samples]:
+    return lambda s: [((stats.name,), read(stats)) for stats in s.observers]
+
+
+def _audit(read: Callable[[AuditStats], float]) -> Callable[[Snapshot], Samples]:
+    return lambda s: [] if s.audit is None else [((), read(s.audit))]
+
+
+CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
+"""Every cause with no connection yet, so that each series exists from the start."""
+
+METRICS: tuple[Definition, ...] = (
+    Definition(
+        "build_info",
+        "gauge",
+        ("version", "walker"),
+        "",
+        "Always 1; its labels say what runs.",
+        lambda s: [((__version__, "python"), 1)],
+    ),
+    Definition(
+        "state",
+        "gauge",
+        ("state",),
+        "",
+        "1 for the present state: `ready` accepts connections, `draining` lets them end.",
+        lambda s: [(("ready",), not s.data_path.draining), (("draining",), s.data_path.draining)],
+    ),
+    Definition(
+        "loop_lag_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "By how much the event loop's last beat was late.",
+        lambda s: [((), s.data_path.loop_lag)],
+    ),
+    Definition(
+        "connections_accepted_total",
+        "counter",
+        ("listener",),
+        "connections",
+        "Connections accepted from clients.",
+        _plain(lambda t: t.accepted),
+    ),
+    Definition(
+        "connections_active",
+        "gauge",
+        ("listener",),
+        "connections",
+        "Connections of clients that are open.",
+        _plain(lambda t: t.active),
+    ),
+    Definition(
+        "connections_closed_total",
+        "counter",
+        ("listener", "cause"),
+        "connections",
+        f"Connections that ended, by cause: {', '.join(f'`{cause}`' for cause in CAUSES)}.",
+        _split(lambda t: {**CAUSES, **t.closed}),
+    ),
+    Definition(
+        "accept_errors_total",
+        "counter",
+        ("listener", "error"),
+        "errors",
+        "Failures to accept, by name of the errno. `EMFILE`: out of descriptors.",
+        _split(lambda t: t.accept_errors),
+    ),
+    Definition(
+        "upstream_connect_failures_total",
+        "counter",
+        ("listener",),
+        "connections",
+        "Connections of clients closed because the broker did not accept.",
+        _plain(lambda t: t.upstream_failures),
+    ),
+    Definition(
+        "bytes_total",
+        "counter",
+        ("listener", "direction"),
+        "bytes",
+        "Bytes received, `client_to_broker` or `broker_to_client`.",
+        _split(lambda t: {"client_to_broker": t.bytes_from_client, "broker_to_client": t.bytes_from_broker}),
+    ),
+    Definition(
+        "read_pauses_total",
+        "counter",
+        ("listener", "side"),
+        "pauses",
+        "Times that reading from `client` or `broker` stopped, because the other side was slow or too much was open.",
+        _split(lambda t: t.pauses),
+    ),
+    Definition(
+        "requests_total",
+        "counter",
+        ("listener", "api"),
+        "requests",
+        f"Requests, by Kafka's name of the api; `{UNKNOWN_API}` for keys that are not Kafka's.",
+        _split(lambda t: _by_api(t.requests)),
+    ),
+    Definition(
+        "responses_total",
+        "counter",
+        ("listener", "api"),
+        "responses",
+        "Responses, by the api of their request.",
+        _split(lambda t: _by_api(t.responses)),
+    ),
+    Definition(
+        "decode_total",
+        "counter",
+        ("outcome",),
+        "bodies",
+        "Bodies that were read, by outcome: `full`, `malformed`, or `unsupported` (a version too new). Without an "
+        "observer all stay 0.",
+        _decoded,
+    ),
+    Definition(
+        "frames_invalid_total",
+        "counter",
+        ("side", "reason"),
+        "frames",
+        "Frames that Kafka's protocol does not allow, by who sent them; each ended its connection.",
+        _invalid_frames,
+    ),
+    Definition(
+        "observer_delivered_total",
+        "counter",
+        ("observer",),
+        "exchanges",
+        "Exchanges that the observer was told of.",
+        _observer(lambda o: o.delivered),
+    ),
+    Definition(
+        "observer_dropped_total",
+        "counter",
+        ("observer",),
+        "exchanges",
+        "Exchanges lost without a call: the queue was full, the breaker open, or the time to close over.",
+        _observer(lambda o: o.dropped),
+    ),
+    Definition(
+        "observer_failed_total",
+        "counter",
+        ("observer",),
+        "exchanges",
+        "Exchanges for which a call raised.",
+        _observer(lambda o: o.failed),
+    ),
+    Definition(
+        "observer_queued",
+        "gauge",
+        ("observer",),
+        "exchanges",
+        "Exchanges that wait for the observer.",
+        _observer(lambda o: o.queued),
+    ),
+    Definition(
+        "observer_breaker_open",
+        "gauge",
+        ("observer",),
+        "",
+        "1 while the observer is left alone after 100 failures in a row.",
+        _observer(lambda o: o.breaker_open),
+    ),
+    Definition(
+        "observer_errors_total",
+        "counter",
+        ("observer", "method"),
+        "calls",
+        "Calls of the observer that raised, by method.",
+        lambda s: [((o.name, method), count) for o in s.observers for method, count in o.errors.items()],
+    ),
+    Definition(
+        "audit_emitted_total",
+        "counter",
+        (),
+        "events",
+        "Sequence numbers given to events: emitted = delivered + dropped + queued.",
+        _audit(lambda a: a.emitted),
+    ),
+    Definition(
+        "audit_delivered_total",
+        "counter",
+        (),
+        "events",
+        "Events acknowledged by the audit topic.",
+        _audit(lambda a: a.delivered),
+    ),
+    Definition(
+        "audit_dropped_total",
+        "counter",
+        ("reason",),
+        "events",
+        "Events lost, by reason; see `AuditStats` in `observers/audit.py`.",
+        lambda s: [] if s.audit is None else [((reason,), count) for reason, count in s.audit.dropped.items()],
+    ),
+    Definition(
+        "audit_queued",
+        "gauge",
+        (),
+        "events",
+        "Events on their way: collected, waiting for the cluster, or with the producer.",
+        _audit(lambda a: a.queued),
+    ),
+    Definition(
+        "audit_queued_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "Bytes in the producer's queue, before compression.",
+        _audit(lambda a: a.queued_bytes),
+    ),
+    Definition(
+        "audit_records_total",
+        "counter",
+        (),
+        "records",
+        "Kafka records acknowledged by the audit topic.",
+        _audit(lambda a: a.records_delivered),
+    ),
+    Definition(
+        "audit_bytes_total",
+        "counter",
+        (),
+        "bytes",
+        "Bytes of these records, before compression.",
+        _audit(lambda a: a.bytes_delivered),
+    ),
+    Definition(
+        "audit_hidden_total",
+        "counter",
+        (),
+        "exchanges",
+        "Exchanges that give no event: excluded topics and principals, and the sidecar's own traffic.",
+        _audit(lambda a: a.hidden),
+    ),
+    Definition(
+        "audit_topic_look_ups_total",
+        "counter",
+        (),
+        "calls",
+        "Times the cluster was asked for the names of topic ids.",
+        _audit(lambda a: a.topic_look_ups),
+    ),
+)

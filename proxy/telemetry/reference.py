@@ -1,0 +1,28 @@
+"""Writes docs/metrics.md from the definitions."""
+
+from __future__ import annotations
+
+from proxy.telemetry.definitions import METRICS, Definition
+
+_INTRODUCTION = """\
+# Metrics
+
+Generated from `proxy/telemetry/definitions.py` by `make docs`.
+
+`GET /metrics` on `admin.bind`, in Prometheus' text format. Counters begin at 0 with each start of the sidecar; a series
+with more than the listener as label appears with its first count, unless it says otherwise. Every set of labels is
+bounded: none holds what a client may choose. Beside these there are the usual `process_…` metrics.
+
+| metric | type | labels | unit | meaning |
+|---|---|---|---|---|
+"""
+
+
+def reference_markdown() -> str:
+    """Return the whole page."""
+    return _INTRODUCTION + "".join(_row(definition) for definition in METRICS)
+
+
+def _row(metric: Definition) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `brokerside_{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.meaning} |\n"
