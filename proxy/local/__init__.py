@@ -1,0 +1,15 @@
+"""Real Kafka on this machine, for the demo, the tests and whoever wants to try something.
+
+jars.py       the one resolver of every jar: pinned sets, checksums, one cache folder.
+pins.py       what a pinned jar is, and the lock file that names them all.
+download.py   fetching pinned jars with Ivy or Maven.
+relock.py     how the lock file is made.
+java.py       finding a Java that is new enough.
+cluster.py    ``up``, ``down``, ``status`` of a KRaft cluster of one or three nodes.
+state.py      what is known about a cluster, and the file that holds it.
+broker.py     configuration, format and command line of one node.
+archive.py    class-data archives: what makes a node start fast.
+probe.py      is a node ready?
+process.py    processes that outlive this one, and are never mistaken for others.
+ports.py      free ports.
+"""

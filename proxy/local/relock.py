@@ -1,0 +1,109 @@
+"""Makes ``jars.lock``: resolves each set's roots once, with everything they need, and pins what came.
+
+Run it with an empty or trusted repository only: whatever comes now is what every later run accepts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.errors import LocalError
+from proxy.local.download import find_ivy
+from proxy.local.java import java
+from proxy.local.pins import Pin, render
+
+
+@dataclass(frozen=True)
+class Roots:
+    """What a set is asked for: coordinates, what to leave out (``group:artifact``), and whether to follow POMs."""
+
+    jars: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    transitive: bool = True
+
+
+# Kafka's tools depend on Connect for one command that nobody here runs.
+_CONNECT = ("org.apache.kafka:connect-runtime", "org.apache.kafka:connect-json")
+_LOG4J = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
+
+ROOTS = {
+    "kafka-4.3.1": Roots(("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", _LOG4J), _CONNECT),
+    "kafka-3.9.2": Roots(("org.apache.kafka:kafka_2.13:3.9.2", "org.apache.kafka:kafka-tools:3.9.2"), _CONNECT),
+    # The tools of 4.4.0 are not published everywhere; those of 4.3.1 speak to it.
+    "kafka-4.4.0": Roots(("org.apache.kafka:kafka_2.13:4.4.0", _LOG4J), ("org.apache.kafka:kafka-tools-api",)),
+    # Spark itself is in the pyspark wheel. What Delta's POM asks for besides is there already, in other versions; the
+    # token provider of Spark 4.2.0 is not published everywhere, and the one of 4.0.0 fits.
+    "spark-4.2.0": Roots(
+        (
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+            "org.apache.kafka:kafka-clients:3.9.2",
+            "org.apache.commons:commons-pool2:2.13.1",
+            "io.delta:delta-spark_4.2_2.13:4.4.0",
+            "io.delta:delta-storage:4.4.0",
+            "io.delta:delta-kernel-api:4.4.0",
+            "io.delta:delta-kernel-defaults:4.4.0",
+            "io.delta:delta-kernel-unitycatalog:4.4.0",
+        ),
+        transitive=False,
+    ),
+    "spark-avro": Roots(("org.apache.spark:spark-avro_2.13:4.1.1",), transitive=False),
+}
+
+
+def lock(target: Path) -> None:
+    """Resolve every set and write ``target``; takes some minutes. Raises LocalError with the end of Ivy's output."""
+    sets = {}
+    with tempfile.TemporaryDirectory(prefix="brokerside-lock-") as work:
+        for name, roots in ROOTS.items():
+            print(f"resolving {name}", file=sys.stderr)
+            sets[name] = _resolve(roots, Path(work), Path(work) / name)
+            print(f"  {len(sets[name])} jars", file=sys.stderr)
+    target.write_text(render(sets))
+
+
+def _resolve(roots: Roots, work: Path, into: Path) -> tuple[Pin, ...]:
+    ivy = find_ivy()
+    if ivy is None:
+        raise LocalError("the lock file is made with the Ivy of pyspark: run `pip install 'brokerside[spark]'`")
+    settings, module = work / "settings.xml", work / "ivy.xml"
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="repository"/>'
+        f'<caches defaultCacheDir="{work}/cache"/>'
+        '<resolvers><ibiblio name="repository" m2compatible="true"/></resolvers></ivysettings>'
+    )
+    module.write_text(_module(roots))
+    pattern = f"{into}/[organisation]/[module]/[revision]/[artifact].[ext]"
+    command = [str(java()), "-jar", str(ivy), "-settings", str(settings), "-ivy", str(module), "-confs", "default"]
+    # Some jars are published as OSGi bundles.
+    done = subprocess.run(
+        [*command, "-retrieve", pattern, "-types", "jar", "bundle"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LocalError("Ivy could not resolve:\n" + "\n".join(done.stdout.splitlines()[-25:]))
+    return tuple(_pin(file) for file in into.rglob("*.jar"))
+
+
+def _module(roots: Roots) -> str:
+    follow = "true" if roots.transitive else "false"
+    wanted = "".join(
+        '<dependency org="{}" name="{}" rev="{}" '.format(*jar.split(":"))
+        + f'transitive="{follow}" conf="default-&gt;runtime,master"/>'
+        for jar in roots.jars
+    )
+    excluded = "".join('<exclude org="{}" module="{}"/>'.format(*jar.split(":")) for jar in roots.without)
+    return (
+        '<ivy-module version="2.0"><info organisation="brokerside" module="roots"/><configurations>'
+        f'<conf name="default"/></configurations><dependencies>{wanted}{excluded}</dependencies></ivy-module>'
+    )
+
+
+def _pin(file: Path) -> Pin:
+    group, artifact, version = file.parts[-4:-1]
+    content = file.read_bytes()
+    return Pin(group, artifact, version, hashlib.sha256(content).hexdigest(), len(content))
