@@ -72,7 +72,7 @@ class Document:
         return [self._describe(problem) for problem in ordered]
 
     def _describe(self, problem: Problem) -> str:
-        text = f"{show(problem.path)}: {problem.text}"
+        text = f"{show(problem.path)}: {problem.text}" if problem.path else problem.text
         variable = self.variable(problem.path)
         line = self._line(problem.path)
         if problem.where:

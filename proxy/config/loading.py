@@ -24,11 +24,10 @@ _WHAT = {
     "int_type": "is not a whole number",
     "greater_than_equal": "is out of range",
     "less_than_equal": "is out of range",
-    "literal_error": "is not one of these words",
+    "literal_error": "is not known",
     "tuple_type": "is not a list",
-    "mapping_type": "is not a mapping",
+    "dict_type": "is not a mapping",
     "model_type": "is not a mapping",
-    "too_short": "is empty",
 }
 """pydantic's kinds of errors in our words; a ``value_error`` brings its own."""
 
@@ -70,7 +69,7 @@ def _problem(document: Document, details: ErrorDetails) -> Problem:
     assert key is not None, "every error but an unknown key belongs to a key"
     if kind == "missing":
         return Problem(path, f"is missing (allowed: {key.allowed})")
-    what = str(details["ctx"]["error"]) if kind == "value_error" else _WHAT[kind]
+    what = str(details["ctx"]["error"]) if kind == "value_error" else _WHAT.get(kind, "is wrong")
     return Problem(path, f"{_shown(path, document, details['input'])} {what} (allowed: {key.allowed})")
 
 

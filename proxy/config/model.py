@@ -71,6 +71,13 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _not_empty(value: object) -> object:
+    # pydantic's min_length counts valid items only, and would call a list of mistakes empty.
+    if value == []:
+        raise ValueError("is empty")
+    return value
+
+
 Address = Annotated[Endpoint, PlainValidator(Endpoint.parse), PlainSerializer(str)]
 Servers = Annotated[str, PlainValidator(_servers)]
 ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
@@ -208,12 +215,11 @@ class Config(Section):
         allowed=f"librdkafka settings, each {PLAIN}, or {{file: PATH}}",
         default_factory=dict,
     )
-    listeners: tuple[Listener, ...] = _key(
+    listeners: Annotated[tuple[Listener, ...], BeforeValidator(_not_empty)] = _key(
         "listeners",
         "The ports that clients dial.",
         kind="list of mappings",
         allowed="a list of at least one listener, each with name, bind and upstream",
-        min_length=1,
     )
     observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(_split)] = _key(
         "observer.class.names",
