@@ -9,9 +9,9 @@ _INTRODUCTION = """\
 
 Generated from `proxy/telemetry/definitions.py` by `make docs`.
 
-`GET /metrics` on `admin.bind`, in Prometheus' text format. Counters begin at 0 with each start of the sidecar. Series by
-`api`, `error`, `reason` or `method` appear with their first count, all others exist from the start. Every set of labels
-is bounded: none holds what a client may choose. Beside these there are the usual `process_…` metrics.
+`GET /metrics` on `admin.bind`, in Prometheus' text format. Counters begin at 0 with each start of the sidecar.
+Series by `api`, `error`, `reason` or `method` appear with their first count, all others exist from the start. Every
+set of labels is bounded: none holds what a client may choose. Beside these there are the usual `process_…` metrics.
 
 | metric | type | labels | unit | meaning |
 |---|---|---|---|---|

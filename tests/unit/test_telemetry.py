@@ -1,0 +1,347 @@
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from observers.audit import AuditObserver, AuditStats
+from observers.lane import ObserverStats
+from proxy import __version__
+from proxy.config import Secret
+from proxy.core.tally import Tally
+from proxy.telemetry import Metrics, Repeated, configure_logging, reference_markdown
+from proxy.telemetry.definitions import METRICS
+from proxy.telemetry.logs import MAX_ITEMS, MAX_TEXT, clean
+
+CANARY = "c4n4ry-hunter2"
+
+
+@pytest.fixture
+def logged(capsys):
+    """Configure logging, and return the lines that came out since, as objects."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    def start(level: str = "info"):
+        configure_logging(level)
+        return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+    yield start
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_line_is_json_with_event_level_time_and_keys(logged):
+    lines = logged()
+
+    structlog.get_logger("proxy.test").info("listening", listener="CLIENT", connections=3)
+
+    (line,) = lines()
+    assert list(line) == ["timestamp", "level", "logger", "event", "listener", "connections"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", line.pop("timestamp"))
+    assert line == {
+        "level": "info",
+        "logger": "proxy.test",
+        "event": "listening",
+        "listener": "CLIENT",
+        "connections": 3,
+    }
+
+
+def test_lines_below_the_level_are_left_out(logged):
+    lines = logged("warning")
+    log = structlog.get_logger()
+
+    log.info("quiet")
+    log.warning("loud")
+
+    assert [line["event"] for line in lines()] == ["loud"]
+
+
+def test_the_standard_librarys_lines_look_the_same(logged):
+    lines = logged("debug")
+
+    logging.getLogger("asyncio").error("Task was %s", "destroyed\n\x1b[31m")
+    logging.getLogger("asyncio").info("chatter")
+
+    (line,) = lines()
+    assert (line["event"], line["level"], line["logger"]) == ("Task was destroyed\\n\\x1b[31m", "error", "asyncio")
+
+
+def test_exceptions_become_one_line_without_local_variables(logged):
+    lines = logged()
+
+    def fail():
+        password = CANARY
+        raise OSError(f"no{len(password) * 0}\nway")
+
+    try:
+        fail()
+    except OSError:
+        structlog.get_logger().exception("failed")
+        logging.getLogger("lib").exception("failed")
+
+    for line in lines():
+        assert line["error"] == "OSError: no0\\nway"
+        assert line["trace"][-1].endswith(" fail")
+        assert CANARY not in json.dumps(line)
+
+
+def test_control_characters_are_escaped():
+    line = clean(None, "info", {"event": "e", "client_id": "a\nb\x1b[2J\x7f\x85\u202e\udc80é…"})
+
+    assert line["client_id"] == "a\\nb\\x1b[2J\\x7f\\x85\\u202e\\udc80é…"
+
+
+def test_text_is_cut():
+    line = clean(None, "info", {"event": "e", "client_id": "x" * 32_768, "exact": "y" * MAX_TEXT})
+
+    assert line["client_id"] == "x" * (MAX_TEXT - 1) + "…"
+    assert line["exact"] == "y" * MAX_TEXT
+
+
+def test_containers_are_cut_and_cleaned():
+    deep = {"a": {"b": {"c": {"d": 1}}}}
+    line = clean(None, "info", {"many": list(range(100)), "items": ["\n"], "deep": deep, "set": {1}, "raw": b"\n"})
+
+    assert line == {
+        "many": list(range(MAX_ITEMS)),
+        "items": ["\\n"],
+        "deep": {"a": {"b": {"c": "{'d': 1}"}}},
+        "set": [1],
+        "raw": "b'\\n'",
+    }
+
+
+@pytest.mark.parametrize(
+    "key", ["password", "sasl.password", "ssl.key.password", "token", "Authorization", "client_secret", "sasl_config"]
+)
+def test_what_looks_secret_is_not_written(key):
+    line = clean(None, "info", {"event": "e", key: CANARY, "config": {key: [CANARY]}, "value": Secret(CANARY)})
+
+    assert line == {"event": "e", key: "***", "config": {key: "***"}, "value": "***"}
+
+
+class TestRepeated:
+    @pytest.fixture
+    def now(self):
+        return [100.0]
+
+    @pytest.fixture
+    def lines(self):
+        return []
+
+    @pytest.fixture
+    def repeated(self, now, lines):
+        class Log:
+            def warning(self, event, **keys):
+                lines.append((event, keys))
+
+        return Repeated(Log(), clock=lambda: now[0])
+
+    def test_the_first_is_logged_at_once(self, repeated, lines):
+        repeated.warning("full", n=1)
+        repeated.warning("other", n=2)
+
+        assert lines == [("full", {"n": 1}), ("other", {"n": 2})]
+
+    def test_those_within_a_second_are_counted_with_the_next(self, repeated, lines, now):
+        for n in range(4):
+            repeated.warning("full", n=n)
+        now[0] += 0.999
+        repeated.warning("full", n=4)
+        now[0] += 0.001
+        repeated.warning("full", n=5)
+        now[0] += 1
+        repeated.warning("full", n=6)
+
+        assert lines == [("full", {"n": 0}), ("full", {"n": 5, "repeated": 5}), ("full", {"n": 6})]
+
+    def test_the_last_of_a_burst_are_told_by_flush(self, repeated, lines, now):
+        for n in range(3):
+            repeated.warning("full", n=n)
+        repeated.flush()
+        assert lines == [("full", {"n": 0})]
+
+        now[0] += 1
+        repeated.flush()
+        repeated.flush()
+        assert lines[1:] == [("full", {"n": 2, "repeated": 2})]
+
+        repeated.warning("full", n=3)
+        assert len(lines) == 2
+
+    def test_every_occurrence_is_accounted_for(self, repeated, lines, now):
+        for _ in range(1000):
+            repeated.warning("full")
+            now[0] += 0.0137
+        now[0] += 1
+        repeated.flush()
+
+        assert sum(keys.get("repeated", 1) for _, keys in lines) == 1000
+        assert len(lines) <= 1000 * 0.0137 + 2
+
+
+class DataPath:
+    def __init__(self, *listeners: str) -> None:
+        self.tallies = {listener: Tally() for listener in listeners}
+        self.draining = False
+        self.loop_lag = 0.0
+
+
+class Dispatcher:
+    observers = {}  # noqa: RUF012 - a fake
+
+    def stats(self):
+        return [ObserverStats("a:B", 5, 4, 3, 2, True, {"record_request": 7})]
+
+
+def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Samples by name and values of the labels, in the order of the definition."""
+    text, content_type = metrics.render()
+    assert content_type.startswith("text/plain")
+    order = {f"brokerside_{definition.name}": definition.labels for definition in METRICS}
+    return {
+        (sample.name, *(sample.labels[label] for label in order.get(sample.name, sorted(sample.labels)))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_counts_of_the_data_path():
+    path = DataPath("A", "B")
+    a, b = path.tallies.values()
+    a.accepted, a.active, a.upstream_failures = 9, 4, 1
+    a.bytes_from_client, a.bytes_from_broker = 100, 200
+    a.closed["client_closed"] = 5
+    a.accept_errors["EMFILE"] = 6
+    a.pauses["broker"] = 7
+    a.requests.update({0: 3, 18: 1})
+    a.responses[0] = 2
+    for tally in (a, b):
+        tally.decoded["full"] = 8
+        tally.invalid_frames["client", "invalid_size"] = 1
+    path.loop_lag = 0.25
+
+    found = scrape(Metrics(path, None))
+
+    for expected in [
+        ("connections_accepted_total", "A", 9),
+        ("connections_accepted_total", "B", 0),
+        ("connections_active", "A", 4),
+        ("connections_closed_total", "A", "client_closed", 5),
+        ("connections_closed_total", "B", "drain_timeout", 0),
+        ("upstream_connect_failures_total", "A", 1),
+        ("accept_errors_total", "A", "EMFILE", 6),
+        ("bytes_total", "A", "client_to_broker", 100),
+        ("bytes_total", "A", "broker_to_client", 200),
+        ("read_pauses_total", "A", "client", 0),
+        ("read_pauses_total", "A", "broker", 7),
+        ("requests_total", "A", "Produce", 3),
+        ("requests_total", "A", "ApiVersions", 1),
+        ("responses_total", "A", "Produce", 2),
+        ("decode_total", "full", 16),
+        ("decode_total", "malformed", 0),
+        ("frames_invalid_total", "client", "invalid_size", 2),
+        ("loop_lag_seconds", 0.25),
+        ("state", "ready", 1),
+        ("state", "draining", 0),
+        ("build_info", __version__, "python", 1),
+    ]:
+        name, *labels, value = expected
+        assert found[(f"brokerside_{name}", *labels)] == value, expected
+    assert any(name.startswith("process_") for name, *_ in found)
+
+
+def test_values_are_read_anew_by_each_scrape():
+    path = DataPath("A")
+    metrics = Metrics(path, None)
+    assert scrape(metrics)["brokerside_connections_accepted_total", "A"] == 0
+
+    path.tallies["A"].accepted += 2
+    path.draining = True
+
+    found = scrape(metrics)
+    assert found["brokerside_connections_accepted_total", "A"] == 2
+    assert (found["brokerside_state", "ready"], found["brokerside_state", "draining"]) == (0, 1)
+
+
+def test_without_observers_the_decode_counters_are_there_and_zero():
+    found = scrape(Metrics(DataPath("A"), None))
+
+    decoded = {key[1]: value for key, value in found.items() if key[0] == "brokerside_decode_total"}
+    assert decoded == {"full": 0, "malformed": 0, "unsupported": 0}
+    assert not [key for key in found if key[0].startswith(("brokerside_observer", "brokerside_audit"))]
+
+
+def test_api_keys_that_clients_invent_share_one_series():
+    path = DataPath("A")
+    path.tallies["A"].requests.update(dict.fromkeys(range(20_000, 30_000), 1))
+    path.tallies["A"].requests[-1] = 1
+
+    series = {key: value for key, value in scrape(Metrics(path, None)).items() if key[0] == "brokerside_requests_total"}
+
+    assert series == {("brokerside_requests_total", "A", "unknown"): 10_001}
+
+
+def test_counts_of_observers():
+    found = scrape(Metrics(DataPath("A"), Dispatcher()))
+
+    names = ("delivered_total", "dropped_total", "failed_total", "queued", "breaker_open")
+    assert [found[f"brokerside_observer_{name}", "a:B"] for name in names] == [5, 4, 3, 2, 1]
+    assert found["brokerside_observer_errors_total", "a:B", "record_request"] == 7
+
+
+class Audit(AuditObserver):
+    def stats(self):
+        return AuditStats(
+            emitted=100,
+            delivered=70,
+            dropped={"queue_full": 15, "closed": 5},
+            queued=10,
+            queued_bytes=5,
+            records_delivered=4,
+            bytes_delivered=3,
+            hidden=2,
+            topic_look_ups=1,
+        )
+
+
+def test_counts_of_the_audit():
+    dispatcher = Dispatcher()
+    dispatcher.observers = {"other": object(), "observers.audit:AuditObserver": Audit()}
+
+    found = scrape(Metrics(DataPath("A"), dispatcher))
+
+    assert {key: value for key, value in found.items() if key[0].startswith("brokerside_audit")} == {
+        ("brokerside_audit_emitted_total",): 100,
+        ("brokerside_audit_delivered_total",): 70,
+        ("brokerside_audit_dropped_total", "queue_full"): 15,
+        ("brokerside_audit_dropped_total", "closed"): 5,
+        ("brokerside_audit_queued",): 10,
+        ("brokerside_audit_queued_bytes",): 5,
+        ("brokerside_audit_records_total",): 4,
+        ("brokerside_audit_bytes_total",): 3,
+        ("brokerside_audit_hidden_total",): 2,
+        ("brokerside_audit_topic_look_ups_total",): 1,
+    }
+
+
+def test_the_page_is_that_of_the_definitions():
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+    assert page.read_text() == reference_markdown(), "docs/metrics.md is out of date: run make docs"
+
+
+def test_names_follow_prometheus():
+    names = [definition.name for definition in METRICS]
+
+    assert len(set(names)) == len(names)
+    for definition in METRICS:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", definition.name)
+        assert definition.name.endswith("_total") == (definition.kind == "counter")
+        assert definition.meaning.endswith(".")
