@@ -45,7 +45,8 @@ class AuditStats(Struct, frozen=True):
     dropped: Mapping[str, int]
     """Lost, by reason: ``observer_queue`` (before this observer saw the exchange), ``failed`` (no event could be
     built), ``not_encodable``, ``no_cluster`` (never reached since the start, and too many wait), ``queue_full``,
-    ``too_large``, ``closed`` (not delivered in the time to close), or librdkafka's name of a delivery's error."""
+    ``too_large``, ``closed`` (not delivered in the time to close), ``producer_failed`` (queued in a producer that had
+    to be replaced), or librdkafka's name of a delivery's error."""
     queued: int
     queued_bytes: int
     """Bytes in the producer's queue, before compression."""
@@ -125,10 +126,13 @@ class AuditObserver:
         deadline = self._clock() + timeout
         self._closing.set()
         self._pump.join(max(0.0, timeout))
-        if self._waiting:
-            self._sink.ready.wait(max(0.0, deadline - self._clock()))
         with self._lock:
             self._send(self._batcher.take())
+            waits = bool(self._waiting)
+        if waits:
+            self._sink.ready.wait(max(0.0, deadline - self._clock()))
+        with self._lock:
+            self._send(())
             self._drop("no_cluster", self._waiting_events)
             self._waiting.clear()
             self._waiting_events = 0

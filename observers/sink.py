@@ -43,9 +43,14 @@ DEFAULTS: Mapping[str, Any] = {
     "message.max.bytes": MAX_MESSAGE,
     # Records wait for the cluster however long it is away: what bounds them is memory, not time.
     "message.timeout.ms": 0,
+    # How long a topic may be missing before its records fail and it is made again: somebody deleted it.
+    "topic.metadata.propagation.max.ms": 5000,
     "reconnect.backoff.ms": 250,
     "reconnect.backoff.max.ms": 1000,
 }
+
+TOPIC_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+"""Errors of a delivery after which the topic is looked for, and made if it is gone."""
 
 log = structlog.get_logger("observers")
 
@@ -60,7 +65,8 @@ class SinkStats(Struct, frozen=True):
     events_queued: int
     bytes_queued: int
     lost: Mapping[str, int]
-    """Events lost, by reason: ``queue_full``, ``too_large``, ``closed``, or librdkafka's name of the error."""
+    """Events lost, by reason: ``queue_full``, ``too_large``, ``closed``, ``producer_failed``, or librdkafka's name of
+    the error."""
 
 
 def producer_settings(internal: Mapping[str, Any], chosen: Mapping[str, Any], client_id: str) -> dict[str, Any]:
@@ -100,6 +106,7 @@ class Sink:
         self._topic_missing = threading.Event()
         self._closing = threading.Event()
         self._producer_failed = False
+        self._purge_reason = ""
         self._records_delivered = 0
         self._events_delivered = 0
         self._bytes_delivered = 0
@@ -144,7 +151,7 @@ class Sink:
         self._closing.set()
         self._topic_missing.set()
         if self._producer.flush(max(0.0, timeout)):
-            self._discard()
+            self._discard("closed")
 
     def stats(self) -> SinkStats:
         """Current counts, consistent with each other."""
@@ -173,13 +180,13 @@ class Sink:
     def _failed(self, events: int, size: int, error: KafkaError) -> None:
         code = error.code()
         if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-            reason = "closed"
+            reason = self._purge_reason
         elif code == KafkaError.MSG_SIZE_TOO_LARGE:
             reason = "too_large"
         else:
             reason = error.name().strip("_").lower()
         self._settle(events, size, reason)
-        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        if code in TOPIC_MISSING:
             self._topic_missing.set()
         if code == KafkaError._FATAL or error.fatal():
             self._producer_failed = True
@@ -195,17 +202,18 @@ class Sink:
             else:
                 self._lost[lost] = self._lost.get(lost, 0) + events
 
-    def _discard(self) -> None:
-        """Give up what the producer still holds, and take in the reports that say so."""
+    def _discard(self, reason: str) -> None:
+        """Give up what the producer still holds, as lost for ``reason``, and take in the reports that say so."""
+        self._purge_reason = reason
         self._producer.purge()
         self._producer.flush(RETRY_FIRST)
 
     def _reopen(self) -> None:
         """Replace a producer that failed for good (fenced, or its right to write was revoked)."""
-        self._discard()
-        self._producer_failed = False
+        self._discard("producer_failed")
         self._closing.wait(RETRY_FIRST)
         self._producer = self._open()
+        self._producer_failed = False
         log.warning("audit_producer_reopened", topic=self._topic)
 
     def _keep_topic(self) -> None:

@@ -1,0 +1,280 @@
+"""The audit observer against a real broker: what it emits arrives, and what does not arrive is counted."""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.cimpl import NewTopic
+
+from observers.audit import MAX_WAITING, AuditObserver, AuditStats
+from observers.cluster import AUDIT_PARTITIONS, Cluster
+from observers.event import EVENTS_PER_RECORD, Envelope, decoder
+from observers.sink import Sink, producer_settings
+from proxy.core.apis import APIS
+from proxy.local import cluster as local
+from tests.unit.observers.samples import exchange, fetch, produce
+
+pytestmark = pytest.mark.kafka
+
+NOBODY = "127.0.0.1:1"
+"""A port where no broker is."""
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.02)
+
+
+def auditing(bootstrap: str, topic: str, **audit: Any) -> AuditObserver:
+    observer = AuditObserver()
+    observer.configure(
+        {
+            "broker.id": 1,
+            "boot.id": f"boot-{topic}",
+            "sidecar.version": "0.1.0",
+            "internal": {"bootstrap.servers": bootstrap},
+            "audit": {"topic": topic, **audit},
+            "api.names": {key: api.name for key, api in APIS.items()},
+        }
+    )
+    return observer
+
+
+def accounted(stats: AuditStats) -> bool:
+    return stats.emitted == stats.delivered + sum(stats.dropped.values()) + stats.queued
+
+
+def envelopes(bootstrap: str, topic: str) -> list[Envelope]:
+    """Every record of ``topic``, by first number."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": True}
+    consumer = Consumer(settings)
+    unread = set(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, n, 0) for n in unread])
+    read: list[Envelope] = []
+    deadline = time.monotonic() + 30
+    while unread:
+        assert time.monotonic() < deadline, f"{len(read)} records, and the end of {unread} not reached"
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if message.error() is None:
+            assert message.key() is None
+            read.append(decoder.decode(message.value()))
+        elif message.error().code() == KafkaError._PARTITION_EOF:
+            unread.discard(message.partition())
+    consumer.close()
+    return sorted(read, key=lambda e: e.first_seq)
+
+
+def gaps(read: list[Envelope]) -> int:
+    """Sum of the gaps between records; fails on an overlap or on a record that is not what it says."""
+    missing, expected = 0, 1
+    for envelope in read:
+        assert envelope.first_seq >= expected
+        assert [e.seq for e in envelope.events] == list(range(envelope.first_seq, envelope.last_seq + 1))
+        missing += envelope.first_seq - expected
+        expected = envelope.last_seq + 1
+    return missing
+
+
+def topic_id(admin: AdminClient, name: str) -> bytes:
+    """The id of a topic that was just created, as the wire has it."""
+    for _ in range(100):
+        try:
+            printed = str(admin.describe_topics(TopicCollection([name]))[name].result().topic_id)
+        except KafkaException:
+            time.sleep(0.05)  # created, but not yet known to the broker that was asked
+        else:
+            return urlsafe_b64decode(printed + "==")
+    raise AssertionError(f"{name} never appeared")
+
+
+@pytest.fixture
+def bootstrap(cluster: local.ClusterState) -> str:
+    return cluster.internal_bootstrap
+
+
+class TestDelivery:
+    def test_every_event_arrives_once_and_in_sequence(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-arrives")
+        for n in range(50):
+            observer.record_exchanges([produce([(b"orders", 0, 100, 3)], correlation_id=n) for _ in range(61)], 0)
+        observer.close(20)
+        stats = observer.stats()
+        assert (stats.emitted, stats.delivered, stats.dropped, stats.queued) == (3050, 3050, {}, 0)
+        read = envelopes(bootstrap, "audit-arrives")
+        assert gaps(read) == 0
+        assert sum(len(e.events) for e in read) == 3050
+        assert len(read) == stats.records_delivered
+        assert {(e.schema_level, e.broker_id, e.boot_id, e.dropped) for e in read} == {(1, 1, "boot-audit-arrives", 0)}
+        assert {len(e.cluster_id) for e in read} == {22}
+        assert sum(t.records for e in read for event in e.events for t in event.topics) == 3 * 3050
+
+    def test_events_arrive_without_further_traffic(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-quiet")
+        observer.record_exchanges([exchange()], 0)
+        until(lambda: observer.stats().delivered == 1)
+        observer.close(5)
+
+    def test_what_the_dispatcher_lost_shows_as_a_gap_and_in_dropped(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-gap")
+        observer.record_exchanges([exchange()] * 5, 0)
+        observer.record_exchanges([exchange()] * 5, 40)
+        observer.close(20)
+        stats = observer.stats()
+        assert (stats.emitted, stats.delivered, stats.dropped) == (50, 10, {"observer_queue": 40})
+        read = envelopes(bootstrap, "audit-gap")
+        assert [(e.first_seq, e.last_seq) for e in read] == [(1, 5), (46, 50)]
+        assert gaps(read) == read[-1].dropped == 40
+
+    def test_the_audit_topic_itself_gives_no_event(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-self", **{"exclude.topics": ["secret"], "exclude.principals": []})
+        topic = b"audit-self"
+        observer.record_exchanges(
+            [
+                produce([(topic, 0, 10, 1)]),
+                fetch([(topic, 0)], [(topic, 0, 10, 1, 0)]),
+                produce([(b"secret", 0, 10, 1)]),
+                exchange(client_id="brokerside-audit-1"),
+                exchange(client_id="app"),
+            ],
+            0,
+        )
+        observer.close(20)
+        assert (observer.stats().hidden, observer.stats().delivered) == (4, 1)
+
+    def test_a_topic_id_is_resolved_to_its_name(self, bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        observer = auditing(bootstrap, "audit-ids")
+        for name in ("ids-a", "ids-b"):
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+            raw = topic_id(admin, name)
+            observer.record_exchanges([produce([(raw, 0, 10, 1)], ids=True)] * 3, 0)
+        observer.close(20)
+        read = envelopes(bootstrap, "audit-ids")
+        assert [t.topic for e in read for event in e.events for t in event.topics] == ["ids-a"] * 3 + ["ids-b"] * 3
+        assert observer.stats().topic_look_ups >= 2
+
+
+class TestTopic:
+    def test_it_is_created_once_with_its_settings_even_by_two_sidecars_at_once(self, bootstrap: str) -> None:
+        observers = [auditing(bootstrap, "audit-created") for _ in range(2)]
+        for observer in observers:
+            observer.record_exchanges([exchange()], 0)
+        for observer in observers:
+            observer.close(20)
+            assert observer.stats().delivered == 1
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        listed = admin.list_topics(timeout=20).topics["audit-created"].partitions
+        assert len(listed) == AUDIT_PARTITIONS
+        assert {len(p.replicas) for p in listed.values()} == {1}
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "audit-created")
+        config = admin.describe_configs([resource])[resource].result()
+        assert config["cleanup.policy"].value == "delete"
+        assert config["min.insync.replicas"].value == "1"
+
+    def test_a_deleted_topic_is_made_again_and_the_loss_counted(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-deleted", producer={"topic.metadata.propagation.max.ms": 500})
+        observer.record_exchanges([exchange()] * 10, 0)
+        until(lambda: observer.stats().delivered == 10)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_topics(["audit-deleted"])["audit-deleted"].result()
+
+        def delivered_again() -> bool:
+            observer.record_exchanges([exchange()], 0)
+            return observer.stats().delivered > 10
+
+        until(delivered_again)
+        observer.close(20)
+        stats = observer.stats()
+        assert accounted(stats)
+        assert stats.queued == 0
+        assert sum(len(e.events) for e in envelopes(bootstrap, "audit-deleted")) == stats.delivered - 10
+
+
+class TestFaults:
+    @pytest.fixture
+    def own(self, tmp_path: Path) -> Iterator[tuple[Path, local.ClusterState]]:
+        """A broker of this test's own, which it may stop."""
+        state = local.up(tmp_path, advertise="broker", progress=False)
+        yield tmp_path, state
+        local.down(tmp_path)
+
+    def test_a_broker_that_is_away_at_the_start_and_again_later(self, own: tuple[Path, local.ClusterState]) -> None:
+        folder, state = own
+        node = state.nodes[0].id
+        local.stop_node(folder, node)
+        observer = auditing(state.internal_bootstrap, "audit-away", producer={"queue.buffering.max.kbytes": 256})
+        observer.record_exchanges([exchange()] * 500, 0)
+        assert observer.stats().queued == 500
+        local.start_node(folder, node)
+        until(lambda: observer.stats().delivered == 500)
+
+        local.stop_node(folder, node)
+        for _ in range(10):
+            observer.record_exchanges([exchange()] * 200, 0)
+        stats = observer.stats()
+        assert accounted(stats)
+        lost = stats.dropped["queue_full"]
+        assert 0 < lost < 2000
+        local.start_node(folder, node)
+        until(lambda: observer.stats().queued == 0)
+        observer.record_exchanges([exchange()], 0)
+        observer.close(20)
+
+        stats = observer.stats()
+        assert (stats.emitted, stats.delivered, stats.dropped) == (2501, 2501 - lost, {"queue_full": lost})
+        read = envelopes(state.internal_bootstrap, "audit-away")
+        assert gaps(read) == read[-1].dropped == lost
+        assert sum(len(e.events) for e in read) == stats.delivered
+
+    def test_without_a_cluster_nothing_blocks_and_every_loss_has_its_reason(self) -> None:
+        begun = time.monotonic()
+        observer = auditing(NOBODY, "audit-nobody")
+        for _ in range(300):
+            observer.record_exchanges([exchange()] * 100, 0)
+        assert time.monotonic() - begun < 5
+        stats = observer.stats()
+        assert accounted(stats)
+        assert stats.queued <= MAX_WAITING + EVENTS_PER_RECORD
+        begun = time.monotonic()
+        observer.close(0.5)
+        assert time.monotonic() - begun < 0.5 + 0.4
+        stats = observer.stats()
+        assert (stats.emitted, stats.delivered, stats.dropped, stats.queued) == (30_000, 0, {"no_cluster": 30_000}, 0)
+
+    def test_a_record_too_large_is_counted_and_the_next_one_goes(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-large", producer={"message.max.bytes": 2000})
+        many = produce([(b"a", n, 100, 1) for n in range(100)])
+        observer.record_exchanges([many, exchange()], 0)
+        until(lambda: observer.stats().queued == 0)
+        observer.record_exchanges([exchange()], 0)
+        observer.close(20)
+        stats = observer.stats()
+        assert stats.dropped == {"too_large": 2}
+        assert stats.delivered == 1
+
+    def test_a_producer_that_failed_for_good_is_replaced(self, bootstrap: str) -> None:
+        client = {"bootstrap.servers": bootstrap}
+        sink = Sink(Cluster(client, "test"), producer_settings(client, {}, "test"), "audit-replaced")
+        sink.start()
+        assert sink.ready.wait(20)
+        sink.send(b"{}", 1)
+        # librdkafka fails a producer for good only where it is fenced; nothing here can fence one.
+        sink._reported(0, 0, KafkaError(KafkaError._FATAL, "fenced", fatal=True), None)
+        sink.poll(0)
+        sink.send(b"{}", 1)
+        sink.close(20)
+        stats = sink.stats()
+        assert stats.events_queued == 0
+        assert stats.events_delivered + stats.lost.get("producer_failed", 0) == 2
+        assert stats.events_delivered >= 1
