@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from msgspec import Struct
 
 from observers.cluster import Cluster, RdkafkaLog
@@ -171,7 +171,7 @@ class Sink:
         except KafkaException as error:
             raise ObserverError(f"the audit producer's settings are refused: {error.args[0].str()}") from error
 
-    def _reported(self, events: int, size: int, error: KafkaError | None, _message: Message) -> None:
+    def _reported(self, events: int, size: int, error: KafkaError | None, _message: object) -> None:
         if error is None:
             self._settle(events, size, None)
         else:

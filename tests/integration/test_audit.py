@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, but without __all__
 from confluent_kafka.cimpl import NewTopic
 
 from observers.audit import MAX_WAITING, AuditObserver, AuditStats
@@ -19,6 +19,7 @@ from observers.event import EVENTS_PER_RECORD, Envelope, decoder
 from observers.sink import Sink, producer_settings
 from proxy.core.apis import APIS
 from proxy.local import cluster as local
+from proxy.local.state import ClusterState
 from tests.unit.observers.samples import exchange, fetch, produce
 
 pytestmark = pytest.mark.kafka
@@ -66,10 +67,11 @@ def envelopes(bootstrap: str, topic: str) -> list[Envelope]:
         message = consumer.poll(1.0)
         if message is None:
             continue
-        if message.error() is None:
+        error, value = message.error(), message.value()
+        if error is None and value is not None:
             assert message.key() is None
-            read.append(decoder.decode(message.value()))
-        elif message.error().code() == KafkaError._PARTITION_EOF:
+            read.append(decoder.decode(value))
+        elif error is not None and error.code() == KafkaError._PARTITION_EOF:
             unread.discard(message.partition())
     consumer.close()
     return sorted(read, key=lambda e: e.first_seq)
@@ -99,7 +101,7 @@ def topic_id(admin: AdminClient, name: str) -> bytes:
 
 
 @pytest.fixture
-def bootstrap(cluster: local.ClusterState) -> str:
+def bootstrap(cluster: ClusterState) -> str:
     return cluster.internal_bootstrap
 
 
@@ -203,13 +205,13 @@ class TestTopic:
 
 class TestFaults:
     @pytest.fixture
-    def own(self, tmp_path: Path) -> Iterator[tuple[Path, local.ClusterState]]:
+    def own(self, tmp_path: Path) -> Iterator[tuple[Path, ClusterState]]:
         """A broker of this test's own, which it may stop."""
         state = local.up(tmp_path, advertise="broker", progress=False)
         yield tmp_path, state
         local.down(tmp_path)
 
-    def test_a_broker_that_is_away_at_the_start_and_again_later(self, own: tuple[Path, local.ClusterState]) -> None:
+    def test_a_broker_that_is_away_at_the_start_and_again_later(self, own: tuple[Path, ClusterState]) -> None:
         folder, state = own
         node = state.nodes[0].id
         local.stop_node(folder, node)
