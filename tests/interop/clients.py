@@ -1,0 +1,127 @@
+"""The client programs: how each is built in the cache folder, and run."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from proxy.local.jars import cache_dir
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+BUILD_TIMEOUT = 240.0
+"""Seconds for a build with nothing cached, downloads included."""
+
+RUN_TIMEOUT = 120.0
+"""Seconds for one program; the slowest are the Java tools, ten JVMs one after the other."""
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client program prints."""
+
+    client: str
+    version: str
+    codecs: tuple[str, ...]
+    partitions: int
+    """Of the topic, as described to it."""
+    produced: int
+    """Records acknowledged."""
+    consumed: int
+    committed: int
+    """Sum of the offsets its group has committed."""
+    sha256: str
+    """Of the lines it consumed; see ``digest``."""
+
+
+def digest(lines: Sequence[str]) -> str:
+    """SHA-256 of the lines in sorted order, joined by line feeds."""
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Client:
+    """``build`` makes the program ready and returns its command line, or skips the test with a reason."""
+
+    name: str
+    build: Callable[[], list[str]]
+
+    def run(self, arguments: Sequence[str], lines: Sequence[str]) -> Report:
+        """Build it where needed, run it on ``lines``, and return what it printed."""
+        output = _run([*self.build(), *arguments], RUN_TIMEOUT, text="\n".join(lines) + "\n")
+        return msgspec.json.decode(output, type=Report)
+
+
+def _python(name: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, "-m", f"tests.interop.{name}.main"]
+
+
+def _node() -> list[str]:
+    node, npm = _installed("node"), _installed("npm")
+    source, target = HERE / "kafkajs", _cache() / "kafkajs"
+    target.mkdir(exist_ok=True)
+    for name in ("package.json", "package-lock.json", "main.mjs"):
+        shutil.copy(source / name, target)
+    lock, installed = (source / "package-lock.json").read_text(), target / "installed.json"
+    if not installed.exists() or installed.read_text() != lock:
+        _fetch([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], target)
+        installed.write_text(lock)
+    return [node, str(target / "main.mjs")]
+
+
+def _go(name: str) -> Callable[[], list[str]]:
+    def build() -> list[str]:
+        go, target = _installed("go"), _cache() / name
+        _fetch([go, "mod", "download"], HERE / name)
+        _run([go, "build", "-trimpath", "-o", str(target), "."], BUILD_TIMEOUT, folder=HERE / name)
+        return [str(target)]
+
+    return build
+
+
+def _installed(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    return path
+
+
+def _fetch(command: list[str], folder: Path) -> None:
+    """Get what a client needs. Where that cannot be had, the test is skipped: nothing is known about the sidecar."""
+    done = _start(command, BUILD_TIMEOUT, folder)
+    if done.returncode:
+        pytest.skip(f"{' '.join(command[:3])} failed: {done.stderr.strip()[-500:]}")
+
+
+def _cache() -> Path:
+    folder = cache_dir() / "interop"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _run(command: list[str], timeout: float, *, folder: Path = ROOT, text: str = "") -> str:
+    done = _start(command, timeout, folder, text)
+    if done.returncode:
+        pytest.fail(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}", pytrace=False)
+    return done.stdout
+
+
+def _start(command: list[str], timeout: float, folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+CLIENTS = (
+    Client("kafka-python", _python("kafka_python")),
+    Client("kafkajs", _node),
+    Client("franz-go", _go("franz_go")),
+    Client("sarama", _go("sarama")),
+    Client("java-console-tools", _python("java_tools")),
+)

@@ -1,0 +1,65 @@
+"""The Java console tools: see ``tests.interop`` for what every client program does.
+
+What was produced and committed is what the broker says, for the tools do not tell it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from proxy.local.cluster import tool
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TIMEOUT = 60.0
+"""Seconds for one tool."""
+
+
+def main() -> None:
+    bootstrap, topic, group, client_id, partitions = sys.argv[1:]
+    lines = sys.stdin.read().splitlines()
+    server = ("--bootstrap-server", bootstrap)
+    client = ("--command-property", f"client.id={client_id}")
+    with tempfile.TemporaryDirectory() as folder:
+        properties = Path(folder) / "client.properties"
+        properties.write_text(f"client.id={client_id}\n")
+        admin = (*server, "--command-config", str(properties))
+        run("topics", *admin, "--create", "--topic", topic, "--partitions", partitions)
+        assert topic in run("topics", *admin, "--list").splitlines()
+        described = run("topics", *admin, "--describe", "--topic", topic)
+        for n, codec in enumerate(CODECS):
+            run(
+                "console-producer", *server, *client, "--topic", topic, "--compression-codec", codec,
+                "--reader-property", "parse.key=true", text="\n".join(lines[n :: len(CODECS)]),
+            )  # fmt: skip
+        consumed = run(
+            "console-consumer", *server, *client, "--topic", topic, "--group", group, "--from-beginning",
+            "--max-messages", str(len(lines)), "--formatter-property", "print.key=true",
+        ).splitlines()  # fmt: skip
+        offsets = run("groups", *admin, "--describe", "--offsets", "--group", group)
+    rows = [line.split() for line in offsets.splitlines() if line.split()[:2] == [group, topic]]
+    report = {
+        "client": "Java console tools",
+        "version": run("topics", "--version").strip(),
+        "codecs": CODECS,
+        "partitions": described.count("\tPartition: "),
+        "produced": sum(int(row[4]) for row in rows),
+        "consumed": len(consumed),
+        "committed": sum(int(row[3]) for row in rows),
+        "sha256": hashlib.sha256("\n".join(sorted(consumed)).encode()).hexdigest(),
+    }
+    print(json.dumps(report))
+
+
+def run(name: str, *args: str, text: str = "") -> str:
+    """What the tool prints; what it says on stderr is passed on."""
+    done = subprocess.run(tool(name, *args), input=text, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT, check=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

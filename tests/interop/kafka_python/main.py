@@ -1,0 +1,54 @@
+"""kafka-python: see ``tests.interop`` for what every client program does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import kafka
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+CODECS: tuple[str | None, ...] = (None, "gzip")
+"""The others need packages that kafka-python does not bring."""
+
+
+def main() -> None:
+    bootstrap, topic, group, client_id, partitions = sys.argv[1:]
+    lines = sys.stdin.read().splitlines()
+    common = {"bootstrap_servers": bootstrap, "client_id": client_id}
+    admin = KafkaAdminClient(**common)
+    admin.create_topics({topic: {"num_partitions": int(partitions), "replication_factor": 1}}, wait_for_metadata=True)
+    assert topic in admin.list_topics()
+    (described,) = admin.describe_topics([topic])
+    produced = 0
+    for n, codec in enumerate(CODECS):
+        with KafkaProducer(**common, acks="all", compression_type=codec) as producer:
+            pairs = (line.split("\t") for line in lines[n :: len(CODECS)])
+            sent = [producer.send(topic, key=key.encode(), value=value.encode()) for key, value in pairs]
+            produced += len([future.get(timeout=30) for future in sent])
+    consumed: list[str] = []
+    with KafkaConsumer(
+        topic, **common, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        while len(consumed) < len(lines):
+            for records in consumer.poll(timeout_ms=200).values():
+                consumed += [f"{record.key.decode()}\t{record.value.decode()}" for record in records]
+        consumer.commit()
+    committed = sum(offset.offset for offset in admin.list_group_offsets(group)[group].values())
+    admin.close()
+    report = {
+        "client": "kafka-python",
+        "version": kafka.__version__,
+        "codecs": [codec or "none" for codec in CODECS],
+        "partitions": len(described["partitions"]),
+        "produced": produced,
+        "consumed": len(consumed),
+        "committed": committed,
+        "sha256": hashlib.sha256("\n".join(sorted(consumed)).encode()).hexdigest(),
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Clients of other languages produce and consume through the sidecar, unchanged, and every request is told about."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from observers.event import RequestEvent
+from tests.interop.clients import CLIENTS, Client, digest
+from tests.interop.conftest import Proxied
+from tests.interop.wire import audited, row
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 3
+DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
+AUDIT_TOPIC = "brokerside-audit"
+DELIVERY_TIMEOUT = 20.0
+"""Seconds until the last event of a client that has ended stands in the audit topic."""
+
+
+def lines(client: Client) -> list[str]:
+    """2,000 records of 0 to 1,200 bytes that compress, and one of 300 kB that does not."""
+    values = [(f'{{"client":"{client.name}"}} ' * 50)[: n % 1201] for n in range(2000)]
+    values.append(random.Random(client.name).randbytes(150_000).hex())
+    return [f"{n:06d}\t{value}" for n, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_client(proxied: Proxied, client: Client) -> None:
+    sent = lines(client)
+    client_id = f"interop-{client.name}"
+    topic = f"{client_id}-{uuid.uuid4().hex[:8]}"
+    requests = proxied.metric("brokerside_requests_total")
+    connections = proxied.metric("brokerside_connections_accepted_total")
+
+    report = client.run([proxied.state.bootstrap, topic, f"{topic}-group", client_id, str(PARTITIONS)], sent)
+
+    assert report.partitions == PARTITIONS
+    assert (report.produced, report.consumed, report.committed) == (len(sent), len(sent), len(sent))
+    assert report.sha256 == digest(sent)
+    assert proxied.metric("brokerside_connections_accepted_total") > connections
+    assert proxied.metric("brokerside_frames_invalid_total") == 0
+    events = wait_audited(proxied, client_id, proxied.metric("brokerside_requests_total") - requests)
+    assert partition_records(events, "Produce", topic) == len(sent)
+    assert partition_records(events, "Fetch", topic) >= len(sent)
+    assert {event.decode for event in events if event.api in ("Produce", "Fetch")} == {"full"}
+    expected = row(report, events)
+    assert expected in DOCUMENT.read_text(encoding="utf-8").splitlines(), f"docs/clients.md lacks the line\n{expected}"
+
+
+def wait_audited(proxied: Proxied, client_id: str, requests: int) -> list[RequestEvent]:
+    """The client's audit events, as soon as there is one for each of its requests."""
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    while True:
+        events = audited(proxied.state.internal_bootstrap, AUDIT_TOPIC, client_id)
+        if len(events) >= requests or time.monotonic() > deadline:
+            assert len(events) == requests, f"{requests} requests, {len(events)} audit events"
+            return events
+        time.sleep(0.3)
+
+
+def partition_records(events: list[RequestEvent], api: str, topic: str) -> int:
+    """Records that the events of ``api`` tell of ``topic``."""
+    return sum(part.records for event in events if event.api == api for part in event.topics if part.topic == topic)

@@ -1,0 +1,59 @@
+"""What the sidecar's audit events tell about a client, and the line of docs/clients.md that says it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from confluent_kafka import Consumer, TopicPartition
+
+from observers.event import RequestEvent, decoder
+from tests.interop.clients import Report
+
+COLUMNS = (
+    "ApiVersions",
+    "Metadata",
+    "CreateTopics",
+    "InitProducerId",
+    "Produce",
+    "FindCoordinator",
+    "JoinGroup",
+    "ListOffsets",
+    "Fetch",
+    "OffsetCommit",
+    "OffsetFetch",
+)
+"""The apis whose versions docs/clients.md lists, in the order in which a client meets them."""
+
+
+def audited(internal_bootstrap: str, topic: str, client_id: str) -> list[RequestEvent]:
+    """The events of ``client_id`` in the audit topic so far; none where the topic is not there yet."""
+    return [event for event in _events(internal_bootstrap, topic) if event.client_id == client_id]
+
+
+def _events(internal_bootstrap: str, topic: str) -> Iterator[RequestEvent]:
+    consumer = Consumer({"bootstrap.servers": internal_bootstrap, "group.id": "interop-audit-reader"})
+    try:
+        starts, count = [], 0
+        for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+            starts.append(TopicPartition(topic, partition, low))
+            count += high - low
+        consumer.assign(starts)
+        for _ in range(count):
+            message = consumer.poll(10)
+            assert message is not None, f"{topic}: fewer records than its offsets tell"
+            assert message.error() is None, message.error()
+            yield from decoder.decode(message.value() or b"").events
+    finally:
+        consumer.close()
+
+
+def row(report: Report, events: Sequence[RequestEvent]) -> str:
+    """The client's line in the table of docs/clients.md, with the versions of each api that it used."""
+    versions: defaultdict[str, set[int]] = defaultdict(set)
+    for event in events:
+        versions[event.api].add(event.api_version)
+    counts = f"{report.consumed:,} of {report.produced:,}"
+    apis = (", ".join(map(str, sorted(versions[api]))) or "–" for api in COLUMNS)
+    return f"| {' | '.join((report.client, report.version, ', '.join(report.codecs), counts, *apis))} |"
