@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Literal
+from typing import Literal, cast
 
 from proxy.core.session import Session
 from proxy.core.tally import Tally
@@ -47,7 +47,7 @@ Cause = Literal[
 class Relay:
     """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed(relay)``."""
 
-    __slots__ = ("_cause", "_on_closed", "broker", "client", "id", "last_byte_at", "session", "tally")
+    __slots__ = ("_cause", "_on_closed", "broker", "client", "ended_by", "id", "last_byte_at", "session", "tally")
 
     def __init__(
         self, id: str, session: Session | None, tally: Tally, on_closed: Callable[[Relay, Cause, str], None]
@@ -61,6 +61,7 @@ class Relay:
         self.last_byte_at = monotonic()
         self._on_closed = on_closed
         self._cause: Cause | None = None
+        self.ended_by: Cause | None = None  # whoever said first that it sends no more
 
     @property
     def closed(self) -> bool:
@@ -128,10 +129,9 @@ class End(asyncio.Protocol):
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.write = transport.write
-        transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        self.write = self.transport.write
+        self.transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
 
     def pause(self, reason: str) -> None:
         """Read no more from this side, for ``reason``, until every reason is gone."""
@@ -156,16 +156,19 @@ class End(asyncio.Protocol):
     def eof_received(self) -> bool:
         """This side will send no more: tell the other one, and keep carrying its answers."""
         self.eof = True
+        relay = self.relay
+        relay.ended_by = relay.ended_by or self.closed_by
         onward = self.other.transport
         if self.other.eof or onward is None or onward.is_closing():
-            self.relay.close(self.closed_by)
+            relay.close(relay.ended_by)
             return False
         onward.write_eof()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        self.relay.close(self.closed_by if exc is None else self.reset_by, "" if exc is None else str(exc))
+        cause = self.closed_by if exc is None else self.reset_by
+        self.relay.close(self.relay.ended_by or cause, "" if exc is None else str(exc))
 
 
 class ClientEnd(End):

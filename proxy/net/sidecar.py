@@ -93,6 +93,7 @@ class Sidecar:
         now = monotonic()
         self.loop_lag = max(0.0, now - due)
         self._flush()
+        self._repeated.flush()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(FLUSH_INTERVAL, self._beat, now + FLUSH_INTERVAL)
 
@@ -176,6 +177,7 @@ class Sidecar:
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
+        self._repeated.flush()
         await asyncio.sleep(0)  # transports finish closing in the next turn of the loop
         log.info("drained", cut=cut)
 

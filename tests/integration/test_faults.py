@@ -1,0 +1,173 @@
+"""A broker that dies, a sidecar that is told to stop: clients recover by themselves and lose nothing acknowledged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.metrics import sample
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
+    """A cluster that the test may break."""
+    state = local_cluster.up(tmp_path / "cluster", progress=False)
+    yield state
+    local_cluster.down(tmp_path / "cluster")
+
+
+class Load:
+    """An idempotent producer on its own thread; keeps the values that were acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged: set[str] = set()
+        self.sent = 0
+        self._stop = threading.Event()
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": 120_000,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        def delivered(error: object, message: object) -> None:
+            if error is None:
+                self.acknowledged.add(message.value().decode())  # type: ignore[attr-defined]
+
+        while not self._stop.is_set():
+            self._producer.produce(self._topic, str(self.sent), on_delivery=delivered)
+            self.sent += 1
+            self._producer.poll(0)
+            time.sleep(0.0005)
+
+    def wait_for(self, more: int, seconds: float = 90) -> None:
+        """Wait until ``more`` further values are acknowledged."""
+        goal = len(self.acknowledged) + more
+        deadline = time.monotonic() + seconds
+        while len(self.acknowledged) < goal:
+            assert time.monotonic() < deadline, f"{len(self.acknowledged)} of {goal} acknowledged"
+            time.sleep(0.02)
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(90) == 0
+
+
+def read_all(bootstrap: str, topic: str) -> list[str]:
+    """Every value of partition 0."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[str] = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error():
+            break
+        values.append((message.value() or b"").decode())
+    consumer.close()
+    return values
+
+
+def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: ClusterState, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap}).create_topics([NewTopic("t", 1, 1)])["t"].result(
+        30
+    )
+    sidecar = SidecarProcess.start_for(own_cluster, folder)
+    load = Load(own_cluster.bootstrap, "t")
+    try:
+        for _ in range(2):
+            load.wait_for(1000)
+            local_cluster.stop_node(folder, 1, kill=True)
+            local_cluster.start_node(folder, 1)
+        load.wait_for(1000)
+        load.finish()
+        values = read_all(own_cluster.bootstrap, "t")
+        assert load.acknowledged <= set(values)
+        assert len(values) == len(set(values))
+        text = sidecar.metrics()
+        assert sample(text, "brokerside_connections_closed_total", cause="broker_out_of_sync") == 0
+        assert sample(text, "brokerside_frames_invalid_total") == 0
+    finally:
+        load.finish()
+        assert sidecar.stop() == 0
+
+
+def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(
+    own_cluster: ClusterState, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cluster"
+    AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap}).create_topics([NewTopic("t", 1, 1)])["t"].result(
+        30
+    )
+    sidecar = SidecarProcess.start_for(own_cluster, folder)
+    load = Load(own_cluster.bootstrap, "t")
+    try:
+        load.wait_for(500)
+        assert sidecar.stop() == 0
+        sidecar = SidecarProcess.start_for(own_cluster, folder)
+        load.wait_for(500)
+        os.kill(sidecar.process.pid, signal.SIGKILL)
+        sidecar.process.wait()
+        sidecar = SidecarProcess.start_for(own_cluster, folder)
+        load.wait_for(500)
+        load.finish()
+        values = read_all(own_cluster.bootstrap, "t")
+        assert load.acknowledged <= set(values)
+        assert len(values) == len(set(values))
+    finally:
+        load.finish()
+        sidecar.stop()
+
+
+def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    admin = AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    sidecar = SidecarProcess.start_for(own_cluster, folder)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": own_cluster.bootstrap,
+            "group.id": "g",
+            "fetch.wait.max.ms": 30_000,
+            "fetch.min.bytes": 1000,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        deadline = time.monotonic() + 30
+        while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
+            assert time.monotonic() < deadline
+            consumer.poll(0.1)
+        sidecar.process.send_signal(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            sidecar.wait(1.0)  # the long poll holds the drain
+        sidecar.process.send_signal(signal.SIGTERM)
+        assert sidecar.wait(5.0) == 0
+    finally:
+        consumer.close()
+        sidecar.stop()
