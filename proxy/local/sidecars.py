@@ -1,29 +1,44 @@
-"""The sidecars of a local cluster: one process per broker, started from the config files the cluster wrote."""
+"""The sidecars of a local cluster: one process before each broker, run from the configuration the cluster wrote.
+
+Which of them run is in ``sidecars.json`` in the cluster's folder, so that any later process can find and stop them.
+"""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
 from proxy.errors import LocalError
+from proxy.local import process
+from proxy.local.process import Process
+from proxy.local.state import ClusterState
 
 START_TIMEOUT = 20.0
-"""Seconds until a started sidecar has to be ready."""
+"""Seconds until a started sidecar has to be ready; it needs about one."""
 
 STOP_TIMEOUT = 15.0
 """Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
 
+DELIVERY_TIMEOUT = 60.0
+"""Seconds in which the audit has to be delivered."""
 
-@dataclass
+POLL = 0.05
+FILE = "sidecars.json"
+TAIL = 5
+"""Lines of a log that an error shows."""
+
+
+@dataclass(frozen=True)
 class SidecarProcess:
     """One running ``brokerside run``; ``admin`` is host:port of its admin endpoint."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     config: Path
     log: Path
     admin: str
@@ -31,43 +46,93 @@ class SidecarProcess:
     @classmethod
     def start(cls, config: Path, log: Path, admin: str) -> SidecarProcess:
         """Start it and wait until it is ready. Raises LocalError with the end of its log."""
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "run", "-c", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        sidecar = cls(process, config, log, admin)
+        run = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(config)], log)
+        sidecar = cls(run, config, log, admin)
         deadline = time.monotonic() + START_TIMEOUT
         while not sidecar.ready():
-            if process.poll() is not None or time.monotonic() > deadline:
+            if not run.alive() or time.monotonic() > deadline:
                 sidecar.stop()
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+                tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
                 raise LocalError(f"the sidecar of {config} did not become ready; the end of {log}:\n{tail}")
-            time.sleep(0.05)
+            time.sleep(POLL)
         return sidecar
 
     def ready(self) -> bool:
         """Whether ``/readyz`` says ok."""
         try:
-            with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=2) as response:  # http, loopback
-                return bool(response.status == 200)
-        except (OSError, urllib.error.HTTPError):
+            return bool(self._get("readyz"))
+        except OSError:
             return False
 
     def metrics(self) -> str:
         """The text of ``/metrics``."""
-        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=5) as response:  # http, loopback
+        return self._get("metrics")
+
+    def metric(self, name: str) -> float:
+        """Sum of the samples of one metric."""
+        families = text_string_to_metric_families(self.metrics())
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+    def stop(self) -> bool:
+        """End it with SIGTERM, and with SIGKILL if that takes too long; return whether SIGTERM was enough."""
+        return process.stop([self.process], STOP_TIMEOUT)
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=5) as response:
             return str(response.read().decode())
 
-    def stop(self) -> int:
-        """End it with SIGTERM, and with SIGKILL if that takes too long; return its exit code."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        return self.process.wait()
+
+def start_all(folder: Path, state: ClusterState) -> list[SidecarProcess]:
+    """Start the sidecar before each broker where it does not run, and wait until all are ready."""
+    folder = folder.absolute()
+    running = {sidecar.config: sidecar for sidecar in running_in(folder)}
+    for node in state.nodes:
+        config = folder / f"sidecar-{node.id}.yaml"
+        if config not in running:
+            running[config] = SidecarProcess.start(config, folder / f"sidecar-{node.id}.log", node.admin)
+            (folder / FILE).write_bytes(msgspec.json.encode(list(running.values()), enc_hook=str))
+    return list(running.values())
+
+
+def running_in(folder: Path) -> list[SidecarProcess]:
+    """The sidecars that were started for the cluster in ``folder`` and still run."""
+    try:
+        content = (folder.absolute() / FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    found = msgspec.json.decode(content, type=list[SidecarProcess], dec_hook=lambda kind, value: kind(value))
+    return [sidecar for sidecar in found if sidecar.process.alive()]
+
+
+def stop_all(folder: Path) -> None:
+    """Stop them all at the same time; does nothing where none runs."""
+    process.stop([sidecar.process for sidecar in running_in(folder)], STOP_TIMEOUT)
+    (folder.absolute() / FILE).unlink(missing_ok=True)
+
+
+def wait_delivered(folder: Path) -> None:
+    """Wait until the audit topic has every event of what has happened so far. Raises LocalError."""
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    for sidecar in running_in(folder):
+        settled = 0
+        while settled < 3:  # three looks, each longer apart than the observers' flush
+            waiting = sidecar.metric("brokerside_observer_queued") + sidecar.metric("brokerside_audit_queued")
+            settled = settled + 1 if not waiting else 0
+            if time.monotonic() > deadline:
+                raise LocalError(f"{waiting:.0f} audit events are not delivered; see {sidecar.log}")
+            time.sleep(0.2)
+
+
+def describe(folder: Path, state: ClusterState) -> str:
+    """What runs and how to use it, for a person."""
+    running = {sidecar.config.name for sidecar in running_in(folder)}
+    lines = [f"Kafka {state.kafka_version} in {folder}"]
+    for node in state.nodes:
+        sidecar = "running" if f"sidecar-{node.id}.yaml" in running else "stopped"
+        broker = f"running (pid {node.pid})" if node.process else "stopped"
+        lines.append(f"  broker {node.id}: {broker}, INTERNAL {node.internal}, log {node.log}")
+        lines.append(
+            f"  sidecar {node.id}: {sidecar}, {node.advertised} -> {node.upstream}, http://{node.admin}/metrics"
+        )
+    lines.append(f"clients: bootstrap.servers={state.bootstrap}")
+    return "\n".join(lines)

@@ -7,7 +7,6 @@ import hashlib
 import socket
 import subprocess
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -17,66 +16,11 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import request
-from tests.integration.metrics import sample
+from tests.integration.librdkafka import LARGE, consume, produce
 
 pytestmark = pytest.mark.kafka
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-LARGE = 50 * 1024 * 1024
-
-
-@pytest.fixture
-def topic(cluster: ClusterState) -> Iterator[str]:
-    """A new topic of two partitions that takes large records."""
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
-    config = {"max.message.bytes": str(2 * LARGE)}
-    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(30)
-    yield name
-    admin.delete_topics([name])[name].result(30)
-
-
-def produce(bootstrap: str, topic: str, values: list[bytes], **settings: str | int) -> int:
-    """Produce ``values`` and return how many the broker acknowledged."""
-    acknowledged = 0
-
-    def delivered(error: object, _: object) -> None:
-        nonlocal acknowledged
-        acknowledged += error is None
-
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000, **settings})
-    for value in values:
-        producer.produce(topic, value, on_delivery=delivered)
-        producer.poll(0)
-    assert producer.flush(60) == 0
-    return acknowledged
-
-
-def consume(bootstrap: str, topic: str, count: int, **settings: str | int) -> list[bytes]:
-    """Read ``count`` values from the start of ``topic`` in a new group, commit and leave."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"g-{uuid.uuid4().hex[:8]}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            **settings,
-        }
-    )
-    values: list[bytes] = []
-    try:
-        consumer.subscribe([topic])
-        for _ in range(300):
-            for message in consumer.consume(1000, 0.2):
-                assert message.error() is None, message.error()
-                values.append(message.value() or b"")
-            if len(values) >= count:
-                break
-        positions = consumer.position(consumer.assignment())
-        consumer.commit(offsets=[p for p in positions if p.offset >= 0], asynchronous=False)
-    finally:
-        consumer.close()
-    return values
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -231,15 +175,6 @@ def test_100_pipelined_requests(cluster: ClusterState, sidecar: SidecarProcess) 
         ids.append(int.from_bytes(answers[4:8], "big"))
         answers = answers[4 + size :]
     assert ids == list(range(100))
-
-
-def test_no_observer_then_no_body_is_decoded(cluster: ClusterState, bare_sidecar: SidecarProcess, topic: str) -> None:
-    produce(cluster.bootstrap, topic, [b"v"] * 1000)
-    assert len(consume(cluster.bootstrap, topic, 1000)) == 1000
-    text = bare_sidecar.metrics()
-    assert sample(text, "brokerside_requests_total", api="Produce") > 0
-    assert sample(text, "brokerside_responses_total", api="Fetch") > 0
-    assert sample(text, "brokerside_decode_total") == 0
 
 
 def test_a_group_survives_and_offsets_are_kept(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> None:

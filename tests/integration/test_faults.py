@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.local import cluster as local_cluster
+from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
@@ -28,6 +29,10 @@ def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
     state = local_cluster.up(tmp_path / "cluster", progress=False)
     yield state
     local_cluster.down(tmp_path / "cluster")
+
+
+def start_sidecar(state: ClusterState, folder: Path) -> SidecarProcess:
+    return SidecarProcess.start(folder / "sidecar-1.yaml", folder / "sidecar-1.log", state.nodes[0].admin)
 
 
 class Load:
@@ -97,7 +102,7 @@ def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: Clus
     AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap}).create_topics([NewTopic("t", 1, 1)])["t"].result(
         30
     )
-    sidecar = SidecarProcess.start_for(own_cluster, folder)
+    sidecar = start_sidecar(own_cluster, folder)
     load = Load(own_cluster.bootstrap, "t")
     try:
         for _ in range(2):
@@ -114,7 +119,7 @@ def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: Clus
         assert sample(text, "brokerside_frames_invalid_total") == 0
     finally:
         load.finish()
-        assert sidecar.stop() == 0
+        assert sidecar.stop()
 
 
 def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(
@@ -124,16 +129,15 @@ def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(
     AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap}).create_topics([NewTopic("t", 1, 1)])["t"].result(
         30
     )
-    sidecar = SidecarProcess.start_for(own_cluster, folder)
+    sidecar = start_sidecar(own_cluster, folder)
     load = Load(own_cluster.bootstrap, "t")
     try:
         load.wait_for(500)
-        assert sidecar.stop() == 0
-        sidecar = SidecarProcess.start_for(own_cluster, folder)
+        assert sidecar.stop()
+        sidecar = start_sidecar(own_cluster, folder)
         load.wait_for(500)
-        os.kill(sidecar.process.pid, signal.SIGKILL)
-        sidecar.process.wait()
-        sidecar = SidecarProcess.start_for(own_cluster, folder)
+        process.stop([sidecar.process], 5, kill=True)
+        sidecar = start_sidecar(own_cluster, folder)
         load.wait_for(500)
         load.finish()
         values = read_all(own_cluster.bootstrap, "t")
@@ -148,7 +152,7 @@ def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState, tmp_pa
     folder = tmp_path / "cluster"
     admin = AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-    sidecar = SidecarProcess.start_for(own_cluster, folder)
+    sidecar = start_sidecar(own_cluster, folder)
     consumer = Consumer(
         {
             "bootstrap.servers": own_cluster.bootstrap,
@@ -163,11 +167,15 @@ def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState, tmp_pa
         while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
             assert time.monotonic() < deadline
             consumer.poll(0.1)
-        sidecar.process.send_signal(signal.SIGTERM)
-        with pytest.raises(TimeoutError):
-            sidecar.wait(1.0)  # the long poll holds the drain
-        sidecar.process.send_signal(signal.SIGTERM)
-        assert sidecar.wait(5.0) == 0
+        os.kill(sidecar.process.pid, signal.SIGTERM)
+        time.sleep(1)
+        assert sidecar.process.alive()  # the long poll holds the drain
+        os.kill(sidecar.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while sidecar.process.alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert '"event":"stopped"' in sidecar.log.read_text().replace(" ", "")
     finally:
         consumer.close()
         sidecar.stop()

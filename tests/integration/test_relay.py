@@ -36,8 +36,8 @@ class Bench:
         """Wait until ``condition()`` holds."""
         assert callable(condition)
         async with asyncio.timeout(seconds):
-            while not condition():
-                await asyncio.sleep(0.005)  # noqa: ASYNC110  # a counter has no event to wait for
+            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -1,0 +1,63 @@
+"""A real broker for the whole test run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.librdkafka import LARGE
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
+    """One node that advertises its sidecar's address; no sidecar runs yet, and none may be assumed to."""
+    folder = tmp_path_factory.mktemp("cluster")
+    yield local_cluster.up(folder, progress=False)
+    local_cluster.down(folder)
+
+
+@pytest.fixture(scope="module")
+def sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
+    """The sidecar before the broker, as configured for the cluster: with the audit observer."""
+    yield from _running(cluster, "sidecar-1.yaml")
+
+
+@pytest.fixture(scope="module")
+def bare_sidecar(cluster: ClusterState) -> Iterator[SidecarProcess]:
+    """The same without any observer; a module uses one or the other, they listen on the same port."""
+    folder = cluster.nodes[0].home.parent
+    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    del config["observer.class.names"]
+    (folder / "bare-1.yaml").write_text(yaml.safe_dump(config))
+    yield from _running(cluster, "bare-1.yaml")
+
+
+def _running(cluster: ClusterState, config: str) -> Iterator[SidecarProcess]:
+    folder = cluster.nodes[0].home.parent
+    process = SidecarProcess.start(folder / config, folder / f"{config}.log", cluster.nodes[0].admin)
+    yield process
+    assert process.stop()
+
+
+@pytest.fixture
+def topic(cluster: ClusterState) -> Iterator[str]:
+    """A new topic of two partitions that takes large records."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+    config = {"max.message.bytes": str(2 * LARGE)}
+    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(30)
+    yield name
+    admin.delete_topics([name])[name].result(30)

@@ -1,0 +1,160 @@
+"""A real Kafka, started and stopped by ``proxy.local.cluster``."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
+
+from proxy.errors import LocalError
+from proxy.local import cluster
+from proxy.local.ports import HOST
+from tests.integration.conftest import free_port
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a cluster of this test's own, which ends with it."""
+    yield tmp_path / "cluster"
+    cluster.down(tmp_path / "cluster")
+
+
+def topics(bootstrap: str) -> set[str]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return set(admin.list_topics(timeout=20).topics)
+
+
+def create(bootstrap: str, topic: str, replicas: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(30)
+
+
+def test_up_status_down_each_twice(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    state = cluster.up(folder)
+    assert state.running
+    assert cluster.status(folder) == state
+    create(state.internal_bootstrap, "kept")
+    assert "starting Kafka 4.3.1, 1 node" in capfd.readouterr().err
+    assert cluster.up(folder) == state
+    assert "already runs" in capfd.readouterr().err
+
+    cluster.down(folder)
+    cluster.down(folder)
+    stopped = cluster.status(folder)
+    assert stopped is not None
+    assert not stopped.running
+    assert stopped.bootstrap == state.bootstrap
+
+    again = cluster.up(folder, progress=False)
+    assert (again.cluster_id, again.bootstrap) == (state.cluster_id, state.bootstrap)
+    assert again.nodes[0].pid != state.nodes[0].pid
+    assert "kept" in topics(again.internal_bootstrap)
+    assert list(again.nodes[0].data.glob("kept-0/*.log"))
+
+
+def test_given_ports_and_a_broker_that_advertises_itself(folder: Path) -> None:
+    port = free_port()
+    state = cluster.up(folder, client_ports=[port], advertise="broker", progress=False)
+    assert state.bootstrap == state.broker_bootstrap == f"{HOST}:{port}"
+    create(state.bootstrap, "direct")
+    listed = subprocess.run(
+        cluster.tool("topics", "--bootstrap-server", state.bootstrap, "--list"),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert listed.stdout.split() == ["direct"]
+
+    with pytest.raises(LocalError, match=r"holds a cluster of 1 node\(s\) with Kafka 4.3.1, not of 3"):
+        cluster.up(folder, nodes=3, progress=False)
+    with pytest.raises(LocalError, match="has its clients dial"):
+        cluster.up(folder, client_ports=[free_port()], progress=False)
+
+
+def test_a_port_that_is_taken(folder: Path) -> None:
+    with socket.create_server((HOST, 0)) as server:
+        taken = server.getsockname()[1]
+        with pytest.raises(LocalError, match=f"client port {taken} is taken by another process"):
+            cluster.up(folder, client_ports=[taken], progress=False)
+    assert cluster.status(folder) is None
+
+    state = cluster.up(folder, progress=False)
+    cluster.down(folder)
+    internal = state.nodes[0].internal
+    told = pytest.raises(LocalError, match=f"{internal}, the INTERNAL listener of node 1, is taken")
+    with socket.create_server((HOST, int(internal.split(":")[1]))), told:
+        cluster.up(folder, progress=False)
+    assert cluster.up(folder, progress=False).running
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"nodes": 2}, "a cluster of 2 nodes cannot be started; allowed are 1 and 3"),
+        ({"kafka_version": "2.8.0"}, "Kafka 2.8.0 is not known here; known are 3.9.2, 4.3.1, 4.4.0"),
+        ({"client_ports": [1, 2]}, "client ports 1, 2: there must be 1, one for each node"),
+        ({"client_ports": [70_000]}, "client port 70000: allowed is 1 to 65535"),
+        ({"nodes": 3, "client_ports": [9092, 9092, 9093]}, "there must be 3, one for each node, all different"),
+    ],
+)
+def test_what_cannot_be_started_is_told(folder: Path, arguments: dict[str, object], why: str) -> None:
+    with pytest.raises(LocalError) as raised:
+        cluster.up(folder, **arguments, progress=False)  # type: ignore[arg-type]  # wrong on purpose
+    assert why in str(raised.value)
+    assert cluster.status(folder) is None
+
+
+def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(folder: Path) -> None:
+    with pytest.raises(LocalError, match=r"(?s)node 1 ended while it started; the end of .*num.io.threads"):
+        cluster.up(folder, broker_properties={"num.io.threads": "0"}, progress=False)
+    failed = cluster.status(folder)
+    assert failed is not None
+    assert failed.nodes[0].pid is None
+    assert cluster.up(folder, broker_properties={}, progress=False).running
+
+
+def test_a_node_that_was_killed_is_started_again(folder: Path) -> None:
+    state = cluster.up(folder, broker_properties={"num.partitions": "2"}, progress=False)
+    create(state.internal_bootstrap, "kept")
+    assert cluster.stop_node(folder, 1, kill=True).nodes[0].pid is None
+    with pytest.raises(LocalError, match="there is no node 2"):
+        cluster.start_node(folder, 2)
+    again = cluster.start_node(folder, 1)
+    assert again.running
+    assert cluster.start_node(folder, 1) == again
+    assert "kept" in topics(again.internal_bootstrap)
+    assert "num.partitions=2" in again.nodes[0].properties.read_text()
+
+
+def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
+    state = cluster.up(folder, nodes=3, progress=False)
+    create(state.internal_bootstrap, "everywhere", replicas=3)
+    assert all(list(node.data.glob("everywhere-0")) for node in state.nodes)
+    cluster.stop_node(folder, 1, kill=True)
+    rest = cluster.status(folder)
+    assert rest is not None
+    assert [node.id for node in rest.nodes if node.pid] == [2, 3]
+    create(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
+    whole = cluster.up(folder, nodes=3, progress=False)
+    assert whole.running
+    assert [node.pid for node in whole.nodes[1:]] == [node.pid for node in state.nodes[1:]]
+    # A cluster that is thrown away does not wait for its last two nodes to miss their quorum.
+    for node in whole.nodes:
+        cluster.stop_node(folder, node.id, kill=True)
+
+
+@pytest.mark.parametrize("version", ["3.9.2", "4.4.0"])
+def test_older_and_newer_brokers(folder: Path, version: str) -> None:
+    state = cluster.up(folder, kafka_version=version, progress=False)
+    create(state.internal_bootstrap, "old-or-new")
+    assert "old-or-new" in topics(state.internal_bootstrap)
+    assert f"Kafka version: {version}" in state.nodes[0].log.read_text()
+
+
+def test_an_unknown_tool_is_told_the_known_ones() -> None:
+    with pytest.raises(LocalError, match=r"no tool named 'nothing'; there are .*producer-perf"):
+        cluster.tool("nothing")
