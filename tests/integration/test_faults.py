@@ -23,12 +23,19 @@ from tests.integration.metrics import sample
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[ClusterState]:
-    """A cluster that the test may break."""
-    state = local_cluster.up(tmp_path / "cluster", progress=False)
-    yield state
-    local_cluster.down(tmp_path / "cluster")
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
+    """A cluster whose broker a test may kill, as long as it starts it again."""
+    folder = tmp_path_factory.mktemp("faults")
+    yield local_cluster.up(folder, progress=False)
+    local_cluster.down(folder)
+
+
+def create_topic(state: ClusterState) -> str:
+    name = f"f-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    return name
 
 
 def start_sidecar(state: ClusterState, folder: Path) -> SidecarProcess:
@@ -97,13 +104,11 @@ def read_all(bootstrap: str, topic: str) -> list[str]:
     return values
 
 
-def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: ClusterState, tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap}).create_topics([NewTopic("t", 1, 1)])["t"].result(
-        30
-    )
+def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: ClusterState) -> None:
+    folder = own_cluster.nodes[0].home.parent
+    topic = create_topic(own_cluster)
     sidecar = start_sidecar(own_cluster, folder)
-    load = Load(own_cluster.bootstrap, "t")
+    load = Load(own_cluster.bootstrap, topic)
     try:
         for _ in range(2):
             load.wait_for(1000)
@@ -111,7 +116,7 @@ def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: Clus
             local_cluster.start_node(folder, 1)
         load.wait_for(1000)
         load.finish()
-        values = read_all(own_cluster.bootstrap, "t")
+        values = read_all(own_cluster.bootstrap, topic)
         assert load.acknowledged <= set(values)
         assert len(values) == len(set(values))
         text = sidecar.metrics()
@@ -122,15 +127,11 @@ def test_a_broker_killed_under_load_loses_nothing_acknowledged(own_cluster: Clus
         assert sidecar.stop()
 
 
-def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(
-    own_cluster: ClusterState, tmp_path: Path
-) -> None:
-    folder = tmp_path / "cluster"
-    AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap}).create_topics([NewTopic("t", 1, 1)])["t"].result(
-        30
-    )
+def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(own_cluster: ClusterState) -> None:
+    folder = own_cluster.nodes[0].home.parent
+    topic = create_topic(own_cluster)
     sidecar = start_sidecar(own_cluster, folder)
-    load = Load(own_cluster.bootstrap, "t")
+    load = Load(own_cluster.bootstrap, topic)
     try:
         load.wait_for(500)
         assert sidecar.stop()
@@ -140,7 +141,7 @@ def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(
         sidecar = start_sidecar(own_cluster, folder)
         load.wait_for(500)
         load.finish()
-        values = read_all(own_cluster.bootstrap, "t")
+        values = read_all(own_cluster.bootstrap, topic)
         assert load.acknowledged <= set(values)
         assert len(values) == len(set(values))
     finally:
@@ -148,10 +149,9 @@ def test_a_sidecar_that_is_restarted_under_load_loses_nothing_acknowledged(
         sidecar.stop()
 
 
-def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState, tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    admin = AdminClient({"bootstrap.servers": own_cluster.internal_bootstrap})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState) -> None:
+    folder = own_cluster.nodes[0].home.parent
+    topic = create_topic(own_cluster)
     sidecar = start_sidecar(own_cluster, folder)
     consumer = Consumer(
         {
@@ -162,7 +162,7 @@ def test_a_second_sigterm_ends_a_drain_at_once(own_cluster: ClusterState, tmp_pa
         }
     )
     try:
-        consumer.assign([TopicPartition("t", 0, 0)])
+        consumer.assign([TopicPartition(topic, 0, 0)])
         deadline = time.monotonic() + 30
         while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
             assert time.monotonic() < deadline
