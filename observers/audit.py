@@ -88,7 +88,7 @@ class AuditObserver:
         self._translator = Translator(configs["api.names"], self._names, self._scope)
         self._sink = Sink(cluster, producer_settings(internal, audit.get("producer", {}), client_id), topic)
         self._clock: Callable[[], float] = time.monotonic
-        # Guards everything below; held for microseconds, and never while the network is waited for.
+        # Guards everything below; never held while the network is waited for, nor while events are built.
         self._lock = threading.Lock()
         self._batcher = Batcher()
         self._waiting: deque[Block] = deque()
