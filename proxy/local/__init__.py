@@ -2,12 +2,14 @@
 
 jars.py       the one resolver of every jar: pinned sets, checksums, one cache folder.
 pins.py       what a pinned jar is, and the lock file that names them all.
-download.py   fetching pinned jars with Ivy or Maven.
+download.py   fetching pinned jars, checked, resumable.
+fetchers.py   the ordinary clients that do it: Ivy or Maven.
 relock.py     how the lock file is made.
 java.py       finding a Java that is new enough.
 cluster.py    ``up``, ``down``, ``status`` of a KRaft cluster of one or three nodes.
 state.py      what is known about a cluster, and the file that holds it.
 broker.py     configuration, format and command line of one node.
+tools.py      command lines of Kafka's own Java tools.
 archive.py    class-data archives: what makes a node start fast.
 probe.py      is a node ready?
 process.py    processes that outlive this one, and are never mistaken for others.

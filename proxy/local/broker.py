@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import subprocess
 import uuid
@@ -23,6 +24,9 @@ HEAP = "512m"
 """Room for a record of 50 MB, and for two requests of ``socket.request.max.bytes`` (100 MiB) at once."""
 
 FORMAT_TIMEOUT = 60.0
+TAIL = 10
+LINE = 300
+"""Lines of a log that an error shows, and characters of each."""
 
 # The first compiler alone and one thread to collect garbage: a broker on a small machine beside everything else.
 JVM = (
@@ -79,8 +83,8 @@ def server_properties(state: ClusterState, node: Node, extra: Mapping[str, str])
     }
 
 
-def sidecar_config(node: Node, admin: str) -> dict[str, Any]:
-    """Return the configuration of the sidecar that stands before ``node``; ``admin`` is its admin address."""
+def sidecar_config(node: Node) -> dict[str, Any]:
+    """Return the configuration of the sidecar that stands before ``node``."""
     return {
         "broker.id": node.id,
         "internal.bootstrap.servers": node.internal,
@@ -94,7 +98,7 @@ def sidecar_config(node: Node, admin: str) -> dict[str, Any]:
         ],
         "observer.class.names": ["observers.audit:AuditObserver"],
         "audit": {"topic": "brokerside-audit"},
-        "admin": {"bind": admin},
+        "admin": {"bind": node.admin},
     }
 
 
@@ -105,9 +109,9 @@ def write_properties(state: ClusterState, node: Node, extra: Mapping[str, str]) 
     node.properties.write_text("\n".join(lines) + "\n")
 
 
-def write_sidecar_config(path: Path, node: Node, admin: str) -> None:
+def write_sidecar_config(path: Path, node: Node) -> None:
     """Write the configuration file of the sidecar before ``node``."""
-    path.write_text(yaml.safe_dump(sidecar_config(node, admin), sort_keys=False))
+    path.write_text(yaml.safe_dump(sidecar_config(node), sort_keys=False))
 
 
 def format_storage(state: ClusterState, jars: Sequence[Path]) -> None:
@@ -125,8 +129,7 @@ def format_storage(state: ClusterState, jars: Sequence[Path]) -> None:
             check=False,
         )
         if done.returncode:
-            said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-            raise LocalError(f"Kafka cannot format {first.data}:\n{said}")
+            raise LocalError(f"Kafka cannot format {first.data}:\n{last_words(done.stdout + done.stderr)}")
     for node in state.nodes[1:]:
         if not (node.data / identity).exists():
             # What the tool would write, without another JVM.
@@ -150,6 +153,13 @@ def command(node: Node, kafka_version: str, jars: Sequence[Path]) -> list[str]:
         str(java()), *JVM, *archive, f"-D{option}={logging}", f"-Dbrokerside.log={node.log}", "-cp", class_path(jars),
         "kafka.Kafka", str(node.properties),
     ]  # fmt: skip
+
+
+def last_words(output: str) -> str:
+    """Return the last lines of what a JVM said that tell of errors, or, where none does, its last lines."""
+    lines = [line[:LINE] for line in output.splitlines() if line.strip() and not line.startswith("\tat ")]
+    errors = [line for line in lines if re.search("ERROR|FATAL|Exception|Error:", line)]
+    return "\n".join((errors or lines)[-TAIL:])
 
 
 def class_path(jars: Sequence[Path]) -> str:

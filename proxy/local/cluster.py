@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from proxy.errors import LocalError
@@ -26,12 +27,10 @@ __all__ = ["ClusterState", "Node", "down", "start_node", "status", "stop_node", 
 START_TIMEOUT = 60.0
 """Seconds until every started node has to be ready; one needs 1 to 3, three need 4 to 13."""
 
-STOP_TIMEOUT = 20.0
-"""Seconds a node may take to end after SIGTERM; one needs 0.3, the last of three 6, writing a class archive 2."""
+STOP_TIMEOUT = 15.0
+"""Seconds a node may take to end after SIGTERM; one needs 0.4, the last of three 6, one that writes an archive 5."""
 
 POLL = 0.05
-TAIL = 15
-"""Lines of a log that an error shows."""
 
 
 def up(
@@ -57,8 +56,9 @@ def up(
         if state is None:
             state = _plan(folder, nodes, kafka_version, client_ports, advertise)
             broker_properties = broker_properties or {}
-            for node, port in zip(state.nodes, free_ports(nodes), strict=True):
-                broker.write_sidecar_config(folder / f"sidecar-{node.id}.yaml", node, f"{HOST}:{port}")
+            if advertise == "sidecar":
+                for node in state.nodes:
+                    broker.write_sidecar_config(folder / f"sidecar-{node.id}.yaml", node)
         else:
             _check_same(folder, state, nodes, kafka_version, client_ports)
             if state.running:
@@ -69,19 +69,17 @@ def up(
                 broker.write_properties(state, node, broker_properties)
         save(folder, state)
         _say(progress, f"starting Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}, in {folder}")
-        broker.format_storage(state, jars)
         return _start(folder, state, [node for node in state.nodes if node.process is None], jars)
 
 
 def down(folder: Path) -> None:
     """Stop every node; data and configuration stay. Does nothing where nothing runs."""
     folder = folder.absolute()
-    if not folder.is_dir():
+    if load(folder) is None:
         return
     with _only_one(folder):
-        state = _look(folder)
-        if state is not None:
-            _stop(folder, state, state.nodes)
+        state = _existing(folder)
+        _stop(folder, state, state.nodes)
 
 
 def status(folder: Path) -> ClusterState | None:
@@ -116,15 +114,16 @@ def _plan(
         raise LocalError(f"a cluster of {nodes} nodes cannot be started; allowed are 1 and 3")
     if client_ports is not None:
         _check_ports(client_ports, nodes)
-    private = [f"{HOST}:{port}" for port in free_ports(4 * nodes)]
+    given = list(client_ports or ())
+    free = iter(free_ports((4 if given else 5) * nodes, avoid=given))
     planned = []
-    for index in range(nodes):
-        upstream, internal, controller, advertised = private[4 * index : 4 * index + 4]
-        if client_ports is not None:
-            advertised = f"{HOST}:{client_ports[index]}"
+    for node_id, dialled in enumerate(given or islice(free, nodes), 1):
+        upstream, internal, controller, admin = (f"{HOST}:{port}" for port in islice(free, 4))
+        advertised = f"{HOST}:{dialled}"
         if advertise == "broker":
             upstream = advertised
-        planned.append(Node(index + 1, advertised, upstream, internal, controller, folder / f"node-{index + 1}"))
+        home = folder / f"node-{node_id}"
+        planned.append(Node(node_id, advertised, upstream, internal, controller, admin, home))
     return ClusterState(kafka_version, broker.new_id(), advertise, tuple(planned))
 
 
@@ -168,6 +167,7 @@ def _start(folder: Path, state: ClusterState, nodes: Sequence[Node], jars: Seque
                     f"{address}, the {listener} listener of node {node.id}, is taken by another process; end that one, "
                     f"or remove {folder} to begin anew"
                 )
+    broker.format_storage(state, jars)
     started: list[Node] = []
     try:
         for node in nodes:
@@ -227,13 +227,8 @@ def _with(state: ClusterState, nodes: Sequence[Node]) -> ClusterState:
 
 
 def _tail(node: Node) -> str:
-    lines = [
-        line
-        for file in (node.output, node.log)
-        if file.exists()
-        for line in file.read_text(errors="replace").splitlines()[-TAIL:]
-    ]
-    return f"the end of {node.log}:\n" + "\n".join(lines)
+    said = [broker.last_words(file.read_text(errors="replace")) for file in (node.output, node.log) if file.exists()]
+    return f"{node.log} says:\n" + "\n".join(filter(None, said))
 
 
 @contextmanager

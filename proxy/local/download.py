@@ -1,13 +1,11 @@
-"""Fetching pinned jars with an ordinary client: Ivy, which every pyspark wheel carries, or else ``mvn`` on PATH.
+"""Fetching pinned jars, and checking each against its pin before it gets its name in the cache.
 
-Both are asked for exactly the pinned files; no POM is read and nothing transitive is resolved. What they fetch is
-checked against its pin before it gets its name in the cache, so a half-written or foreign jar is never seen there.
+So a half-written or foreign jar is never seen there, and an interrupted download goes on with what it has.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -18,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 from proxy.errors import LocalError
+from proxy.local.fetchers import MIRROR, find_ivy, ivy_command, maven_command
 from proxy.local.java import java
 from proxy.local.pins import Pin
 
@@ -34,9 +32,6 @@ POLL = 0.1
 STAMP = 946_684_800
 """Modification time of a jar in the cache (2000-01-01): set once its checksum has been verified, so that any later
 write shows. It also stays the same when a jar is fetched again, which class-data archives depend on."""
-
-MIRROR = "BROKERSIDE_MAVEN_REPOSITORY"
-"""Environment variable with the root URL of a Maven repository to use in place of the client's default."""
 
 _UNREACHABLE = (
     "UnknownHostException",
@@ -89,7 +84,7 @@ def _collect(missing: list[Pin], clients: Sequence[_Client], folder: Path, on_ja
                     break
         if ended:
             break
-        written = sum(file.stat().st_size for client in clients for file in _files(client.jars))
+        written = sum(_size(file) for client in clients for file in client.jars.glob("*.jar*"))
         if written != seen:
             seen, since = written, time.monotonic()
         elif time.monotonic() - since > STALL:
@@ -98,9 +93,12 @@ def _collect(missing: list[Pin], clients: Sequence[_Client], folder: Path, on_ja
     return missing
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _size(file: Path) -> int:
     # A client may rename a file between the listing and the look at it.
-    return (file for file in folder.glob("*.jar*") if file.exists())
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def adopt(source: Path, pin: Pin, folder: Path, *, final: bool) -> bool:
@@ -120,32 +118,24 @@ def adopt(source: Path, pin: Pin, folder: Path, *, final: bool) -> bool:
                 f"{pin.sha256[:16]}… ({pin.size} bytes); the repository, or something before it, served another file"
             )
         return False
-    partial = folder / f".{pin.file_name}.part"
-    partial.write_bytes(content)
-    os.utime(partial, (STAMP, STAMP))
-    partial.replace(folder / pin.file_name)
+    # A copy, because the client that wrote it may not have done with it.
+    checked = source.with_suffix(".checked")
+    checked.write_bytes(content)
+    os.utime(checked, (STAMP, STAMP))
+    checked.replace(folder / pin.file_name)
     return True
 
 
 @contextmanager
 def _clients(pins: Sequence[Pin], work: Path) -> Iterator[list[_Client]]:
     """Run as many clients as are useful, each with its share of ``pins``; end them on the way out."""
-    runtime = java()
-    ivy = find_ivy()
-    maven = shutil.which("mvn")
-    if ivy is None and maven is None:
-        raise LocalError(
-            "jars are fetched with the Ivy of pyspark or with Maven, and there is neither: "
-            "run `pip install 'brokerside[spark]'`, or put `mvn` on PATH"
-        )
+    ivy, runtime = find_ivy(), java()
     clients = []
     with ExitStack() as stack:
         for number in range(min(CLIENTS if ivy else 1, len(pins))):
             share = work / str(number)
             (share / "jars").mkdir(parents=True)
-            command = (
-                _ivy_command(runtime, ivy, pins[number::CLIENTS], share) if ivy else _maven_command(maven, pins, share)
-            )
+            command = ivy_command(runtime, ivy, pins[number::CLIENTS], share) if ivy else maven_command(pins, share)
             output = share / "output"
             process = subprocess.Popen(
                 command,
@@ -165,70 +155,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def find_ivy() -> Path | None:
-    """Return the Ivy of the installed pyspark, None where there is none."""
-    found = importlib.util.find_spec("pyspark")
-    for place in (found and found.submodule_search_locations) or ():
-        for jar in sorted(Path(place).glob("jars/ivy-*.jar")):
-            return jar
-    return None
-
-
-def _ivy_command(java: Path, ivy: Path, pins: Sequence[Pin], share: Path) -> list[str]:
-    mirror = os.environ.get(MIRROR)
-    root = f" root={quoteattr(mirror)}" if mirror else ""
-    settings, module = share / "settings.xml", share / "ivy.xml"
-    settings.write_text(
-        "<ivysettings>"
-        '<property name="ivy.checksums" value=""/>'  # ours are stronger, and these cost a round trip for each jar
-        '<settings defaultResolver="repository"/>'
-        f"<caches defaultCacheDir={quoteattr(str(share / 'cache'))} repositoryCacheDir={quoteattr(str(share))}"
-        ' artifactPattern="jars/[artifact]-[revision].[ext]"/>'
-        '<timeout-constraints><timeout-constraint name="bounded" connectionTimeout="15000" readTimeout="60000"/>'
-        "</timeout-constraints>"
-        '<resolvers><ibiblio name="repository" m2compatible="true" usepoms="false" timeoutConstraint="bounded"'
-        f"{root}/></resolvers>"
-        "</ivysettings>"
-    )
-    wanted = "".join(
-        f'<dependency org="{pin.group}" name="{pin.artifact}" rev="{pin.version}" transitive="false"'
-        f' conf="default-&gt;*"><artifact name="{pin.artifact}" type="jar" ext="jar"/></dependency>'
-        for pin in pins
-    )
-    module.write_text(
-        '<ivy-module version="2.0"><info organisation="brokerside" module="jars"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
-    )
-    quick = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [str(java), *quick, "-jar", str(ivy), "-settings", str(settings), "-ivy", str(module), "-confs", "default"]
-
-
-def _maven_command(maven: str | None, pins: Sequence[Pin], share: Path) -> list[str]:
-    mirror = os.environ.get(MIRROR)
-    # `central` is the name under which Maven knows its default repository, for jars and for plugins.
-    place = f"<id>central</id><url>{mirror}</url>"
-    repositories = (
-        f"<repositories><repository>{place}</repository></repositories>"
-        f"<pluginRepositories><pluginRepository>{place}</pluginRepository></pluginRepositories>"
-        if mirror
-        else ""
-    )
-    items = "".join(
-        f"<artifactItem><groupId>{pin.group}</groupId><artifactId>{pin.artifact}</artifactId>"
-        f"<version>{pin.version}</version></artifactItem>"
-        for pin in pins
-    )
-    pom = share / "pom.xml"
-    pom.write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>brokerside</groupId><artifactId>jars</artifactId>"
-        f"<version>1</version><packaging>pom</packaging>{repositories}<build><plugins><plugin>"
-        "<groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId>"
-        f"<configuration><artifactItems>{items}</artifactItems>"
-        f"<outputDirectory>{share / 'jars'}</outputDirectory></configuration></plugin></plugins></build></project>"
-    )
-    return [maven or "mvn", "--batch-mode", "--no-transfer-progress", "--file", str(pom), "dependency:copy"]
-
-
 def explain(said: str, missing: Sequence[Pin]) -> str:
     """Return one sentence for a person from what the clients ``said`` before they ended without ``missing``."""
     first = missing[0].coordinates
@@ -244,8 +170,10 @@ def explain(said: str, missing: Sequence[Pin]) -> str:
         )
     if any(sign in said for sign in _UNREACHABLE) or "proxy server that is not well configured" in said:
         return f"the repository that has {first} cannot be reached; {_network_advice()}"
+    if "SERVER ERROR" in said or "FAILED DOWNLOADS" in said:
+        return f"the repository failed while {first} was fetched; run the command again: it goes on where it stopped"
     names = ", ".join(pin.coordinates for pin in missing[:3]) + (" and others" if len(missing) > 3 else "")
-    return f"the repository does not have {names}; if {MIRROR} is set, see that it is the root of a whole mirror"
+    return f"the repository does not serve {names}; if {MIRROR} is set, see that it is a whole mirror and open to you"
 
 
 def _network_advice() -> str:

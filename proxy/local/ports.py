@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Collection
 
 from proxy.errors import LocalError
 
@@ -14,13 +15,16 @@ FIRST, LAST = 15_000, 31_999
 ATTEMPTS = 1_000
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ``count`` different ports that nobody listens on now. Raises LocalError if there are not that many."""
+def free_ports(count: int, *, avoid: Collection[int] = ()) -> list[int]:
+    """Return ``count`` different ports that nobody listens on now, none of ``avoid``.
+
+    Raises LocalError if there are not that many.
+    """
     chosen: list[int] = []
     for port in random.sample(range(FIRST, LAST + 1), ATTEMPTS):
         if len(chosen) == count:
             break
-        if is_free(port):
+        if port not in avoid and is_free(port):
             chosen.append(port)
     if len(chosen) < count:
         raise LocalError(f"there are not {count} free ports between {FIRST} and {LAST} on {HOST}")

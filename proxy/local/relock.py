@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.errors import LocalError
-from proxy.local.download import find_ivy
+from proxy.local.fetchers import find_ivy
 from proxy.local.java import java
 from proxy.local.pins import Pin, render
 

@@ -29,6 +29,8 @@ class Node:
     """The broker's INTERNAL listener."""
     controller: str
     """The node's CONTROLLER listener."""
+    admin: str
+    """Where the sidecar before this broker answers ``/metrics`` and ``/readyz``."""
     home: Path
     """Folder with everything of this node."""
     process: Process | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.ports import HOST
+from proxy.local.probe import brokers
 from proxy.local.state import save
 from tests.integration.conftest import free_port
 from tests.unit.local.samples import planned
@@ -36,6 +38,13 @@ def topics(bootstrap: str) -> set[str]:
 def create(bootstrap: str, topic: str, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1, replicas)])[topic].result(30)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_up_status_down_each_twice(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +125,7 @@ def test_what_cannot_be_started_is_told(folder: Path, arguments: dict[str, objec
 def test_a_broker_that_does_not_start_shows_its_log_and_the_next_run_recovers(folder: Path) -> None:
     with pytest.raises(LocalError, match=r"(?s)Kafka cannot format .*num.io.threads"):
         cluster.up(folder, broker_properties={"num.io.threads": "0"}, progress=False)
-    with pytest.raises(LocalError, match=r"(?s)node 1 ended while it started; the end of .*no.such.Reporter"):
+    with pytest.raises(LocalError, match=r"(?s)node 1 ended while it started; .*broker.log says:.*no.such.Reporter"):
         cluster.up(folder, broker_properties={"metric.reporters": "no.such.Reporter"}, progress=False)
     failed = cluster.status(folder)
     assert failed is not None
@@ -147,6 +156,7 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     rest = cluster.status(folder)
     assert rest is not None
     assert [node.id for node in rest.nodes if node.pid] == [2, 3]
+    wait_until(lambda: brokers(state.nodes[1].internal) == {2, 3})
     create(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
     whole = cluster.up(folder, nodes=3, progress=False)
     assert whole.running

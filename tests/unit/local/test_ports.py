@@ -1,0 +1,28 @@
+import socket
+
+import pytest
+
+from proxy.errors import LocalError
+from proxy.local import ports
+
+
+def test_ports_are_different_free_and_outside_of_what_linux_gives_away() -> None:
+    chosen = ports.free_ports(50)
+    assert len(set(chosen)) == 50
+    assert all(ports.is_free(port) and ports.FIRST <= port <= ports.LAST for port in chosen)
+
+
+def test_a_port_with_a_listener_is_not_free() -> None:
+    with socket.create_server((ports.HOST, 0)) as server:
+        port = server.getsockname()[1]
+        assert not ports.is_free(port)
+    assert ports.is_free(port)
+
+
+def test_what_is_to_be_avoided_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "FIRST", 20_000)
+    monkeypatch.setattr(ports, "LAST", 20_000 + ports.ATTEMPTS - 1)
+    taken = range(20_000, 20_990)
+    assert not set(ports.free_ports(5, avoid=taken)) & set(taken)
+    with pytest.raises(LocalError, match="not 11 free ports"):
+        ports.free_ports(11, avoid=taken)

@@ -1,0 +1,75 @@
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proxy.local.process import Process, spawn, stop
+
+SLEEP = ["/bin/sleep", "60"]
+
+
+def wait_for(file: Path, text: str) -> None:
+    deadline = time.monotonic() + 10
+    while text not in file.read_text():
+        assert time.monotonic() < deadline, f"{text!r} did not come"
+        time.sleep(0.01)
+
+
+def test_a_process_lives_in_its_own_session_until_it_is_stopped(tmp_path: Path) -> None:
+    process = spawn(SLEEP, tmp_path / "out")
+    assert process.alive()
+    assert os.getsid(process.pid) == process.pid
+    assert stop([process], 10)
+    assert not process.alive()
+
+
+def test_its_output_goes_to_a_new_file(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.write_text("of an earlier run")
+    process = spawn(["/bin/sh", "-c", "echo one; echo two >&2"], output)
+    wait_for(output, "two")
+    assert output.read_text() == "one\ntwo\n"
+    stop([process], 10)
+
+
+def test_one_that_does_not_listen_is_killed_and_told(tmp_path: Path) -> None:
+    stubborn = spawn(["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"], tmp_path / "out")
+    wait_for(tmp_path / "out", "ready")
+    assert not stop([stubborn], 0.2)
+    assert not stubborn.alive()
+
+
+def test_kill_does_not_ask(tmp_path: Path) -> None:
+    process = spawn(["/bin/sh", "-c", "trap 'echo asked' TERM; echo ready; sleep 60 & wait"], tmp_path / "out")
+    wait_for(tmp_path / "out", "ready")
+    stop([process], 10, kill=True)
+    assert not process.alive()
+    assert "asked" not in (tmp_path / "out").read_text()
+    os.killpg(process.pid, signal.SIGKILL)  # the sleep
+
+
+def test_another_process_with_the_same_pid_is_left_alone(tmp_path: Path) -> None:
+    process = spawn(SLEEP, tmp_path / "out")
+    stranger = replace(process, started=process.started - 1)
+    assert not stranger.alive()
+    assert stop([stranger], 10)
+    assert process.alive()
+    stop([process], 10)
+
+
+def test_one_that_has_ended_already(tmp_path: Path) -> None:
+    process = spawn(["/bin/true"], tmp_path / "out")
+    deadline = time.monotonic() + 10
+    while process.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert stop([process], 10)
+    assert not Process(process.pid, process.started).alive()
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        spawn([str(tmp_path / "nothing")], tmp_path / "out")
