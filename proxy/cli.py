@@ -14,6 +14,7 @@ import typer
 
 from proxy import __version__
 from proxy.errors import BrokersideError
+from spark_jobs.errors import JobError
 
 app = typer.Typer(
     name="brokerside",
@@ -50,7 +51,7 @@ def main() -> None:
     """Entry point of the command."""
     try:
         app()
-    except BrokersideError as error:
+    except (BrokersideError, JobError) as error:
         print(f"brokerside: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -141,9 +142,8 @@ def jobs_run(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
 ) -> None:
     """Run a job: continuously, or over what there is."""
-    from spark_jobs.run import run as run_job
-
     from proxy.local.jars import resolve
+    from spark_jobs.run import run as run_job
 
     summary = run_job(
         job,

@@ -39,8 +39,7 @@ async def _run(config: Config) -> int:
     dispatcher = _observers(config, boot_id)
     sidecar = Sidecar(config, dispatcher.record if dispatcher else None, dispatcher.flush if dispatcher else _nothing)
     metrics = Metrics(sidecar, dispatcher)
-    upstreams = {listener.name: listener.upstream for listener in config.listeners}
-    admin = Admin(config.admin.bind, upstreams, metrics.render, lambda: sidecar.draining)
+    admin = Admin(config, metrics.render, lambda: sidecar.draining)
     stop = asyncio.Event()
     now = asyncio.Event()
 

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.local.jars import resolve
 from rich.console import Console
 from rich.table import Table
 
 from proxy.errors import LocalError
 from proxy.local import cluster, sidecars, workload
+from proxy.local.jars import resolve
 from proxy.local.workload import Ledger
 
 PARTITIONS = 4
@@ -139,17 +139,23 @@ def _checks(root: Path, state: cluster.ClusterState, ledgers: list[Ledger]) -> I
     for ledger in ledgers:
         row = by_client.get((ledger.client_id, ledger.api, ledger.topic), {})
         for column, count in ledger.counts.items():
-            found = int(row.get(names.get(column, column), 0))
+            found = _number(row, names.get(column, column))
             yield Check(ledger.client_id, f"{ledger.api} {ledger.topic}: {column}", ledger.library, count, found)
     on_wire = {row["client_id"]: row for row in _query(root, TRAFFIC_BY_CLIENT)}
     for ledger in ledgers:
         for column, count in ledger.wire.items():
-            found = int(on_wire.get(ledger.client_id, {}).get(column, 0))
+            found = _number(on_wire.get(ledger.client_id, {}), column)
             yield Check(ledger.client_id, f"all apis: {column}", f"{ledger.library} statistics", count, found)
-    stored = {row["topic"]: int(row["bytes"]) for row in _query(root, STORED_BY_TOPIC)}
+    stored = {row["topic"]: _number(row, "bytes") for row in _query(root, STORED_BY_TOPIC)}
     for topic in TOPICS:
         segments = sum(file.stat().st_size for file in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
         yield Check("the broker", f"log segments of {topic}: bytes", "its disk", segments, stored.get(topic, 0))
+
+
+def _number(row: dict[str, str | int | None], column: str) -> int:
+    """The integer of a column, 0 where the table has none; anything else is not equal to any ledger."""
+    value = row.get(column, 0)
+    return value if isinstance(value, int) else -1
 
 
 def _prove(out: Console, checks: list[Check]) -> bool:

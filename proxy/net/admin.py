@@ -1,6 +1,7 @@
 """The admin endpoint, on loopback unless configured otherwise: /metrics, /livez, /readyz.
 
-``/livez``: the process turns. ``/readyz``: it accepts connections and every upstream accepts one from here.
+``/livez``: the process turns. ``/readyz``: it accepts connections, every upstream accepts one from here, and the broker
+there is the one it was configured for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from proxy.config import Endpoint
+from proxy.config import Config, Listener
 from proxy.errors import LocalError
+from proxy.net import identity
 
 PROBE_TIMEOUT = 1.0
 """Seconds an upstream has to accept the probe of ``/readyz``."""
@@ -22,13 +24,13 @@ class Admin:
 
     def __init__(
         self,
-        bind: Endpoint,
-        upstreams: dict[str, Endpoint],
+        config: Config,
         metrics: Callable[[], tuple[bytes, str]],
         draining: Callable[[], bool],
     ) -> None:
-        self._bind = bind
-        self._upstreams = upstreams
+        self._config = config
+        self._bind = config.admin.bind
+        self._identified: set[str] = set()  # listeners whose broker is known to be the right one
         self._metrics = metrics
         self._draining = draining
         self._runner: web.AppRunner | None = None
@@ -62,16 +64,21 @@ class Admin:
     async def _get_readyz(self, _: web.Request) -> web.Response:
         if self._draining():
             return web.Response(status=503, text="draining\n")
-        problems = await asyncio.gather(*(_probe(name, upstream) for name, upstream in self._upstreams.items()))
+        problems = await asyncio.gather(*(self._probe(listener) for listener in self._config.listeners))
         failed = [problem for problem in problems if problem]
         return web.Response(status=503 if failed else 200, text="\n".join(failed or ["ok"]) + "\n")
 
-
-async def _probe(listener: str, upstream: Endpoint) -> str | None:
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT):
-            _, writer = await asyncio.open_connection(upstream.host, upstream.port)
-    except (OSError, TimeoutError) as error:
-        return f"listener {listener}: upstream {upstream} does not accept: {error or 'timeout'}"
-    writer.close()
-    return None
+    async def _probe(self, listener: Listener) -> str | None:
+        """What keeps this listener from being ready; the broker's identity is asked for until it is right."""
+        try:
+            if listener.name not in self._identified and listener.security_protocol == "PLAINTEXT":
+                problem = await identity.problem(listener, self._config.broker_id)
+                if problem is None:
+                    self._identified.add(listener.name)
+                return problem
+            async with asyncio.timeout(PROBE_TIMEOUT):
+                _, writer = await asyncio.open_connection(listener.upstream.host, listener.upstream.port)
+            writer.close()
+        except (OSError, TimeoutError) as error:
+            return f"listener {listener.name}: upstream {listener.upstream}: {error or 'no answer'}"
+        return None

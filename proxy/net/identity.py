@@ -1,0 +1,77 @@
+"""Is the broker behind a listener the one this sidecar was configured for, and does it send its clients here?
+
+The answer is in one Metadata response of the upstream itself: the broker must advertise the listener's address under
+``broker.id``. A broker that advertises another address lets its clients pass the sidecar by, which nobody would see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from proxy import __version__
+from proxy.config import Endpoint, Listener
+
+TIMEOUT = 5.0
+"""Seconds the broker has to answer."""
+
+MAX_ANSWER = 16 * 1024 * 1024
+"""Bytes; brokers alone are some 50 bytes each, topics are not asked for."""
+
+METADATA, VERSION = 3, 1
+"""Metadata v1: the first that can ask for no topics; every broker from 0.10 to 4.x answers it."""
+
+
+async def problem(listener: Listener, broker_id: int) -> str | None:
+    """Return what is wrong, in one sentence; None if nothing is. Raises OSError where the broker does not answer."""
+    async with asyncio.timeout(TIMEOUT):
+        brokers = await _advertised(listener.upstream)
+    here = listener.advertised
+    found = brokers.get(broker_id)
+    if found == here:
+        return None
+    for other, address in brokers.items():
+        if address == here:
+            return (
+                f"listener {listener.name}: {here} is what broker {other} advertises, but broker.id is {broker_id}; "
+                "one of the two is wrong"
+            )
+    if found is None:
+        ids = ", ".join(str(other) for other in sorted(brokers))
+        return f"listener {listener.name}: the cluster behind {listener.upstream} has no broker {broker_id}, only {ids}"
+    return (
+        f"listener {listener.name}: broker {broker_id} tells its clients to dial {found}, not {here}, so they pass "
+        "this sidecar by; set the broker's advertised.listeners, or this listener's advertised"
+    )
+
+
+async def _advertised(upstream: Endpoint) -> dict[int, Endpoint]:
+    """What each broker of the cluster advertises on this listener, by id."""
+    client_id = f"brokerside-{__version__}".encode()
+    body = struct.pack(">hhih", METADATA, VERSION, 1, len(client_id)) + client_id + struct.pack(">i", 0)
+    reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
+    try:
+        writer.write(struct.pack(">i", len(body)) + body)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        if not 8 <= size <= MAX_ANSWER:
+            raise OSError(f"{upstream} does not speak Kafka's protocol")
+        return _brokers(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, struct.error, UnicodeDecodeError):
+        raise OSError(f"{upstream} does not answer as a Kafka broker does") from None
+    finally:
+        writer.close()
+
+
+def _brokers(answer: bytes) -> dict[int, Endpoint]:
+    """The brokers of a Metadata v1 response. Source: MetadataResponse.json."""
+    brokers = {}
+    _, count = struct.unpack_from(">ii", answer)
+    pos = 8
+    for _ in range(count):
+        node_id, length = struct.unpack_from(">ih", answer, pos)
+        host = answer[pos + 6 : pos + 6 + length].decode()
+        pos += 6 + length
+        port, rack = struct.unpack_from(">ih", answer, pos)
+        pos += 6 + max(rack, 0)
+        brokers[node_id] = Endpoint(host, port)
+    return brokers

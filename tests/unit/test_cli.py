@@ -1,0 +1,90 @@
+"""The command's contract with scripts: exit codes, and errors that say what and where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FIVE_MISTAKES = """
+broker.id: -1
+internal.bootstrap.servers: 127.0.0.1:19094
+listeners:
+  - name: CLIENT
+    bind: nowhere
+    upstream: 127.0.0.1:99999
+    security.protocol: TLS
+observer.class.names: [observers.audit:AuditObserver]
+quota: {}
+"""
+
+
+def brokerside(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_five_mistakes_give_five_located_errors_and_exit_1(tmp_path: Path) -> None:
+    path = tmp_path / "brokerside.yaml"
+    path.write_text(FIVE_MISTAKES)
+    for command in (["check-config", str(path)], ["run", "-c", str(path)]):
+        done = brokerside(*command)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert str(path) in done.stderr
+        lines = done.stderr.strip().splitlines()
+        for key in (
+            "broker.id",
+            "listeners[0].bind",
+            "listeners[0].upstream",
+            "listeners[0].security.protocol",
+            "quota",
+        ):
+            assert sum(line.strip().startswith(f"{key}:") for line in lines) == 1, done.stderr
+        assert "5 problem" in done.stderr
+
+
+def test_a_good_configuration_is_said_to_be_good(tmp_path: Path) -> None:
+    path = tmp_path / "brokerside.yaml"
+    path.write_text("broker.id: 1\nlisteners: [{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:19092'}]\n")
+    done = brokerside("check-config", str(path))
+    assert done.returncode == 0
+    assert "ok" in done.stdout
+
+
+def test_a_taken_port_is_named_and_nothing_else_is_started(tmp_path: Path) -> None:
+    import socket
+
+    path = tmp_path / "brokerside.yaml"
+    with socket.socket() as taken, socket.socket() as admin:
+        for sock in (taken, admin):
+            sock.bind(("127.0.0.1", 0))
+        taken.listen()
+        bind, free = taken.getsockname()[1], admin.getsockname()[1]
+        admin.close()
+        path.write_text(
+            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free}'}}\n"
+            f"listeners: [{{name: C, bind: '127.0.0.1:{bind}', upstream: '127.0.0.1:1'}}]\n"
+        )
+        done = brokerside("run", "-c", str(path))
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{bind}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_observer_refuses_the_start_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "brokerside.yaml"
+    path.write_text(
+        "broker.id: 1\ninternal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: [nowhere.to:BeFound]\n"
+        "listeners: [{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:19092'}]\n"
+    )
+    done = brokerside("run", "-c", str(path))
+    assert done.returncode == 1
+    assert "nowhere.to:BeFound" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_usage_exits_2() -> None:
+    assert brokerside("run").returncode == 2
+    assert brokerside("no-such-command").returncode == 2
