@@ -9,6 +9,7 @@ class Tally:
     """All counts since the start; names are those of the metrics in docs/metrics.md."""
 
     __slots__ = (
+        "abandoned",
         "accept_errors",
         "accepted",
         "active",
@@ -29,6 +30,7 @@ class Tally:
         self.closed: defaultdict[str, int] = defaultdict(int)  # by cause
         self.accept_errors: defaultdict[str, int] = defaultdict(int)  # by errno name
         self.upstream_failures = 0
+        self.abandoned = 0  # connections that go on as bytes because their session failed
         self.bytes_from_client = 0
         self.bytes_from_broker = 0
         self.pauses: dict[str, int] = {"client": 0, "broker": 0}  # times reading of a side was paused

@@ -10,13 +10,18 @@ Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the readi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from time import monotonic
 from typing import Literal, cast
 
+import structlog
+
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError, Side
+
+log = structlog.get_logger(__name__)
 
 HIGH_WATER = 65_536
 """Bytes waiting to be written to one side from which the other side is not read any more (uvicorn: the same)."""
@@ -99,6 +104,17 @@ class Relay:
         if self.session is not None:
             self.session.lost()
         self._on_closed(self, cause, detail)
+
+    def abandon_session(self, error: Exception) -> None:
+        """Carry this connection on as bytes: an error of ours is no reason to end it."""
+        session, self.session = self.session, None
+        self.tally.abandoned += 1
+        log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
+        if session is not None:
+            with contextlib.suppress(Exception):  # it has failed once already
+                session.lost()
+        if "in_flight" in self.client.paused_for:
+            self.client.resume("in_flight")
 
     def refuse(self, end: End, error: PeerError, data: bytes) -> None:
         """Close because of what ``end`` sent; frames before the bad one still go on."""
@@ -197,6 +213,10 @@ class ClientEnd(End):
         except PeerError as error:
             relay.refuse(self, error, data)
             return
+        except Exception as error:
+            relay.abandon_session(error)
+            self.other.write(data)
+            return
         self.other.write(data)
         if bodies:
             session.walk()
@@ -231,6 +251,10 @@ class BrokerEnd(End):
             bodies = session.broker_data(data, now)
         except PeerError as error:
             relay.refuse(self, error, data)
+            return
+        except Exception as error:
+            relay.abandon_session(error)
+            self.other.write(data)
             return
         self.other.write(data)
         if bodies:

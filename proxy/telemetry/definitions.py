@@ -230,6 +230,14 @@ METRICS: tuple[Definition, ...] = (
         _invalid_frames,
     ),
     Definition(
+        "sessions_abandoned_total",
+        "counter",
+        ("listener",),
+        "connections",
+        "Connections that go on unread, as bytes, because an error in this process ended their session. Always a bug.",
+        _plain(lambda t: t.abandoned),
+    ),
+    Definition(
         "observer_delivered_total",
         "counter",
         ("observer",),

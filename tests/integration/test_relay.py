@@ -295,3 +295,17 @@ async def test_out_of_descriptors_no_connection_is_lost(tmp_path: Path) -> None:
             client.close()
         assert answered == len(clients)
         assert running.tally.accepted == len(clients)
+
+
+async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_connection(tmp_path: Path) -> None:
+    async with bench(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1))
+        assert await read_frame(reader) == response(1)
+        (relay,) = running.sidecar.relays
+        assert relay.session is not None
+        relay.session._tally = None  # type: ignore[assignment]  # whatever the session does next fails
+        writer.write(request(METADATA, 1, 2) + request(METADATA, 1, 3))
+        assert [await read_frame(reader) for _ in range(2)] == [response(2), response(3)]
+        assert running.tally.abandoned == 1
+        writer.close()
