@@ -27,9 +27,9 @@ from tests.bench.audit_encodings import ENCODINGS, Encoding
 from tests.bench.audit_workload import events
 
 EVENTS = 50_000
-COPIES = 6
+COPIES = 4
 """Times the encoded events are produced, so that Spark has enough to read."""
-ROUNDS = 3
+ROUNDS = 2
 """Each time given is the best of so many."""
 PARTITIONS = 4
 HEAD = (
