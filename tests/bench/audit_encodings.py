@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 import fastavro
 import msgspec
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import functions as F
 
 from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, TopicPartition
 
