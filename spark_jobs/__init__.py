@@ -1,10 +1,12 @@
 """The jobs that turn the audit topic into tables. They share nothing with the proxy but the audit event's schema.
 
-schemas.py    the audit envelope and every table, column by column.
-io.py         the only reads and writes: Kafka source, exactly-once Delta writer.
-parse.py      Kafka records in, good events and dead letters out (pure).
-tables/       one pure module per table: ``DataFrame -> DataFrame``, the same for stream and backfill.
-session.py    the Spark session, tuned for small batches on few cores.
-run.py        wires a job: source, parse, tables, sink, progress.
-query.py      the tables without a JVM: DuckDB over Delta.
+schemas.py     the audit envelope and every table, column by column; structs.py: the same as Spark's types.
+parse.py       Kafka records in, good envelopes and dead letters out (pure).
+tables/        one pure module per table: ``DataFrame -> DataFrame``, the same for stream and backfill.
+io.py          the only reads and writes: Kafka source, exactly-once Delta writer.
+checkpoint.py  what a checkpoint belongs to, and when going on from it would be wrong.
+session.py     the Spark session, tuned for small batches on few cores.
+run.py         the entrance to the jobs; stream.py: one job at work, from source to sink.
+failures.py    what Spark says when a query fails, in one sentence.
+query.py       the tables without a JVM: DuckDB over Delta; render.py: rows as text.
 """

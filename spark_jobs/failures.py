@@ -1,0 +1,28 @@
+"""What Spark says when a query fails, in one sentence for a person."""
+
+from __future__ import annotations
+
+import re
+
+from spark_jobs.errors import JobError
+
+_LOST = re.compile(r"^Reason: (?P<reason>.+?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
+_LOST_MARK = "Some data may have been lost"
+
+_CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "ConcurrentTransactionException", "CONCURRENT_QUERY")
+
+
+def known(text: str, topic: str, checkpoint: str) -> JobError | None:
+    """Return what failed by the ``text`` of Spark's error, None if there are no better words for it."""
+    if _LOST_MARK in text:
+        found = _LOST.search(text)
+        reason = found["reason"] if found else "Kafka no longer has them"
+        return JobError(
+            f"records of {topic} were deleted before this job read them: {reason}; to go on without them, begin"
+            f" anew with another folder for the tables and for the checkpoint {checkpoint}"
+        )
+    if "UnknownTopicOrPartitionException" in text:
+        return JobError(f"the topic {topic} is gone; sidecars create it again, but what it held is lost")
+    if any(mark in text for mark in _CONCURRENT):
+        return JobError(f"another run of this job uses the checkpoint {checkpoint}; end one of them")
+    return None

@@ -1,0 +1,175 @@
+"""Kafka records in, audit envelopes and dead letters out. Pure: the same for a stream and for a backfill.
+
+An envelope is taken whole or not at all: one bad event makes all of it a dead letter, so that nothing is half counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_jobs import structs
+from spark_jobs.schemas import DEAD_LETTERS, ENVELOPE, REQUEST_EVENT, SCHEMA_LEVEL, Field
+
+SAMPLE_BYTES = 1024
+"""Bytes of a dead letter's value that are kept."""
+
+RECORD_ID = ("cluster_id", "broker_id", "boot_id", "first_seq")
+"""What identifies an envelope: the same twice is one that was sent twice."""
+
+POSITION = ("topic", "partition", "offset", "timestamp")
+"""What Kafka says of a record."""
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """Return one row for each Kafka record: its position, and the envelope's fields or the reason why there are none.
+
+    ``records``: value (binary), topic, partition, offset, timestamp, as Kafka's source gives them. Result: the
+    position; ``reason``, ``detail``, ``value_bytes`` and ``value_sample`` (NULL but for dead letters); the fields of
+    the envelope (NULL for dead letters).
+    """
+    value = F.col("value")
+    text = value.cast("string")
+    # Spark's reader stops after the first JSON value and forgets what follows it, and it reads an array of envelopes
+    # as its first one. Wrapped like this, a record that is not exactly one value loses `whole`.
+    wrapped = F.concat(F.lit('{"envelope":'), text, F.lit(',"whole":true}'))
+    read = F.from_json(wrapped, _wrapper(), {"columnNameOfCorruptRecord": "wrong_type", "allowSingleQuotes": "false"})
+    checked = records.select(*POSITION, "value", read.alias("read")).select(
+        *POSITION, "value", _fault(value, text).alias("fault"), F.col("read.envelope").alias("envelope")
+    )
+    dead = F.col("fault").isNotNull()
+    sample = F.translate(F.base64(F.substring(value, 1, SAMPLE_BYTES)), "\r\n", "")
+    return checked.select(
+        *POSITION,
+        F.col("fault.reason").alias("reason"),
+        F.col("fault.detail").alias("detail"),
+        F.when(dead, F.coalesce(F.octet_length(value), F.lit(0))).cast("bigint").alias("value_bytes"),
+        F.when(dead, sample).alias("value_sample"),
+        *[F.when(~dead, F.col("envelope")[field.name]).alias(field.name) for field in ENVELOPE],
+    )
+
+
+def deduplicate(parsed: DataFrame, window: str) -> DataFrame:
+    """Return ``parsed`` with one row for each envelope; dead letters stay as many as they are.
+
+    In a stream an envelope is known for ``window`` (as "2 hours") after it was first read. The watermark goes by the
+    time of reading, which a replayed batch repeats exactly: an envelope that was sent late is never cut away.
+    """
+    dead_at = F.when(F.col("reason").isNotNull(), F.concat_ws("/", "topic", "partition", "offset"))
+    keyed = parsed.withColumn("dead_at", dead_at)
+    by = [*RECORD_ID, "dead_at"]
+    if not keyed.isStreaming:
+        return keyed.dropDuplicates(by).drop("dead_at")
+    known = keyed.withColumn("read_at", F.current_timestamp()).withWatermark("read_at", window)
+    return known.dropDuplicatesWithinWatermark(by).drop("dead_at", "read_at")
+
+
+def dead_letters(parsed: DataFrame) -> DataFrame:
+    """Return the rows of the table ``dead_letters``."""
+    return parsed.where(F.col("reason").isNotNull()).select(*[column.name for column in DEAD_LETTERS.columns])
+
+
+def events(parsed: DataFrame) -> DataFrame:
+    """Return one row for each event of the good envelopes: RECORD_ID's first three, and the event's fields.
+
+    Fields that were left out have their defaults; inside ``topics`` they are still NULL (see ``with_defaults``).
+    """
+    origin = RECORD_ID[:3]
+    single = parsed.where(F.col("reason").isNull()).select(*origin, F.explode("events").alias("event"))
+    return single.select(*origin, *with_defaults(F.col("event"), REQUEST_EVENT))
+
+
+def with_defaults(struct: Column, fields: Sequence[Field]) -> list[Column]:
+    """Return the fields of ``struct`` as columns, defaults in place of what was left out."""
+    return [_defaulted(struct[field.name], field).alias(field.name) for field in fields]
+
+
+def _defaulted(value: Column, field: Field) -> Column:
+    if field.type == "array":
+        return F.coalesce(value, F.array().cast(structs.array_of(field.fields)))
+    return value if field.required or field.default is None else F.coalesce(value, F.lit(field.default))
+
+
+def _wrapper() -> StructType:
+    return StructType(
+        [
+            StructField("envelope", structs.envelope()),
+            StructField("whole", structs.ATOMIC["boolean"]()),
+            StructField("wrong_type", StringType()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One thing that can be wrong in an object: ``fails`` takes the object's column.
+
+    It may give NULL, which is not a failure: what was left out has a default.
+    """
+
+    reason: str
+    path: str
+    fails: Callable[[Column], Column]
+
+
+def _fault(value: Column, text: Column) -> Column:
+    """Return struct<reason, detail> of what is wrong with a record, NULL if nothing is."""
+    envelope = F.col("read.envelope")
+    level, first, last = envelope["schema_level"], envelope["first_seq"], envelope["last_seq"]
+    size = F.size(envelope["events"])
+    checks = sorted(_checks(ENVELOPE), key=lambda check: check.reason != "missing_field")
+    named = F.coalesce(*[F.when(check.fails(envelope), _say(check.reason, F.lit(check.path))) for check in checks])
+    numbered = (last - first + 1 == size) & (F.get(envelope["events"], F.lit(0))["seq"] == first)
+    return (
+        F.when(value.isNull(), _say("empty"))
+        .when(~F.is_valid_utf8(text), _say("not_utf8"))
+        .when(F.col("read.whole").isNull(), _say("not_json"))
+        .when(level > SCHEMA_LEVEL, _say("schema_level_too_high", level.cast("string")))
+        .when(envelope.isNull(), _say("bad_value", F.lit("the record is not a JSON object")))
+        .when(F.col("read.wrong_type").isNotNull(), _say("bad_value", F.lit("a value has the wrong type")))
+        # One pass over the events finds that something is wrong; only then each check is made again to say what.
+        .when(F.coalesce(_any_fails(ENVELOPE)(envelope), F.lit(False)), named)
+        .when(size == 0, _say("bad_value", F.lit("events")))
+        .when(~numbered, _say("sequence_mismatch", F.format_string("%d to %d, %d events", first, last, size)))
+    )
+
+
+def _say(reason: str, detail: Column | None = None) -> Column:
+    said = F.lit(None).cast("string") if detail is None else detail
+    return F.struct(F.lit(reason).alias("reason"), said.alias("detail"))
+
+
+def _own_checks(field: Field) -> Iterator[_Check]:
+    """What can be wrong with one field, but for what is inside of an array."""
+    if field.required:
+        yield _Check("missing_field", field.name, lambda of: of[field.name].isNull())
+    if (least := field.least) is not None:
+        yield _Check("bad_value", field.name, lambda of: of[field.name] < least)
+    if (most := field.most) is not None:
+        yield _Check("bad_value", field.name, lambda of: of[field.name] > most)
+    if field.allowed:
+        yield _Check("bad_value", field.name, lambda of: ~of[field.name].isin(*field.allowed))
+
+
+def _checks(fields: Sequence[Field]) -> Iterator[_Check]:
+    """Every check of an object, also of what is inside of its arrays, each with its path."""
+    for field in fields:
+        yield from _own_checks(field)
+        for inner in _checks(field.fields):
+            yield _Check(inner.reason, f"{field.name}[].{inner.path}", _inside(field.name, inner.fails))
+
+
+def _any_fails(fields: Sequence[Field]) -> Callable[[Column], Column]:
+    """Return all checks of an object in one, each array passed once."""
+    fails = [check.fails for field in fields for check in _own_checks(field)]
+    fails += [_inside(field.name, _any_fails(field.fields)) for field in fields if field.fields]
+    return lambda of: reduce(Column.__or__, [fail(of) for fail in fails])
+
+
+def _inside(array: str, fails: Callable[[Column], Column]) -> Callable[[Column], Column]:
+    return lambda of: F.exists(of[array], fails)
