@@ -117,6 +117,7 @@ def down(folder: Folder = DEFAULT_CLUSTER) -> None:
 
     sidecars.stop_all(folder)
     cluster.down(folder)
+    print(f"nothing runs in {folder} any more; its data is still there")
 
 
 @cluster_app.command()
@@ -154,6 +155,7 @@ def jobs_run(
         jars=resolve("spark-4.2.0"),
         available_now=available_now,
         master=master,
+        progress=lambda done: print(done, file=sys.stderr),
     )
     print(summary, file=sys.stderr)
 
@@ -161,9 +163,9 @@ def jobs_run(
 @app.command("tables")
 def list_tables(tables: Tables = DEFAULT_TABLES, output: OutputOption = Output.table) -> None:
     """List the tables and their columns."""
-    from spark_jobs import query as reader
+    from spark_jobs import query
 
-    print(reader.render_tables(reader.tables(tables), output.value))
+    print(query.render_tables(query.tables(tables), output.value))
 
 
 @app.command("query")
@@ -173,10 +175,10 @@ def run_query(
     output: OutputOption = Output.table,
 ) -> None:
     """Answer a SQL query over the tables, without Spark."""
-    from spark_jobs import query as reader
+    from spark_jobs import query
 
-    columns, rows = reader.query(tables, sql)
-    print(reader.render(columns, rows, output.value))
+    columns, rows = query.query(tables, sql)
+    print(query.render(columns, rows, output.value))
 
 
 @app.command()
