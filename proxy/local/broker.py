@@ -156,8 +156,10 @@ def command(node: Node, kafka_version: str, jars: Sequence[Path]) -> list[str]:
 
 
 def last_words(output: str) -> str:
-    """Return the last lines of what a JVM said that tell of errors, or, where none does, its last lines."""
-    lines = [line[:LINE] for line in output.splitlines() if line.strip() and not line.startswith("\tat ")]
+    """Return the last lines of what a JVM said that tell of errors, else its last lines."""
+    # "Picked up JAVA_TOOL_OPTIONS: …" may hold a password.
+    dull = ("\tat ", "Picked up ")
+    lines = [line[:LINE] for line in output.splitlines() if line.strip() and not line.startswith(dull)]
     errors = [line for line in lines if re.search("ERROR|FATAL|Exception|Error:", line)]
     return "\n".join((errors or lines)[-TAIL:])
 

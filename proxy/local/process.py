@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -19,9 +20,17 @@ class Process:
     started: int
 
     def alive(self) -> bool:
-        """Whether it still runs: a process of that pid and start time that is not a zombie."""
-        _reap(self.pid)
-        return _start_time(self.pid) == self.started
+        """Whether it still runs; once it does not, its ports and files are free."""
+        handle = _open(self)
+        if handle is None:
+            return False
+        try:
+            ended = _ended(handle, 0)
+        finally:
+            os.close(handle)
+        if ended:
+            _reap(self.pid)
+        return not ended
 
 
 def spawn(command: list[str], output: Path) -> Process:
@@ -51,31 +60,34 @@ def stop(processes: Sequence[Process], timeout: float, *, kill: bool = False) ->
     Those that do not run any more are left alone, whatever has their pid now. Returns whether none had to be killed.
     """
     gently = not kill
-    handles = [handle for process in processes if (handle := _open(process)) is not None]
+    handles = {process: handle for process in processes if (handle := _open(process)) is not None}
     try:
-        for handle in handles:
+        for handle in handles.values():
             _signal(handle, signal.SIGKILL if kill else signal.SIGTERM)
         deadline = time.monotonic() + timeout
-        for handle in handles:
+        for handle in handles.values():
             if not _ended(handle, deadline - time.monotonic()):
                 gently = False
                 _signal(handle, signal.SIGKILL)
                 _ended(handle, timeout)
     finally:
-        for handle in handles:
+        for handle in handles.values():
             os.close(handle)
-    for process in processes:
+    for process in handles:
         _reap(process.pid)
     return gently
 
 
 def _open(process: Process) -> int | None:
-    """Return a descriptor that means this very process for as long as it is open; None if it does not run."""
+    """Return a descriptor that means this very process for as long as it is open; None if it is gone."""
     try:
         handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return None
-    if process.alive():
+    except OSError as error:
+        # EINVAL: the number is a thread's now.
+        if error.errno in (errno.ESRCH, errno.EINVAL):
+            return None
+        raise
+    if _start_time(process.pid) == process.started:
         return handle
     os.close(handle)
     return None
@@ -89,6 +101,7 @@ def _signal(handle: int, number: signal.Signals) -> None:
 
 
 def _ended(handle: int, timeout: float) -> bool:
+    """Whether all of its threads end within ``timeout`` seconds; its state in ``/proc`` tells of the first one only."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(max(0.0, timeout) * 1000))
@@ -108,5 +121,4 @@ def _start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field is the command in parentheses, and may hold anything.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    return int(stat.rpartition(")")[2].split()[19])
