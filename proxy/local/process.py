@@ -83,8 +83,8 @@ def _open(process: Process) -> int | None:
     try:
         handle = os.pidfd_open(process.pid)
     except OSError as error:
-        # EINVAL: the number is a thread's now.
-        if error.errno in (errno.ESRCH, errno.EINVAL):
+        # The last two: the number is a thread's now, to older and newer kernels.
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
             return None
         raise
     if _start_time(process.pid) == process.started:

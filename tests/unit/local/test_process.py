@@ -63,12 +63,11 @@ def test_another_process_with_the_same_pid_is_left_alone(tmp_path: Path) -> None
 
 def test_a_pid_that_is_a_thread_now() -> None:
     done = threading.Event()
-    thread = threading.Thread(target=done.wait)
+    thread = threading.Thread(target=done.wait, daemon=True)
     thread.start()
     assert thread.native_id is not None
     assert not Process(thread.native_id, 0).alive()
     done.set()
-    thread.join()
 
 
 def test_one_that_has_ended_already(tmp_path: Path) -> None:
