@@ -6,6 +6,7 @@ import asyncio
 import resource
 import signal
 import uuid
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -30,6 +31,7 @@ DESCRIPTORS_PER_CONNECTION = 2
 def run(config: Config) -> int:
     """Run until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit code."""
     _raise_descriptor_limit()
+    _check_backlog(config.socket_listen_backlog_size)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(config))
 
@@ -108,6 +110,16 @@ def _raise_descriptor_limit() -> None:
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     log.info("descriptors", limit=hard, connections=hard // DESCRIPTORS_PER_CONNECTION)
+
+
+def _check_backlog(wanted: int) -> None:
+    """Linux cuts a longer backlog without a word, and a storm of connections then waits for retransmissions."""
+    try:
+        allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    except (OSError, ValueError):
+        return
+    if allowed < wanted:
+        log.warning("backlog_cut", wanted=wanted, allowed=allowed, setting="net.core.somaxconn")
 
 
 def _nothing() -> None:

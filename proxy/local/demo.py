@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -66,6 +67,9 @@ class Check:
 def demo(folder: Path | None, *, keep: bool) -> int:
     """Run the demo below ``folder`` (default: a temporary one, removed at the end); 0 if all is equal."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for module in ("aiokafka", "pyspark", "delta", "deltalake", "duckdb"):
+        if find_spec(module) is None:
+            raise LocalError(f"the demo needs {module}, which is not installed: pip install 'brokerside[demo]'")
     root = folder or Path(tempfile.mkdtemp(prefix="brokerside-demo-"))
     root.mkdir(parents=True, exist_ok=True)
     if (root / "tables").exists():

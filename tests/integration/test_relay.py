@@ -16,8 +16,8 @@ from proxy.core.exchange import Exchange
 from proxy.net.relay import HIGH_WATER
 from proxy.net.sidecar import Sidecar
 from tests.frames import METADATA, request, response
+from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
-from tests.ports import free_port
 
 
 class Bench:
