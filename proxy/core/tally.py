@@ -13,12 +13,11 @@ class Tally:
         "accept_errors",
         "accepted",
         "active",
-        "bytes_from_broker",
-        "bytes_from_client",
         "closed",
         "decoded",
         "invalid_frames",
         "pauses",
+        "received",
         "requests",
         "responses",
         "upstream_failures",
@@ -31,8 +30,7 @@ class Tally:
         self.accept_errors: defaultdict[str, int] = defaultdict(int)  # by errno name
         self.upstream_failures = 0
         self.abandoned = 0  # connections that go on as bytes because their session failed
-        self.bytes_from_client = 0
-        self.bytes_from_broker = 0
+        self.received: dict[str, int] = {"client": 0, "broker": 0}  # bytes, by the side they came from
         self.pauses: dict[str, int] = {"client": 0, "broker": 0}  # times reading of a side was paused
         self.requests: defaultdict[int, int] = defaultdict(int)  # by api key
         self.responses: defaultdict[int, int] = defaultdict(int)  # by api key

@@ -134,6 +134,7 @@ class End(asyncio.Protocol):
     side: Side
     closed_by: Cause
     reset_by: Cause
+    scan: Callable[[Session, bytes, float], bool]
     other: End
     write: Callable[[bytes], None]
 
@@ -148,6 +149,31 @@ class End(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        relay = self.relay
+        relay.tally.received[self.side] += len(data)
+        relay.last_byte_at = now = monotonic()
+        session = relay.session
+        if session is None:
+            self.other.write(data)
+            return
+        try:
+            bodies = self.scan(session, data, now)
+        except PeerError as error:
+            relay.refuse(self, error, data)
+            return
+        except Exception as error:
+            relay.abandon_session(error)
+            self.other.write(data)
+            return
+        self.other.write(data)
+        if bodies:
+            session.walk()
+        self.forwarded(session)
+
+    def forwarded(self, session: Session) -> None:
+        """A chunk of this side has gone on: pause or resume what depends on it."""
 
     def pause(self, reason: str) -> None:
         """Read no more from this side, for ``reason``, until every reason is gone."""
@@ -195,31 +221,13 @@ class ClientEnd(End):
     side = "client"
     closed_by = "client_closed"
     reset_by = "client_reset"
+    scan = staticmethod(Session.client_data)
 
     def __init__(self, relay: Relay) -> None:
         super().__init__(relay)
         self.draining = False
 
-    def data_received(self, data: bytes) -> None:
-        relay = self.relay
-        relay.tally.bytes_from_client += len(data)
-        relay.last_byte_at = now = monotonic()
-        session = relay.session
-        if session is None:
-            self.other.write(data)
-            return
-        try:
-            bodies = session.client_data(data, now)
-        except PeerError as error:
-            relay.refuse(self, error, data)
-            return
-        except Exception as error:
-            relay.abandon_session(error)
-            self.other.write(data)
-            return
-        self.other.write(data)
-        if bodies:
-            session.walk()
+    def forwarded(self, session: Session) -> None:
         if session.saturated:
             self.pause("in_flight")
         if self.draining and session.between_requests:
@@ -234,30 +242,12 @@ class BrokerEnd(End):
     side = "broker"
     closed_by = "broker_closed"
     reset_by = "broker_reset"
+    scan = staticmethod(Session.broker_data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.pause("attach")  # until the client's transport exists
 
-    def data_received(self, data: bytes) -> None:
-        relay = self.relay
-        relay.tally.bytes_from_broker += len(data)
-        relay.last_byte_at = now = monotonic()
-        session = relay.session
-        if session is None:
-            self.other.write(data)
-            return
-        try:
-            bodies = session.broker_data(data, now)
-        except PeerError as error:
-            relay.refuse(self, error, data)
-            return
-        except Exception as error:
-            relay.abandon_session(error)
-            self.other.write(data)
-            return
-        self.other.write(data)
-        if bodies:
-            session.walk()
+    def forwarded(self, session: Session) -> None:
         if "in_flight" in self.other.paused_for and not session.saturated:
             self.other.resume("in_flight")

@@ -186,7 +186,7 @@ METRICS: tuple[Definition, ...] = (
         ("listener", "direction"),
         "bytes",
         "Bytes received, `client_to_broker` or `broker_to_client`.",
-        _split(lambda t: {"client_to_broker": t.bytes_from_client, "broker_to_client": t.bytes_from_broker}),
+        _split(lambda t: {"client_to_broker": t.received["client"], "broker_to_client": t.received["broker"]}),
     ),
     Definition(
         "read_pauses_total",

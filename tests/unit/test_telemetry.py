@@ -216,7 +216,7 @@ def test_counts_of_the_data_path():
     path = DataPath("A", "B")
     a, b = path.tallies.values()
     a.accepted, a.active, a.upstream_failures = 9, 4, 1
-    a.bytes_from_client, a.bytes_from_broker = 100, 200
+    a.received["client"], a.received["broker"] = 100, 200
     a.closed["client_closed"] = 5
     a.accept_errors["EMFILE"] = 6
     a.pauses["broker"] = 7
