@@ -79,8 +79,9 @@ def demo(folder: Path | None, *, keep: bool) -> int:
         equal = _demo(root, console)
         done = True
     finally:
-        if keep and done:
-            _explain(root, console)
+        state = cluster.status(root / "cluster")
+        if keep and done and state is not None:
+            _explain(root, state, console)
         else:
             sidecars.stop_all(root / "cluster")
             cluster.down(root / "cluster")
@@ -179,14 +180,19 @@ def _prove(out: Console, checks: list[Check]) -> bool:
     return not wrong
 
 
-def _explain(root: Path, console: Console) -> None:
-    console.print(  # the SQL is shown, not run
+def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
+    command = sys.argv[0]
+    tables = f"--tables {root}/tables"
+    console.print(
         "\nEverything is still running. Try:\n"
-        f"  brokerside query --tables {root}/tables '{FIRST_QUERY}'\n"
-        f"  brokerside tables --tables {root}/tables\n"
-        f"  brokerside cluster status --dir {root}/cluster\n"
-        f"and in the end:\n"
-        f"  brokerside cluster down --dir {root}/cluster && rm -r {root}"
+        f"  {command} query {tables} '{FIRST_QUERY}'\n"
+        f"  {command} tables {tables}\n"
+        f"  {command} cluster status --dir {root}/cluster\n"
+        "your own clients, with bootstrap.servers="
+        f"{state.bootstrap}, and then what they did:\n"
+        f"  {command} jobs run traffic --available-now --bootstrap-servers {state.internal_bootstrap} {tables}\n"
+        "and in the end:\n"
+        f"  {command} cluster down --dir {root}/cluster && rm -r {root}"
     )
 
 
