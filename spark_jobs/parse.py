@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -40,7 +39,7 @@ def parse(records: DataFrame) -> DataFrame:
     wrapped = F.concat(F.lit('{"envelope":'), text, F.lit(',"whole":true}'))
     read = F.from_json(wrapped, _wrapper(), {"columnNameOfCorruptRecord": "wrong_type", "allowSingleQuotes": "false"})
     checked = records.select(*POSITION, "value", read.alias("read")).select(
-        *POSITION, "value", _fault(value, text).alias("fault"), F.col("read.envelope").alias("envelope")
+        *POSITION, "value", _fault().alias("fault"), F.col("read.envelope").alias("envelope")
     )
     dead = F.col("fault").isNotNull()
     sample = F.translate(F.base64(F.substring(value, 1, SAMPLE_BYTES)), "\r\n", "")
@@ -81,18 +80,18 @@ def events(parsed: DataFrame) -> DataFrame:
     """
     origin = RECORD_ID[:3]
     single = parsed.where(F.col("reason").isNull()).select(*origin, F.explode("events").alias("event"))
-    return single.select(*origin, *with_defaults(F.col("event"), REQUEST_EVENT))
+    return single.selectExpr(*origin, *with_defaults("event", REQUEST_EVENT))
 
 
-def with_defaults(struct: Column, fields: Sequence[Field]) -> list[Column]:
-    """Return the fields of ``struct`` as columns, defaults in place of what was left out."""
-    return [_defaulted(struct[field.name], field).alias(field.name) for field in fields]
+def with_defaults(struct: str, fields: Sequence[Field]) -> list[str]:
+    """Return SQL of the fields of the column ``struct``, with defaults in place of what was left out."""
+    return [f"{_or_default(f'{struct}.{field.name}', field)} AS {field.name}" for field in fields]
 
 
-def _defaulted(value: Column, field: Field) -> Column:
+def _or_default(value: str, field: Field) -> str:
     if field.type == "array":
-        return F.coalesce(value, F.array().cast(structs.array_of(field.fields)))
-    return value if field.required or field.default is None else F.coalesce(value, F.lit(field.default))
+        return f"coalesce({value}, array())"
+    return value if field.required or field.default is None else f"coalesce({value}, {field.default!r})"
 
 
 def _wrapper() -> StructType:
@@ -107,53 +106,64 @@ def _wrapper() -> StructType:
 
 @dataclass(frozen=True)
 class _Check:
-    """One thing that can be wrong in an object: ``fails`` takes the object's column.
+    """One thing that can be wrong in an object. ``fails`` takes the SQL of the object and gives the SQL of a condition.
 
-    It may give NULL, which is not a failure: what was left out has a default.
+    NULL is not a failure: what was left out has a default.
     """
 
     reason: str
     path: str
-    fails: Callable[[Column], Column]
+    fails: Callable[[str], str]
 
 
-def _fault(value: Column, text: Column) -> Column:
-    """Return struct<reason, detail> of what is wrong with a record, NULL if nothing is."""
-    envelope = F.col("read.envelope")
-    level, first, last = envelope["schema_level"], envelope["first_seq"], envelope["last_seq"]
-    size = F.size(envelope["events"])
-    checks = sorted(_checks(ENVELOPE), key=lambda check: check.reason != "missing_field")
-    named = F.coalesce(*[F.when(check.fails(envelope), _say(check.reason, F.lit(check.path))) for check in checks])
-    numbered = (last - first + 1 == size) & (F.get(envelope["events"], F.lit(0))["seq"] == first)
-    return (
-        F.when(value.isNull(), _say("empty"))
-        .when(~F.is_valid_utf8(text), _say("not_utf8"))
-        .when(F.col("read.whole").isNull(), _say("not_json"))
-        .when(level > SCHEMA_LEVEL, _say("schema_level_too_high", level.cast("string")))
-        .when(envelope.isNull(), _say("bad_value", F.lit("the record is not a JSON object")))
-        .when(F.col("read.wrong_type").isNotNull(), _say("bad_value", F.lit("a value has the wrong type")))
-        # One pass over the events finds that something is wrong; only then each check is made again to say what.
-        .when(F.coalesce(_any_fails(ENVELOPE)(envelope), F.lit(False)), named)
-        .when(size == 0, _say("bad_value", F.lit("events")))
-        .when(~numbered, _say("sequence_mismatch", F.format_string("%d to %d, %d events", first, last, size)))
+def _fault() -> Column:
+    """Return struct<reason, detail> of what is wrong with the record in ``value`` and ``read``, NULL if nothing is.
+
+    As SQL text: built column by column in Python, so many conditions take seconds for each query.
+    """
+    envelope, events, first, last = (
+        "read.envelope",
+        "read.envelope.events",
+        *(f"read.envelope.{n}_seq" for n in ("first", "last")),
     )
+    size = f"size({events})"
+    checks = sorted(_checks(ENVELOPE), key=lambda check: check.reason != "missing_field")
+    named = " ".join(f"WHEN {check.fails(envelope)} THEN {_say(check.reason, repr(check.path))}" for check in checks)
+    numbered = f"{last} - {first} + 1 = {size} AND get({events}, 0).seq = {first}"
+    cases = {
+        "value IS NULL": _say("empty"),
+        "NOT is_valid_utf8(CAST(value AS STRING))": _say("not_utf8"),
+        "read.whole IS NULL": _say("not_json"),
+        f"{envelope}.schema_level > {SCHEMA_LEVEL}": _say(
+            "schema_level_too_high", f"CAST({envelope}.schema_level AS STRING)"
+        ),
+        f"{envelope} IS NULL": _say("bad_value", "'the record is not a JSON object'"),
+        "read.wrong_type IS NOT NULL": _say("bad_value", "'a value has the wrong type'"),
+        # One pass over the events finds that something is wrong; only then each check is made again to say what.
+        _any_fails(ENVELOPE)(envelope): f"CASE {named} END",
+        f"{size} = 0": _say("bad_value", "'events'"),
+        f"NOT ({numbered})": _say(
+            "sequence_mismatch", f"format_string('%d to %d, %d events', {first}, {last}, {size})"
+        ),
+    }
+    return F.expr("CASE " + " ".join(f"WHEN {case} THEN {said}" for case, said in cases.items()) + " END")
 
 
-def _say(reason: str, detail: Column | None = None) -> Column:
-    said = F.lit(None).cast("string") if detail is None else detail
-    return F.struct(F.lit(reason).alias("reason"), said.alias("detail"))
+def _say(reason: str, detail: str = "CAST(NULL AS STRING)") -> str:
+    return f"struct('{reason}' AS reason, {detail} AS detail)"
 
 
 def _own_checks(field: Field) -> Iterator[_Check]:
     """What can be wrong with one field, but for what is inside of an array."""
     if field.required:
-        yield _Check("missing_field", field.name, lambda of: of[field.name].isNull())
-    if (least := field.least) is not None:
-        yield _Check("bad_value", field.name, lambda of: of[field.name] < least)
-    if (most := field.most) is not None:
-        yield _Check("bad_value", field.name, lambda of: of[field.name] > most)
+        yield _Check("missing_field", field.name, lambda of: f"{of}.{field.name} IS NULL")
+    if field.least is not None:
+        yield _Check("bad_value", field.name, lambda of: f"{of}.{field.name} < {field.least}")
+    if field.most is not None:
+        yield _Check("bad_value", field.name, lambda of: f"{of}.{field.name} > {field.most}")
     if field.allowed:
-        yield _Check("bad_value", field.name, lambda of: ~of[field.name].isin(*field.allowed))
+        allowed = ", ".join(map(repr, field.allowed))
+        yield _Check("bad_value", field.name, lambda of: f"{of}.{field.name} NOT IN ({allowed})")
 
 
 def _checks(fields: Sequence[Field]) -> Iterator[_Check]:
@@ -164,12 +174,13 @@ def _checks(fields: Sequence[Field]) -> Iterator[_Check]:
             yield _Check(inner.reason, f"{field.name}[].{inner.path}", _inside(field.name, inner.fails))
 
 
-def _any_fails(fields: Sequence[Field]) -> Callable[[Column], Column]:
+def _any_fails(fields: Sequence[Field]) -> Callable[[str], str]:
     """Return all checks of an object in one, each array passed once."""
     fails = [check.fails for field in fields for check in _own_checks(field)]
     fails += [_inside(field.name, _any_fails(field.fields)) for field in fields if field.fields]
-    return lambda of: reduce(Column.__or__, [fail(of) for fail in fails])
+    return lambda of: " OR ".join(fail(of) for fail in fails)
 
 
-def _inside(array: str, fails: Callable[[Column], Column]) -> Callable[[Column], Column]:
-    return lambda of: F.exists(of[array], fails)
+def _inside(array: str, fails: Callable[[str], str]) -> Callable[[str], str]:
+    item = f"one_of_{array}"
+    return lambda of: f"exists({of}.{array}, {item} -> {fails(item)})"

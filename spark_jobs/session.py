@@ -30,6 +30,8 @@ ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # PySpark looks for the line of code behind each column it makes: half of the time of making a query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # An empty batch after each batch with data, to throw away old state at once, would double the work.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }

@@ -1,0 +1,90 @@
+"""One Spark session and one broker for all tests of the jobs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from proxy.local import cluster as local_cluster
+from proxy.local.jars import resolve
+from spark_jobs.session import session, settings
+
+READ_AT = datetime(2026, 9, 22, 12, 5, tzinfo=UTC)
+
+FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+@pytest.fixture(scope="session")
+def jars() -> list[Path]:
+    return resolve("spark-4.2.0", progress=False)
+
+
+@pytest.fixture(scope="session")
+def spark(jars: list[Path]) -> Iterator[SparkSession]:
+    """The jobs' own session; a job that a test runs in this process uses it, too."""
+    with session("tests", settings("local[2]", jars, FEW_ROWS, short=True)) as spark:
+        yield spark
+
+
+@pytest.fixture
+def kafka_rows(spark: SparkSession) -> Callable[[Sequence[bytes | None]], DataFrame]:
+    """Makes rows as Kafka's source gives them of values: topic "audit", partition 0, offsets from 0."""
+
+    def make(values: Sequence[bytes | None]) -> DataFrame:
+        rows = [
+            (None if value is None else bytearray(value), "audit", 0, offset, READ_AT)
+            for offset, value in enumerate(values)
+        ]
+        return spark.createDataFrame(
+            rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp"
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real broker, without sidecars."""
+    folder = tmp_path_factory.mktemp("spark-cluster")
+    yield local_cluster.up(folder, advertise="broker", progress=False).internal_bootstrap
+    local_cluster.down(folder)
+
+
+class AuditTopic:
+    """An audit topic of two partitions that tests write to."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.name = f"audit-{uuid.uuid4().hex[:8]}"
+        self.bootstrap = bootstrap
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
+        self._producer = Producer({"bootstrap.servers": bootstrap})
+
+    def send(self, *values: bytes | None, partition: int = 0) -> list[int]:
+        """Write ``values`` in order; returns their offsets."""
+        offsets: list[int] = []
+        for value in values:
+            self._producer.produce(
+                self.name,
+                value,
+                partition=partition,
+                on_delivery=lambda error, message: offsets.append(message.offset()),
+            )
+        assert not self._producer.flush(30)
+        return offsets
+
+
+@pytest.fixture
+def audit(bootstrap: str) -> AuditTopic:
+    return AuditTopic(bootstrap)

@@ -1,0 +1,124 @@
+"""Audit envelopes as a sidecar writes them; each call states only what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from observers.event import Envelope, RequestEvent, TopicPartition, encoder
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+API = {PRODUCE: "Produce", FETCH: "Fetch", METADATA: "Metadata"}
+
+NOON = 1_790_078_400_000_000
+"""2026-09-22 12:00:00 UTC, µs."""
+
+MINUTE = 60_000_000
+
+
+def partition(topic: str = "orders", **changes: Any) -> TopicPartition:
+    return TopicPartition(**{"topic": topic, "partition": 0, "bytes": 100, "records": 10, **changes})
+
+
+def event(api_key: int = PRODUCE, *topics: TopicPartition, **changes: Any) -> RequestEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "listener": "CLIENT",
+        "connection_id": "c1",
+        "correlation_id": 7,
+        "api_key": api_key,
+        "api": API[api_key],
+        "api_version": 12,
+        "principal": "User:ANONYMOUS",
+        "client_ip": "10.0.0.7",
+        "ts_request": NOON,
+        "latency_us": 2_000,
+        "request_bytes": 500,
+        "response_bytes": 60,
+        "client_id": "app",
+        "topics": topics,
+    }
+    return RequestEvent(**{**values, **changes})
+
+
+def envelope(events: Sequence[RequestEvent], *, first_seq: int = 1, **changes: Any) -> Envelope:
+    """An envelope of ``events``, which get their numbers from it."""
+    numbered = [msgspec.structs.replace(each, seq=first_seq + index) for index, each in enumerate(events)]
+    values: dict[str, Any] = {
+        "schema_level": 1,
+        "cluster_id": "cluster",
+        "broker_id": 1,
+        "boot_id": "boot",
+        "sidecar_version": "0.1.0",
+        "first_seq": first_seq,
+        "last_seq": first_seq + len(numbered) - 1,
+        "dropped": 0,
+        "sent_at": NOON,
+        "events": numbered,
+    }
+    return Envelope(**{**values, **changes})
+
+
+def encoded(*events: RequestEvent, **changes: Any) -> bytes:
+    return encoder.encode(envelope(events, **changes))
+
+
+def edited(path: str, value: Any, *, first_seq: int = 1) -> bytes:
+    """An envelope of one Produce, changed at ``path`` (as ``events.0.seq``); ``...`` removes what is there."""
+    root = msgspec.json.decode(encoded(event(PRODUCE, partition(), api_version=9), first_seq=first_seq))
+    *way, last = path.split(".")
+    at = root
+    for step in way:
+        at = at[int(step)] if isinstance(at, list) else at[step]
+    key: Any = int(last) if isinstance(at, list) else last
+    if value is ...:
+        del at[key]
+    else:
+        at[key] = value
+    return msgspec.json.encode(root)
+
+
+POISON: dict[str, tuple[bytes | None, str, str | None]] = {
+    "a tombstone": (None, "empty", None),
+    "no bytes": (b"", "not_json", None),
+    "bytes that are no text": (b'{"cluster_id":"\xff"}', "not_utf8", None),
+    "UTF-16": ('{"schema_level":1}'.encode("utf-16-le") + b"\xd8", "not_utf8", None),
+    "a line of text": (b"hello", "not_json", None),
+    "half an envelope": (encoded(event())[:-20], "not_json", None),
+    "two envelopes": (encoded(event()) * 2, "not_json", None),
+    "two envelopes and a comma": (encoded(event()) + b"," + encoded(event()), "not_json", None),
+    "text after the envelope": (encoded(event()) + b" x", "not_json", None),
+    "a brace too many": (encoded(event()) + b"}", "not_json", None),
+    "brackets 100,000 deep": (b"[" * 100_000, "not_json", None),
+    "a number of 5,000 digits": (b'{"schema_level":' + b"9" * 5_000 + b"}", "not_json", None),
+    "an array of envelopes": (b"[" + encoded(event()) + b"]", "bad_value", "the record is not a JSON object"),
+    "a number": (b"5", "bad_value", "the record is not a JSON object"),
+    "null": (b"null", "bad_value", "the record is not a JSON object"),
+    "an empty object": (b"{}", "missing_field", "schema_level"),
+    "a newer level": (edited("schema_level", 2), "schema_level_too_high", "2"),
+    "a newer level of another shape": (b'{"schema_level":3,"events":"elsewhere"}', "schema_level_too_high", "3"),
+    "level 0": (edited("schema_level", 0), "bad_value", "schema_level"),
+    "no cluster": (edited("cluster_id", ...), "missing_field", "cluster_id"),
+    "a null": (edited("boot_id", None), "missing_field", "boot_id"),
+    "no events at all": (edited("events", ...), "missing_field", "events"),
+    "an event without a number": (edited("events.0.seq", ...), "missing_field", "events[].seq"),
+    "a null for an event": (edited("events.0", None), "missing_field", "events[].kind"),
+    "a partition without a topic": (edited("events.0.topics.0.topic", ...), "missing_field", "events[].topics[].topic"),
+    "no events in it": (edited("events", []), "bad_value", "events"),
+    "text for a number": (edited("first_seq", "one"), "bad_value", "a value has the wrong type"),
+    "text for events": (edited("events", "none"), "bad_value", "a value has the wrong type"),
+    "a fraction": (edited("events.0.request_bytes", 1.5), "bad_value", "a value has the wrong type"),
+    "more than 64 bits": (edited("events.0.latency_us", 10**20), "bad_value", "a value has the wrong type"),
+    "a negative latency": (edited("events.0.latency_us", -1), "bad_value", "events[].latency_us"),
+    "negative bytes": (edited("events.0.topics.0.bytes", -1), "bad_value", "events[].topics[].bytes"),
+    "negative records": (edited("events.0.topics.0.records", -1), "bad_value", "events[].topics[].records"),
+    "more bytes than a frame has": (edited("events.0.response_bytes", 2**62), "bad_value", "events[].response_bytes"),
+    "a time beyond the year 9999": (edited("events.0.ts_request", 2**62), "bad_value", "events[].ts_request"),
+    "an outcome nobody knows": (edited("events.0.outcome", "eaten"), "bad_value", "events[].outcome"),
+    "another kind of event": (edited("events.0.kind", "connection"), "bad_value", "events[].kind"),
+    "an event too few": (edited("last_seq", 2), "sequence_mismatch", "1 to 2, 1 events"),
+    "other numbers": (edited("events.0.seq", 5), "sequence_mismatch", "1 to 1, 1 events"),
+}  # fmt: skip
+"""What must become a dead letter: value, reason, detail."""

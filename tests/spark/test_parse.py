@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.parse import dead_letters, deduplicate, events, parse
+from spark_jobs.schemas import DEAD_LETTERS, REASONS
+from tests.spark.envelopes import FETCH, METADATA, NOON, POISON, edited, encoded, event, partition
+
+pytestmark = pytest.mark.spark
+
+KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+
+
+def test_an_envelope_is_read_whole(kafka_rows: KafkaRows) -> None:
+    value = encoded(
+        event(FETCH, partition(topic_id="AAECAwQFBgcICQoLDA0ODw", error_code=3)), event(METADATA), first_seq=8
+    )
+    (row,) = parse(kafka_rows([value])).collect()
+    assert (row.topic, row.partition, row.offset, row.reason) == ("audit", 0, 0, None)
+    assert (row.cluster_id, row.broker_id, row.boot_id, row.first_seq, row.last_seq) == ("cluster", 1, "boot", 8, 9)
+    assert [each.seq for each in row.events] == [8, 9]
+    assert row.events[0].topics[0].error_code == 3
+
+
+def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> None:
+    (row,) = events(parse(kafka_rows([encoded(event(METADATA, response_bytes=0, client_id=None))]))).collect()
+    assert (row.outcome, row.decode, row.response_bytes, row.throttle_ms, row.error_code) == (
+        "answered",
+        "none",
+        0,
+        0,
+        0,
+    )
+    assert (row.topics, row.client_id, row.acks) == ([], None, None)
+    assert (row.cluster_id, row.broker_id, row.boot_id, row.seq) == ("cluster", 1, "boot", 1)
+
+
+def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter(kafka_rows: KafkaRows) -> None:
+    edits = {
+        "events.0.throttle_ms": -5,
+        "events.0.error_code": 999,
+        "events.0.correlation_id": -(2**31),
+        "events.0.topics.0.partition": -1,
+        "events.0.topics.0.base_offset": -7,
+        "events.0.api": "ApiKey(1234)",
+        "events.0.client_id": "\u0000\u001b[31m",
+        "events.0.new_field": {"a": [1]},
+        "sidecar_version": "",
+        "new_field": {"schema_level": 9},
+    }
+    parsed = parse(kafka_rows([edited(path, value) for path, value in edits.items()]))
+    assert dict(zip(edits, [row.detail for row in parsed.collect()], strict=True)) == dict.fromkeys(edits)
+    assert not dead_letters(parsed).collect()
+
+
+def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaRows) -> None:
+    """One bad record of each kind among a hundred times as many good ones: each is found where it is."""
+    kinds = list(POISON)
+    values: list[bytes | None] = []
+    expected: dict[int, tuple[str, str | None]] = {}
+    good = 0
+    for number in range(100 * len(kinds)):
+        if number % 100 == 50:
+            value, reason, detail = POISON[kinds[number // 100]]
+            expected[number] = (reason, detail)
+        else:
+            value = encoded(event(), event(), first_seq=1 + 2 * good)
+            good += 1
+        values.append(value)
+    parsed = parse(kafka_rows(values)).persist()
+    found = {row.offset: (row.reason, row.detail) for row in dead_letters(parsed).collect()}
+    assert found == expected
+    total = events(parsed).agg(F.count(F.lit(1)).alias("n"), F.sum("seq").alias("seqs")).first()
+    assert total == Row(n=2 * good, seqs=good * (2 * good + 1))
+    parsed.unpersist()
+
+
+def test_every_reason_is_documented() -> None:
+    assert {reason for _, reason, _ in POISON.values()} == set(REASONS)
+
+
+def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it(kafka_rows: KafkaRows) -> None:
+    value = bytes(range(256)) * 40
+    letters = dead_letters(parse(kafka_rows([None, value])))
+    assert letters.columns == [column.name for column in DEAD_LETTERS.columns]
+    nothing, long = letters.orderBy("offset").collect()
+    assert (nothing.value_bytes, nothing.value_sample) == (0, None)
+    assert (long.topic, long.partition, long.offset, long.value_bytes) == ("audit", 0, 1, 10_240)
+    assert base64.b64decode(long.value_sample, validate=True) == value[:1024]
+
+
+def test_a_record_of_ten_megabytes_is_a_dead_letter_like_any_other(kafka_rows: KafkaRows) -> None:
+    huge = b'{"schema_level":1,"cluster_id":"' + b"x" * 10_000_000
+    (row,) = parse(kafka_rows([huge])).collect()
+    assert (row.reason, row.value_bytes) == ("not_json", len(huge))
+
+
+def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay(kafka_rows: KafkaRows) -> None:
+    one, other = encoded(event()), encoded(event(), boot_id="another")
+    values = [one, other, one, b"x", b"x", encoded(event(), first_seq=2), one, encoded(event(), broker_id=2)]
+    once = deduplicate(parse(kafka_rows(values)), "2 hours")
+    assert once.where("reason IS NULL").count() == 4
+    assert [row.offset for row in dead_letters(once).orderBy("offset").collect()] == [3, 4]
+
+
+def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, kafka_rows: KafkaRows, tmp_path: Path) -> None:
+    """Duplicates within and across batches, dead letters, and events years late: all as in one batch."""
+    values = [encoded(event(ts_request=NOON - 10**15 * (n % 2)), first_seq=1 + n) for n in range(6)]
+    batches = [[*values[:4], values[0], b"x"], [values[1], *values[4:], None, values[5]]]
+    whole = kafka_rows([value for batch in batches for value in batch])
+    for number, batch in enumerate(batches):
+        kafka_rows(batch).withColumn("offset", F.col("offset") + 6 * number).coalesce(1).write.parquet(
+            str(tmp_path / "in" / str(number))
+        )
+    stream = spark.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in" / "*"))
+    query = (
+        deduplicate(parse(stream), "2 hours")
+        .writeStream.format("memory")
+        .queryName("parsed_stream")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sum(bool(report.numInputRows) for report in query.recentProgress) == 2
+    streamed, batched = spark.table("parsed_stream"), deduplicate(parse(whole), "2 hours")
+    assert streamed.count() == 8
+    kept = ["reason", "first_seq", "events"]
+    assert sorted(map(str, streamed.select(kept).collect())) == sorted(map(str, batched.select(kept).collect()))

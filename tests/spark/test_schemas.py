@@ -1,0 +1,74 @@
+"""The jobs' schema of the audit event is the sidecar's, and the committed page is the schemas'."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+
+from observers import event
+from spark_jobs import schemas
+from spark_jobs.schemas import ENVELOPE, REQUEST_EVENT, TOPIC_PARTITION, Field
+
+PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
+
+PAIRS: list[tuple[type[msgspec.Struct], tuple[Field, ...]]] = [
+    (event.Envelope, ENVELOPE),
+    (event.RequestEvent, REQUEST_EVENT),
+    (event.TopicPartition, TOPIC_PARTITION),
+]
+
+
+def spark_types(annotation: Any) -> set[str]:
+    """Spark's types that can hold what ``annotation`` allows."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        (inner,) = [each for each in get_args(annotation) if each is not type(None)]
+        return spark_types(inner)
+    if origin is Literal:
+        return {"string"}
+    if origin in (list, tuple):
+        return {"array"}
+    return {str: {"string"}, int: {"int", "bigint"}, bool: {"boolean"}}[annotation]
+
+
+@pytest.mark.parametrize(("struct", "fields"), PAIRS)
+def test_fields_are_those_of_the_event(struct: type[msgspec.Struct], fields: tuple[Field, ...]) -> None:
+    config = struct.__struct_config__
+    tag = [config.tag_field] if config.tag_field else []
+    assert [field.name for field in fields] == tag + [field.name for field in msgspec.structs.fields(struct)]
+
+
+@pytest.mark.parametrize(("struct", "fields"), PAIRS)
+def test_types_defaults_and_choices_are_those_of_the_event(
+    struct: type[msgspec.Struct], fields: tuple[Field, ...]
+) -> None:
+    ours = {field.name: field for field in fields}
+    hints = get_type_hints(struct)
+    for theirs in msgspec.structs.fields(struct):
+        field = ours[theirs.name]
+        assert field.type in spark_types(hints[theirs.name]), theirs.name
+        assert field.required == theirs.required, theirs.name
+        if not theirs.required:
+            assert field.default == theirs.default, theirs.name
+        if get_origin(hints[theirs.name]) is Literal:
+            assert field.allowed == get_args(hints[theirs.name]), theirs.name
+
+
+def test_the_level_that_is_read_is_the_one_that_is_written() -> None:
+    assert schemas.SCHEMA_LEVEL == event.SCHEMA_LEVEL
+    assert event.RequestEvent.__struct_config__.tag in REQUEST_EVENT[0].allowed
+
+
+@pytest.mark.parametrize("table", schemas.TABLES.values())
+def test_every_column_says_what_it_means(table: schemas.Table) -> None:
+    assert all(len(column.meaning) > 10 for column in table.columns)
+    assert set(table.partitioned_by) <= {column.name for column in table.columns}
+    assert len({column.name for column in table.columns}) == len(table.columns)
+
+
+def test_the_committed_page_is_what_the_schemas_say() -> None:
+    assert PAGE.read_text() == schemas.markdown(), "run: make docs"

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, Row
+
+from observers.event import RequestEvent
+from spark_jobs.parse import events, parse
+from spark_jobs.schemas import TRAFFIC
+from spark_jobs.structs import table_schema
+from spark_jobs.tables.traffic import traffic
+from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callable[..., list[Row]]:
+    """Makes the rows of the table of events, each in an envelope of its own."""
+
+    def make(*requests: RequestEvent) -> list[Row]:
+        values = [encoded(request, first_seq=number) for number, request in enumerate(requests, 1)]
+        return traffic(events(parse(kafka_rows(values)))).collect()
+
+    return make
+
+
+Rows = Callable[..., list[Row]]
+
+
+def sums(row: Row) -> dict[str, int]:
+    """What is not 0 in a row."""
+    return {name: row[name] for name in TRAFFIC.sums if row[name]}
+
+
+def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
+    assert len({row.topic for row in rows}) == len(rows)
+    return {row.topic: sums(row) for row in rows}
+
+
+def test_the_columns_are_those_of_the_schema(kafka_rows: Any) -> None:
+    made = traffic(events(parse(kafka_rows([])))).schema
+    assert [(field.name, field.dataType) for field in made] == [
+        (field.name, field.dataType) for field in table_schema(TRAFFIC)
+    ]
+
+
+def test_a_request_counts_once_and_each_topic_once(rows_of: Rows) -> None:
+    request = event(
+        PRODUCE,
+        partition("orders", partition=0, bytes=100, records=1),
+        partition("clicks", partition=0, bytes=10, records=2),
+        partition("orders", partition=1, bytes=200, records=4),
+    )
+    assert by_topic(rows_of(request)) == {
+        None: {"requests": 1, "request_bytes": 500, "response_bytes": 60},
+        "orders": {"topic_requests": 1, "bytes": 300, "records": 5},
+        "clicks": {"topic_requests": 1, "bytes": 10, "records": 2},
+    }
+
+
+def test_rows_are_about_minute_and_client(rows_of: Rows) -> None:
+    rows = rows_of(
+        event(METADATA, ts_request=NOON),
+        event(METADATA, ts_request=NOON + MINUTE - 1),
+        event(METADATA, ts_request=NOON + MINUTE),
+        event(METADATA, client_id=None),
+        event(METADATA, client_ip="10.0.0.8"),
+        event(METADATA, principal="User:alice"),
+        event(METADATA, listener="TLS"),
+    )
+    assert sorted(row.requests for row in rows) == [1, 1, 1, 1, 1, 2]
+    (pair,) = [row for row in rows if row.requests == 2]
+    assert (pair.day, pair.minute) == (date(2026, 9, 22), datetime(2026, 9, 22, 12, tzinfo=UTC).replace(tzinfo=None))
+    assert (pair.cluster_id, pair.broker_id, pair.api, pair.topic) == ("cluster", 1, "Metadata", None)
+
+
+def test_the_day_ends_at_midnight_utc(rows_of: Rows) -> None:
+    midnight = NOON + 12 * 60 * MINUTE
+    days = {
+        0: date(1970, 1, 1),
+        midnight - 1: date(2026, 9, 22),
+        midnight: date(2026, 9, 23),
+        253_402_300_799_999_999: date(9999, 12, 31),
+    }
+    rows = rows_of(*[event(METADATA, ts_request=ts) for ts in days])
+    assert sorted(row.day for row in rows) == sorted(days.values())
+    assert all(row.day == row.minute.date() for row in rows)
+
+
+def test_only_what_was_acknowledged_counts_as_traffic(rows_of: Rows) -> None:
+    taken, rejected = {"bytes": 100, "records": 10}, {"rejected_bytes": 100, "rejected_records": 10}
+    unconfirmed = {"unconfirmed_bytes": 100, "unconfirmed_records": 10}
+    cases: dict[str, tuple[RequestEvent, dict[str, int]]] = {
+        "acknowledged": (event(PRODUCE, partition()), taken),
+        "denied": (event(PRODUCE, partition(error_code=29)), rejected),
+        "answer not readable": (event(PRODUCE, partition(error_code=-1)), rejected),
+        "acks=0": (event(PRODUCE, partition(), outcome="no_response", acks=0), unconfirmed),
+        "connection lost": (event(PRODUCE, partition(), outcome="connection_lost"), unconfirmed),
+        "fetched": (event(FETCH, partition()), taken),
+        "fetch refused": (event(FETCH, partition(bytes=0, records=0, error_code=1)), {}),
+        "fetch lost": (event(FETCH, partition(), outcome="connection_lost"), {}),
+    }
+    rows = rows_of(*[msgspec.structs.replace(request, client_id=case) for case, (request, _) in cases.items()])
+    found = {row.client_id: sums(row) for row in rows if row.topic == "orders"}
+    assert found == {case: {"topic_requests": 1, **expected} for case, (_, expected) in cases.items()}
+
+
+def test_errors_lost_connections_and_throttling_are_of_requests(rows_of: Rows) -> None:
+    rows = rows_of(
+        event(PRODUCE, partition("a"), partition("b", error_code=6), partition("c", error_code=7), throttle_ms=40),
+        event(PRODUCE, error_code=71, throttle_ms=2),
+        event(PRODUCE, outcome="connection_lost", response_bytes=0),
+        event(PRODUCE, throttle_ms=-9),
+    )
+    assert by_topic(rows)[None] == {
+        "requests": 4,
+        "request_bytes": 2_000,
+        "response_bytes": 180,
+        "errors": 2,
+        "connection_lost": 1,
+        "throttle_ms": 42,
+    }
+
+
+def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
+    requests = [
+        event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
+    ]
+    halves = [encoded(*requests[:15], first_seq=1), encoded(*requests[15:], first_seq=16)]
+    whole = traffic(events(parse(kafka_rows(halves))))
+    one, other = (traffic(events(parse(kafka_rows([half])))) for half in halves)
+    summed = one.union(other).groupBy(*TRAFFIC.keys).sum(*TRAFFIC.sums)
+    assert sorted(map(tuple, summed.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
