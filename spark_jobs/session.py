@@ -67,8 +67,8 @@ def settings(master: str, jars: Sequence[Path], overrides: Mapping[str, str], *,
 def session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Give a Spark session for as long as the block lasts; one that this process already has is used and left alone.
 
-    What Spark logs goes to a file. It is removed in the end, unless something fails that this package has no words
-    for: then the error names it. Raises JobError if there is no Java or Spark does not start.
+    What Spark prints and logs goes to a file. It is removed in the end, unless something fails that this package has
+    no words for: then the error names it. Raises JobError if there is no Java or Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -91,7 +91,7 @@ def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
     try:
         # A second session of a process runs in the JVM of the first.
         gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call]  # pyspark has no types for it
-            chosen, popen_kwargs={"stderr": log}
+            chosen, popen_kwargs={"stdout": log, "stderr": log}
         )
         return SparkSession(SparkContext(conf=chosen, gateway=gateway))
     except PySparkRuntimeError as error:

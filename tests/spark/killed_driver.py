@@ -20,14 +20,14 @@ from spark_jobs.run import run
 
 
 def main() -> None:
-    instant, batch, arguments = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    instant, last, arguments = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     append = io.append_once
 
-    def append_and_die(rows: DataFrame, path: str, writer: str, number: int) -> None:
-        now = number == batch and path.endswith("traffic")
+    def append_and_die(rows: DataFrame, path: str, writer: str, batch: int) -> None:
+        now = batch == last and path.endswith("traffic")
         if now and instant == "before":
             die()
-        append(rows, path, writer, number)
+        append(rows, path, writer, batch)
         if now and instant == "after":
             die()
 
