@@ -32,7 +32,7 @@ setup: $(READY) ## Create .venv and install the locked packages
 
 .PHONY: demo
 demo: setup ## From a real broker to a table: run everything once and prove the numbers (KEEP=1 leaves it running)
-	@$(BIN)/brokerside demo $(if $(KEEP),--keep)
+	@$(BIN)/brokerside demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: check
 check: $(READY) ## Static checks: format, lint, types, import contracts

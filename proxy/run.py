@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from observers.audit import AuditObserver
 from observers.dispatch import Dispatcher
 from observers.errors import ObserverError
 from proxy import __version__
@@ -54,8 +56,8 @@ async def _run(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    await admin.start()
     try:
+        await admin.start()
         sidecar.start()
         log.info(
             "started", version=__version__, boot_id=boot_id, broker_id=config.broker_id, admin=str(config.admin.bind)
@@ -63,12 +65,45 @@ async def _run(config: Config) -> int:
         await stop.wait()
         await _until(sidecar.drain(config.drain_timeout_ms / 1000), now)
     finally:
-        await admin.close()
+        if now.is_set():
+            sidecar.cut()
         if dispatcher is not None:
-            timeout = 0.0 if now.is_set() else config.observer_shutdown_timeout_ms / 1000
-            await asyncio.to_thread(dispatcher.close, timeout)
+            await _close(dispatcher, config.observer_shutdown_timeout_ms / 1000, now)
+        await admin.close()
     log.info("stopped")
     return 0
+
+
+async def _close(dispatcher: Dispatcher, patience: float, now: asyncio.Event) -> None:
+    """Let the observers finish, on a thread of their own, and say what each of them got and lost in the end."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+
+    def close() -> None:
+        dispatcher.close(patience)
+        loop.call_soon_threadsafe(closed.set)
+
+    if not now.is_set():
+        threading.Thread(target=close, name="close observers", daemon=True).start()
+        await _until(closed.wait(), now)
+    for stats in dispatcher.stats():
+        counts = {
+            "delivered": stats.delivered,
+            "dropped": stats.dropped,
+            "failed": stats.failed,
+            "queued": stats.queued,
+        }
+        log.info("observer_closed", observer=stats.name, **counts)
+    for observer in dispatcher.observers.values():
+        if isinstance(observer, AuditObserver):
+            audit = observer.stats()
+            log.info(
+                "audit_closed",
+                emitted=audit.emitted,
+                delivered=audit.delivered,
+                dropped=dict(audit.dropped),
+                queued=audit.queued,
+            )
 
 
 def _observers(config: Config, boot_id: str) -> Dispatcher | None:

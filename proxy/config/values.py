@@ -11,6 +11,8 @@ _PORT = re.compile(r"[0-9]{1,5}")
 _NUMERIC = re.compile(r"[0-9.]+")
 
 MAX_PORT = 65_535
+MAX_LABEL = 63
+"""Longest part between two dots of a host name (RFC 1035)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,9 @@ class Endpoint:
             elif _NUMERIC.fullmatch(host):
                 known = _is_ipv4(host)
             else:
-                known = _HOST.fullmatch(host) is not None
+                known = _HOST.fullmatch(host) is not None and all(
+                    1 <= len(label) <= MAX_LABEL for label in host.removesuffix(".").split(".")
+                )
             if colon and known and _PORT.fullmatch(port) and 1 <= int(port) <= MAX_PORT:
                 return cls(host, int(port))
         raise ValueError("is not host:port")

@@ -135,9 +135,11 @@ class Session:
         carry = state.carry
         while pos < end:
             if carry:
-                self.clean = pos
                 start = pos - len(carry)  # of the frame, in coordinates of data
-                grown = min(pos + 1024, end)
+                self.clean = max(start, 0)
+                grown = min(
+                    pos + max(1024, len(carry)), end
+                )  # doubling: a long header is not read from its start often
                 carry += data[pos:grown]
                 done = self._start_request(carry, 0, len(carry), start, data, end, now)
                 if done is None:
@@ -260,12 +262,13 @@ class Session:
         carry = state.carry
         while pos < end:
             if carry:
-                self.clean = pos
                 start = pos - len(carry)
-                carry += data[pos : pos + 16]
+                self.clean = max(start, 0)
+                grown = min(pos + max(16, len(carry)), end)
+                carry += data[pos:grown]
                 done = self._start_response(carry, 0, len(carry), start, data, end, now)
                 if done is None:
-                    pos = min(pos + 16, end)
+                    pos = grown
                     if len(carry) > MAX_PREFIX:
                         raise PeerError("broker", "invalid_header", f"no complete header in {len(carry)} bytes")
                     continue
@@ -430,9 +433,13 @@ class Session:
     def lost(self) -> None:
         """The connection ended: every open exchange is finished without a response."""
         open_, self.in_flight = list(self.in_flight), deque()
-        partial = self._client.exchange
-        if partial is not None and partial.outcome == "no_response":
-            open_.append(partial)
+        answering, self._broker.exchange = self._broker.exchange, None
+        if answering is not None:  # its response was on its way
+            answering.response_bytes = 0
+            open_.insert(0, answering)
+        asking, self._client.exchange = self._client.exchange, None
+        if asking is not None and asking.outcome == "no_response":
+            open_.append(asking)
         for exchange in open_:
             exchange.outcome = "connection_lost"
             if self._record is not None:

@@ -27,6 +27,9 @@ from proxy.local.jars import resolve
 from proxy.local.workload import Ledger
 
 PARTITIONS = 4
+COMMAND_TIMEOUT = 600
+"""Seconds that one of the commands below may take; the job, the longest, takes half a minute."""
+
 ORDERS, PAYMENTS, CLICKS, TELEMETRY = "orders", "payments", "clicks", "telemetry"
 TOPICS: dict[str, dict[str, str]] = {ORDERS: {}, PAYMENTS: {}, CLICKS: {}, TELEMETRY: {"max.message.bytes": "2000"}}
 
@@ -74,7 +77,7 @@ def demo(folder: Path | None, *, keep: bool) -> int:
     root.mkdir(parents=True, exist_ok=True)
     if (root / "tables").exists():
         raise LocalError(f"{root} holds the tables of a former demo; give a new folder, or remove it")
-    done = False
+    equal = done = False
     try:
         equal = _demo(root, console)
         done = True
@@ -85,7 +88,7 @@ def demo(folder: Path | None, *, keep: bool) -> int:
         else:
             sidecars.stop_all(root / "cluster")
             cluster.down(root / "cluster")
-            if folder is None and done:
+            if folder is None and equal:
                 shutil.rmtree(root, ignore_errors=True)
     return 0 if equal else 1
 
@@ -210,9 +213,16 @@ def _step(console: Console, what: str) -> Iterator[None]:
 
 
 def _brokerside(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "proxy", *arguments], stdout=subprocess.PIPE, text=True, timeout=600, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "proxy", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=COMMAND_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"`brokerside {' '.join(arguments)}` did not end within {COMMAND_TIMEOUT} s") from None
     if done.returncode:
         raise LocalError(f"`brokerside {' '.join(arguments)}` failed with exit code {done.returncode}")
     return done.stdout

@@ -49,12 +49,15 @@ class SidecarProcess:
         run = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(config)], log)
         sidecar = cls(run, config, log, admin)
         deadline = time.monotonic() + START_TIMEOUT
-        while not sidecar.ready():
-            if not run.alive() or time.monotonic() > deadline:
-                sidecar.stop()
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
-                raise LocalError(f"the sidecar of {config} did not become ready; the end of {log}:\n{tail}")
-            time.sleep(POLL)
+        try:
+            while not sidecar.ready():
+                if not run.alive() or time.monotonic() > deadline:
+                    tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
+                    raise LocalError(f"the sidecar of {config} did not become ready; the end of {log}:\n{tail}")
+                time.sleep(POLL)
+        except BaseException:
+            sidecar.stop()
+            raise
         return sidecar
 
     def ready(self) -> bool:
@@ -116,7 +119,12 @@ def wait_delivered(folder: Path) -> None:
     for sidecar in running_in(folder):
         settled = 0
         while settled < 3:  # three looks, each longer apart than the observers' flush
-            waiting = sidecar.metric("brokerside_observer_queued") + sidecar.metric("brokerside_audit_queued")
+            try:
+                waiting = sidecar.metric("brokerside_observer_queued") + sidecar.metric("brokerside_audit_queued")
+            except OSError as error:
+                raise LocalError(
+                    f"the sidecar at {sidecar.admin} does not answer ({error}); see {sidecar.log}"
+                ) from None
             settled = settled + 1 if not waiting else 0
             if time.monotonic() > deadline:
                 raise LocalError(f"{waiting:.0f} audit events are not delivered; see {sidecar.log}")

@@ -239,9 +239,13 @@ def java_consume(tool: list[str], bootstrap: str, client_id: str, topic: str, re
 
 
 def _java(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
+    what = next((part for part in command if part.startswith(("org.apache.kafka", "kafka."))), command[0])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"{what} did not end within {2 * TIMEOUT:.0f} s") from None
     if done.returncode:
-        raise LocalError(f"{command[-1]}: the Java tool failed: {done.stderr.strip()[-500:]}")
+        raise LocalError(f"{what} failed: {done.stderr.strip()[-500:]}")
     return done.stdout
 
 

@@ -55,7 +55,7 @@ class Admin:
             await self._runner.cleanup()
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
-        body, content_type = self._metrics()
+        body, content_type = await asyncio.to_thread(self._metrics)  # some counters are behind an observer's lock
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_livez(self, _: web.Request) -> web.Response:
@@ -79,6 +79,6 @@ class Admin:
             async with asyncio.timeout(PROBE_TIMEOUT):
                 _, writer = await asyncio.open_connection(listener.upstream.host, listener.upstream.port)
             writer.close()
-        except (OSError, TimeoutError) as error:
-            return f"listener {listener.name}: upstream {listener.upstream}: {error or 'no answer'}"
+        except Exception as error:  # mostly OSError, but a name may also be no name
+            return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
         return None

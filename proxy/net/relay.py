@@ -29,6 +29,9 @@ HIGH_WATER = 65_536
 LOW_WATER = 32_768
 """Bytes waiting at which reading goes on."""
 
+SILENCE = 1.0
+"""Seconds without a byte after which a connection that is not read counts as quiet."""
+
 LINGER = 10.0
 """Seconds in which a closed side may still take what was written to it; then it is cut."""
 
@@ -50,12 +53,29 @@ Cause = Literal[
 
 
 class Relay:
-    """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed(relay)``."""
+    """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed``; ``on_gone``
+    follows when everything written has been taken, or cut."""
 
-    __slots__ = ("_cause", "_on_closed", "broker", "client", "ended_by", "id", "last_byte_at", "session", "tally")
+    __slots__ = (
+        "_cause",
+        "_on_closed",
+        "broker",
+        "client",
+        "ended_by",
+        "id",
+        "last_byte_at",
+        "on_gone",
+        "session",
+        "tally",
+    )
 
     def __init__(
-        self, id: str, session: Session | None, tally: Tally, on_closed: Callable[[Relay, Cause, str], None]
+        self,
+        id: str,
+        session: Session | None,
+        tally: Tally,
+        on_closed: Callable[[Relay, Cause, str], None],
+        on_gone: Callable[[Relay], None],
     ) -> None:
         self.id = id
         self.session = session
@@ -65,6 +85,7 @@ class Relay:
         self.client.other, self.broker.other = self.broker, self.client
         self.last_byte_at = monotonic()
         self._on_closed = on_closed
+        self.on_gone = on_gone
         self._cause: Cause | None = None
         self.ended_by: Cause | None = None  # whoever said first that it sends no more
 
@@ -77,15 +98,28 @@ class Relay:
     def quiet(self) -> bool:
         """Whether closing now would cut nothing short that this process knows of."""
         session = self.session
-        if session is None:
-            return monotonic() - self.last_byte_at > 1.0
-        return session.quiet
+        quiet = monotonic() - self.last_byte_at > SILENCE if session is None else session.quiet
+        return quiet and not self.client.unsent and not self.broker.unsent
+
+    @property
+    def gone(self) -> bool:
+        """Whether both sides have ended and nothing waits to be written any more."""
+        return all(end.transport is None or end.lost for end in (self.client, self.broker))
 
     def stop_reading_requests(self) -> None:
-        """For a drain: let a request that has begun come to its end, and read no further one."""
+        """For a drain: let a request that has begun come to its end, and read no further one.
+
+        Where requests cannot be told apart, reading goes on until the connection is silent.
+        """
         self.client.draining = True
-        if self.session is None or self.session.between_requests:
+        if self.session is not None and self.session.between_requests:
             self.client.pause("drain")
+
+    def abort(self) -> None:
+        """Cut both sides at once, whatever was still to be written."""
+        for end in (self.client, self.broker):
+            if end.transport is not None:
+                end.transport.abort()
 
     def close(self, cause: Cause, detail: str = "", *, abort: bool = False) -> None:
         """End both sides for ``cause``: what was written is flushed, unless ``abort``. Later calls change nothing."""
@@ -112,6 +146,7 @@ class Relay:
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         if session is not None:
             with contextlib.suppress(Exception):  # it has failed once already
+                session.walk()
                 session.lost()
         if "in_flight" in self.client.paused_for:
             self.client.resume("in_flight")
@@ -129,7 +164,7 @@ class Relay:
 class End(asyncio.Protocol):
     """One side of a relay; a subclass says what to do with its bytes."""
 
-    __slots__ = ("eof", "lost", "other", "paused_for", "relay", "transport", "write")
+    __slots__ = ("_early", "eof", "lost", "other", "paused_for", "relay", "transport", "write")
 
     side: Side
     closed_by: Cause
@@ -144,11 +179,21 @@ class End(asyncio.Protocol):
         self.paused_for: set[str] = set()
         self.eof = False
         self.lost = False
+        self._early: list[bytes] = []
+        self.write = self._early.append  # until there is a transport
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something written to this side has not been taken by the kernel yet."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        if self._early:
+            self.write(b"".join(self._early))
+            self._early.clear()
 
     def data_received(self, data: bytes) -> None:
         relay = self.relay
@@ -179,8 +224,7 @@ class End(asyncio.Protocol):
         """Read no more from this side, for ``reason``, until every reason is gone."""
         if not self.paused_for and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
-            if reason != "attach":
-                self.relay.tally.pauses[self.side] += 1
+            self.relay.tally.pauses[self.side] += 1
         self.paused_for.add(reason)
 
     def resume(self, reason: str) -> None:
@@ -210,7 +254,10 @@ class End(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         cause = self.closed_by if exc is None else self.reset_by
-        self.relay.close(self.relay.ended_by or cause, "" if exc is None else str(exc))
+        relay = self.relay
+        relay.close(relay.ended_by or cause, "" if exc is None else str(exc))
+        if relay.gone:
+            relay.on_gone(relay)
 
 
 class ClientEnd(End):
@@ -243,10 +290,6 @@ class BrokerEnd(End):
     closed_by = "broker_closed"
     reset_by = "broker_reset"
     scan = staticmethod(Session.broker_data)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.pause("attach")  # until the client's transport exists
 
     def forwarded(self, session: Session) -> None:
         if "in_flight" in self.other.paused_for and not session.saturated:

@@ -51,6 +51,7 @@ class Sidecar:
         self.config = config
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self.relays: set[Relay] = set()
+        self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
         self.draining = False
         self.loop_lag = 0.0
         self._record = record
@@ -92,10 +93,10 @@ class Sidecar:
     def _beat(self, due: float) -> None:
         now = monotonic()
         self.loop_lag = max(0.0, now - due)
-        self._flush()
-        self._repeated.flush()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(FLUSH_INTERVAL, self._beat, now + FLUSH_INTERVAL)
+        self._flush()
+        self._repeated.flush()
 
     async def _carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
         """Connect an accepted client to the broker; from then on the relay runs by itself."""
@@ -108,7 +109,7 @@ class Sidecar:
             principal = "User:ANONYMOUS" if listener.security_protocol == "PLAINTEXT" else "User:<unknown:SASL>"
             connection = Connection(connection_id, listener.name, address[0], address[1], monotonic(), principal)
             session = Session(connection, tally, self._record, self.config.socket_request_max_bytes)
-        relay = Relay(connection_id, session, tally, self._closed)
+        relay = Relay(connection_id, session, tally, self._closed, self._flushing.discard)
         self.relays.add(relay)
         tally.active += 1
         try:
@@ -117,8 +118,7 @@ class Sidecar:
             if not relay.closed:
                 loop = asyncio.get_running_loop()
                 await loop.connect_accepted_socket(lambda: relay.client, sock)
-                relay.broker.resume("attach")
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # mostly OSError, but a name may also be no name
             tally.upstream_failures += 1
             reason = str(error) or f"no answer within {self.config.upstream_connect_timeout_ms} ms"
             self._repeated.warning("upstream_unreachable", upstream=str(listener.upstream), error=reason)
@@ -145,6 +145,8 @@ class Sidecar:
 
     def _closed(self, relay: Relay, cause: Cause, detail: str) -> None:
         self.relays.discard(relay)
+        if not relay.gone:
+            self._flushing.add(relay)
         relay.tally.active -= 1
         relay.tally.closed[cause] += 1
         if detail and cause.startswith(("client_invalid", "broker_")):
@@ -166,19 +168,25 @@ class Sidecar:
             relay.stop_reading_requests()
         log.info("draining", connections=len(self.relays), patience_s=patience)
         deadline = monotonic() + patience
-        while self.relays and monotonic() < deadline:
+        while (self.relays or self._flushing) and monotonic() < deadline:
             for relay in list(self.relays):
                 if relay.quiet:
                     relay.close("drain_completed")
             await asyncio.sleep(DRAIN_POLL)
-        cut = len(self.relays)
+        self.cut()
+        await asyncio.sleep(0)  # transports finish closing in the next turn of the loop
+
+    def cut(self) -> None:
+        """End whatever is still open, at once, and hand over the last exchanges. Nothing is recorded afterwards."""
+        cut = len(self.relays) + len(self._flushing)
         for relay in list(self.relays):
             relay.close("drain_timeout", abort=True)
+        for relay in list(self._flushing):
+            relay.abort()
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
         self._repeated.flush()
-        await asyncio.sleep(0)  # transports finish closing in the next turn of the loop
         log.info("drained", cut=cut)
 
 

@@ -78,7 +78,7 @@ def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot],
 
     def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
         for name, tally in s.data_path.tallies.items():
-            for label, value in read(tally).items():
+            for label, value in dict(read(tally)).items():  # a copy: the loop goes on counting
                 yield (name, label), value
 
     return samples
@@ -86,7 +86,7 @@ def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot],
 
 def _by_api(counts: Mapping[int, int]) -> dict[str, float]:
     named: dict[str, float] = defaultdict(float)
-    for key, count in counts.items():
+    for key, count in dict(counts).items():  # a copy: the loop goes on counting
         named[APIS[key].name if key in APIS else UNKNOWN_API] += count
     return named
 
@@ -99,7 +99,7 @@ def _decoded(s: Snapshot) -> Samples:
 def _invalid_frames(s: Snapshot) -> Samples:
     counts: dict[tuple[str, ...], float] = defaultdict(float)
     for tally in s.data_path.tallies.values():
-        for labels, count in tally.invalid_frames.items():
+        for labels, count in dict(tally.invalid_frames).items():
             counts[labels] += count
     return counts.items()
 

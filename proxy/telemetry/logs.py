@@ -6,6 +6,7 @@ and values whose key looks like a secret are never written.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -42,6 +43,18 @@ class _Logger(structlog.WriteLogger):
     def __init__(self, file: TextIO, name: str) -> None:
         super().__init__(file)
         self.name = name
+        self._write = _if_possible(self._write)
+        self._flush = _if_possible(self._flush)
+
+
+def _if_possible(act: Callable[..., object]) -> Callable[..., None]:
+    """Wrap a call on the log's file: traffic must not end because nobody reads the log, or its disk is full."""
+
+    def tried(*args: object) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            act(*args)
+
+    return tried
 
 
 def configure_logging(level: str) -> None:

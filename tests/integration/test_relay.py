@@ -309,3 +309,38 @@ async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_con
         assert [await read_frame(reader) for _ in range(2)] == [response(2), response(3)]
         assert running.tally.abandoned == 1
         writer.close()
+
+
+async def test_a_drain_waits_for_a_client_that_still_reads_what_was_answered(tmp_path: Path) -> None:
+    body = b"z" * 3_000_000
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await read_frame(reader)
+        writer.write(response(1, body))
+        await reader.read()
+
+    async with bench(tmp_path, answer) as running:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", running.port))
+        slow.sendall(request(METADATA, 1, 1))
+        await running.until(lambda: len(running.exchanges) == 1)
+        drain = asyncio.ensure_future(running.sidecar.drain(10))
+        slow.setblocking(False)
+        received = 0
+        while chunk := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(slow, 1 << 16), 10):
+            received += len(chunk)
+        assert received == len(body) + 8
+        await drain
+        assert running.tally.closed == {"drain_completed": 1}
+        slow.close()
+
+
+async def test_an_upstream_whose_name_is_no_name_leaks_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path, answer_in_order) as running:
+        listener = running.sidecar.config.listeners[0]
+        object.__setattr__(listener, "upstream", type(listener.upstream)("kafka..example", 9092))
+        reader, writer = await running.dial()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert running.tally.closed == {"upstream_unreachable": 1}
+        writer.close()

@@ -1,7 +1,10 @@
 import json
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 import structlog
@@ -345,3 +348,27 @@ def test_names_follow_prometheus():
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", definition.name)
         assert definition.name.endswith("_total") == (definition.kind == "counter")
         assert definition.meaning.endswith(".")
+
+
+def test_a_log_that_cannot_be_written_is_no_error() -> None:
+    with Path("/dev/full").open("w") as full:  # every write fails there
+        done = _log_to(full)
+    assert done.stdout == "went on\n"
+
+
+def _log_to(stderr: IO[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import structlog; from proxy.telemetry import configure_logging; configure_logging('info'); "
+                "log = structlog.get_logger('x'); [log.warning('event', n=n) for n in range(3)]; print('went on')"
+            ),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=60,
+        check=False,
+    )

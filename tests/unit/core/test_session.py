@@ -194,6 +194,15 @@ def test_an_ended_connection_ends_every_open_exchange_once() -> None:
     assert bench.ended() == [(1, "answered"), (2, "connection_lost"), (3, "connection_lost")]
 
 
+def test_a_connection_that_ends_inside_a_response_ends_its_exchange_too() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
+    bench.broker(response(1, b"x" * 100)[:50])
+    bench.session.lost()
+    assert bench.ended() == [(1, "connection_lost"), (2, "connection_lost")]
+    assert bench.exchanges[0].response_bytes == 0
+
+
 def test_raw_sasl_tokens_are_not_taken_for_requests() -> None:
     bench = Bench()
     bench.client(request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN"))
