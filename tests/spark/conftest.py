@@ -14,10 +14,12 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from proxy.local import cluster as local_cluster
-from proxy.local.jars import resolve
+from proxy.local.jars import cache_dir, resolve
 from spark_jobs.session import session, settings
 
 READ_AT = datetime(2026, 9, 22, 12, 5, tzinfo=UTC)
+
+CLASS_ARCHIVES = cache_dir() / "classes"
 
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
@@ -38,7 +40,7 @@ def jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(jars: list[Path]) -> Iterator[SparkSession]:
     """The jobs' own session; a job that a test runs in this process uses it, too."""
-    with session("tests", settings("local[2]", jars, FEW_ROWS, short=True)) as spark:
+    with session("tests", settings("local[2]", jars, FEW_ROWS, short=True), CLASS_ARCHIVES) as spark:
         yield spark
 
 

@@ -33,6 +33,7 @@ def main() -> None:
 
     io.append_once = append_and_die
     io.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
+    arguments["class_archives"] = Path(arguments["class_archives"])
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
     run("traffic", **arguments)
 

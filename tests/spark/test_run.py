@@ -26,7 +26,7 @@ from spark_jobs.run import Progress, Summary, run
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
-from tests.spark.conftest import AuditTopic
+from tests.spark.conftest import CLASS_ARCHIVES, AuditTopic
 from tests.spark.envelopes import FETCH, METADATA, POISON, PRODUCE, encoded, event, partition
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -175,6 +175,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
         "jars": [str(jar) for jar in jars],
         "available_now": True,
         "master": "local[2]",
+        "class_archives": str(CLASS_ARCHIVES),
         "conf": {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"},
         "records_per_batch": 10,
     }
