@@ -5,7 +5,7 @@ parse.py       Kafka records in, good envelopes and dead letters out (pure).
 tables/        one pure module per table: ``DataFrame -> DataFrame``, the same for stream and backfill.
 io.py          the only reads and writes: Kafka source, exactly-once Delta writer.
 checkpoint.py  what a checkpoint belongs to, and when going on from it would be wrong.
-session.py     the Spark session, tuned for small batches on few cores; java.py, archive.py: its JVM.
+session.py     the Spark session, tuned for small batches on few cores.
 run.py         the entrance to the jobs; stream.py: one job at work, from source to sink.
 failures.py    what Spark says when a query fails, in one sentence.
 query.py       the tables without a JVM: DuckDB over Delta; render.py: rows as text.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -62,7 +61,6 @@ def run(
     kafka_options: Mapping[str, str] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
-    class_archives: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
     """Run ``job`` over the audit ``topic`` into the tables below ``tables``; return what it did.
@@ -70,32 +68,21 @@ def run(
     ``checkpoint``: default ``<tables>/_checkpoints/<job>``. ``available_now``: end when what there is now has been
     read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish. ``jars``: the Kafka connector and
     Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's Java client by their own names.
-    ``conf``: Spark's settings, over the defaults for ``master``. ``class_archives``: a folder for what makes later runs
-    start faster; the first one is slower by it.
+    ``conf``: Spark's settings, over the defaults for ``master``.
 
     Raises JobError, with one sentence on what is wrong.
     """
-    started = time.monotonic()
     if job not in JOBS:
         raise JobError(f"there is no job {job}; there is: {', '.join(JOBS)}")
     for module in ("pyspark", "delta"):
         if find_spec(module) is None:
             raise JobError(f"the jobs need {module}, which is not installed: pip install 'brokerside[spark]'")
     from spark_jobs import stream
-    from spark_jobs.session import session, settings
 
     source = stream.Source(bootstrap_servers, topic, dict(kafka_options or {}))
     target = stream.Target(tables, checkpoint or f"{tables.rstrip('/')}/_checkpoints/{job}")
-    chosen = settings(master, jars, conf or {}, short=available_now)
-    with session(f"brokerside {job}", chosen, class_archives) as spark:
-        done = stream.run(spark, job, source, target, available_now=available_now, progress=progress)
-    return Summary(
-        records=sum(batch.records for batch in done),
-        events=sum(batch.events for batch in done),
-        dead_letters=sum(batch.dead_letters for batch in done),
-        duplicates=sum(batch.duplicates for batch in done),
-        batches=len(done),
-        seconds=time.monotonic() - started,
+    return stream.run(
+        job, source, target, jars=jars, master=master, conf=conf or {}, available_now=available_now, progress=progress
     )
 
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from spark_jobs.archive import ClassArchive
 from spark_jobs.errors import JobError
-from spark_jobs.java import java
 
-END_TIMEOUT = 60.0
-"""Seconds that the JVM may take to end when it leaves an archive; it takes about 15."""
+OLDEST_JAVA = 17
+"""Spark 4 needs it."""
+
+JAVA_ADVICE = f"install Java {OLDEST_JAVA} or newer, and put it on PATH or set JAVA_HOME to it"
 
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
@@ -63,36 +64,26 @@ def settings(master: str, jars: Sequence[Path], overrides: Mapping[str, str], *,
 
 
 @contextmanager
-def session(name: str, conf: Mapping[str, str], class_archives: Path | None = None) -> Iterator[SparkSession]:
+def session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Give a Spark session for as long as the block lasts; one that this process already has is used and left alone.
 
-    ``class_archives``: a folder for what makes later sessions start faster. What Spark prints and logs goes to a file.
-    It is removed in the end, unless something fails that this package has no words for: then the error names it.
-    Raises JobError if there is no Java or Spark does not start.
+    What Spark logs goes to a file. It is removed in the end, unless something fails that this package has no words
+    for: then the error names it. Raises JobError if there is no Java or Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    archive = None
-    # spark-submit sets it: the JVM runs already.
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        found = java()
-        if class_archives is not None and SparkContext._gateway is None:
-            archive = ClassArchive(class_archives, found, f"{pyspark.__version__} {pyspark.__file__}")
+    _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _log() as log:
-        spark = _start(name, archive.added_to(conf) if archive else conf, log)
-        ended_well = False
+        spark = _start(name, conf, log)
         try:
             yield spark
-            ended_well = True
         finally:
             # The JVM may be what failed.
             with suppress(Py4JError, OSError):
                 spark.stop()
-            if archive is not None and archive.made:
-                archive.finish(complete=_end_jvm(gracefully=ended_well))
 
 
 def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
@@ -100,46 +91,44 @@ def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
     try:
         # A second session of a process runs in the JVM of the first.
         gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call]  # pyspark has no types for it
-            chosen, popen_kwargs={"stdout": log, "stderr": log}
+            chosen, popen_kwargs={"stderr": log}
         )
         return SparkSession(SparkContext(conf=chosen, gateway=gateway))
     except PySparkRuntimeError as error:
         raise RuntimeError(f"Spark does not start: {error}") from error
 
 
-def _end_jvm(*, gracefully: bool) -> bool:
-    """End this process's JVM, which otherwise ends with the process; return whether it ended well."""
-    gateway: Any = SparkContext._gateway
-    process: subprocess.Popen[bytes] = gateway.proc
-    SparkContext._gateway = SparkContext._jvm = None
-    if not gracefully:
-        process.kill()
-    gateway.shutdown()
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        return process.wait(END_TIMEOUT) == 0
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return False
-
-
 @contextmanager
 def _log() -> Iterator[IO[bytes]]:
-    keep = False
     with tempfile.NamedTemporaryFile(prefix="brokerside-spark-", suffix=".log", delete=False) as log:
         try:
             yield log
         except JobError:
+            os.unlink(log.name)
             raise
         except Exception as error:
-            keep = True
-            raise JobError(f"{_first_line(error)} (Spark's log: {log.name})") from error
-        finally:
-            if not keep:
-                os.unlink(log.name)
+            raise JobError(f"{first_line(error)} (Spark's log: {log.name})") from error
+        os.unlink(log.name)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the kind of ``error`` and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _check_java() -> None:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit: the JVM runs already
+        return
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise JobError(f"Spark needs Java, and there is none on PATH; {JAVA_ADVICE}")
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JobError(f"Spark needs Java, and {java} cannot be run ({error}); {JAVA_ADVICE}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if found is None or int(found[1]) < OLDEST_JAVA:
+        version = f"Java {found[1]}" if found else "of an unknown version"
+        raise JobError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is {version}; {JAVA_ADVICE}")

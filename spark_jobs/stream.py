@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +21,9 @@ from spark_jobs import checkpoint as points
 from spark_jobs import failures, io
 from spark_jobs.errors import JobError
 from spark_jobs.parse import dead_letters, deduplicate, events, parse
-from spark_jobs.run import Progress
+from spark_jobs.run import Progress, Summary
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
+from spark_jobs.session import session, settings
 from spark_jobs.tables.traffic import traffic
 
 DEDUP_HOURS = 2
@@ -78,27 +81,39 @@ class Sink:
 
 
 def run(
-    spark: SparkSession,
     job: str,
     source: Source,
     target: Target,
     *,
+    jars: Sequence[Path],
+    master: str,
+    conf: Mapping[str, str],
     available_now: bool,
     progress: Callable[[Progress], None] | None,
-) -> list[Progress]:
-    """Run the query to its end; return what its batches did. See ``spark_jobs.run.run``."""
+) -> Summary:
+    """Run the query to its end. See ``spark_jobs.run.run``."""
+    started = time.monotonic()
     target = Target(_absolute(target.tables), _absolute(target.checkpoint))
-    with _stop_asked() as stop:
+    chosen = settings(master, jars, conf, short=available_now)
+    with session(f"brokerside {job}", chosen) as spark, _stop_asked() as stop:
         io.check_topic(spark, source.bootstrap_servers, source.topic, source.options)
         paths = {table.name: f"{target.tables}/{table.name}" for table in TABLES}
         identity = _open(spark, job, source.topic, paths, target.checkpoint)
         query = _start(spark, source, target.checkpoint, Sink(paths, identity.writer), available_now=available_now)
         try:
-            return list(_follow(query, stop, progress))
+            done = list(_follow(query, stop, progress))
         except StreamingQueryException as error:
             raise failures.known(str(error), source.topic, target.checkpoint) or error from error
         finally:
             query.stop()
+    return Summary(
+        records=sum(batch.records for batch in done),
+        events=sum(batch.events for batch in done),
+        dead_letters=sum(batch.dead_letters for batch in done),
+        duplicates=sum(batch.duplicates for batch in done),
+        batches=len(done),
+        seconds=time.monotonic() - started,
+    )
 
 
 def read(records: DataFrame) -> DataFrame:

@@ -20,20 +20,19 @@ from spark_jobs.run import run
 
 
 def main() -> None:
-    instant, last, arguments = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    instant, batch, arguments = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     append = io.append_once
 
-    def append_and_die(rows: DataFrame, path: str, writer: str, batch: int) -> None:
-        now = batch == last and path.endswith("traffic")
+    def append_and_die(rows: DataFrame, path: str, writer: str, number: int) -> None:
+        now = number == batch and path.endswith("traffic")
         if now and instant == "before":
             die()
-        append(rows, path, writer, batch)
+        append(rows, path, writer, number)
         if now and instant == "after":
             die()
 
     io.append_once = append_and_die
     io.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
-    arguments["class_archives"] = Path(arguments["class_archives"])
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
     run("traffic", **arguments)
 

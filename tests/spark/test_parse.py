@@ -112,7 +112,7 @@ def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay(kafka_rows: Ka
 def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, kafka_rows: KafkaRows, tmp_path: Path) -> None:
     """Duplicates within and across batches, dead letters, and events years late: all as in one batch."""
     values = [encoded(event(ts_request=NOON - 10**15 * (n % 2)), first_seq=1 + n) for n in range(6)]
-    batches: list[list[bytes | None]] = [[*values[:4], values[0], b"x"], [values[1], *values[4:], None, values[5]]]
+    batches = [[*values[:4], values[0], b"x"], [values[1], *values[4:], None, values[5]]]
     whole = kafka_rows([value for batch in batches for value in batch])
     for number, batch in enumerate(batches):
         kafka_rows(batch).withColumn("offset", F.col("offset") + 6 * number).coalesce(1).write.parquet(

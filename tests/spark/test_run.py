@@ -26,7 +26,7 @@ from spark_jobs.run import Progress, Summary, run
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
-from tests.spark.conftest import CLASS_ARCHIVES, AuditTopic
+from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import FETCH, METADATA, POISON, PRODUCE, encoded, event, partition
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -58,13 +58,10 @@ def totals(root: Path) -> tuple[int, ...]:
     return tuple(row)
 
 
-def expected(count: int) -> tuple[int, ...]:
-    """The totals of the envelopes of one boot."""
-    return 3 * count, 2 * count, sum(range(10, 10 + count)), sum(range(100, 100 + count))
-
-
-def added(*each: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*each, strict=True)))
+def expected(count: int, boots: int = 1) -> tuple[int, ...]:
+    return tuple(
+        boots * each for each in (3 * count, 2 * count, sum(range(10, 10 + count)), sum(range(100, 100 + count)))
+    )
 
 
 @pytest.fixture
@@ -79,12 +76,8 @@ def run_job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch:
     return make
 
 
-def test_a_topic_becomes_tables_exactly(
-    spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Good records, every kind of poison, records sent twice within and across batches and runs; small files joined."""
-    monkeypatch.setattr(io, "RECORDS_PER_BATCH", 30)
-    monkeypatch.setattr(stream, "COMPACT_EVERY", 2)
+def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
+    """Good records, every kind of poison, records sent twice within and across batches and runs."""
     root = tmp_path / "tables"
     poison = {
         (offset, reason, detail)
@@ -110,14 +103,12 @@ def test_a_topic_becomes_tables_exactly(
     audit.send(*first[3:5], *later)
     again = run_job()
     assert (again.records, again.events, again.dead_letters, again.duplicates) == (7, 15, 0, 2)
-    assert totals(root) == added(expected(12), expected(5))
+    assert totals(root) == tuple(map(sum, zip(expected(12), expected(5), strict=True)))
 
     letters = query(root, 'SELECT topic, partition, "offset", reason, detail FROM dead_letters')[1]
     assert {row[2:] for row in letters} == poison
     assert {row[:2] for row in letters} == {(audit.name, 1)}
 
-    log = (root / "traffic" / "_delta_log").glob("*.json")
-    assert any('"operation":"OPTIMIZE"' in file.read_text() for file in log)
     _assert_same_as_a_batch(spark, audit, root)
 
 
@@ -139,15 +130,20 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
     once.unpersist()
 
 
-def test_a_batch_that_fails_between_its_tables_is_repeated_without_trace(
-    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("writes", [0, 1, 2], ids=["before any write", "between the tables", "after both"])
+def test_a_batch_that_fails_is_repeated_without_trace(
+    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     audit.send(*envelopes(12), b"poison")
-    append = io.append_once
+    append, done = io.append_once, []
 
-    def failing(rows: DataFrame, path: str, writer: str, batch: int) -> None:
-        append(rows, path, writer, batch)
-        raise OSError("the disk is away")
+    def failing(rows: DataFrame, path: str, writer: str, number: int) -> None:
+        if len(done) == writes:
+            raise OSError("the disk is away")
+        append(rows, path, writer, number)
+        done.append(path)
+        if len(done) == writes == 2:
+            raise OSError("the disk is away")
 
     with monkeypatch.context() as patch:
         patch.setattr(io, "RECORDS_PER_BATCH", 100)
@@ -164,10 +160,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
     audit: AuditTopic, run_job: Run, tmp_path: Path, jars: Sequence[Path]
 ) -> None:
     """SIGKILL to Python and JVM after the second batch was written and before Spark knew that it was."""
-    first, later = envelopes(10), envelopes(15, boot="another")
-    audit.send(*first)
-    run_job()
-    audit.send(*later, b"poison")
+    audit.send(*envelopes(25), b"poison")
     arguments = {
         "bootstrap_servers": audit.bootstrap,
         "topic": audit.name,
@@ -175,8 +168,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
         "jars": [str(jar) for jar in jars],
         "available_now": True,
         "master": "local[2]",
-        "class_archives": str(CLASS_ARCHIVES),
-        "conf": {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"},
+        "conf": {"spark.sql.shuffle.partitions": "1"},
         "records_per_batch": 10,
     }
     command = [sys.executable, "-m", "tests.spark.killed_driver", "after", "1", json.dumps(arguments)]
@@ -186,7 +178,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
     assert {file.name for file in (checkpoint / "commits").glob("[0-9]*")} == {"0"}
     summary = run_job()
     assert (summary.records, summary.dead_letters) == (16, 1)
-    assert totals(tmp_path / "tables") == added(expected(10), expected(15))
+    assert totals(tmp_path / "tables") == expected(25)
     assert query(tmp_path / "tables", "SELECT count(*) FROM dead_letters")[1] == [(1,)]
 
 
@@ -210,7 +202,7 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     summary = run_job(available_now=False, progress=progress)
     patience.cancel()
     assert (summary.batches, summary.records) == (2, 5)
-    assert totals(tmp_path / "tables") == added(expected(2), expected(3))
+    assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), strict=True)))
     assert signal.getsignal(signal.SIGTERM) is before
     assert run_job().records == 0
 
@@ -247,6 +239,17 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
     with pytest.raises(JobError, match=rf"deleted before this job read them: .*\[2, 7\).*{audit.name}-0") as raised:
         run_job()
     assert "\n" not in str(raised.value)
+
+
+def test_many_small_files_are_joined(
+    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "COMPACT_EVERY", 2)
+    audit.send(*envelopes(20))
+    assert run_job().batches == 2
+    log = tmp_path / "tables" / "traffic" / "_delta_log"
+    assert any('"operation":"OPTIMIZE"' in file.read_text() for file in log.glob("*.json"))
+    assert totals(tmp_path / "tables") == expected(20)
 
 
 def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic) -> None:
