@@ -36,6 +36,9 @@ MAX_TOKEN = 524_288
 MAX_PREFIX = 131_072
 """Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
 
+CARRY_STEP = 1024
+"""Bytes added to an incomplete prefix at a time; most prefixes are shorter than that."""
+
 MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
 
@@ -49,6 +52,7 @@ _key_version = struct.Struct(">hh").unpack_from
 _request = struct.Struct(">ihhih").unpack_from
 _response = struct.Struct(">ii").unpack_from
 
+_StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, int, float], int | None]
 _Piece = tuple[Side, Exchange, WalkerFunction | None, BodyFeed | None, bytes, int, int, bool]
 
 
@@ -129,33 +133,7 @@ class Session:
         Returns whether ``walk`` has something to do. Raises PeerError(client) where a broker closes too: a size out of
         bounds, a header that does not fit its frame.
         """
-        state = self._client
-        end = len(data)
-        pos = self._go_on(state, "client", data, end, now) if state.left else 0
-        carry = state.carry
-        while pos < end:
-            if carry:
-                start = pos - len(carry)  # of the frame, in coordinates of data
-                self.clean = max(start, 0)
-                grown = min(
-                    pos + max(1024, len(carry)), end
-                )  # doubling: a long header is not read from its start often
-                carry += data[pos:grown]
-                done = self._start_request(carry, 0, len(carry), start, data, end, now)
-                if done is None:
-                    pos = grown
-                    if len(carry) > MAX_PREFIX:
-                        raise PeerError("client", "invalid_header", f"no complete header in {len(carry)} bytes")
-                    continue
-                carry.clear()
-            else:
-                self.clean = start = pos
-                done = self._start_request(data, pos, end, start, data, end, now)
-                if done is None:
-                    carry += data[pos:end]
-                    break
-            pos = done
-        return bool(self._todo)
+        return self._read(self._client, "client", self._start_request, data, now)
 
     def _start_request(
         self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, end: int, now: float
@@ -234,20 +212,14 @@ class Session:
         """
         if limit - at < 4:
             return None
-        size: int = _int32(buf, at)[0]
-        if not 0 <= size <= MAX_TOKEN:
-            raise PeerError("client", "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
+        size = _token_size("client", buf, at)
         if size >= MIN_FRAME:
             if limit - at < 8:
                 return None
             if apis.is_known(*_key_version(buf, at + 4)):
                 self._tokens = False
                 return -1
-        stop = start + 4 + size
-        if stop > end:
-            self._client.left = stop - end
-            return end
-        return stop
+        return _pass_token(self._client, size, start, end)
 
     # ---- broker to client ---------------------------------------------------------------------------------------
 
@@ -256,31 +228,7 @@ class Session:
 
         Raises PeerError(broker) for a response that no request asked for: from there on nothing can be matched.
         """
-        state = self._broker
-        end = len(data)
-        pos = self._go_on(state, "broker", data, end, now) if state.left else 0
-        carry = state.carry
-        while pos < end:
-            if carry:
-                start = pos - len(carry)
-                self.clean = max(start, 0)
-                grown = min(pos + max(16, len(carry)), end)
-                carry += data[pos:grown]
-                done = self._start_response(carry, 0, len(carry), start, data, end, now)
-                if done is None:
-                    pos = grown
-                    if len(carry) > MAX_PREFIX:
-                        raise PeerError("broker", "invalid_header", f"no complete header in {len(carry)} bytes")
-                    continue
-                carry.clear()
-            else:
-                self.clean = start = pos
-                done = self._start_response(data, pos, end, start, data, end, now)
-                if done is None:
-                    carry += data[pos:end]
-                    break
-            pos = done
-        return bool(self._todo)
+        return self._read(self._broker, "broker", self._start_response, data, now)
 
     def _start_response(
         self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, end: int, now: float
@@ -321,16 +269,37 @@ class Session:
             return None
         if not self._tokens:
             raise PeerError("broker", "out_of_sync", "a response without a request")
-        size: int = _int32(buf, at)[0]
-        if not 0 <= size <= MAX_TOKEN:
-            raise PeerError("broker", "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
-        stop = start + 4 + size
-        if stop > end:
-            self._broker.left = stop - end
-            return end
-        return stop
+        return _pass_token(self._broker, _token_size("broker", buf, at), start, end)
 
     # ---- both directions ----------------------------------------------------------------------------------------
+
+    def _read(self, state: _Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
+        """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns whether there is to walk."""
+        end = len(data)
+        pos = self._go_on(state, side, data, end, now) if state.left else 0
+        carry = state.carry
+        while pos < end:
+            if carry:
+                start = pos - len(carry)  # of the frame, in coordinates of data
+                self.clean = max(start, 0)
+                # Doubling, so that a long header is not read from its start again and again.
+                grown = min(pos + max(CARRY_STEP, len(carry)), end)
+                carry += data[pos:grown]
+                done = start_frame(carry, 0, len(carry), start, data, end, now)
+                if done is None:
+                    pos = grown
+                    if len(carry) > MAX_PREFIX:
+                        raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
+                    continue
+                carry.clear()
+            else:
+                self.clean = start = pos
+                done = start_frame(data, pos, end, start, data, end, now)
+                if done is None:
+                    carry += data[pos:end]
+                    break
+            pos = done
+        return bool(self._todo)
 
     def _open(
         self,
@@ -444,6 +413,20 @@ class Session:
             exchange.outcome = "connection_lost"
             if self._record is not None:
                 self._record(exchange)
+
+
+def _token_size(side: Side, buf: bytes | bytearray, at: int) -> int:
+    size: int = _int32(buf, at)[0]
+    if not 0 <= size <= MAX_TOKEN:
+        raise PeerError(side, "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
+    return size
+
+
+def _pass_token(state: _Direction, size: int, start: int, end: int) -> int:
+    """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
+    stop = start + 4 + size
+    state.left = max(stop - end, 0)
+    return min(stop, end)
 
 
 def _acks(buf: bytes | bytearray, body: int, version: int) -> int:
