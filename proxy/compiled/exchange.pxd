@@ -1,0 +1,83 @@
+# cython: language_level=3
+"""What a compiled session tells the outside, with C fields beneath; the meaning of each is in proxy/core/exchange.py."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+cdef enum Kind:  # which message a body is of
+    NO_WALKER = -1
+    PRODUCE_REQUEST = 0
+    PRODUCE_RESPONSE = 1
+    FETCH_REQUEST = 2
+    FETCH_RESPONSE = 3
+
+cdef enum OutcomeCode:
+    OPEN = 0
+    ANSWERED = 1
+    NO_RESPONSE = 2
+    CONNECTION_LOST = 3
+
+cdef enum DecodeCode:
+    NONE = 0
+    FULL = 1
+    MALFORMED = 2
+    UNSUPPORTED = 3
+
+cdef struct RecordSums:  # RecordSet
+    int64_t size
+    int64_t records
+    int64_t producer_id
+    int64_t base_offset
+    int32_t batches
+    int32_t base_sequence
+    int16_t producer_epoch
+    int16_t magic
+    bint claimed
+
+cdef struct Part:  # one partition of a body
+    PyObject *topic  # bytes; each part owns a reference
+    int32_t partition
+    int16_t error_code  # of responses
+    int64_t offset  # Produce response: base offset. Fetch request: fetch offset. Fetch response: high watermark
+    RecordSums records  # of Produce requests and Fetch responses
+
+cdef struct Body:  # the facts of one body; fields that its kind does not have stay 0
+    Kind kind
+    bint topics_are_ids
+    int32_t throttle_ms
+    int32_t timeout_ms
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t replica_id
+    int32_t session_id
+    int32_t session_epoch
+    int16_t error_code
+    int16_t acks
+    PyObject *transactional_id  # bytes or NULL; owned
+    Py_ssize_t count
+    Py_ssize_t capacity
+    Part *parts  # &first until there are more
+    Part first
+
+cdef Body *new_body(Kind kind, int version) except NULL
+cdef Part *add_part(Body *body) except NULL  # zeroed but for the −1 defaults of RecordSet; may move the others
+cdef void free_body(Body *body) noexcept  # NULL is fine
+cdef object facts_of(const Body *body)  # the pure struct of proxy.core.exchange; None for NULL
+
+cdef class Exchange:
+    cdef readonly object connection
+    cdef readonly object client_id  # str or None
+    cdef readonly int16_t api_key
+    cdef readonly int16_t api_version
+    cdef readonly int32_t correlation_id
+    cdef OutcomeCode outcome_code  # Python sees `outcome` and `decode` as in the pure struct
+    cdef DecodeCode decode_code
+    cdef public double received_at
+    cdef public double answered_at
+    cdef public int64_t request_bytes
+    cdef public int64_t response_bytes
+    cdef Body *request_body  # owned; Python sees `request` and `response`: facts, built when asked for
+    cdef Body *response_body
+    cdef Exchange next  # of the session that holds it: the one that was asked after it
+
+cdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes)
