@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from observers.api import ExchangeObserver, ObservedExchange, Observer
-from observers.cluster import Cluster, client_id_of
 from observers.errors import ObserverError
 from observers.lane import Batch, Lane, ObserverStats, weight_of
 from observers.topics import TopicNames
+from observers.views import NameOf
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 
@@ -41,7 +42,7 @@ class Dispatcher:
         self.observers: Mapping[str, Observer | ExchangeObserver] = MappingProxyType(_construct(names))
         self._configs = MappingProxyType(dict(configs))
         self._lanes = [
-            Lane(name, observer, clock=clock, name_of=_topic_names(self._configs).name_of)
+            Lane(name, observer, clock=clock, name_of=_name_of(self._configs))
             for name, observer in self.observers.items()
         ]
         self._pending: list[ObservedExchange] = []
@@ -129,10 +130,16 @@ def _construct_one(name: str) -> Observer | ExchangeObserver:
     )
 
 
-def _topic_names(configs: Mapping[str, Any]) -> TopicNames:
-    """Names for KIP-388 views; the connection behind them opens with the first topic id that needs one."""
-    cluster = Cluster(configs.get("internal", {}), client_id_of(configs.get("broker.id", -1)))
-    return TopicNames(cluster.topic_names)
+def _name_of(configs: Mapping[str, Any]) -> NameOf:
+    """Names for KIP-388 views; what it takes to look them up is made for the first topic id that needs one."""
+
+    @cache
+    def names() -> TopicNames:
+        from observers.cluster import Cluster, client_id_of  # with librdkafka, which few observers need
+
+        return TopicNames(Cluster(configs.get("internal", {}), client_id_of(configs.get("broker.id", -1))).topic_names)
+
+    return lambda topic_id: names().name_of(topic_id)
 
 
 def _close_all(observers: Sequence[Observer | ExchangeObserver]) -> None:

@@ -1,56 +1,37 @@
 """The ``brokerside`` command: the only place that wires the proxy, the observers and the jobs together.
 
+Each command imports what it needs when it runs: a sidecar restarts often and must not wait for the rest.
+
 Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from proxy import __version__
 from proxy.errors import BrokersideError
 from spark_jobs.errors import JobError
 
-app = typer.Typer(
-    name="brokerside",
-    help="A sidecar for Apache Kafka brokers.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    add_completion=False,
-)
-cluster_app = typer.Typer(help="A real Kafka on this machine, behind sidecars.", no_args_is_help=True)
-jobs_app = typer.Typer(help="The Spark jobs that turn the audit topic into tables.", no_args_is_help=True)
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(jobs_app, name="jobs")
+WRONG_USAGE = 2
 
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
-class Output(StrEnum):
-    """How data is printed."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration.", metavar="FILE")]
-Folder = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data, logs and state.")]
-Tables = Annotated[Path, typer.Option("--tables", help="Root folder of the tables.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or csv.")]
-
-DEFAULT_CLUSTER = Path(".brokerside/cluster")
-DEFAULT_TABLES = Path(".brokerside/tables")
+    _Commands = _SubParsersAction[ArgumentParser]
 
 
 def main() -> None:
     """Entry point of the command."""
+    arguments = vars(_parser().parse_args())
+    act = arguments.pop("act")
     try:
-        app()
+        sys.exit(act(**arguments))
     except (BrokersideError, JobError) as error:
         print(f"brokerside: {error}", file=sys.stderr)
         sys.exit(1)
@@ -58,26 +39,35 @@ def main() -> None:
         sys.exit(130)
 
 
-@app.command()
 def version() -> None:
     """Print the version."""
     print(__version__)
 
 
-@app.command()
-def run(config: Annotated[Path, typer.Option("--config", "-c", help="YAML configuration.")]) -> None:
+def run(config: Path) -> int:
     """Run the sidecar until SIGTERM."""
+    _import_structlog()
     from proxy.config import load
     from proxy.run import run as run_sidecar
     from proxy.telemetry import configure_logging
 
     loaded = load(config)
     configure_logging(loaded.log_level)
-    sys.exit(run_sidecar(loaded))
+    return run_sidecar(loaded)
 
 
-@app.command()
-def check_config(config: ConfigFile) -> None:
+def _import_structlog() -> None:
+    """Import it without rich, which it takes where it is there, for consoles: 60 ms and 5 MiB that no sidecar needs."""
+    hidden = "rich" not in sys.modules
+    if hidden:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # how the import system is told that there is none
+    import structlog  # noqa: F401
+
+    if hidden:
+        del sys.modules["rich"]
+
+
+def check_config(config: Path) -> None:
     """Check a configuration and name every mistake in it."""
     from proxy.config import load
 
@@ -86,32 +76,18 @@ def check_config(config: ConfigFile) -> None:
     print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
 
 
-@cluster_app.command()
-def up(
-    folder: Folder = DEFAULT_CLUSTER,
-    nodes: Annotated[int, typer.Option(help="1 or 3.")] = 1,
-    kafka_version: Annotated[str, typer.Option(help="3.9.2, 4.3.1 or 4.4.0.")] = "4.3.1",
-    ports: Annotated[
-        str, typer.Option(help="Ports clients dial, one per node, comma-separated; default: free ones.")
-    ] = "",
-    sidecars: Annotated[bool, typer.Option(help="Start a sidecar before each broker.")] = True,
-) -> None:
+def up(folder: Path, nodes: int, kafka_version: str, ports: list[int] | None, sidecars: bool) -> None:
     """Start it, or say where it runs."""
     from proxy.local import cluster
     from proxy.local import sidecars as side
 
-    try:
-        client_ports = [int(port) for port in ports.split(",")] if ports else None
-    except ValueError:
-        raise typer.BadParameter(f"--ports {ports!r}: allowed are port numbers, comma-separated") from None
-    state = cluster.up(folder, nodes=nodes, kafka_version=kafka_version, client_ports=client_ports)
+    state = cluster.up(folder, nodes=nodes, kafka_version=kafka_version, client_ports=ports)
     if sidecars:
         side.start_all(folder, state)
     print(side.describe(folder, state))
 
 
-@cluster_app.command()
-def down(folder: Folder = DEFAULT_CLUSTER) -> None:
+def down(folder: Path) -> None:
     """Stop it; its data stays."""
     from proxy.local import cluster, sidecars
 
@@ -120,33 +96,32 @@ def down(folder: Folder = DEFAULT_CLUSTER) -> None:
     print(f"nothing runs in {folder} any more; its data is still there")
 
 
-@cluster_app.command()
-def status(folder: Folder = DEFAULT_CLUSTER) -> None:
+def status(folder: Path) -> int:
     """Say what runs."""
     from proxy.local import cluster, sidecars
 
     state = cluster.status(folder)
     if state is None:
         print(f"no cluster in {folder}")
-        raise typer.Exit(1)
+        return 1
     print(sidecars.describe(folder, state))
+    return 0
 
 
-@jobs_app.command("run")
-def jobs_run(
-    job: Annotated[str, typer.Argument(help="Which job: traffic.")] = "traffic",
-    bootstrap_servers: Annotated[str, typer.Option(help="The INTERNAL listeners.")] = "127.0.0.1:19094",
-    topic: Annotated[str, typer.Option(help="The audit topic.")] = "brokerside-audit",
-    tables: Tables = DEFAULT_TABLES,
-    checkpoint: Annotated[str | None, typer.Option(help="Default: below the tables.")] = None,
-    available_now: Annotated[bool, typer.Option(help="Stop when everything there is has been read.")] = False,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+def run_job(
+    job: str,
+    bootstrap_servers: str,
+    topic: str,
+    tables: Path,
+    checkpoint: str | None,
+    available_now: bool,
+    master: str,
 ) -> None:
     """Run a job: continuously, or over what there is."""
     from proxy.local.jars import resolve
-    from spark_jobs.run import run as run_job
+    from spark_jobs.run import run
 
-    summary = run_job(
+    summary = run(
         job,
         bootstrap_servers=bootstrap_servers,
         topic=topic,
@@ -160,38 +135,122 @@ def jobs_run(
     print(summary, file=sys.stderr)
 
 
-@app.command("tables")
-def list_tables(tables: Tables = DEFAULT_TABLES, output: OutputOption = Output.table) -> None:
+def list_tables(tables: Path, output: str) -> None:
     """List the tables and their columns."""
     from spark_jobs import query
 
-    print(query.render_tables(query.tables(tables), output.value))
+    print(query.render_tables(query.tables(tables), output))
 
 
-@app.command("query")
-def run_query(
-    sql: Annotated[str, typer.Argument(help="A SELECT over the tables.")],
-    tables: Tables = DEFAULT_TABLES,
-    output: OutputOption = Output.table,
-) -> None:
+def run_query(sql: str, tables: Path, output: str) -> None:
     """Answer a SQL query over the tables, without Spark."""
     from spark_jobs import query
 
     columns, rows = query.query(tables, sql)
-    print(query.render(columns, rows, output.value))
+    print(query.render(columns, rows, output))
 
 
-@app.command()
-def demo(
-    keep: Annotated[bool, typer.Option(help="Leave everything running and say how to use it.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Where it works; default: a new temporary folder.")
-    ] = None,
-) -> None:
+def demo(keep: bool, folder: Path | None) -> int:
     """From a real broker to a table: start Kafka and a sidecar, run real clients, prove the numbers."""
     from proxy.local.demo import demo as run_demo
 
-    sys.exit(run_demo(folder, keep=keep))
+    return run_demo(folder, keep=keep)
+
+
+def _parser() -> ArgumentParser:
+    """Every command with its arguments; ``act`` is the function above that takes them."""
+    parser = ArgumentParser("brokerside", description="A sidecar for Apache Kafka brokers.", allow_abbrev=False)
+    commands = _commands(parser)
+    _command(commands, "version", version)
+    command = _command(commands, "run", run)
+    command.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="YAML configuration.")
+    command = _command(commands, "check-config", check_config)
+    command.add_argument("config", type=Path, metavar="FILE", help="YAML configuration.")
+
+    command = _command(commands, "tables", list_tables)
+    _add_tables(command)
+    _add_output(command)
+    command = _command(commands, "query", run_query)
+    command.add_argument("sql", metavar="SQL", help="A SELECT over the tables.")
+    _add_tables(command)
+    _add_output(command)
+    command = _command(commands, "demo", demo)
+    command.add_argument("--keep", action="store_true", help="Leave everything running and say how to use it.")
+    _add_folder(command, None, "Where it works; default: a new temporary folder.")
+
+    clusters = _group(commands, "cluster", "A real Kafka on this machine, behind sidecars.")
+    command = _command(clusters, "up", up)
+    _add_cluster(command)
+    command.add_argument("--nodes", type=int, default=1, metavar="N", help="1 or 3; default: %(default)s.")
+    add = partial(command.add_argument, metavar="TEXT")
+    add("--kafka-version", default="4.3.1", help="3.9.2, 4.3.1 or 4.4.0; default: %(default)s.")
+    add("--ports", type=_ports, help="Ports clients dial, one per node, comma-separated; default: free ones.")
+    command.add_argument(
+        "--sidecars", action=BooleanOptionalAction, default=True, help="Start a sidecar before each broker."
+    )
+    _add_cluster(_command(clusters, "down", down))
+    _add_cluster(_command(clusters, "status", status))
+
+    jobs = _group(commands, "jobs", "The Spark jobs that turn the audit topic into tables.")
+    command = _command(jobs, "run", run_job)
+    command.add_argument("job", nargs="?", default="traffic", metavar="JOB", help="Which job; default: %(default)s.")
+    add = partial(command.add_argument, metavar="TEXT")
+    add("--bootstrap-servers", default="127.0.0.1:19094", help="The INTERNAL listeners; default: %(default)s.")
+    add("--topic", default="brokerside-audit", help="The audit topic; default: %(default)s.")
+    _add_tables(command)
+    add("--checkpoint", help="Default: below the tables.")
+    command.add_argument("--available-now", action="store_true", help="Stop when everything there is has been read.")
+    add("--master", default="local[*]", help="Spark master; default: %(default)s.")
+    return parser
+
+
+def _commands(parser: ArgumentParser) -> _Commands:
+    """Let ``parser`` have commands; without one it prints its help, as a wrong usage."""
+    parser.set_defaults(act=partial(_help, parser))
+    return parser.add_subparsers(title="commands", metavar="COMMAND")
+
+
+def _help(parser: ArgumentParser) -> int:
+    parser.print_help()
+    return WRONG_USAGE
+
+
+def _group(commands: _Commands, name: str, meaning: str) -> _Commands:
+    return _commands(commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False))
+
+
+def _command(commands: _Commands, name: str, act: Callable[..., int | None]) -> ArgumentParser:
+    meaning = act.__doc__
+    command = commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False)
+    command.set_defaults(act=act)
+    return command
+
+
+def _add_cluster(command: ArgumentParser) -> None:
+    text = "Where the cluster keeps its data, logs and state; default: %(default)s."
+    _add_folder(command, Path(".brokerside/cluster"), text)
+
+
+def _add_folder(command: ArgumentParser, default: Path | None, meaning: str) -> None:
+    command.add_argument("--dir", type=Path, dest="folder", default=default, metavar="PATH", help=meaning)
+
+
+def _add_tables(command: ArgumentParser) -> None:
+    text = "Root folder of the tables; default: %(default)s."
+    command.add_argument("--tables", type=Path, default=Path(".brokerside/tables"), metavar="PATH", help=text)
+
+
+def _add_output(command: ArgumentParser) -> None:
+    choices = ("table", "json", "csv")
+    text = "How data is printed: table, json or csv; default: %(default)s."
+    command.add_argument("-o", "--output", choices=choices, default="table", metavar="FORM", help=text)
+
+
+def _ports(text: str) -> list[int]:
+    try:
+        return [int(port) for port in text.split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r}: allowed are port numbers, comma-separated") from None
 
 
 if __name__ == "__main__":

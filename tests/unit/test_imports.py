@@ -1,0 +1,67 @@
+"""What a command does not need it does not import: a sidecar restarts often, and modules cost time and memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy.local.ports import free_ports
+
+NOT_FOR_RUN = {
+    *("rich", "pygments"),  # structlog takes them where they are installed
+    *("pyspark", "delta", "pandas", "pyarrow", "numpy", "deltalake", "duckdb", "aiokafka", "kafka"),
+    *("proxy.local", "spark_jobs.run", "spark_jobs.query"),
+}
+"""Modules of the jobs, the demo, the tests and of output for people."""
+
+SHOW = "import atexit, sys; atexit.register(lambda: print(*sys.modules, sep='\\n'))\n"
+
+
+def imported_by(code: str) -> set[str]:
+    """Names of the modules that are loaded after ``code`` ran in a new interpreter."""
+    done = subprocess.run([sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def imported_by_run(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names of the modules of a sidecar without observers, from its start to its end."""
+    path = tmp_path_factory.mktemp("run") / "brokerside.yaml"
+    bind, admin, upstream = free_ports(3)
+    path.write_text(
+        f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{admin}'}}\n"
+        f"listeners: [{{name: C, bind: '127.0.0.1:{bind}', upstream: '127.0.0.1:{upstream}'}}]\n"
+    )
+    code = f"{SHOW}sys.argv[1:] = ['run', '-c', {str(path)!r}]\nfrom proxy.cli import main\nmain()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any('"started"' in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    return set(output.splitlines())
+
+
+def test_run_imports_nothing_of_the_other_commands(imported_by_run: set[str]) -> None:
+    assert {"proxy.net.relay", "structlog", "uvloop"} <= imported_by_run
+    assert imported_by_run & NOT_FOR_RUN == set()
+
+
+def test_structlog_is_kept_from_rich_and_nobody_else_is() -> None:
+    code = "from proxy.cli import _import_structlog; _import_structlog(); import structlog"
+    assert "rich" not in imported_by(code)
+    assert "rich.table" in imported_by(f"{code}; import rich.table")
+
+
+def test_the_dispatcher_loads_no_librdkafka() -> None:
+    assert "confluent_kafka" not in imported_by("import observers.dispatch")
+
+
+def test_the_command_line_imports_no_command() -> None:
+    commands = {"asyncio", "pydantic", "structlog", "proxy.config", "proxy.run"}
+    assert imported_by("import proxy.cli") & (NOT_FOR_RUN | commands) == set()
