@@ -7,6 +7,7 @@ the process is out of descriptors (it accepts and closes such connections silent
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Callable
@@ -22,6 +23,10 @@ CAPACITY_RETRY = 0.1
 
 CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Nothing is wrong with the connection, which stays in the kernel's backlog; we have no room for it just now."""
+
+
+USER_TIMEOUT_MS = 30_000
+"""Milliseconds for which sent bytes may stay unacknowledged before a peer counts as gone (TCP_USER_TIMEOUT)."""
 
 
 class Acceptor:
@@ -45,6 +50,7 @@ class Acceptor:
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tune(self._socket)  # on Linux accepted sockets inherit it, which saves three calls for each
             self._socket.setblocking(False)
             self._socket.bind((host, port))
             self._socket.listen(backlog)
@@ -81,3 +87,11 @@ class Acceptor:
             sock.setblocking(False)
             self._tally.accepted += 1
             self._admit(sock, address[:2])
+
+
+def tune(sock: socket.socket) -> None:
+    """No delay for small frames; a peer that is gone is noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(OSError):  # not on every platform
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from time import monotonic
 from typing import Literal, cast
@@ -105,6 +106,18 @@ class Relay:
     def gone(self) -> bool:
         """Whether both sides have ended and nothing waits to be written any more."""
         return all(end.transport is None or end.lost for end in (self.client, self.broker))
+
+    async def attach(self, client: socket.socket, broker: socket.socket) -> None:
+        """Take over both connections and carry from now on. Raises OSError; the sockets are taken care of then too."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: self.broker, sock=broker)
+            if not self.closed:
+                await loop.connect_accepted_socket(lambda: self.client, client)
+        finally:
+            for end, sock in ((self.client, client), (self.broker, broker)):
+                if end.transport is None:
+                    sock.close()
 
     def stop_reading_requests(self) -> None:
         """For a drain: let a request that has begun come to its end, and read no further one.

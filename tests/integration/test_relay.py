@@ -41,12 +41,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(tmp_path: Path, behaviour: Behaviour, **settings: object) -> AsyncIterator[Bench]:
-    async with upstream(behaviour) as upstream_port:
+async def bench(tmp_path: Path, behaviour: Behaviour, to: str = "", **settings: object) -> AsyncIterator[Bench]:
+    """``to``: the upstream, where it is not to be the peer."""
+    async with upstream(behaviour) as peer_port:
         yield_port = free_port()
+        to = to or f"127.0.0.1:{peer_port}"
         lines = [
             "broker.id: 1",
-            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{yield_port}', upstream: '127.0.0.1:{upstream_port}'}}]",
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{yield_port}', upstream: '{to}'}}]",
             f"admin: {{bind: '127.0.0.1:{free_port()}'}}",
             *(f"{key}: {value}" for key, value in settings.items()),
         ]
@@ -175,10 +177,7 @@ async def test_a_broker_that_does_not_read_pauses_the_client(tmp_path: Path) -> 
 
 
 async def test_an_unreachable_broker_closes_the_client_and_leaves_nothing(tmp_path: Path) -> None:
-    async with bench(tmp_path, answer_in_order) as running:
-        listener = running.sidecar.config.listeners[0]
-        gone = free_port()
-        object.__setattr__(listener, "upstream", type(listener.upstream)("127.0.0.1", gone))
+    async with bench(tmp_path, answer_in_order, to=f"127.0.0.1:{free_port()}") as running:
         for _ in range(50):
             reader, writer = await running.dial()
             assert await asyncio.wait_for(reader.read(), 5) == b""
@@ -336,10 +335,8 @@ async def test_a_drain_waits_for_a_client_that_still_reads_what_was_answered(tmp
         slow.close()
 
 
-async def test_an_upstream_whose_name_is_no_name_leaks_nothing(tmp_path: Path) -> None:
-    async with bench(tmp_path, answer_in_order) as running:
-        listener = running.sidecar.config.listeners[0]
-        object.__setattr__(listener, "upstream", type(listener.upstream)("kafka..example", 9092))
+async def test_an_upstream_whose_name_is_not_known_leaks_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path, answer_in_order, to="no-such-host.invalid:9092") as running:
         reader, writer = await running.dial()
         assert await asyncio.wait_for(reader.read(), 5) == b""
         assert running.tally.closed == {"upstream_unreachable": 1}

@@ -1,0 +1,127 @@
+"""Carries connections: an accepted client in, a connection to the broker beside it, a relay between the two.
+
+It knows neither where clients come from nor who observes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from time import monotonic
+
+import structlog
+
+from proxy.config import Config, Listener
+from proxy.core.exchange import Connection, Exchange
+from proxy.core.session import Session
+from proxy.core.tally import Tally
+from proxy.net.relay import Cause, Relay
+from proxy.net.upstream import Upstream
+from proxy.telemetry import Repeated
+
+log = structlog.get_logger(__name__)
+
+DRAIN_POLL = 0.02
+"""Seconds between two looks at which connections have nothing open any more."""
+
+DECODED = {"PLAINTEXT", "SASL_PLAINTEXT"}
+"""Security protocols whose frames can be read; the others pass through as bytes."""
+
+
+class Carrier:
+    """All connections of one process. ``record``: takes a finished exchange, or None. Belongs to the loop's thread."""
+
+    def __init__(self, config: Config, record: Callable[[Exchange], None] | None) -> None:
+        self.tallies = {listener.name: Tally() for listener in config.listeners}
+        self.relays: set[Relay] = set()
+        self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
+        self._config = config
+        self._record = record
+        patience = config.upstream_connect_timeout_ms / 1000
+        self._upstreams = {listener.name: Upstream(listener.upstream, patience) for listener in config.listeners}
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._repeated = Repeated(log)
+
+    def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+        """Take over ``sock``, a client accepted from ``address``. ``number``: unique in one run of the sidecar."""
+        task = asyncio.get_running_loop().create_task(self._carry(listener, sock, address, number))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+        """Connect an accepted client to the broker; from then on the relay runs by itself."""
+        tally = self.tallies[listener.name]
+        upstream = self._upstreams[listener.name]
+        bind = listener.bind
+        connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
+        session = None
+        if listener.security_protocol in DECODED:
+            principal = "User:ANONYMOUS" if listener.security_protocol == "PLAINTEXT" else "User:<unknown:SASL>"
+            connection = Connection(connection_id, listener.name, address[0], address[1], monotonic(), principal)
+            session = Session(connection, tally, self._record, self._config.socket_request_max_bytes)
+        relay = Relay(connection_id, session, tally, self._closed, self._flushing.discard)
+        self.relays.add(relay)
+        tally.active += 1
+        attached = False
+        try:
+            broker = await upstream.connect()
+            if relay.closed:
+                broker.close()
+            else:
+                attached = True
+                await relay.attach(sock, broker)
+        except Exception as error:  # mostly OSError, but a name may also be no name
+            tally.upstream_failures += 1
+            reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
+            self._repeated.warning("upstream_unreachable", upstream=str(upstream), error=reason)
+            relay.close("upstream_unreachable")
+        except asyncio.CancelledError:
+            relay.close("drain_completed")
+            raise
+        finally:
+            if not attached:
+                sock.close()
+
+    def _closed(self, relay: Relay, cause: Cause, detail: str) -> None:
+        self.relays.discard(relay)
+        if not relay.gone:
+            self._flushing.add(relay)
+        relay.tally.active -= 1
+        relay.tally.closed[cause] += 1
+        if detail and cause.startswith(("client_invalid", "broker_")):
+            self._repeated.warning(
+                "connection_refused" if cause.startswith("client") else "connection_broken",
+                connection_id=relay.id,
+                cause=cause,
+                detail=detail,
+            )
+
+    async def drain(self, patience: float) -> None:
+        """Let open requests be answered, then close; whatever is open after ``patience`` seconds is cut."""
+        for task in list(self._connecting):
+            task.cancel()
+        for relay in list(self.relays):
+            relay.stop_reading_requests()
+        log.info("draining", connections=len(self.relays), patience_s=patience)
+        deadline = monotonic() + patience
+        while (self.relays or self._flushing) and monotonic() < deadline:
+            for relay in list(self.relays):
+                if relay.quiet:
+                    relay.close("drain_completed")
+            await asyncio.sleep(DRAIN_POLL)
+        self.cut()
+        await asyncio.sleep(0)  # transports finish closing in the next turn of the loop
+
+    def cut(self) -> None:
+        """End whatever is still open, at once. Nothing is recorded afterwards."""
+        cut = len(self.relays) + len(self._flushing)
+        for relay in list(self.relays):
+            relay.close("drain_timeout", abort=True)
+        for relay in list(self._flushing):
+            relay.abort()
+        log.info("drained", cut=cut)
+
+    def report(self) -> None:
+        """Log how often a repeated warning was held back, where it is time to."""
+        self._repeated.flush()
