@@ -78,6 +78,8 @@ cdef class Exchange:
     cdef public int64_t response_bytes
     cdef Body *request_body  # owned; Python sees `request` and `response`: facts, built when asked for
     cdef Body *response_body
+    cdef object request_facts  # None until asked for
+    cdef object response_facts
     cdef Exchange next  # of the session that holds it: the one that was asked after it
 
 cdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes)

@@ -1,0 +1,99 @@
+"""Builds the compiled twins: every .pyx below ``proxy/compiled`` and ``observers``.
+
+``python -m proxy.compiled.build`` builds them in place, beside their sources, what has changed only; an editable
+install does the same. For a wheel they are built aside and put into it. Where that is not possible (no C compiler, no
+headers of Python, or ``BROKERSIDE_PURE=1``) the package is installed without them: the pure twins run instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FOLDERS = ("proxy/compiled", "observers")
+
+
+class NotBuilt(Exception):
+    """There will be no compiled modules; the text is the reason."""
+
+
+class BuildHook(BuildHookInterface[Any]):
+    """Hatchling's hook, for wheels and for editable installs."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build, and tell hatchling what there is to add and that the wheel is of this platform."""
+        root = Path(self.root)
+        self.scratch = tempfile.TemporaryDirectory(prefix="brokerside-build-")
+        try:
+            built = build(root, root if version == "editable" else Path(self.scratch.name))
+        except NotBuilt as reason:
+            self.app.display_warning(f"brokerside: installed in pure Python, without compiled modules: {reason}")
+            return
+        self.app.display_info(f"brokerside: compiled {len(built)} modules")
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        if version != "editable":
+            build_data["force_include"].update({str(path): name for name, path in built.items()})
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was built aside."""
+        self.scratch.cleanup()
+
+
+def build(root: Path, out: Path) -> dict[str, Path]:
+    """Build every .pyx of the project at ``root`` into ``out``; return what was built by its path in the project.
+
+    Raises NotBuilt where C cannot be compiled here, and Cython's own error where a .pyx is wrong.
+    """
+    if os.environ.get("BROKERSIDE_PURE", "0") not in ("", "0"):
+        raise NotBuilt("BROKERSIDE_PURE is set")
+    import setuptools  # what building needs is not there where nothing is built
+    from Cython.Build import cythonize
+    from setuptools.command.build_ext import build_ext
+    from setuptools.errors import BaseError
+
+    aside = root / "build" / "compiled" if out == root else out / "c"
+    # Names and sources are relative to the project, and so is what cythonize writes into ``aside``.
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        extensions = cythonize(
+            [
+                setuptools.Extension(".".join(source.with_suffix("").parts), [str(source)])
+                for folder in FOLDERS
+                for source in sorted(Path(folder).glob("*.pyx"))
+            ],
+            build_dir=str(aside),
+            include_path=["."],
+            quiet=True,
+        )
+        command = build_ext(setuptools.Distribution({"name": "brokerside", "ext_modules": extensions}))
+        command.build_lib = str(out)
+        command.build_temp = str(aside / "objects")
+        command.parallel = os.cpu_count()
+        command.ensure_finalized()
+        command.run()
+        names = [command.get_ext_filename(extension.name) for extension in extensions]
+    except BaseError as error:
+        raise NotBuilt(str(error)) from error
+    finally:
+        os.chdir(before)
+    return {name: out / name for name in names}
+
+
+def main() -> None:
+    """Build in place."""
+    try:
+        for name in build(root := Path(__file__).parents[2], root):
+            print(name)
+    except NotBuilt as reason:
+        sys.exit(f"brokerside: nothing is compiled: {reason}")
+
+
+if __name__ == "__main__":
+    main()
