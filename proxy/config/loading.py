@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,6 +81,8 @@ def _instead(path: keys.Path) -> str:
         rest = name.removeprefix(f"{section}.")
         if rest != name and ((*above, section) in OPEN or rest in keys.below((*above, section))):
             return f"write {rest} under {section}"
+    import difflib  # only mistakes need it
+
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(names))}"
 
