@@ -1,9 +1,42 @@
 # cython: language_level=3
 """The walkers' door for compiled callers; what they read, and where they stop, is in proxy/core/walk.py."""
 
-from libc.stdint cimport uint8_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t
 
 from proxy.compiled.exchange cimport Body, Kind
+
+cdef enum Step:  # the element that comes next
+    HEAD
+    TOPIC
+    PARTITION
+    RECORD_ERROR  # of Produce responses
+    MESSAGE  # of Produce responses
+    ABORTED  # transactions, of Fetch responses
+    RECORDS
+    BATCH
+    TAIL
+    FORGOTTEN  # topics, of Fetch requests
+    RACK  # of Fetch requests
+    TAGS
+    TAG
+    END
+
+cdef struct Walk:  # how far a walker has got
+    const uint8_t *data
+    int64_t size
+    int64_t pos  # in data; beyond size where bytes to come are skipped
+    Body *body
+    int version
+    bint flexible
+    Step step
+    Step after  # what follows the section of tags
+    int64_t topics  # still to come, and so on
+    int64_t partitions  # of the current topic
+    int64_t elements  # of the current array within
+    int64_t tags
+    int64_t left  # bytes of the current record set
+    PyObject *topic  # bytes or NULL; owned
 
 cdef Kind kind_of(int api_key, int version, bint response) noexcept  # NO_WALKER where there is none
 
@@ -13,6 +46,14 @@ cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t siz
 cdef class Feed:
     """One body that comes in pieces. After MalformedBody it must not be used again."""
     cdef Body *body  # owned until `finish`
+    cdef Walk walk
+    cdef uint8_t *carry  # what came of an element that is not complete; never together with a skip
+    cdef Py_ssize_t carried
+    cdef Py_ssize_t room
+    cdef int64_t skip  # bytes to come that nobody needs
+    cdef int _read(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int _keep(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int _check_carry(self) except -1
     cdef int feed(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef Body *finish(self) except NULL  # hands the body to the caller. Raises MalformedBody if that was not all of it
 

@@ -12,10 +12,9 @@ import pytest
 from kio.serial import entity_reader
 
 from tests.golden.frames import Frame, Recording, dump, load, recordings
-from tests.tools.implementations import WALKERS
+from tests.tools.implementations import every_walker
 
 RECORDINGS = recordings()
-every_walker = pytest.mark.parametrize("walk", WALKERS.values(), ids=WALKERS.keys())
 every_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 
 OLDEST_OF_KIO = {0: 3, 1: 4}

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.core import walk as python_walk
 from proxy.errors import MalformedBody, Side
 from tests.property.strategies import cuts, damaged, values
 from tests.tools import facts, messages
-from tests.tools.implementations import WALKERS
+from tests.tools.implementations import COMPILED_WALK, every_walker, needs_compiled
 from tests.tools.messages import Message, encode
 
 
@@ -31,7 +32,6 @@ KINDS = [
     Kind("fetch_response", messages.FETCH_RESPONSE, "broker"),
 ]
 
-every_walker = pytest.mark.parametrize("walk", WALKERS.values(), ids=WALKERS.keys())
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 every_version = pytest.mark.parametrize(
     ("kind", "version"),
@@ -119,3 +119,30 @@ def test_every_proper_prefix_is_malformed(walk: ModuleType, kind: Kind, data: st
     prefix = body[: data.draw(st.integers(0, len(body) - 1))]
     assert whole(walk, kind, version, prefix) == kind.side
     assert in_pieces(walk, kind, version, data.draw(cuts(prefix))) == kind.side
+
+
+def told(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) -> tuple[Any, ...]:
+    """What a walker says of a body in pieces: its facts, or at which piece it gave up (−1: at the end), and why."""
+    feed = walk.BodyFeed(getattr(walk, kind.name), version, kind.side)
+    number = -1
+    try:
+        for number, piece in enumerate(pieces):  # noqa: B007
+            feed.feed(piece, 0, len(piece))
+        number = -1
+        return (feed.finish(),)
+    except MalformedBody as error:
+        return number, str(error)
+
+
+@needs_compiled
+@every_kind
+@given(data=st.data())
+@settings(max_examples=settings().max_examples * 20)
+def test_the_compiled_walker_says_what_the_pure_one_says_at_the_same_byte(kind: Kind, data: st.DataObject) -> None:
+    version = data.draw(st.integers(0, kind.message.max_version))
+    body = encode(kind.message, version, data.draw(values(kind.message, version)))
+    body = data.draw(st.one_of(st.just(body), damaged(body), st.binary(max_size=300)))
+    pieces = data.draw(cuts(body))
+    assert COMPILED_WALK is not None
+    assert told(COMPILED_WALK, kind, version, pieces) == told(python_walk, kind, version, pieces)
+    assert whole(COMPILED_WALK, kind, version, body) == whole(python_walk, kind, version, body)

@@ -4,17 +4,18 @@ from types import ModuleType
 import pytest
 
 from proxy.core import apis
+from proxy.core import walk as python_walk
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchRequest, FetchResponse, ProduceRequest, RecordSet
 from proxy.core.steps import MAX_PARTITIONS
 from proxy.errors import MalformedBody
 from tests.tools import facts, messages
-from tests.tools.implementations import WALKERS
+from tests.tools.implementations import COMPILED_WALK, both
 from tests.tools.messages import Made, Values, encode
 
 NOTHING = Made(None, EMPTY_RECORD_SET)
 
 
-@pytest.fixture(params=WALKERS.values(), ids=WALKERS.keys())
+@pytest.fixture(params=both(python_walk, COMPILED_WALK))
 def walk(request: pytest.FixtureRequest) -> ModuleType:
     return request.param
 

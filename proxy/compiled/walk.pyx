@@ -1,0 +1,644 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Twin of ``proxy.core.walk``: the same walkers as one state machine over C memory, filling a ``Body``.
+
+A step reads one element, whole or not at all. A step (and each reader of it) returns 1, or 0 where bytes are missing:
+then the walk stands where it stood and goes on there with more bytes. The grammar and its reasons are told in
+``proxy/core/{produce,fetch,records}.py``; names are the same here.
+"""
+
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdint cimport int16_t, int32_t, uint64_t
+from libc.string cimport memcpy, memmove, memset
+
+from proxy.compiled.exchange cimport (
+    FETCH_REQUEST,
+    FETCH_RESPONSE,
+    NO_WALKER,
+    PRODUCE_REQUEST,
+    PRODUCE_RESPONSE,
+    Part,
+    RecordSums,
+    add_part,
+    facts_of,
+    free_body,
+    new_body,
+)
+from proxy.compiled.wire cimport int16_at, int32_at, int64_at
+
+from proxy.core import fetch, records, steps, walk, wire
+from proxy.errors import MalformedBody
+
+cdef extern from "Python.h":
+    PyObject *PyBytes_FromStringAndSize(const char *text, Py_ssize_t size) except NULL
+
+cdef int64_t MAX_CARRY = walk.MAX_CARRY
+cdef int64_t MAX_PARTITIONS = steps.MAX_PARTITIONS
+cdef int64_t MAX_STRING = wire.MAX_STRING
+cdef int64_t BATCH_HEADER = records.BATCH_HEADER
+cdef int64_t ENTRY_HEADER = records.ENTRY_HEADER
+cdef int CONTROL = records.CONTROL
+cdef int COMPRESSION = records.COMPRESSION
+cdef int64_t[3] SHORTEST = [records.SHORTEST[0], records.SHORTEST[1], records.SHORTEST[2]]
+cdef uint64_t REPLICA_STATE = fetch.REPLICA_STATE
+cdef int PRODUCE_VERSIONS = len(walk.PRODUCE_VERSIONS)
+cdef int FETCH_VERSIONS = len(walk.FETCH_VERSIONS)
+
+cdef Py_ssize_t CARRY_STEP = 256  # bytes added to an incomplete element at a time; most are shorter than that
+
+
+cdef int malformed(Kind kind, str detail) except -1:
+    raise MalformedBody("client" if kind == PRODUCE_REQUEST or kind == FETCH_REQUEST else "broker", detail)
+
+
+# ---- readers --------------------------------------------------------------------------------------------------------
+
+cdef int uvarint(Walk *walk, uint64_t *value) except -1:
+    cdef int shift
+    cdef uint64_t byte
+    value[0] = 0
+    for shift in range(0, 35, 7):
+        if walk.pos >= walk.size:
+            return 0
+        byte = walk.data[walk.pos]
+        walk.pos += 1
+        value[0] |= (byte & 127) << shift
+        if byte < 128:
+            return 1
+    return malformed(walk.body.kind, "a varint of more than five bytes")
+
+
+cdef inline int length(Walk *walk, int64_t *value) except -1:
+    """Length of a byte field or array: −1 is null."""
+    cdef uint64_t more
+    if walk.flexible:
+        if walk.pos < walk.size and walk.data[walk.pos] < 128:
+            value[0] = <int64_t>walk.data[walk.pos] - 1
+            walk.pos += 1
+            return 1
+        if not uvarint(walk, &more):
+            return 0
+        value[0] = <int64_t>more - 1
+        return 1
+    if walk.pos + 4 > walk.size:
+        return 0
+    value[0] = int32_at(walk.data + walk.pos)
+    walk.pos += 4
+    return 1 if value[0] >= -1 else malformed(walk.body.kind, f"a length of {value[0]}")
+
+
+cdef inline int text(Walk *walk, const uint8_t **start, int64_t *size) except -1:
+    """Nullable string; ``size`` is −1 for null."""
+    if walk.flexible:
+        if not length(walk, size):
+            return 0
+        if size[0] > MAX_STRING:
+            return malformed(walk.body.kind, f"a string of {size[0]} bytes")
+    else:
+        if walk.pos + 2 > walk.size:
+            return 0
+        size[0] = int16_at(walk.data + walk.pos)
+        walk.pos += 2
+        if size[0] < -1:
+            return malformed(walk.body.kind, f"a length of {size[0]}")
+    start[0] = walk.data + walk.pos
+    if size[0] > 0:
+        walk.pos += size[0]
+    return walk.pos <= walk.size
+
+
+cdef inline int name(Walk *walk, const uint8_t **start, int64_t *size) except -1:
+    """Name or id of a topic."""
+    if not walk.body.topics_are_ids:
+        return text(walk, start, size)
+    start[0] = walk.data + walk.pos
+    size[0] = 16
+    walk.pos += 16
+    return walk.pos <= walk.size
+
+
+cdef int refuse_count(Walk *walk, int64_t count) except -1:
+    if count < 0:
+        return malformed(walk.body.kind, "null where an array must be")
+    return malformed(walk.body.kind, f"more than {MAX_PARTITIONS} partitions")
+
+
+cdef inline void pass_tags(Walk *walk, Step after) noexcept:
+    """Go on with ``after``, beyond a section of tagged fields where the version has one; nearly all are empty."""
+    if not walk.flexible:
+        walk.step = after
+    elif walk.pos < walk.size and walk.data[walk.pos] == 0:
+        walk.pos += 1
+        walk.step = after
+    else:
+        walk.step = TAGS
+        walk.after = after
+
+
+# ---- steps of all messages ------------------------------------------------------------------------------------------
+
+cdef int go_on(Walk *walk) except -1:
+    """Read as far as the bytes go. Returns whether the body ended; ``walk.pos`` is the first byte still needed."""
+    cdef int64_t mark
+    cdef Kind kind = walk.body.kind
+    cdef int done = 1
+    while walk.step != END:
+        mark = walk.pos
+        if walk.step == BATCH:
+            done = batch(walk)
+        elif walk.step == PARTITION:
+            if not walk.partitions:
+                pass_tags(walk, TOPIC)
+                continue
+            if kind == PRODUCE_REQUEST:
+                done = produced_partition(walk)
+            elif kind == PRODUCE_RESPONSE:
+                done = answered_partition(walk)
+            elif kind == FETCH_REQUEST:
+                done = wanted_partition(walk)
+            else:
+                done = fetched_partition(walk)
+        elif walk.step == RECORDS:
+            done = record_set(walk)
+        elif walk.step == TOPIC:
+            if not walk.topics:
+                walk.step = TAIL
+                continue
+            done = topic(walk)
+        elif walk.step == HEAD:
+            if kind == PRODUCE_REQUEST:
+                done = produce_request_head(walk)
+            elif kind == PRODUCE_RESPONSE:
+                done = count_topics(walk)
+            elif kind == FETCH_REQUEST:
+                done = fetch_request_head(walk)
+            else:
+                done = fetch_response_head(walk)
+        elif walk.step == TAIL:
+            if kind == PRODUCE_RESPONSE:
+                done = throttle(walk)
+            elif kind == FETCH_REQUEST:
+                done = count_forgotten(walk)
+            else:
+                pass_tags(walk, END)
+        elif walk.step == MESSAGE:
+            done = message(walk)
+        elif walk.step == RECORD_ERROR:
+            done = record_error(walk)
+        elif walk.step == ABORTED:
+            done = aborted_transaction(walk)
+        elif walk.step == FORGOTTEN:
+            done = forgotten_topic(walk)
+        elif walk.step == RACK:
+            done = rack(walk)
+        elif walk.step == TAGS:
+            done = uvarint(walk, <uint64_t *>&walk.tags)
+            walk.step = TAG if done else TAGS
+        else:
+            done = tag(walk)
+        if not done:
+            walk.pos = mark
+            return 0
+    return 1
+
+
+cdef inline int count_topics(Walk *walk) except -1:
+    if not length(walk, &walk.topics):
+        return 0
+    if walk.topics < 0:
+        return refuse_count(walk, walk.topics)
+    walk.step = TOPIC
+    return 1
+
+
+cdef int topic(Walk *walk) except -1:
+    cdef const uint8_t *start
+    cdef int64_t size
+    cdef int64_t count
+    if not name(walk, &start, &size) or not length(walk, &count):
+        return 0
+    if size < 0:
+        return malformed(walk.body.kind, "a topic without a name")
+    if count < 0 or walk.body.count + count > MAX_PARTITIONS:
+        return refuse_count(walk, count)
+    Py_XDECREF(walk.topic)
+    walk.topic = NULL
+    walk.topic = PyBytes_FromStringAndSize(<const char *>start, size)
+    walk.topics -= 1
+    walk.partitions = count
+    walk.step = PARTITION
+    return 1
+
+
+cdef inline Part *partition(Walk *walk, const uint8_t *number) except NULL:
+    """Add the next partition of the current topic."""
+    cdef Part *part = add_part(walk.body)
+    Py_INCREF(<object>walk.topic)
+    part.topic = walk.topic
+    part.partition = int32_at(number)
+    walk.partitions -= 1
+    return part
+
+
+cdef int tag(Walk *walk) except -1:
+    cdef uint64_t number
+    cdef uint64_t size
+    if not walk.tags:
+        walk.step = walk.after
+        return 1
+    if not uvarint(walk, &number) or not uvarint(walk, &size):
+        return 0
+    if number == REPLICA_STATE and walk.after == END and walk.body.kind == FETCH_REQUEST and walk.version >= 15:
+        if walk.pos + 4 > walk.size:
+            return 0
+        if size < 4:
+            return malformed(walk.body.kind, f"a replica state of {size} bytes")
+        walk.body.replica_id = int32_at(walk.data + walk.pos)
+    walk.tags -= 1
+    walk.pos += <int64_t>size
+    return 1
+
+
+# ---- record sets ----------------------------------------------------------------------------------------------------
+
+cdef int record_set(Walk *walk) except -1:
+    if walk.body.kind == FETCH_RESPONSE and walk.version >= 11:
+        walk.pos += 4  # the preferred read replica
+    if not length(walk, &walk.left):
+        return 0
+    if walk.left > 0:
+        walk.body.parts[walk.body.count - 1].records.size = walk.left
+        walk.step = BATCH
+    else:
+        pass_tags(walk, PARTITION)
+    return 1
+
+
+cdef int batch(Walk *walk) except -1:
+    """Pass one record batch of the last partition; the set ends with it, or with the batch cut at its end."""
+    cdef RecordSums *sums = &walk.body.parts[walk.body.count - 1].records
+    cdef const uint8_t *at = walk.data + walk.pos
+    cdef int64_t whole
+    cdef int32_t count = 0
+    cdef int magic
+    if walk.left < ENTRY_HEADER:
+        return end_of_records(walk)
+    if walk.pos + (BATCH_HEADER if walk.left >= BATCH_HEADER else ENTRY_HEADER) > walk.size:
+        return 0
+    whole = <int64_t>int32_at(at + 8) + 12
+    magic = <signed char>at[16]
+    if not 0 <= magic <= 2 or whole - 12 < SHORTEST[magic]:
+        return malformed(walk.body.kind, f"a record batch of magic {magic} and length {whole - 12}")
+    if whole > walk.left:
+        return end_of_records(walk)
+    if magic != 2:
+        if at[17] & COMPRESSION:
+            sums.claimed = True
+        sums.records += 1
+    else:
+        count = int32_at(at + 57)
+        if count < 0:
+            return malformed(walk.body.kind, f"a record batch of {count} records")
+        if not int16_at(at + 21) & CONTROL:
+            sums.records += count
+    if not sums.batches:
+        sums.magic = magic
+        sums.base_offset = int64_at(at)
+        if magic == 2:
+            sums.producer_id = int64_at(at + 43)
+            sums.producer_epoch = int16_at(at + 51)
+            sums.base_sequence = int32_at(at + 53)
+    sums.batches += 1
+    walk.pos += whole
+    walk.left -= whole
+    return 1
+
+
+cdef inline int end_of_records(Walk *walk) noexcept:
+    walk.pos += walk.left
+    pass_tags(walk, PARTITION)
+    return 1
+
+
+# ---- Produce --------------------------------------------------------------------------------------------------------
+
+cdef int produce_request_head(Walk *walk) except -1:
+    cdef const uint8_t *start = NULL
+    cdef const uint8_t *fixed
+    cdef int64_t size = -1
+    if walk.version >= 3 and not text(walk, &start, &size):
+        return 0
+    fixed = walk.data + walk.pos
+    walk.pos += 6
+    if walk.pos > walk.size or not count_topics(walk):
+        return 0
+    if size >= 0:
+        walk.body.transactional_id = PyBytes_FromStringAndSize(<const char *>start, size)
+    walk.body.acks = int16_at(fixed)
+    walk.body.timeout_ms = int32_at(fixed + 2)
+    return 1
+
+
+cdef int produced_partition(Walk *walk) except -1:
+    cdef const uint8_t *fixed = walk.data + walk.pos
+    cdef int64_t size
+    walk.pos += 4
+    if walk.pos > walk.size or not length(walk, &size):
+        return 0
+    partition(walk, fixed).records.size = max(size, 0)
+    walk.left = size
+    if size > 0:
+        walk.step = BATCH
+    else:
+        pass_tags(walk, PARTITION)
+    return 1
+
+
+cdef int answered_partition(Walk *walk) except -1:
+    cdef const uint8_t *fixed = walk.data + walk.pos
+    cdef Part *part
+    cdef int64_t errors = 0
+    # partition, error code, base offset; then log append time (v2+) and log start offset (v5+)
+    walk.pos += 14 + (8 if walk.version >= 2 else 0) + (8 if walk.version >= 5 else 0)
+    if walk.pos > walk.size or walk.version >= 8 and not length(walk, &errors):
+        return 0
+    if errors < 0:
+        return refuse_count(walk, errors)
+    part = partition(walk, fixed)
+    part.error_code = int16_at(fixed + 4)
+    part.offset = int64_at(fixed + 6)
+    walk.elements = errors
+    if walk.version >= 8:
+        walk.step = RECORD_ERROR if errors else MESSAGE
+    return 1
+
+
+cdef int record_error(Walk *walk) except -1:
+    cdef const uint8_t *start
+    cdef int64_t size
+    if not walk.elements:
+        walk.step = MESSAGE
+        return 1
+    walk.pos += 4
+    if not text(walk, &start, &size):
+        return 0
+    walk.elements -= 1
+    pass_tags(walk, RECORD_ERROR)
+    return 1
+
+
+cdef int message(Walk *walk) except -1:
+    cdef const uint8_t *start
+    cdef int64_t size
+    if not text(walk, &start, &size):
+        return 0
+    pass_tags(walk, PARTITION)
+    return 1
+
+
+cdef int throttle(Walk *walk) except -1:
+    if walk.version >= 1:
+        if walk.pos + 4 > walk.size:
+            return 0
+        walk.body.throttle_ms = int32_at(walk.data + walk.pos)
+        walk.pos += 4
+    pass_tags(walk, END)
+    return 1
+
+
+# ---- Fetch ----------------------------------------------------------------------------------------------------------
+
+cdef int fetch_request_head(Walk *walk) except -1:
+    cdef Body *body = walk.body
+    cdef const uint8_t *fixed = walk.data + walk.pos
+    cdef int replica = 4 if walk.version < 15 else 0
+    # replica id (until v14), max wait, min bytes; then max bytes (v3+) and isolation level (v4+)
+    cdef int session = replica + 8 + (4 if walk.version >= 3 else 0) + (1 if walk.version >= 4 else 0)
+    walk.pos += session + (8 if walk.version >= 7 else 0)
+    if walk.pos > walk.size or not count_topics(walk):
+        return 0
+    if replica:
+        body.replica_id = int32_at(fixed)
+    body.max_wait_ms = int32_at(fixed + replica)
+    body.min_bytes = int32_at(fixed + replica + 4)
+    if walk.version >= 7:
+        body.session_id = int32_at(fixed + session)
+        body.session_epoch = int32_at(fixed + session + 4)
+    return 1
+
+
+cdef int wanted_partition(Walk *walk) except -1:
+    cdef const uint8_t *fixed = walk.data + walk.pos
+    # partition and fetch offset; between them the leader epoch (v9+), after them the epoch last fetched (v12+), the
+    # log start offset (v5+) and the most bytes wanted
+    cdef int epoch = 4 if walk.version >= 9 else 0
+    walk.pos += 16 + epoch + (4 if walk.version >= 12 else 0) + (8 if walk.version >= 5 else 0)
+    if walk.pos > walk.size:
+        return 0
+    partition(walk, fixed).offset = int64_at(fixed + 4 + epoch)
+    pass_tags(walk, PARTITION)
+    return 1
+
+
+cdef int count_forgotten(Walk *walk) except -1:
+    walk.elements = 0
+    if walk.version >= 7 and not length(walk, &walk.elements):
+        return 0
+    if walk.elements < 0:
+        return refuse_count(walk, walk.elements)
+    walk.step = FORGOTTEN
+    return 1
+
+
+cdef int forgotten_topic(Walk *walk) except -1:
+    cdef const uint8_t *start
+    cdef int64_t size
+    cdef int64_t count
+    if not walk.elements:
+        walk.step = RACK
+        return 1
+    if not name(walk, &start, &size) or not length(walk, &count):
+        return 0
+    if size < 0:
+        return malformed(walk.body.kind, "a topic without a name")
+    if count < 0:
+        return refuse_count(walk, count)
+    walk.elements -= 1
+    walk.pos += 4 * count
+    pass_tags(walk, FORGOTTEN)
+    return 1
+
+
+cdef int rack(Walk *walk) except -1:
+    cdef const uint8_t *start
+    cdef int64_t size
+    if walk.version >= 11 and not text(walk, &start, &size):
+        return 0
+    pass_tags(walk, END)
+    return 1
+
+
+cdef int fetch_response_head(Walk *walk) except -1:
+    cdef Body *body = walk.body
+    cdef const uint8_t *fixed = walk.data + walk.pos
+    walk.pos += 10 if walk.version >= 7 else 4 if walk.version >= 1 else 0
+    if walk.pos > walk.size or not count_topics(walk):
+        return 0
+    if walk.version >= 1:
+        body.throttle_ms = int32_at(fixed)
+    if walk.version >= 7:
+        body.error_code = int16_at(fixed + 4)
+        body.session_id = int32_at(fixed + 6)
+    return 1
+
+
+cdef int fetched_partition(Walk *walk) except -1:
+    cdef const uint8_t *fixed = walk.data + walk.pos
+    cdef Part *part
+    cdef int64_t aborted = 0
+    # partition, error code, high watermark; then last stable offset (v4+) and log start offset (v5+)
+    walk.pos += 14 + (8 if walk.version >= 4 else 0) + (8 if walk.version >= 5 else 0)
+    if walk.pos > walk.size or walk.version >= 4 and not length(walk, &aborted):
+        return 0
+    part = partition(walk, fixed)
+    part.error_code = int16_at(fixed + 4)
+    part.offset = int64_at(fixed + 6)
+    walk.elements = max(aborted, 0)
+    if not walk.flexible:
+        walk.pos += 16 * walk.elements  # producer id and first offset of each
+        walk.elements = 0
+    walk.step = ABORTED if walk.elements else RECORDS
+    return 1
+
+
+cdef int aborted_transaction(Walk *walk) except -1:
+    if not walk.elements:
+        walk.step = RECORDS
+        return 1
+    walk.pos += 16
+    walk.elements -= 1
+    pass_tags(walk, ABORTED)
+    return 1
+
+
+# ---- the two ways to run a walker -----------------------------------------------------------------------------------
+
+cdef Kind kind_of(int api_key, int version, bint response) noexcept:
+    if api_key == 0 and 0 <= version < PRODUCE_VERSIONS:
+        return PRODUCE_RESPONSE if response else PRODUCE_REQUEST
+    if api_key == 1 and 0 <= version < FETCH_VERSIONS:
+        return FETCH_RESPONSE if response else FETCH_REQUEST
+    return NO_WALKER
+
+
+cdef inline int begin(Walk *walk, Kind kind, int version) except -1:
+    memset(walk, 0, sizeof(Walk))
+    walk.body = new_body(kind, version)
+    walk.version = version
+    walk.flexible = version >= (9 if kind == PRODUCE_REQUEST or kind == PRODUCE_RESPONSE else 12)
+    return 0
+
+
+cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t size) except NULL:
+    cdef Walk walk
+    begin(&walk, kind, version)
+    walk.data = data
+    walk.size = size
+    try:
+        if not go_on(&walk) or walk.pos > size:
+            malformed(kind, f"the body does not end within its {size} bytes")
+        if walk.pos < size:
+            malformed(kind, f"the body ends at byte {walk.pos} of {size}")
+    except BaseException:
+        free_body(walk.body)
+        raise
+    finally:
+        Py_XDECREF(walk.topic)
+    return walk.body
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Feed:
+    def __dealloc__(self):
+        free_body(self.body)
+        Py_XDECREF(self.walk.topic)
+        PyMem_Free(self.carry)
+
+    cdef int feed(self, const uint8_t *data, Py_ssize_t size) except -1:
+        cdef Py_ssize_t before
+        cdef Py_ssize_t taken
+        if size <= self.skip:
+            self.skip -= size
+            return 0
+        data += self.skip
+        size -= self.skip
+        self.skip = 0
+        while self.carried:
+            # Elements are short: what is kept grows by a little, and all beyond is read where it lies.
+            before = self.carried
+            taken = min(size, max(CARRY_STEP, before))
+            self._keep(data, taken)
+            self._read(self.carry, self.carried)
+            if self.walk.pos >= before:
+                self.carried = 0
+                if self.walk.pos >= before + size:
+                    self.skip = self.walk.pos - before - size
+                    return 0
+                data += self.walk.pos - before
+                size -= self.walk.pos - before
+            else:
+                self.carried -= self.walk.pos
+                memmove(self.carry, self.carry + self.walk.pos, self.carried)
+                data += taken
+                size -= taken
+                if not size:
+                    return self._check_carry()
+        self._read(data, size)
+        if self.walk.step == END and self.walk.pos < size:
+            return malformed(self.body.kind, "bytes after the end of the body")
+        self.skip = max(self.walk.pos - size, 0)
+        if self.walk.pos < size:
+            self._keep(data + self.walk.pos, size - self.walk.pos)
+        return self._check_carry()
+
+    cdef int _check_carry(self) except -1:
+        if self.carried > MAX_CARRY:
+            return malformed(self.body.kind, f"an element of more than {MAX_CARRY} bytes")
+        return 0
+
+    cdef int _read(self, const uint8_t *data, Py_ssize_t size) except -1:
+        self.walk.data = data
+        self.walk.size = size
+        self.walk.pos = 0
+        go_on(&self.walk)
+        return 0
+
+    cdef int _keep(self, const uint8_t *data, Py_ssize_t size) except -1:
+        cdef Py_ssize_t room = self.carried + size
+        cdef uint8_t *carry
+        if room > self.room:
+            room = max(room, 2 * self.room)
+            carry = <uint8_t *>PyMem_Realloc(self.carry, room)
+            if carry == NULL:
+                raise MemoryError
+            self.carry = carry
+            self.room = room
+        memcpy(self.carry + self.carried, data, size)
+        self.carried += size
+        return 0
+
+    cdef Body *finish(self) except NULL:
+        cdef Body *body = self.body
+        if self.walk.step != END or self.skip:
+            malformed(body.kind, "the body is cut short")
+        self.body = NULL
+        return body
+
+
+cdef Feed new_feed(Kind kind, int version):
+    cdef Feed feed = Feed.__new__(Feed)
+    begin(&feed.walk, kind, version)
+    feed.body = feed.walk.body
+    return feed
