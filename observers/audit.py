@@ -16,13 +16,17 @@ import structlog
 from msgspec import Struct
 
 from observers.api import ObservedExchange
-from observers.batch import Batcher, Block, Writer, records
+from observers.batch import Batcher, Block, Writer
 from observers.cluster import Cluster, client_id_of
 from observers.errors import ObserverError
-from observers.event import RequestEvent
 from observers.sink import Sink, producer_settings
 from observers.topics import TopicNames
 from observers.translate import Scope, Translator
+
+try:
+    from observers.compiled import Translator as FastTranslator
+except ImportError:  # installed without a compiler
+    FastTranslator = Translator  # type: ignore[misc,assignment]
 
 DEFAULT_TOPIC = "brokerside-audit"
 
@@ -85,7 +89,7 @@ class AuditObserver:
             principals=audit.get("exclude.principals", ()),
             client_ids={client_id},
         )
-        self._translator = Translator(configs["api.names"], self._names, self._scope)
+        self._translator = FastTranslator(configs["api.names"], self._names, self._scope)
         self._sink = Sink(cluster, producer_settings(internal, audit.get("producer", {}), client_id), topic)
         self._clock: Callable[[], float] = time.monotonic
         # Guards everything below; never held while the network is waited for, nor while events are built.
@@ -103,23 +107,14 @@ class AuditObserver:
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         """Turn ``exchanges`` into events; ``dropped`` exchanges were lost before them and leave a gap of that size."""
         offset = time.time() - time.monotonic()
-        hidden = 0
-        events: list[RequestEvent | None] = []
-        for exchange in exchanges:
-            try:
-                if self._scope.hides(exchange):
-                    hidden += 1
-                else:
-                    events.append(self._translator.event(exchange, offset))
-            except Exception:
-                log.exception("audit_event_failed", api_key=exchange.api_key, api_version=exchange.api_version)
-                events.append(None)
-        failed = events.count(None)
+        # Numbers are given by this thread alone, so they can be written into the events before the lock is taken.
+        made = self._translator.translate(exchanges, self._batcher.seq + dropped + 1, offset)
         with self._lock:
-            self._hidden += hidden
+            self._hidden += made.hidden
             self._drop("observer_queue", dropped)
-            self._drop("failed", failed)
-            self._send(self._batcher.lose(dropped) + self._batcher.add(events, self._clock()))
+            self._drop("failed", made.failed)
+            self._drop("not_encodable", made.not_encodable)
+            self._send(self._batcher.add(made.chunks, made.last, self._clock()))
 
     def close(self, timeout: float) -> None:
         """Send what is there and wait up to ``timeout`` seconds for its delivery; what is left then is lost."""
@@ -186,11 +181,7 @@ class AuditObserver:
 
     def _send_block(self, block: Block, writer: Writer) -> None:
         dropped = sum(self._dropped.values()) + self._sink.events_lost
-        for value, count in records(block, writer, dropped=dropped, sent_at=time.time_ns() // 1000):
-            if value is None:
-                self._drop("not_encodable", count)
-            else:
-                self._sink.send(value, count)
+        self._sink.send(writer.record(block, dropped=dropped, sent_at=time.time_ns() // 1000), len(block))
 
     def _drop(self, reason: str, count: int) -> None:
         if count:

@@ -1,65 +1,101 @@
-"""Sequence numbers and blocks of events: pure, with the time passed in.
+"""Blocks of encoded events, and the records they become: pure, with the time passed in.
 
-A number is given to every event, and to every event that is lost before it exists. A block holds consecutive numbers,
-so a loss ends the block before it and shows as a gap between two.
+A number is given to every event, and to every event that is lost before it is encoded. A block holds consecutive
+numbers, so a loss ends the block before it and shows as a gap between two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, Envelope, RequestEvent, encoder
+from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, Envelope, encoder
 
 FLUSH = 0.5
 """Seconds an event waits at most for others to share its record."""
 
 MAX_RECORD = 900_000
-"""Bytes of a record before compression above which its events are spread over several: Kafka's default bound on a
+"""Bytes of events in one record, before compression; a single larger event stays whole. Kafka's default bound on a
 record batch is 1,048,588, and audit JSON becomes about ten times smaller."""
 
 
-Block = list[RequestEvent]
-"""Events with consecutive numbers, in order; never empty."""
+class Chunk(Struct, frozen=True, gc=False):
+    """Encoded events with consecutive numbers from ``first`` on: JSON objects with commas between them."""
+
+    first: int
+    count: int
+    json: bytes
+
+
+class Translation(Struct):
+    """What one batch of exchanges became. Numbers that no chunk holds are those of events that were lost."""
+
+    last: int
+    """The last number given."""
+    chunks: list[Chunk] = []
+    """By number."""
+    hidden: int = 0
+    """Exchanges that give no event, and took no number."""
+    failed: int = 0
+    """Lost: no event could be built."""
+    not_encodable: int = 0
+    """Lost: a string is no Unicode text."""
+
+
+class Block(Struct, gc=False):
+    """The events ``first`` to ``last`` of one record; ``size``: their bytes."""
+
+    first: int
+    last: int
+    size: int
+    chunks: list[bytes]
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def takes(self, chunk: Chunk) -> bool:
+        """Whether ``chunk`` comes right after what is here, and there is room for it."""
+        return (
+            chunk.first == self.last + 1
+            and len(self) + chunk.count <= EVENTS_PER_RECORD
+            and self.size + len(chunk.json) <= MAX_RECORD
+        )
 
 
 class Batcher:
-    """Gives numbers and gathers events into blocks. Each method returns the blocks that it completes."""
+    """Gathers chunks into blocks. ``add`` and the ``take``s return the blocks that they complete."""
 
     def __init__(self) -> None:
         self.seq = 0
-        """Numbers given so far, lost ones included."""
-        self._open: Block = []
+        """Numbers given so far, those of lost events included."""
+        self._open: Block | None = None
         self._open_since = 0.0
 
     @property
     def waiting(self) -> int:
         """Events in the block that is not complete yet."""
-        return len(self._open)
+        return 0 if self._open is None else len(self._open)
 
-    def add(self, events: Iterable[RequestEvent | None], now: float) -> list[Block]:
-        """Number ``events``; None stands for one that is lost."""
+    def add(self, chunks: Iterable[Chunk], last: int, now: float) -> list[Block]:
+        """Add ``chunks``; ``last``: the last number given, of an event that was lost where no chunk ends with it."""
         complete: list[Block] = []
-        for event in events:
-            if event is None:
-                complete += self.lose(1)
-                continue
-            self.seq += 1
-            event.seq = self.seq
-            if not self._open:
+        for chunk in chunks:
+            if self._open is not None and not self._open.takes(chunk):
+                complete += self.take()
+            if self._open is None:
+                self._open = Block(chunk.first, chunk.first - 1, 0, [])
                 self._open_since = now
-            self._open.append(event)
+            self._open.chunks.append(chunk.json)
+            self._open.last += chunk.count
+            self._open.size += len(chunk.json)
             if len(self._open) >= EVENTS_PER_RECORD:
                 complete += self.take()
+        self.seq = last
+        if self._open is not None and self._open.last < last:
+            complete += self.take()
         return complete
-
-    def lose(self, count: int) -> list[Block]:
-        """Pass over ``count`` numbers."""
-        if not count:
-            return []
-        self.seq += count
-        return self.take()
 
     def take_due(self, now: float) -> list[Block]:
         """Complete the open block if its first event has waited for ``FLUSH`` seconds."""
@@ -67,8 +103,8 @@ class Batcher:
 
     def take(self) -> list[Block]:
         """Complete the open block."""
-        block, self._open = self._open, []
-        return [block] if block else []
+        block, self._open = self._open, None
+        return [] if block is None else [block]
 
 
 class Writer(Struct, frozen=True, gc=False):
@@ -79,32 +115,18 @@ class Writer(Struct, frozen=True, gc=False):
     boot_id: str
     sidecar_version: str
 
-
-def records(block: Block, writer: Writer, *, dropped: int, sent_at: int) -> Iterator[tuple[bytes | None, int]]:
-    """Encode ``block`` as ``(value of a Kafka record, events in it)``, several where one would be over ``MAX_RECORD``.
-
-    The value is None for an event that cannot be encoded (a string that is no Unicode text): it alone is lost.
-    """
-    envelope = Envelope(
-        schema_level=SCHEMA_LEVEL,
-        cluster_id=writer.cluster_id,
-        broker_id=writer.broker_id,
-        boot_id=writer.boot_id,
-        sidecar_version=writer.sidecar_version,
-        first_seq=block[0].seq,
-        last_seq=block[-1].seq,
-        dropped=dropped,
-        sent_at=sent_at,
-        events=block,
-    )
-    value: bytes | None
-    try:
-        value = encoder.encode(envelope)
-    except UnicodeError:
-        value = None
-    if len(block) > 1 and (value is None or len(value) > MAX_RECORD):
-        half = len(block) // 2
-        for part in (block[:half], block[half:]):
-            yield from records(part, writer, dropped=dropped, sent_at=sent_at)
-    else:
-        yield value, len(block)
+    def record(self, block: Block, *, dropped: int, sent_at: int) -> bytes:
+        """Return the value of a Kafka record that holds ``block``."""
+        envelope = Envelope(
+            schema_level=SCHEMA_LEVEL,
+            cluster_id=self.cluster_id,
+            broker_id=self.broker_id,
+            boot_id=self.boot_id,
+            sidecar_version=self.sidecar_version,
+            first_seq=block.first,
+            last_seq=block.last,
+            dropped=dropped,
+            sent_at=sent_at,
+            events=cast(Any, [Raw(json) for json in block.chunks]),
+        )
+        return encoder.encode(envelope)

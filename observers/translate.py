@@ -1,12 +1,18 @@
-"""From an exchange to an audit event, and whether it is one: no IO, no clock."""
+"""From exchanges to encoded audit events, and which exchanges give none: no IO, no clock.
+
+This is what is meant; ``observers.compiled`` does the same for the exchanges of a compiled session, byte for byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
+import structlog
+
 from observers.api import ObservedExchange
-from observers.event import Decode, Outcome, RequestEvent, TopicPartition, clip
+from observers.batch import Chunk, Translation
+from observers.event import Decode, Outcome, RequestEvent, TopicPartition, clip, encoder
 from observers.topics import TopicNames
 
 PRODUCE, FETCH = 0, 1
@@ -16,6 +22,8 @@ UNKNOWN_RESULT = -1
 
 MAX_SESSIONS = 10_000
 """Fetch sessions remembered as hidden; the oldest is forgotten above it (a Kafka broker keeps 1,000 by default)."""
+
+log = structlog.get_logger("observers")
 
 
 class Scope:
@@ -31,7 +39,16 @@ class Scope:
         self._topics = frozenset(topics)
         self._principals = frozenset(principals)
         self._client_ids = frozenset(client_ids)
-        self._sessions: dict[int, None] = {}
+        self.sessions: dict[int, None] = {}
+        """Fetch sessions on hidden topics alone, the oldest first."""
+
+    def hides_principal(self, principal: str) -> bool:
+        """Whether nothing that ``principal`` does gives an event."""
+        return principal in self._principals
+
+    def is_own(self, client_id: str | None) -> bool:
+        """Whether the sidecar itself calls by this id."""
+        return client_id in self._client_ids
 
     def hides_topic(self, name: str) -> bool:
         """Whether the topic ``name`` never appears in an event."""
@@ -39,10 +56,10 @@ class Scope:
 
     def hides(self, exchange: ObservedExchange) -> bool:
         """Whether ``exchange`` gives no event."""
-        if exchange.connection.principal in self._principals:
+        if self.hides_principal(exchange.connection.principal):
             return True
         on_topics = self._only_hidden_topics(exchange)
-        return exchange.client_id in self._client_ids if on_topics is None else on_topics
+        return self.is_own(exchange.client_id) if on_topics is None else on_topics
 
     def _only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
         """Whether all topics it touches are hidden; None where it touches none, or they were not read.
@@ -55,14 +72,14 @@ class Scope:
                 continue
             for partition in facts.partitions:
                 if self._names.label(partition.topic, facts.topics_are_ids)[0] not in self._topics:
-                    if exchange.api_key == FETCH:
-                        self._forget_session(exchange)
+                    if exchange.api_key == FETCH and exchange.request is not None:
+                        self.forget_session(exchange.request.session_id)
                     return False
                 only_hidden = True
         if exchange.api_key == FETCH and exchange.request is not None:
             if only_hidden:
                 self._remember_session(exchange)
-            elif exchange.request.session_id in self._sessions:
+            elif exchange.request.session_id in self.sessions:
                 return True
         return only_hidden
 
@@ -70,13 +87,13 @@ class Scope:
         """A session that began with hidden topics alone is hidden, until a fetch adds another topic to it."""
         if exchange.response is None or exchange.request.session_epoch > 0 or not exchange.response.session_id:
             return
-        self._sessions[exchange.response.session_id] = None
-        if len(self._sessions) > MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        self.sessions[exchange.response.session_id] = None
+        if len(self.sessions) > MAX_SESSIONS:
+            del self.sessions[next(iter(self.sessions))]
 
-    def _forget_session(self, exchange: ObservedExchange) -> None:
-        if self._sessions and exchange.request is not None:
-            self._sessions.pop(exchange.request.session_id, None)
+    def forget_session(self, session_id: int) -> None:
+        """A fetch of this session touched a topic that is not hidden."""
+        self.sessions.pop(session_id, None)
 
 
 class Translator:
@@ -86,6 +103,29 @@ class Translator:
         self._api_names = api_names
         self._names = names
         self._scope = scope
+
+    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> Translation:
+        """Return the events of ``exchanges``, numbered from ``first`` on; see ``event`` for ``wall_offset``.
+
+        Never raises for an exchange it cannot work with: that one is counted, and its number is missing.
+        """
+        made = Translation(last=first - 1)
+        for exchange in exchanges:
+            made.last += 1
+            try:
+                if self._scope.hides(exchange):
+                    made.last -= 1
+                    made.hidden += 1
+                    continue
+                event = self.event(exchange, wall_offset)
+                event.seq = made.last
+                made.chunks.append(Chunk(made.last, 1, encoder.encode(event)))
+            except UnicodeError:
+                made.not_encodable += 1
+            except Exception:
+                report_failure(exchange)
+                made.failed += 1
+        return made
 
     def event(self, exchange: ObservedExchange, wall_offset: float) -> RequestEvent:
         """Return the event of ``exchange``, without its number (``seq`` 0).
@@ -181,6 +221,11 @@ class Translator:
                 )
             )
         return tuple(parts)
+
+
+def report_failure(exchange: ObservedExchange) -> None:
+    """Log the exception at hand, which left ``exchange`` without an event."""
+    log.exception("audit_event_failed", api_key=exchange.api_key, api_version=exchange.api_version)
 
 
 def _latency_us(exchange: ObservedExchange) -> int:

@@ -1,12 +1,19 @@
+"""What an event tells and which exchanges give none, on both translators."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from observers.batch import Translation
 from observers.event import RequestEvent, TopicPartition
 from observers.topics import TopicNames
 from observers.translate import MAX_SESSIONS, UNKNOWN_RESULT, Scope, Translator
+from proxy.core.exchange import Exchange
+from tests.tools.implementations import both, compiled
 from tests.unit.observers.samples import (
     FETCH,
     PRINTED_ID,
@@ -19,6 +26,10 @@ from tests.unit.observers.samples import (
 )
 
 AUDIT, SECRET = b"audit", b"secret"
+API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
+
+Translate = Callable[..., Translation]
+Event = Callable[[Exchange], RequestEvent]
 
 
 def names() -> TopicNames:
@@ -30,12 +41,90 @@ def scope(**changes: Any) -> Scope:
     return Scope(names(), **{**values, **changes})
 
 
-def event(one: Any) -> RequestEvent:
-    return Translator({0: "Produce", 1: "Fetch", 3: "Metadata"}, names(), scope()).event(one, 1_700_000_000.0)
+def compiled_twin(one: Exchange) -> Any:
+    module: Any = compiled("proxy.compiled.exchange")
+    return module.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__))
+
+
+@pytest.fixture(params=both(Translator, getattr(compiled("observers.compiled"), "Translator", None)))
+def translate(request: pytest.FixtureRequest) -> Translate:
+    """Translates exchanges, numbered from ``first`` on."""
+    translator = request.param(API_NAMES, names(), scope())
+
+    def call(*exchanges: Exchange, first: int = 1) -> Translation:
+        told: Any = exchanges if request.param is Translator else [compiled_twin(one) for one in exchanges]
+        made: Translation = translator.translate(told, first, 1_700_000_000.0)
+        return made
+
+    return call
+
+
+@pytest.fixture
+def event(translate: Translate) -> Event:
+    """The event of an exchange, with the number 0."""
+
+    def call(one: Exchange) -> RequestEvent:
+        (chunk,) = translate(one, first=0).chunks
+        return msgspec.json.decode(chunk.json, type=RequestEvent)
+
+    return call
+
+
+def seqs(made: Translation) -> list[int]:
+    events = [msgspec.json.decode(b"[%b]" % chunk.json, type=list[RequestEvent]) for chunk in made.chunks]
+    assert [(chunk.first, chunk.count) for chunk in made.chunks] == [(some[0].seq, len(some)) for some in events]
+    return [one.seq for some in events for one in some]
+
+
+class TestTranslation:
+    def test_events_are_numbered_from_the_first_on(self, translate: Translate) -> None:
+        made = translate(*[exchange()] * 250, first=7)
+        assert seqs(made) == list(range(7, 257))
+        assert (made.last, made.hidden, made.failed, made.not_encodable) == (256, 0, 0, 0)
+
+    def test_nothing_takes_no_number(self, translate: Translate) -> None:
+        made = translate(first=7)
+        assert (made.last, made.chunks) == (6, [])
+
+    def test_what_is_hidden_takes_no_number(self, translate: Translate) -> None:
+        hidden = [
+            exchange(client_id="own"),
+            produce([(AUDIT, 0, 1, 1)]),
+            exchange(connection=connection(principal="User:probe")),
+        ]
+        made = translate(exchange(), *hidden, exchange())
+        assert seqs(made) == [1, 2]
+        assert (made.last, made.hidden) == (2, 3)
+
+    def test_an_event_that_is_no_text_is_lost_alone_with_its_number(self, translate: Translate) -> None:
+        made = translate(exchange(), exchange(client_id="\ud800"), exchange(), exchange(client_id="\ud800"))
+        assert seqs(made) == [1, 3]
+        assert (made.last, made.not_encodable, made.failed) == (4, 2, 0)
+
+    def test_an_exchange_that_gives_no_event_for_another_reason_is_lost_alone_with_its_number(
+        self, translate: Translate
+    ) -> None:
+        made = translate(exchange(), exchange(received_at=float("nan")), exchange())
+        assert seqs(made) == [1, 3]
+        assert (made.last, made.not_encodable, made.failed) == (3, 0, 1)
+
+    def test_what_becomes_known_of_a_client_is_told_from_then_on(self, translate: Translate) -> None:
+        client = connection()
+        before = translate(exchange(connection=client)).chunks[0].json
+        client.principal, client.client_software_name = "User:ann", "librdkafka"
+        after = translate(exchange(connection=client)).chunks[0].json
+        assert (b"User:ANONYMOUS" in before, b"User:ann" in before) == (True, False)
+        assert (b"User:ann" in after, b"librdkafka" in after) == (True, True)
+
+    def test_the_clients_of_one_connection_may_differ(self, translate: Translate) -> None:
+        client = connection()
+        (chunk,) = translate(exchange(connection=client, client_id="one")).chunks
+        (other,) = translate(exchange(connection=client, client_id="two")).chunks
+        assert (b'"client_id":"one"' in chunk.json, b'"client_id":"two"' in other.json) == (True, True)
 
 
 class TestEvent:
-    def test_what_every_request_tells(self) -> None:
+    def test_what_every_request_tells(self, event: Event) -> None:
         client = connection(
             principal="User:ann", client_software_name="librdkafka", client_software_version="2.16.0", id="c9"
         )
@@ -58,21 +147,21 @@ class TestEvent:
             client_software_version="2.16.0",
         )
 
-    def test_an_unknown_api_key_has_its_number_for_a_name(self) -> None:
+    def test_an_unknown_api_key_has_its_number_for_a_name(self, event: Event) -> None:
         assert event(exchange(api_key=30001)).api == "ApiKey(30001)"
 
-    def test_without_a_response_there_is_no_latency(self) -> None:
+    def test_without_a_response_there_is_no_latency(self, event: Event) -> None:
         lost = event(exchange(outcome="connection_lost", answered_at=0.0, response_bytes=0))
         assert (lost.outcome, lost.latency_us) == ("connection_lost", 0)
 
-    def test_strings_a_client_chose_are_cut(self) -> None:
+    def test_strings_a_client_chose_are_cut(self, event: Event) -> None:
         long = event(exchange(client_id="x" * 1000, connection=connection(client_software_name="y" * 1000)))
         assert long.client_id == "x" * 255 + "…"
         assert long.client_software_name == "y" * 255 + "…"
 
 
 class TestProduce:
-    def test_partitions_are_joined_with_their_answers_by_topic_and_number(self) -> None:
+    def test_partitions_are_joined_with_their_answers_by_topic_and_number(self, event: Event) -> None:
         got = event(produce([(b"a", 0, 100, 3), (b"b", 0, 20, 1), (b"a", 1, 5, 1)]))
         assert (got.acks, got.throttle_ms) == (-1, 4)
         assert [(t.topic, t.partition, t.bytes, t.records, t.base_offset) for t in got.topics] == [
@@ -82,35 +171,35 @@ class TestProduce:
         ]
         assert {(t.error_code, t.producer_id, t.base_sequence) for t in got.topics} == {(0, 7, 3)}
 
-    def test_a_refused_partition_has_the_brokers_error(self) -> None:
+    def test_a_refused_partition_has_the_brokers_error(self, event: Event) -> None:
         assert [t.error_code for t in event(produce([(b"a", 0, 100, 3)], error_code=29)).topics] == [29]
 
-    def test_topic_ids_are_named_and_kept(self) -> None:
+    def test_topic_ids_are_named_and_kept(self, event: Event) -> None:
         (topic,) = event(produce([(TOPIC_ID, 0, 100, 3)], ids=True)).topics
         assert (topic.topic, topic.topic_id, topic.error_code) == ("orders", PRINTED_ID, 0)
 
     @pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
-    def test_without_a_response_the_outcome_tells_and_no_error_is_invented(self, outcome: str) -> None:
+    def test_without_a_response_the_outcome_tells_and_no_error_is_invented(self, event: Event, outcome: str) -> None:
         got = event(produce([(b"a", 0, 100, 3)], outcome=outcome, response=None))
         assert got.outcome == outcome
         assert got.topics == (
             TopicPartition(topic="a", partition=0, bytes=100, records=3, producer_id=7, base_sequence=3),
         )
 
-    def test_an_answer_that_could_not_be_read_is_not_taken_for_success(self) -> None:
+    def test_an_answer_that_could_not_be_read_is_not_taken_for_success(self, event: Event) -> None:
         got = event(produce([(b"a", 0, 100, 3)], response=None, decode="malformed"))
         assert [t.error_code for t in got.topics] == [UNKNOWN_RESULT]
 
-    def test_a_body_that_could_not_be_read_gives_an_event_without_topics(self) -> None:
+    def test_a_body_that_could_not_be_read_gives_an_event_without_topics(self, event: Event) -> None:
         got = event(exchange(api_key=PRODUCE, decode="malformed"))
         assert (got.api, got.decode, got.acks, got.topics) == ("Produce", "malformed", None, ())
 
-    def test_excluded_topics_are_left_out_of_a_mixed_request(self) -> None:
+    def test_excluded_topics_are_left_out_of_a_mixed_request(self, event: Event) -> None:
         assert [t.topic for t in event(produce([(SECRET, 0, 9, 1), (b"a", 0, 100, 3)])).topics] == ["a"]
 
 
 class TestFetch:
-    def test_only_partitions_with_records_or_an_error_are_told(self) -> None:
+    def test_only_partitions_with_records_or_an_error_are_told(self, event: Event) -> None:
         got = event(fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0), (b"a", 1, 0, 0, 0), (b"a", 2, 0, 0, 6)]))
         assert got.max_wait_ms == 500
         assert got.topics == (
@@ -118,7 +207,7 @@ class TestFetch:
             TopicPartition(topic="a", partition=2, error_code=6),
         )
 
-    def test_a_fetch_that_was_never_answered_tells_what_it_asked_to_wait(self) -> None:
+    def test_a_fetch_that_was_never_answered_tells_what_it_asked_to_wait(self, event: Event) -> None:
         got = event(fetch([(b"a", 0)], [], outcome="connection_lost", response=None))
         assert (got.outcome, got.max_wait_ms, got.topics) == ("connection_lost", 500, ())
 

@@ -1,0 +1,10 @@
+from collections.abc import Mapping, Sequence
+
+from observers.api import ObservedExchange
+from observers.batch import Translation
+from observers.topics import TopicNames
+from observers.translate import Scope
+
+class Translator:
+    def __init__(self, api_names: Mapping[int, str], names: TopicNames, scope: Scope) -> None: ...
+    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> Translation: ...
