@@ -56,6 +56,14 @@ def run(config: Path) -> int:
     return run_sidecar(loaded)
 
 
+def worker(descriptor: int) -> int:
+    """Serve a sidecar as one of its workers; ``proxy.net.handle`` alone starts it. ``descriptor``: of their socket."""
+    _import_structlog()
+    from proxy.net.worker import work
+
+    return work(descriptor)
+
+
 def _import_structlog() -> None:
     """Import it without rich, which it takes where it is there, for consoles: 60 ms and 5 MiB that no sidecar needs."""
     hidden = "rich" not in sys.modules
@@ -164,6 +172,9 @@ def _parser() -> ArgumentParser:
     _command(commands, "version", version)
     command = _command(commands, "run", run)
     command.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="YAML configuration.")
+    command = commands.add_parser("worker")  # without help, it is not listed
+    command.set_defaults(act=worker)
+    command.add_argument("descriptor", type=int)
     command = _command(commands, "check-config", check_config)
     command.add_argument("config", type=Path, metavar="FILE", help="YAML configuration.")
 

@@ -8,6 +8,7 @@ environment.py   BROKERSIDE_* variables over the file.
 secret_files.py  values that stand in files of their own.
 crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; every mistake told at once.
+transfer.py      a configuration on its way to another process.
 reference.py     docs/config.md.
 """
 

@@ -18,6 +18,9 @@ INT32_MAX = 2_147_483_647
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
 
+MAX_WORKERS = 64
+"""Far more than a broker's sidecar can use: the broker itself needs cores."""
+
 ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
 TOPIC = "1 to 249 of A-Z a-z 0-9 . _ -"
@@ -230,6 +233,15 @@ class Config(Section):
     )
     audit: Audit = _key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
     admin: Admin = _key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
+    workers: int = _number(
+        "workers",
+        "Processes that carry connections; about one per core that the sidecar may use. With 1 there is one process in "
+        "all; with more, one beside them accepts connections and gives each to the worker that has the fewest.",
+        1,
+        1,
+        MAX_WORKERS,
+        "processes",
+    )
     socket_request_max_bytes: int = _number(
         "socket.request.max.bytes",
         "Largest frame from a client; a larger one ends its connection. As in the broker.",

@@ -1,38 +1,40 @@
-"""Plain counters of one listener's data path: the loop adds to ints, the metrics endpoint reads them."""
+"""Plain counters of one listener's data path: the loop adds to ints, a snapshot takes a copy of them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from msgspec import Struct, field
 
-class Tally:
+
+def _counts() -> defaultdict[str, int]:
+    return defaultdict(int)
+
+
+def _counts_by_number() -> defaultdict[int, int]:
+    return defaultdict(int)
+
+
+def _counts_by_pair() -> defaultdict[tuple[str, str], int]:
+    return defaultdict(int)
+
+
+def _both_sides() -> dict[str, int]:
+    return {"client": 0, "broker": 0}
+
+
+class Tally(Struct):
     """All counts since the start; names are those of the metrics in docs/metrics.md."""
 
-    __slots__ = (
-        "abandoned",
-        "accept_errors",
-        "accepted",
-        "active",
-        "closed",
-        "decoded",
-        "invalid_frames",
-        "pauses",
-        "received",
-        "requests",
-        "responses",
-        "upstream_failures",
-    )
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.active = 0
-        self.closed: defaultdict[str, int] = defaultdict(int)  # by cause
-        self.accept_errors: defaultdict[str, int] = defaultdict(int)  # by errno name
-        self.upstream_failures = 0
-        self.abandoned = 0  # connections that go on as bytes because their session failed
-        self.received: dict[str, int] = {"client": 0, "broker": 0}  # bytes, by the side they came from
-        self.pauses: dict[str, int] = {"client": 0, "broker": 0}  # times reading of a side was paused
-        self.requests: defaultdict[int, int] = defaultdict(int)  # by api key
-        self.responses: defaultdict[int, int] = defaultdict(int)  # by api key
-        self.decoded: defaultdict[str, int] = defaultdict(int)  # bodies, by outcome: full, malformed, unsupported
-        self.invalid_frames: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (side, reason)
+    accepted: int = 0
+    active: int = 0
+    closed: dict[str, int] = field(default_factory=_counts)  # by cause
+    accept_errors: dict[str, int] = field(default_factory=_counts)  # by errno name
+    upstream_failures: int = 0
+    abandoned: int = 0  # connections that go on as bytes because their session failed
+    received: dict[str, int] = field(default_factory=_both_sides)  # bytes, by the side they came from
+    pauses: dict[str, int] = field(default_factory=_both_sides)  # times reading of a side was paused
+    requests: dict[int, int] = field(default_factory=_counts_by_number)  # by api key
+    responses: dict[int, int] = field(default_factory=_counts_by_number)  # by api key
+    decoded: dict[str, int] = field(default_factory=_counts)  # bodies, by outcome: full, malformed, unsupported
+    invalid_frames: dict[tuple[str, str], int] = field(default_factory=_counts_by_pair)  # by (side, reason)

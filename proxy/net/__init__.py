@@ -1,8 +1,16 @@
-"""The IO of the sidecar: the only folder that owns sockets, timers and signals.
+"""The IO of the sidecar: the only folder that owns sockets, timers, signals and processes.
 
 acceptor.py    one listening socket: its own accept loop, pausable, honest about running out of descriptors.
+upstream.py    connections to the broker.
 relay.py       one client connection: two transports, back-pressure, half-close, one named cause at the end.
-sidecar.py     all of it together: start, flush timers, drain.
+carrier.py     all connections of one process, from the accepted socket to the drain.
+station.py     a carrier with its observers and counts: all that one process does with connections.
+sidecar.py     listens, and gives what it accepts to a station, or to workers.
+workers.py     `workers: N`: gives connections to N processes, adds their counts up, replaces the dead.
+handle.py      one of these processes, as the main process has it.
+worker.py      the same as it sees itself: a station that does what it is told.
+channel.py     messages and sockets between the two.
+beat.py        the one timer of a process.
 identity.py    whether the broker behind a listener is the right one, and sends its clients here.
 admin.py       /metrics, /livez, /readyz on loopback.
 """

@@ -30,7 +30,10 @@ USER_TIMEOUT_MS = 30_000
 
 
 class Acceptor:
-    """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``admit(sock, address)``."""
+    """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``admit(sock, address)``.
+
+    ``admit`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class Acceptor:
         port: int,
         backlog: int,
         tally: Tally,
-        admit: Callable[[socket.socket, tuple[str, int]], None],
+        admit: Callable[[socket.socket, tuple[str, int]], bool],
         on_capacity: Callable[[str], None],
     ) -> None:
         self._tally = tally
@@ -86,7 +89,9 @@ class Acceptor:
                 continue  # the connection died in the backlog
             sock.setblocking(False)
             self._tally.accepted += 1
-            self._admit(sock, address[:2])
+            if not self._admit(sock, address[:2]):
+                self._loop.remove_reader(self._socket)
+                return
 
 
 def tune(sock: socket.socket) -> None:

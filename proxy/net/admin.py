@@ -7,32 +7,27 @@ there is the one it was configured for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from aiohttp import web
 
 from proxy.config import Config, Listener
 from proxy.errors import LocalError
 from proxy.net import identity
+from proxy.net.sidecar import Sidecar
+from proxy.telemetry.metrics import render
 
 PROBE_TIMEOUT = 1.0
 """Seconds an upstream has to accept the probe of ``/readyz``."""
 
 
 class Admin:
-    """``metrics``: renders the Prometheus text and its content type. ``draining``: whether a shutdown has begun."""
+    """Tells of ``sidecar``."""
 
-    def __init__(
-        self,
-        config: Config,
-        metrics: Callable[[], tuple[bytes, str]],
-        draining: Callable[[], bool],
-    ) -> None:
+    def __init__(self, config: Config, sidecar: Sidecar) -> None:
         self._config = config
         self._bind = config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
-        self._metrics = metrics
-        self._draining = draining
+        self._sidecar = sidecar
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -55,14 +50,14 @@ class Admin:
             await self._runner.cleanup()
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
-        body, content_type = await asyncio.to_thread(self._metrics)  # some counters are behind an observer's lock
+        body, content_type = await asyncio.to_thread(render, await self._sidecar.snapshot())
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_livez(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _get_readyz(self, _: web.Request) -> web.Response:
-        if self._draining():
+        if self._sidecar.draining:
             return web.Response(status=503, text="draining\n")
         problems = await asyncio.gather(*(self._probe(listener) for listener in self._config.listeners))
         failed = [problem for problem in problems if problem]

@@ -49,6 +49,7 @@ Cause = Literal[
     "broker_out_of_sync",  # a response that matches no request
     "drain_completed",  # closed by a shutdown when nothing was open
     "drain_timeout",  # closed by a shutdown with a request open
+    "worker_lost",  # the process that carried it ended, or had no descriptor left for it
 ]
 """Why a connection ended; also the label of ``brokerside_connections_closed_total``."""
 

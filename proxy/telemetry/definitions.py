@@ -1,8 +1,7 @@
-"""Every metric: name, labels, meaning, and where its numbers are read when somebody asks.
+"""Every metric: name, labels, meaning, and which part of a ``Snapshot`` it is.
 
-Nothing here runs while traffic flows. The data path adds to plain ints (``proxy.core.tally``), observers keep their
-own counts; a scrape reads both, on the loop's thread. Every set of labels is bounded: listeners and observers are
-configured, api names are Kafka's with one ``unknown``, causes and reasons are closed lists.
+Nothing here runs while traffic flows. Every set of labels is bounded: listeners, observers and workers are configured,
+api names are Kafka's with one ``unknown``, causes and reasons are closed lists.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from observers.audit import AuditStats
 from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
 from proxy.net.relay import Cause
+from proxy.telemetry.snapshot import Snapshot
 
 UNKNOWN_API = "unknown"
 """Label of requests whose api key is not Kafka's: one for all, for clients choose the number."""
@@ -28,25 +27,6 @@ DECODE_OUTCOMES = ("full", "malformed", "unsupported")
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """Values of the labels, and the number."""
-
-
-class DataPath(Protocol):
-    """The running sidecar, as far as its metrics go."""
-
-    tallies: dict[str, Tally]
-    """Counters by listener."""
-    draining: bool
-    loop_lag: float
-    """Seconds by which the loop's last beat was late."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What one scrape reads. ``audit``: None without the built-in audit observer."""
-
-    data_path: DataPath
-    observers: list[ObserverStats]
-    audit: AuditStats | None
 
 
 @dataclass(frozen=True)
@@ -70,15 +50,15 @@ class Definition:
 
 
 def _plain(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
-    return lambda s: [((name,), read(tally)) for name, tally in s.data_path.tallies.items()]
+    return lambda s: [((name,), read(tally)) for name, tally in s.tallies.items()]
 
 
 def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
     """Read a counter that is kept by one label beside the listener."""
 
     def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, tally in s.data_path.tallies.items():
-            for label, value in dict(read(tally)).items():  # a copy: the loop goes on counting
+        for name, tally in s.tallies.items():
+            for label, value in read(tally).items():
                 yield (name, label), value
 
     return samples
@@ -86,30 +66,31 @@ def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot],
 
 def _by_api(counts: Mapping[int, int]) -> dict[str, float]:
     named: dict[str, float] = defaultdict(float)
-    for key, count in dict(counts).items():  # a copy: the loop goes on counting
+    for key, count in counts.items():
         named[APIS[key].name if key in APIS else UNKNOWN_API] += count
     return named
 
 
 def _decoded(s: Snapshot) -> Samples:
-    tallies = s.data_path.tallies.values()
+    tallies = s.tallies.values()
     return [((outcome,), sum(tally.decoded.get(outcome, 0) for tally in tallies)) for outcome in DECODE_OUTCOMES]
 
 
 def _invalid_frames(s: Snapshot) -> Samples:
     counts: dict[tuple[str, ...], float] = defaultdict(float)
-    for tally in s.data_path.tallies.values():
-        for labels, count in dict(tally.invalid_frames).items():
+    for tally in s.tallies.values():
+        for labels, count in tally.invalid_frames.items():
             counts[labels] += count
     return counts.items()
 
 
 def _observer(read: Callable[[ObserverStats], float]) -> Callable[[Snapshot], Samples]:
-    return lambda s: [((stats.name,), read(stats)) for stats in s.observers]
+    return lambda s: [((name,), read(stats)) for name, stats in s.observers.items()]
 
 
-def _audit(read: Callable[[AuditStats], float]) -> Callable[[Snapshot], Samples]:
-    return lambda s: [] if s.audit is None else [((), read(s.audit))]
+def _audit(field: str) -> Callable[[Snapshot], Samples]:
+    """Read one field of ``observers.audit.AuditStats``."""
+    return lambda s: [((), s.audit[field])] if s.audit else []
 
 
 CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
@@ -130,15 +111,31 @@ METRICS: tuple[Definition, ...] = (
         ("state",),
         "",
         "1 for the present state: `ready` accepts connections, `draining` lets them end.",
-        lambda s: [(("ready",), not s.data_path.draining), (("draining",), s.data_path.draining)],
+        lambda s: [(("ready",), not s.draining), (("draining",), s.draining)],
     ),
     Definition(
         "loop_lag_seconds",
         "gauge",
         (),
         "seconds",
-        "By how much the event loop's last beat was late.",
-        lambda s: [((), s.data_path.loop_lag)],
+        "By how much the event loop's last beat was late; with several workers the worst of them.",
+        lambda s: [((), s.loop_lag)],
+    ),
+    Definition(
+        "worker_connections",
+        "gauge",
+        ("worker",),
+        "connections",
+        "Connections that each worker has been given and that are open.",
+        lambda s: [((str(number),), count) for number, count in s.workers.items()],
+    ),
+    Definition(
+        "worker_restarts_total",
+        "counter",
+        (),
+        "workers",
+        "Workers that were started in the place of one that ended.",
+        lambda s: [((), s.worker_restarts)],
     ),
     Definition(
         "connections_accepted_total",
@@ -283,7 +280,7 @@ METRICS: tuple[Definition, ...] = (
         ("observer", "method"),
         "calls",
         "Calls of the observer that raised, by method.",
-        lambda s: [((o.name, method), count) for o in s.observers for method, count in o.errors.items()],
+        lambda s: [((name, method), count) for name, o in s.observers.items() for method, count in o.errors.items()],
     ),
     Definition(
         "audit_emitted_total",
@@ -291,7 +288,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "events",
         "Sequence numbers given to events: emitted = delivered + dropped + queued.",
-        _audit(lambda a: a.emitted),
+        _audit("emitted"),
     ),
     Definition(
         "audit_delivered_total",
@@ -299,7 +296,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "events",
         "Events acknowledged by the audit topic.",
-        _audit(lambda a: a.delivered),
+        _audit("delivered"),
     ),
     Definition(
         "audit_dropped_total",
@@ -307,7 +304,7 @@ METRICS: tuple[Definition, ...] = (
         ("reason",),
         "events",
         "Events lost, by reason; see `AuditStats` in `observers/audit.py`.",
-        lambda s: [] if s.audit is None else [((reason,), count) for reason, count in s.audit.dropped.items()],
+        lambda s: [((reason,), count) for reason, count in s.audit.get("dropped", {}).items()],
     ),
     Definition(
         "audit_queued",
@@ -315,7 +312,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "events",
         "Events on their way: collected, waiting for the cluster, or with the producer.",
-        _audit(lambda a: a.queued),
+        _audit("queued"),
     ),
     Definition(
         "audit_queued_bytes",
@@ -323,7 +320,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "bytes",
         "Bytes in the producer's queue, before compression.",
-        _audit(lambda a: a.queued_bytes),
+        _audit("queued_bytes"),
     ),
     Definition(
         "audit_records_total",
@@ -331,7 +328,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "records",
         "Kafka records acknowledged by the audit topic.",
-        _audit(lambda a: a.records_delivered),
+        _audit("records_delivered"),
     ),
     Definition(
         "audit_bytes_total",
@@ -339,7 +336,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "bytes",
         "Bytes of these records, before compression.",
-        _audit(lambda a: a.bytes_delivered),
+        _audit("bytes_delivered"),
     ),
     Definition(
         "audit_hidden_total",
@@ -347,7 +344,7 @@ METRICS: tuple[Definition, ...] = (
         (),
         "exchanges",
         "Exchanges that give no event: excluded topics and principals, and the sidecar's own traffic.",
-        _audit(lambda a: a.hidden),
+        _audit("hidden"),
     ),
     Definition(
         "audit_topic_look_ups_total",
@@ -355,6 +352,6 @@ METRICS: tuple[Definition, ...] = (
         (),
         "calls",
         "Times the cluster was asked for the names of topic ids.",
-        _audit(lambda a: a.topic_look_ups),
+        _audit("topic_look_ups"),
     ),
 )

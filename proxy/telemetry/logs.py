@@ -57,8 +57,15 @@ def _if_possible(act: Callable[..., object]) -> Callable[..., None]:
     return tried
 
 
-def configure_logging(level: str) -> None:
-    """Log lines of at least ``level`` (debug, info, warning, error) to stderr, the standard library's too."""
+def configure_logging(level: str, **always: object) -> None:
+    """Log lines of at least ``level`` (debug, info, warning, error) to stderr, the standard library's too.
+
+    ``always``: keys that every line has.
+    """
+
+    def add_always(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        return {**line, **always}
+
     number = logging.getLevelNamesMapping()[level.upper()]
     stream = sys.stderr
     describe: list[Processor] = [
@@ -66,6 +73,7 @@ def configure_logging(level: str) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         exceptions_as_values,
+        add_always,
     ]
     finish: list[Processor] = [clean, structlog.processors.JSONRenderer()]
     structlog.configure(

@@ -1,50 +1,39 @@
-"""The registry behind ``/metrics``."""
+"""From a snapshot to the text of ``/metrics``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from observers.audit import AuditObserver
-from observers.lane import ObserverStats
-from proxy.telemetry.definitions import METRICS, DataPath, Snapshot
+from proxy.telemetry.definitions import METRICS
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot
 
 
-class Observing(Protocol):
-    """The dispatcher of observers, as far as metrics go."""
-
-    observers: Mapping[str, Any]
-
-    def stats(self) -> list[ObserverStats]:
-        """Counts of each observer."""
+def render(snapshot: Snapshot) -> tuple[bytes, str]:
+    """Return Prometheus' text and its content type: all of ``METRICS``, and ``process_…``."""
+    registry = CollectorRegistry()
+    registry.register(_Families(snapshot))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-class Metrics(Collector):
-    """The registry of one sidecar: all of ``METRICS``, and the process's own (``process_…``)."""
-
-    def __init__(self, data_path: DataPath, dispatcher: Observing | None) -> None:
-        self._data_path = data_path
-        self._dispatcher = dispatcher
-        self._audit: AuditObserver | None = None
-        if dispatcher is not None:
-            found = (observer for observer in dispatcher.observers.values() if isinstance(observer, AuditObserver))
-            self._audit = next(found, None)
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
-
-    def render(self) -> tuple[bytes, str]:
-        """Return Prometheus' text and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+class _Families(Collector):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Read every counter once."""
-        observers = [] if self._dispatcher is None else self._dispatcher.stats()
-        audit = None if self._audit is None else self._audit.stats()
-        snapshot = Snapshot(self._data_path, observers, audit)
         for definition in METRICS:
-            yield definition.family(snapshot)
+            yield definition.family(self._snapshot)
+        yield from _process(self._snapshot.process)
+
+
+def _process(counts: ProcessCounts) -> Iterator[Metric]:
+    """The names of ``prometheus_client.ProcessCollector``, which knows of one process only."""
+    yield CounterMetricFamily("process_cpu_seconds", "CPU time, user and system.", counts.cpu_seconds)
+    yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", counts.resident_bytes)
+    yield GaugeMetricFamily("process_virtual_memory_bytes", "Virtual memory.", counts.virtual_bytes)
+    yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", counts.open_fds)
+    yield GaugeMetricFamily("process_max_fds", "File descriptors one process may have.", counts.max_fds)
+    yield GaugeMetricFamily("process_start_time_seconds", "When it started, since 1970.", counts.started_at)

@@ -11,7 +11,8 @@ Generated from `proxy/telemetry/definitions.py` by `make docs`.
 
 `GET /metrics` on `admin.bind`, in Prometheus' text format. Counters begin at 0 with each start of the sidecar.
 Series by `api`, `error`, `reason` or `method` appear with their first count, all others exist from the start. Every
-set of labels is bounded: none holds what a client may choose. Beside these there are the usual `process_…` metrics.
+set of labels is bounded: none holds what a client may choose. With several workers every number is the sum over them,
+those that have ended included. Beside these there are the usual `process_…` metrics, also of all processes together.
 
 | metric | type | labels | unit | meaning |
 |---|---|---|---|---|

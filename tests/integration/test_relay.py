@@ -5,32 +5,57 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from proxy.config import load
+from proxy.config import Config, load
 from proxy.core.exchange import Exchange
+from proxy.net.beat import Beat
+from proxy.net.carrier import Carrier
 from proxy.net.relay import HIGH_WATER
 from proxy.net.sidecar import Sidecar
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
+from tests.tools.implementations import both
+
+
+class Carrying(Carrier):
+    """A carrier as a sidecar wants it."""
+
+    full = False
+
+    def on_room(self, call: Callable[[], None]) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True, params=both("python", "compiled"))
+def _data_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs on both."""
+    monkeypatch.setattr(Bench, "data_path", request.param)
 
 
 class Bench:
     """A sidecar inside the test's own loop, before a peer that behaves as the test says."""
 
-    def __init__(self, sidecar: Sidecar, port: int, exchanges: list[Exchange]) -> None:
-        self.sidecar = sidecar
-        self.port = port
-        self.exchanges = exchanges
-        self.tally = sidecar.tallies["CLIENT"]
+    data_path = "auto"
+
+    def __init__(self, config: Config) -> None:
+        self.exchanges: list[Exchange] = []
+        self.carrier = Carrying(config, self.exchanges.append)
+        self.sidecar = Sidecar(config, self.carrier, Beat())
+        self.port = config.listeners[0].bind.port
+        self.tally = self.carrier.tallies["CLIENT"]
 
     async def dial(self) -> tuple[Reader, Writer]:
         return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def drain(self, patience: float) -> None:
+        self.sidecar.close()
+        await self.carrier.drain(patience)
 
     async def until(self, condition: object, seconds: float = 10.0) -> None:
         """Wait until ``condition()`` holds."""
@@ -44,25 +69,23 @@ class Bench:
 async def bench(tmp_path: Path, behaviour: Behaviour, to: str = "", **settings: object) -> AsyncIterator[Bench]:
     """``to``: the upstream, where it is not to be the peer."""
     async with upstream(behaviour) as peer_port:
-        yield_port = free_port()
         to = to or f"127.0.0.1:{peer_port}"
         lines = [
             "broker.id: 1",
-            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{yield_port}', upstream: '{to}'}}]",
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '{to}'}}]",
             f"admin: {{bind: '127.0.0.1:{free_port()}'}}",
+            f"data.path: {Bench.data_path}",
             *(f"{key}: {value}" for key, value in settings.items()),
         ]
         path = tmp_path / "sidecar.yaml"
         path.write_text("\n".join(lines))
-        exchanges: list[Exchange] = []
-        sidecar = Sidecar(load(path), exchanges.append, lambda: None)
-        sidecar.start()
-        running = Bench(sidecar, yield_port, exchanges)
+        running = Bench(load(path))
+        running.sidecar.start()
         try:
             yield running
         finally:
-            if not sidecar.draining:
-                await sidecar.drain(0.2)
+            if not running.sidecar.draining:
+                await running.drain(0.2)
             await running.until(lambda: running.tally.active == 0)
 
 
@@ -138,9 +161,8 @@ async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp
         slow.connect(("127.0.0.1", running.port))
         slow.sendall(request(METADATA, 1, 7))
         await running.until(lambda: running.tally.pauses["broker"] >= 1)
-        (relay,) = running.sidecar.relays
-        assert relay.client.transport is not None
-        assert relay.client.transport.get_write_buffer_size() < HIGH_WATER + 256 * 1024
+        (relay,) = running.carrier.relays
+        assert relay.unsent("client") < HIGH_WATER + 256 * 1024
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(read_frame(reader), 5) == response(1)
@@ -242,7 +264,7 @@ async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path
         _, idle = await running.dial()
         writer.write(request(METADATA, 1, 1))
         await running.until(lambda: running.tally.requests[METADATA] == 1 and running.tally.active == 2)
-        drain = asyncio.ensure_future(running.sidecar.drain(10))
+        drain = asyncio.ensure_future(running.drain(10))
         await running.until(lambda: running.tally.closed == {"drain_completed": 1})
         with pytest.raises(ConnectionRefusedError):
             await running.dial()
@@ -264,7 +286,7 @@ async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path: Path) -> None:
         _, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
         await running.until(lambda: running.tally.requests[METADATA] == 1)
-        await running.sidecar.drain(0.1)
+        await running.drain(0.1)
         assert running.tally.closed == {"drain_timeout": 1}
         assert [exchange.outcome for exchange in running.exchanges] == ["connection_lost"]
         writer.close()
@@ -301,7 +323,7 @@ async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_con
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
         assert await read_frame(reader) == response(1)
-        (relay,) = running.sidecar.relays
+        (relay,) = running.carrier.relays
         assert relay.session is not None
         relay.session._tally = None  # type: ignore[assignment]  # whatever the session does next fails
         writer.write(request(METADATA, 1, 2) + request(METADATA, 1, 3))
@@ -324,7 +346,7 @@ async def test_a_drain_waits_for_a_client_that_still_reads_what_was_answered(tmp
         slow.connect(("127.0.0.1", running.port))
         slow.sendall(request(METADATA, 1, 1))
         await running.until(lambda: len(running.exchanges) == 1)
-        drain = asyncio.ensure_future(running.sidecar.drain(10))
+        drain = asyncio.ensure_future(running.drain(10))
         slow.setblocking(False)
         received = 0
         while chunk := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(slow, 1 << 16), 10):

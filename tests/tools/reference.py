@@ -10,14 +10,14 @@ from pathlib import Path
 
 import observers.reference
 import proxy.config
-import proxy.telemetry
+import proxy.telemetry.reference
 import spark_jobs.schemas
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES: dict[str, Callable[[], str]] = {
     "config.md": proxy.config.reference_markdown,
-    "metrics.md": proxy.telemetry.reference_markdown,
+    "metrics.md": proxy.telemetry.reference.reference_markdown,
     "audit-event.md": observers.reference.markdown,
     "tables.md": spark_jobs.schemas.markdown,
 }

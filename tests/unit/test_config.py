@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.config import Endpoint, Secret, load, redacted, reference_markdown
 from proxy.config.reference import EXAMPLE
+from proxy.config.transfer import pack, unpack
 from proxy.errors import ConfigError
 
 CANARY = "c4n4ry-hunter2"
@@ -60,6 +61,7 @@ def test_defaults(write):
     assert config.socket_request_max_bytes == 104_857_600
     assert config.socket_listen_backlog_size == 4096
     assert config.upstream_connect_timeout_ms == 5000
+    assert config.workers == 1
     assert config.drain_timeout_ms == 10_000
     assert config.observer_shutdown_timeout_ms == 2000
     assert config.log_level == "info"
@@ -117,7 +119,9 @@ log.level: loud
         ("observer.class.names: [a:B, a:B]", "observer.class.names[1]: 'a:B' is named twice"),
         ("audit.topic: x", "audit.topic: unknown key (write topic under audit)"),
         ("internal.sasl.username: x", "internal.sasl.username: unknown key (write sasl.username under internal)"),
-        ("workers: 4", "workers: unknown key (allowed: admin, audit, broker.id,"),
+        ("threads: 4", "threads: unknown key (allowed: admin, audit, broker.id,"),
+        ("workers: 0", "workers: 0 is out of range (allowed: 1–64 processes)"),
+        ("workers: 65", "workers: 65 is out of range (allowed: 1–64 processes)"),
         ("log.level: !!python/name:os.system x", "log.level: is a value that YAML cannot read"),
         ("[a, b]: c", "holds a key that is not text"),
     ],
@@ -485,3 +489,16 @@ def test_the_page_is_that_of_the_model():
     page = Path(__file__).parents[2] / "docs" / "config.md"
 
     assert page.read_text() == reference_markdown(), "docs/config.md is out of date: run make docs"
+
+
+def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
+    (tmp_path / "password").write_text(CANARY)
+    settings = "internal: {sasl.username: brokerside, sasl.password: {file: password}, enable.ssl: false}\n"
+    config = load(write(MINIMAL + settings), {"BROKERSIDE_ADMIN__BIND": "[::1]:9000"})
+
+    arrived = unpack(pack(config))
+
+    assert arrived == config
+    assert arrived.internal_client_settings()["sasl.password"] == CANARY
+    assert CANARY not in repr(arrived)
+    assert unpack(pack(load(write(EXAMPLE.replace("{file: secrets/internal-password}", "{file: password}")), {})))

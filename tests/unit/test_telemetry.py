@@ -8,16 +8,21 @@ from typing import IO
 
 import pytest
 import structlog
+from msgspec import msgpack, structs
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from observers.audit import AuditObserver, AuditStats
+from observers.audit import AuditStats
 from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
 from proxy.core.tally import Tally
-from proxy.telemetry import Metrics, Repeated, configure_logging, reference_markdown
+from proxy.telemetry import Repeated, configure_logging
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.logs import MAX_ITEMS, MAX_TEXT, clean
+from proxy.telemetry.metrics import render
+from proxy.telemetry.reference import reference_markdown
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, total
 
 CANARY = "c4n4ry-hunter2"
 
@@ -28,8 +33,8 @@ def logged(capsys):
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 
-    def start(level: str = "info"):
-        configure_logging(level)
+    def start(level: str = "info", **always: object):
+        configure_logging(level, **always)
         return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
     yield start
@@ -63,6 +68,15 @@ def test_lines_below_the_level_are_left_out(logged):
     log.warning("loud")
 
     assert [line["event"] for line in lines()] == ["loud"]
+
+
+def test_keys_that_every_line_has(logged):
+    lines = logged("info", worker=2)
+
+    structlog.get_logger().info("ours")
+    logging.getLogger("asyncio").error("another's")
+
+    assert [line["worker"] for line in lines()] == [2, 2]
 
 
 def test_the_standard_librarys_lines_look_the_same(logged):
@@ -189,23 +203,27 @@ class TestRepeated:
         assert len(lines) <= 1000 * 0.0137 + 2
 
 
-class DataPath:
-    def __init__(self, *listeners: str) -> None:
-        self.tallies = {listener: Tally() for listener in listeners}
-        self.draining = False
-        self.loop_lag = 0.0
+def of(*listeners: str) -> Snapshot:
+    return Snapshot({listener: Tally() for listener in listeners})
 
 
-class Dispatcher:
-    observers = {}  # noqa: RUF012 - a fake
+OBSERVER = ObserverStats("a:B", 5, 4, 3, 2, True, {"record_request": 7})
+AUDIT = AuditStats(
+    emitted=100,
+    delivered=70,
+    dropped={"queue_full": 15, "closed": 5},
+    queued=10,
+    queued_bytes=5,
+    records_delivered=4,
+    bytes_delivered=3,
+    hidden=2,
+    topic_look_ups=1,
+)
 
-    def stats(self):
-        return [ObserverStats("a:B", 5, 4, 3, 2, True, {"record_request": 7})]
 
-
-def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def scrape(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
     """Samples by name and values of the labels, in the order of the definition."""
-    text, content_type = metrics.render()
+    text, content_type = render(snapshot)
     assert content_type.startswith("text/plain")
     order = {f"brokerside_{definition.name}": definition.labels for definition in METRICS}
     return {
@@ -216,8 +234,8 @@ def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
 
 
 def test_counts_of_the_data_path():
-    path = DataPath("A", "B")
-    a, b = path.tallies.values()
+    snapshot = of("A", "B")
+    a, b = snapshot.tallies.values()
     a.accepted, a.active, a.upstream_failures = 9, 4, 1
     a.received["client"], a.received["broker"] = 100, 200
     a.closed["client_closed"] = 5
@@ -228,9 +246,9 @@ def test_counts_of_the_data_path():
     for tally in (a, b):
         tally.decoded["full"] = 8
         tally.invalid_frames["client", "invalid_size"] = 1
-    path.loop_lag = 0.25
+    snapshot.loop_lag = 0.25
 
-    found = scrape(Metrics(path, None))
+    found = scrape(snapshot)
 
     for expected in [
         ("connections_accepted_total", "A", 9),
@@ -260,21 +278,14 @@ def test_counts_of_the_data_path():
     assert any(name.startswith("process_") for name, *_ in found)
 
 
-def test_values_are_read_anew_by_each_scrape():
-    path = DataPath("A")
-    metrics = Metrics(path, None)
-    assert scrape(metrics)["brokerside_connections_accepted_total", "A"] == 0
-
-    path.tallies["A"].accepted += 2
-    path.draining = True
-
-    found = scrape(metrics)
-    assert found["brokerside_connections_accepted_total", "A"] == 2
-    assert (found["brokerside_state", "ready"], found["brokerside_state", "draining"]) == (0, 1)
+def test_the_state_is_one_of_two():
+    for draining in (False, True):
+        found = scrape(Snapshot({}, draining=draining))
+        assert (found["brokerside_state", "ready"], found["brokerside_state", "draining"]) == (not draining, draining)
 
 
 def test_without_observers_the_decode_counters_are_there_and_zero():
-    found = scrape(Metrics(DataPath("A"), None))
+    found = scrape(of("A"))
 
     decoded = {key[1]: value for key, value in found.items() if key[0] == "brokerside_decode_total"}
     assert decoded == {"full": 0, "malformed": 0, "unsupported": 0}
@@ -282,43 +293,25 @@ def test_without_observers_the_decode_counters_are_there_and_zero():
 
 
 def test_api_keys_that_clients_invent_share_one_series():
-    path = DataPath("A")
-    path.tallies["A"].requests.update(dict.fromkeys(range(20_000, 30_000), 1))
-    path.tallies["A"].requests[-1] = 1
+    snapshot = of("A")
+    snapshot.tallies["A"].requests.update(dict.fromkeys(range(20_000, 30_000), 1))
+    snapshot.tallies["A"].requests[-1] = 1
 
-    series = {key: value for key, value in scrape(Metrics(path, None)).items() if key[0] == "brokerside_requests_total"}
+    series = {key: value for key, value in scrape(snapshot).items() if key[0] == "brokerside_requests_total"}
 
     assert series == {("brokerside_requests_total", "A", "unknown"): 10_001}
 
 
 def test_counts_of_observers():
-    found = scrape(Metrics(DataPath("A"), Dispatcher()))
+    found = scrape(Snapshot({}, observers={"a:B": OBSERVER}))
 
     names = ("delivered_total", "dropped_total", "failed_total", "queued", "breaker_open")
     assert [found[f"brokerside_observer_{name}", "a:B"] for name in names] == [5, 4, 3, 2, 1]
     assert found["brokerside_observer_errors_total", "a:B", "record_request"] == 7
 
 
-class Audit(AuditObserver):
-    def stats(self):
-        return AuditStats(
-            emitted=100,
-            delivered=70,
-            dropped={"queue_full": 15, "closed": 5},
-            queued=10,
-            queued_bytes=5,
-            records_delivered=4,
-            bytes_delivered=3,
-            hidden=2,
-            topic_look_ups=1,
-        )
-
-
 def test_counts_of_the_audit():
-    dispatcher = Dispatcher()
-    dispatcher.observers = {"other": object(), "observers.audit:AuditObserver": Audit()}
-
-    found = scrape(Metrics(DataPath("A"), dispatcher))
+    found = scrape(Snapshot({}, audit=structs.asdict(AUDIT)))
 
     assert {key: value for key, value in found.items() if key[0].startswith("brokerside_audit")} == {
         ("brokerside_audit_emitted_total",): 100,
@@ -332,6 +325,94 @@ def test_counts_of_the_audit():
         ("brokerside_audit_hidden_total",): 2,
         ("brokerside_audit_topic_look_ups_total",): 1,
     }
+
+
+def test_counts_of_the_process():
+    found = scrape(Snapshot({}, process=ProcessCounts(1.5, 2, 3, 4, 5, 6.0)))
+
+    assert {key[0]: value for key, value in found.items() if key[0].startswith("process_")} == {
+        "process_cpu_seconds_total": 1.5,
+        "process_resident_memory_bytes": 2,
+        "process_virtual_memory_bytes": 3,
+        "process_open_fds": 4,
+        "process_max_fds": 5,
+        "process_start_time_seconds": 6.0,
+    }
+
+
+def test_the_kernel_counts_this_process_as_prometheus_client_reads_it():
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    ours = process_counts()
+    theirs = {sample.name: sample.value for family in registry.collect() for sample in family.samples}
+
+    assert ours.cpu_seconds == pytest.approx(theirs["process_cpu_seconds_total"], abs=0.5)
+    assert ours.resident_bytes == pytest.approx(theirs["process_resident_memory_bytes"], rel=0.2)
+    assert ours.virtual_bytes == pytest.approx(theirs["process_virtual_memory_bytes"], rel=0.2)
+    assert ours.open_fds == pytest.approx(theirs["process_open_fds"], abs=2)
+    assert ours.max_fds == theirs["process_max_fds"]
+    assert ours.started_at == pytest.approx(theirs["process_start_time_seconds"], abs=2)
+
+
+class TestTotal:
+    """Several processes, one page."""
+
+    def snapshot(self, **counts):
+        tally = Tally(
+            accepted=3,
+            active=1,
+            closed={"client_closed": 2},
+            received={"client": 10, "broker": 20},
+            requests={0: 5},
+            invalid_frames={("client", "invalid_size"): 1},
+        )
+        return Snapshot({"A": tally}, **counts)
+
+    def test_counts_are_summed_key_by_key(self):
+        one, other = self.snapshot(workers={1: 4}, worker_restarts=2), self.snapshot(workers={2: 5})
+        other.tallies["A"].closed = {"client_reset": 7}
+        other.tallies["A"].requests = {0: 1, 18: 2}
+
+        summed = total([one, other])
+
+        assert summed.tallies["A"] == Tally(
+            accepted=6,
+            active=2,
+            closed={"client_closed": 2, "client_reset": 7},
+            received={"client": 20, "broker": 40},
+            pauses={"client": 0, "broker": 0},
+            requests={0: 6, 18: 2},
+            invalid_frames={("client", "invalid_size"): 2},
+        )
+        assert (summed.workers, summed.worker_restarts) == ({1: 4, 2: 5}, 2)
+        assert one == self.snapshot(workers={1: 4}, worker_restarts=2), "the parts stay as they are"
+
+    def test_observers_and_the_audit_are_summed_by_name(self):
+        calm = structs.replace(OBSERVER, breaker_open=False)
+        parts = [
+            self.snapshot(),  # the main process has none
+            self.snapshot(observers={"a:B": calm}, audit=structs.asdict(AUDIT)),
+            self.snapshot(observers={"a:B": OBSERVER}, audit={**structs.asdict(AUDIT), "dropped": {"closed": 1}}),
+        ]
+
+        summed = total(parts)
+
+        assert summed.observers == {"a:B": ObserverStats("a:B", 10, 8, 6, 4, True, {"record_request": 14})}
+        assert (summed.audit["emitted"], summed.audit["dropped"]) == (200, {"queue_full": 15, "closed": 6})
+
+    def test_where_a_sum_would_say_nothing_it_is_the_worst_or_the_main_process_s(self):
+        main = self.snapshot(loop_lag=0.1, process=ProcessCounts(1.0, 10, 100, 5, 1024, 77.0))
+        worker = self.snapshot(loop_lag=0.3, process=ProcessCounts(2.0, 20, 200, 6, 1024, 88.0))
+
+        summed = total([main, worker])
+
+        assert summed.loop_lag == 0.3
+        assert summed.process == ProcessCounts(3.0, 30, 300, 11, 1024, 77.0)
+
+    def test_a_snapshot_survives_its_way_from_one_process_to_another(self):
+        snapshot = self.snapshot(observers={"a:B": OBSERVER}, audit=structs.asdict(AUDIT), workers={1: 2})
+
+        assert msgpack.decode(msgpack.encode(snapshot), type=Snapshot) == snapshot
 
 
 def test_the_page_is_that_of_the_definitions():

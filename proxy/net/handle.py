@@ -1,0 +1,182 @@
+"""One worker process as the main process holds it: its start, its channel, its ledger, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from time import monotonic
+
+from msgspec import structs
+
+from observers.lane import ObserverStats
+from proxy.config import Config
+from proxy.config.transfer import pack
+from proxy.core.tally import Tally
+from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, Ready, Report, Start, ToMain
+from proxy.net.relay import Cause
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
+
+LOST: Cause = "worker_lost"
+
+Unsent = tuple[Carry, socket.socket]
+"""A connection and its socket, on their way to a worker."""
+
+
+class Handle:
+    """A worker from its start to its end.
+
+    ``on_room()`` is called when it becomes ready or has room again, ``on_end(self, unsent)`` once it has ended, with
+    what it could not be given any more.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        config: Config,
+        *,
+        on_room: Callable[[], None],
+        on_end: Callable[[Handle, list[Unsent]], None],
+    ) -> None:
+        """Start it. Raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        self.number = number
+        self.settled = asyncio.Event()
+        """Whether it is known if it can carry: it can, unless there is a ``problem``."""
+        self.ended = asyncio.Event()
+        self.problem = ""
+        self._carries = False
+        self._born = monotonic()
+        self._on_room = on_room
+        self._on_end = on_end
+        self._given = {listener.name: 0 for listener in config.listeners}
+        self._closed = 0
+        self._last = Snapshot({listener.name: Tally() for listener in config.listeners})
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = _spawn(theirs.fileno())
+            self._watch = os.pidfd_open(self.pid)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.channel: Channel[ToMain] = Channel(ours, ToMain, self._received, has_room=on_room)
+        self._loop.add_reader(self._watch, self._exited)
+        self.channel.send(Start(number, pack(config)))
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return monotonic() - self._born
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given a connection now."""
+        return self._carries and not self.channel.full
+
+    @property
+    def end(self) -> str:
+        """How it ended: ``exit 1``, ``SIGKILL``."""
+        code = self._process.returncode
+        return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """What to compare workers by: connections that are open, then connections it was ever given."""
+        given = sum(self._given.values())
+        return given - self._closed, given
+
+    def carry(self, carry: Carry, sock: socket.socket) -> None:
+        """Give it a connection."""
+        self._given[carry.listener] += 1
+        self.channel.send(carry, sock)
+
+    def ask(self, number: int) -> asyncio.Future[None] | None:
+        """Ask for its counts; the future is done when ``snapshot`` has them. None where it cannot be asked."""
+        if not self.has_room:
+            return None
+        answer = self._answers[number] = self._loop.create_future()
+        self.channel.send(Ask(number))
+        return answer
+
+    def snapshot(self) -> Snapshot:
+        """Return what it counted last; which connections are open is what the ledger says.
+
+        Of one that has ended: what it was carrying is closed, and what its observers had not delivered is dropped.
+        """
+        last = structs.replace(self._last, tallies={})
+        for name, tally in self._last.tallies.items():
+            active = self._given[name] - sum(tally.closed.values())
+            if self.ended.is_set():
+                tally = structs.replace(tally, closed={**tally.closed, LOST: tally.closed.get(LOST, 0) + active})
+                active = 0
+            last.tallies[name] = structs.replace(tally, active=active)
+        if self.ended.is_set():
+            last.process = ProcessCounts(cpu_seconds=last.process.cpu_seconds)
+            last.loop_lag = 0.0
+            last.observers = {name: _without_queue(stats) for name, stats in last.observers.items()}
+            if last.audit:
+                dropped = added(last.audit["dropped"], {LOST: last.audit["queued"]} if last.audit["queued"] else {})
+                last.audit = {**last.audit, "dropped": dropped, "queued": 0, "queued_bytes": 0}
+        last.workers = {self.number: sum(tally.active for tally in last.tallies.values())}
+        return last
+
+    def kill(self) -> None:
+        """End it at once; ``ended`` follows."""
+        self._process.kill()
+
+    def _received(self, message: ToMain, _: int | None) -> None:
+        match message:
+            case Closed():
+                self._closed = message.count
+            case Report():
+                self._last = message.snapshot
+                if (answer := self._answers.pop(message.number, None)) is not None:
+                    answer.set_result(None)
+            case Ready():
+                self._last = message.snapshot
+                self._carries = True
+                self.settled.set()
+                self._on_room()
+            case Failed():
+                self.problem = message.error
+
+    def _exited(self) -> None:
+        self._process.wait()
+        self._loop.remove_reader(self._watch)
+        os.close(self._watch)
+        unsent = [(message, sock) for message, sock in self.channel.close() if isinstance(message, Carry) and sock]
+        for carry, _ in unsent:
+            self._given[carry.listener] -= 1
+        self.problem = self.problem or f"worker {self.number} ended with {self.end}"
+        self._carries = False
+        self.settled.set()
+        self.ended.set()
+        for answer in self._answers.values():
+            answer.set_result(None)
+        self._on_end(self, unsent)
+
+
+def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
+    """Start a fresh interpreter that finds the same modules as this one."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "proxy", "worker", str(descriptor)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[descriptor],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def _without_queue(stats: ObserverStats) -> ObserverStats:
+    return structs.replace(stats, dropped=stats.dropped + stats.queued, queued=0, breaker_open=False)

@@ -1,0 +1,111 @@
+"""A worker: a process that carries connections the main process has accepted. Started by ``proxy.net.workers``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+import structlog
+import uvloop
+
+from proxy.config.transfer import unpack
+from proxy.errors import LocalError
+from proxy.net.beat import Beat
+from proxy.net.channel import Ask, Carry, Channel, Closed, Cut, Drain, Failed, Ready, Report, Start, ToWorker
+from proxy.net.station import Station
+from proxy.telemetry import Repeated, configure_logging
+
+log = structlog.get_logger(__name__)
+
+
+def work(descriptor: int) -> int:
+    """Serve the main process at the other end of ``descriptor``, a Unix socket, to its end; returns the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a supervisor tells the whole group at once
+        signal.signal(number, signal.SIG_IGN)
+    os.set_inheritable(descriptor, False)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_work(socket.socket(fileno=descriptor)))
+
+
+async def _work(sock: socket.socket) -> int:
+    return await Worker(sock).run()
+
+
+class Worker:
+    """Does what it is told over ``sock``. Where nobody is left to tell it, it drains and ends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+        self._started: asyncio.Future[Start | None] = asyncio.get_running_loop().create_future()
+        self._channel: Channel[ToWorker] = Channel(sock, ToWorker, self._received, ended=self._ended)
+        self._answers: set[asyncio.Task[None]] = set()
+        self._repeated = Repeated(log)
+        self._told_closed = 0
+
+    async def run(self) -> int:
+        """Wait for the configuration, carry, and at the end drain. Returns the exit code."""
+        start = await self._started
+        if start is None:
+            return 1
+        config = unpack(start.config)
+        configure_logging(config.log_level, worker=start.number)
+        self._listeners = {listener.name: listener for listener in config.listeners}
+        beat = Beat()
+        try:
+            self._station = Station(config, beat, start.number)
+        except LocalError as error:
+            self._channel.send(Failed(str(error)))
+            self._channel.finish()
+            return 1
+        beat.calls += [self._tell_closed, self._repeated.flush]
+        beat.start()
+        self._channel.send(Ready(await self._station.snapshot()))
+        await self._stop.wait()
+        await self._station.stop(self._now)
+        await self._answer(0)
+        self._channel.finish()
+        return 0
+
+    def _received(self, message: ToWorker, descriptor: int | None) -> None:
+        match message:
+            case Carry():
+                self._carry(message, descriptor)
+            case Ask():
+                task = asyncio.get_running_loop().create_task(self._answer(message.number))
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
+            case Start():
+                self._started.set_result(message)
+            case Drain():
+                self._stop.set()
+            case Cut():
+                self._now.set()
+                self._stop.set()
+
+    def _ended(self) -> None:
+        if not self._started.done():
+            self._started.set_result(None)
+        self._stop.set()
+
+    def _carry(self, given: Carry, descriptor: int | None) -> None:
+        listener = self._listeners[given.listener]
+        if descriptor is None:  # the kernel had no room for it here, and has closed it
+            self._station.tallies[listener.name].closed["worker_lost"] += 1
+            self._repeated.warning("connection_lost", listener=listener.name, error="EMFILE")
+            return
+        family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
+        sock.setblocking(False)
+        self._station.carry(listener, sock, (given.host, given.port), given.index)
+
+    def _tell_closed(self) -> None:
+        count = sum(sum(tally.closed.values()) for tally in self._station.tallies.values())
+        if count != self._told_closed and not self._channel.full:
+            self._told_closed = count
+            self._channel.send(Closed(count))
+
+    async def _answer(self, number: int) -> None:
+        self._channel.send(Report(number, await self._station.snapshot()))

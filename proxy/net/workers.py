@@ -1,0 +1,191 @@
+"""``workers: N`` with N > 1: the processes that carry connections, as the main process has them.
+
+The main process alone accepts. It sends each accepted socket to the worker with the fewest open connections and keeps
+the ledger: what a worker was given, and what it says is closed. A worker that ends is replaced; what it was carrying
+counts as closed by ``worker_lost``, and its last counts stay in all sums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from proxy.config import Config, Listener
+from proxy.core.tally import Tally
+from proxy.errors import LocalError
+from proxy.net.beat import Beat
+from proxy.net.channel import Carry, Cut, Drain
+from proxy.net.handle import Handle, Unsent
+from proxy.telemetry.snapshot import Snapshot, process_counts, total
+
+START_TIMEOUT = 30.0
+"""Seconds until all workers have to be ready; they need about one."""
+
+ANSWER_TIMEOUT = 1.0
+"""Seconds a worker has to tell its counts; after that those it told last are used."""
+
+REFRESH = 1.0
+"""Seconds between two askings for counts: what a worker counted since is never told if it dies."""
+
+FIRST_RESTART, LAST_RESTART = 0.1, 10.0
+"""Seconds until a worker is replaced: from the first number to the second, twice as many each time it ends again."""
+
+STABLE = 10.0
+"""Seconds a worker must have lived for its end to count as the first one again."""
+
+CUT_TIMEOUT = 1.0
+"""Seconds that workers told to end at once have for it; then they are killed."""
+
+STOP_MARGIN = 5.0
+"""Seconds on top of the times configured for a shutdown after which a worker that has not ended is killed."""
+
+log = structlog.get_logger(__name__)
+
+
+class Workers:
+    """All workers, as one ``Carrying``. Belongs to the loop's thread, which never waits for a worker's socket."""
+
+    def __init__(self, config: Config, beat: Beat) -> None:
+        """None runs before ``start``."""
+        self.tallies = {listener.name: Tally() for listener in config.listeners}
+        self._config = config
+        self._beat = beat
+        self._living: dict[int, Handle] = {}
+        self._dead = Snapshot(
+            {listener.name: Tally() for listener in config.listeners}
+        )  # the last counts of all of them
+        self._unplaced: list[Unsent] = []
+        self._has_room: Callable[[], None] | None = None
+        self._delays: dict[int, float] = {}  # until the next restart, by number
+        self._restarts = 0
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._serving = False
+        self._asked = 0
+
+    async def start(self) -> None:
+        """Start all workers and wait until they are ready. Raises LocalError, and then none of them runs."""
+        try:
+            for number in range(1, self._config.workers + 1):
+                self._start_one(number)
+            async with asyncio.timeout(START_TIMEOUT):
+                for worker in list(self._living.values()):
+                    await worker.settled.wait()
+                    if worker.problem:
+                        raise LocalError(worker.problem)
+        except BaseException as error:
+            await self._kill()
+            if isinstance(error, TimeoutError):
+                raise LocalError(f"a worker is not ready after {START_TIMEOUT:.0f} s") from None
+            raise
+        self._serving = True
+        self._refresh()
+
+    @property
+    def full(self) -> bool:
+        """Whether no worker can be given a connection just now."""
+        return bool(self._unplaced) or not any(worker.has_room for worker in self._living.values())
+
+    def on_room(self, call: Callable[[], None]) -> None:
+        """Call it each time ``full`` ends."""
+        self._has_room = call
+
+    def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+        """Give ``sock``, a client accepted from ``address``, to a worker, at once or when one has room."""
+        self._place(Carry(listener.name, *address, number), sock)
+
+    async def snapshot(self) -> Snapshot:
+        """Counts of all workers, living and dead, and of this process."""
+        answers = self._ask()
+        if answers:
+            await asyncio.wait(answers, timeout=ANSWER_TIMEOUT)
+        own = Snapshot(self.tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
+        own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
+        return total([own, self._dead, *(worker.snapshot() for worker in self._living.values())])
+
+    async def stop(self, now: asyncio.Event) -> None:
+        """Let all workers drain and end; at once when ``now`` is set. None runs afterwards."""
+        self._serving = False
+        for timer in self._timers.values():
+            timer.cancel()
+        for carry, sock in self._unplaced:
+            self.tallies[carry.listener].closed["drain_completed"] += 1
+            sock.close()
+        for worker in self._living.values():
+            worker.channel.send(Drain())
+        ended = asyncio.create_task(self._all_ended())
+        cut = asyncio.create_task(now.wait())
+        patience = (self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + STOP_MARGIN
+        await asyncio.wait({ended, cut}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if cut.done():
+            for worker in self._living.values():
+                worker.channel.send(Cut())
+            await asyncio.wait({ended}, timeout=CUT_TIMEOUT)
+        for task in (ended, cut):
+            task.cancel()
+        for worker in self._living.values():
+            log.warning("worker_killed", worker=worker.number, pid=worker.pid)
+        await self._kill()
+
+    async def _all_ended(self) -> None:
+        for worker in list(self._living.values()):
+            await worker.ended.wait()
+
+    async def _kill(self) -> None:
+        for worker in self._living.values():
+            worker.kill()
+        await self._all_ended()
+
+    def _start_one(self, number: int) -> None:
+        self._living[number] = Handle(number, self._config, on_room=self._on_room, on_end=self._on_end)
+
+    def _restart(self, number: int) -> None:
+        self._restarts += 1
+        try:
+            self._start_one(number)
+        except OSError as error:  # no process, or no descriptor, to be had just now
+            log.warning("worker_not_started", worker=number, error=str(error))
+            self._restart_later(number)
+
+    def _restart_later(self, number: int) -> None:
+        delay = self._delays.get(number, FIRST_RESTART)
+        self._delays[number] = min(2 * delay, LAST_RESTART)
+        self._timers[number] = asyncio.get_running_loop().call_later(delay, self._restart, number)
+
+    def _on_end(self, worker: Handle, unsent: list[Unsent]) -> None:
+        del self._living[worker.number]
+        self._dead = total([self._dead, worker.snapshot()])
+        self._unplaced += unsent
+        if not self._serving:
+            return
+        lost = worker.load[0]
+        log.error("worker_ended", worker=worker.number, pid=worker.pid, reason=worker.problem, connections=lost)
+        if worker.age >= STABLE:
+            self._delays.pop(worker.number, None)
+        self._restart_later(worker.number)
+        self._on_room()
+
+    def _on_room(self) -> None:
+        """A worker has become ready, or has room again, or has left something that others have to take."""
+        waiting, self._unplaced = self._unplaced, []
+        for carry, sock in waiting:
+            self._place(carry, sock)
+        if self._has_room is not None and not self.full:
+            self._has_room()
+
+    def _place(self, carry: Carry, sock: socket.socket) -> None:
+        able = [worker for worker in self._living.values() if worker.has_room]
+        if able:
+            min(able, key=lambda worker: worker.load).carry(carry, sock)
+        else:
+            self._unplaced.append((carry, sock))
+
+    def _ask(self) -> list[asyncio.Future[None]]:
+        self._asked += 1
+        return [answer for worker in self._living.values() if (answer := worker.ask(self._asked))]
+
+    def _refresh(self) -> None:
+        self._ask()
+        self._timers[0] = asyncio.get_running_loop().call_later(REFRESH, self._refresh)
