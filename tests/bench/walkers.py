@@ -1,4 +1,7 @@
-"""How long the walkers take: ``python -m tests.bench.walkers`` prints CPU microseconds a message, best of nine."""
+"""How long the walkers take: ``python -m tests.bench.walkers`` prints CPU microseconds a message, best of nine.
+
+``bare`` is a compiled walk that builds no facts for Python, as the compiled session runs it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
+from proxy.core import walk as python_walk
 from proxy.core.exchange import EMPTY_RECORD_SET
 from proxy.errors import Side
 from tests.tools import messages
-from tests.tools.implementations import WALKERS
+from tests.tools.implementations import COMPILED_WALK
 from tests.tools.messages import Made, Message, Values, encode
 
-SHAPES = [(1, 1, 1, 1000), (10, 5, 1, 16_000), (1, 1, 6000, 181)]
+SHAPES = [(1, 1, 1, 218), (1, 1, 66, 15_887), (10, 5, 1, 16_000), (1, 1, 6000, 181)]
 """Topics, partitions of each, batches of each, bytes of a batch."""
 
 
@@ -68,15 +72,23 @@ def main() -> None:
         ("produce_request", messages.PRODUCE_REQUEST, 9, "client", produce_request),
         ("fetch_response", messages.FETCH_RESPONSE, 17, "broker", fetch_response),
     ]
-    print(f"{'walker':<10} {'message':<20} {'bytes':>9} {'whole':>9} {'in 64 KiB pieces':>17}")
-    for (walker, walk), (name, message, version, side, values), shape in product(WALKERS.items(), cases, SHAPES):
+    walkers = {"python": python_walk, "cython": COMPILED_WALK}
+    print(f"{'walker':<10} {'message':<20} {'bytes':>9} {'bare':>9} {'whole':>9} {'in 64 KiB pieces':>17}")
+    for (name, message, version, side, values), shape, (walker, walk) in product(cases, SHAPES, walkers.items()):
         topics, partitions, batches, size = shape
         body = encode(message, version, values(topics, partitions, record_set(batches, size)))
+        row = f"{walker:<10} {f'{name} v{version}':<20} {len(body):>9}"
+        if walk is None:
+            print(f"{row} not built")
+            continue
         pieces = [body[at : at + 65536] for at in range(0, len(body), 65536)]
         function = getattr(walk, name)
+        bare = ""
+        if walk is COMPILED_WALK:
+            bare = f"{microseconds(partial(walk.walk_often, function, body, version, 100)) / 100:.3f}"
         whole = microseconds(partial(walk.walk_whole, function, body, 0, len(body), version, side))
         fed = microseconds(partial(in_pieces, walk, function, pieces, version, side))
-        print(f"{walker:<10} {f'{name} v{version}':<20} {len(body):>9} {whole:>9.2f} {fed:>17.2f}")
+        print(f"{row} {bare:>9} {whole:>9.2f} {fed:>17.2f}")
 
 
 if __name__ == "__main__":
