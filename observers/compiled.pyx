@@ -48,6 +48,22 @@ cdef enum:
 cdef int16_t _UNKNOWN_RESULT = UNKNOWN_RESULT
 
 
+def weight_of(exchanges):
+    """Twin of ``observers.lane.weight_of``; of any exchanges."""
+    cdef Exchange exchange
+    cdef Py_ssize_t weight = len(exchanges)
+    for one in exchanges:
+        if type(one) is Exchange:
+            exchange = <Exchange>one
+            if exchange.request_body != NULL:
+                weight += exchange.request_body.count
+            if exchange.response_body != NULL:
+                weight += exchange.response_body.count
+        else:
+            weight += sum([len(facts.partitions) for facts in (one.request, one.response) if facts is not None])
+    return weight
+
+
 # ---- what repeats ---------------------------------------------------------------------------------------------------
 
 cdef class Client:

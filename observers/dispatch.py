@@ -15,9 +15,14 @@ from typing import Any
 
 from observers.api import ExchangeObserver, ObservedExchange, Observer
 from observers.errors import ObserverError
-from observers.lane import Batch, Lane, ObserverStats, weight_of
+from observers.lane import Batch, Lane, ObserverStats
 from observers.topics import TopicNames
 from observers.views import NameOf
+
+try:  # asked for its facts here on the loop, a compiled exchange would build all of them
+    from observers.compiled import weight_of
+except ImportError:  # installed without a compiler
+    from observers.lane import weight_of
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 

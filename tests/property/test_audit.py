@@ -28,9 +28,9 @@ from proxy.core.exchange import (
 )
 from tests.property.strategies import INT16, INT32, INT64
 from tests.tools.implementations import compiled, needs_compiled
+from tests.unit.observers.samples import compiled_twin
 
 COMPILED: Any = compiled("observers.compiled")
-COMPILED_EXCHANGE: Any = compiled("proxy.compiled.exchange")
 pytestmark = needs_compiled
 
 IDS = {bytes([n]) * 16: name for n, name in enumerate(["orders", "audit", "a" * 300, "näme"])}
@@ -135,10 +135,6 @@ def translator(kind: Any) -> tuple[Any, Scope]:
     return kind({0: "Produce", 1: "Fetch", 3: "Metadata", 18: "ApiVersions"}, names, scope), scope
 
 
-def twin(one: Exchange) -> Any:
-    return COMPILED_EXCHANGE.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__))
-
-
 def runs(made: Translation) -> list[tuple[int, int, bytes]]:
     """What the chunks hold, those that follow each other joined."""
     joined: list[tuple[int, int, bytes]] = []
@@ -157,7 +153,7 @@ def test_compiled_events_are_the_pure_ones(told: list[tuple[list[Exchange], Conn
     first = 1
     for exchanges, connection, changes in told:
         expected = pure.translate(exchanges, first, 1_795_260_000.25)
-        got = fast.translate([twin(one) for one in exchanges], first, 1_795_260_000.25)
+        got = fast.translate([compiled_twin(one) for one in exchanges], first, 1_795_260_000.25)
         assert runs(got) == runs(expected)
         assert (got.last, got.hidden, got.failed, got.not_encodable) == (
             expected.last,
@@ -183,7 +179,7 @@ def test_chunks_of_many_events_hold_what_they_say() -> None:
         request, response = ProduceRequest(1, 1000, None, sent, False), ProduceResponse(0, answered, False)
         exchanges.append(Exchange(connection, 0, 9, n, None, 1.0, 50, 1.5, 50, "answered", "full", request, response))
     expected = translator(Translator)[0].translate(exchanges, 1, 0.0)
-    got = translator(COMPILED.Translator)[0].translate([twin(one) for one in exchanges], 1, 0.0)
+    got = translator(COMPILED.Translator)[0].translate([compiled_twin(one) for one in exchanges], 1, 0.0)
     assert runs(got) == runs(expected)
     for chunk in got.chunks:
         events = msgspec.json.decode(b"[" + chunk.json + b"]", type=list[RequestEvent])

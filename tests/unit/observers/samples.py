@@ -18,6 +18,7 @@ from proxy.core.exchange import (
     RecordSet,
     WantedPartition,
 )
+from tests.tools.implementations import compiled
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 TOPIC_ID = bytes(range(16))
@@ -51,6 +52,12 @@ def exchange(**changes: Any) -> Exchange:
         "outcome": "answered",
     }
     return Exchange(**{**values, **changes})
+
+
+def compiled_twin(one: Exchange) -> Any:
+    """The same exchange as a compiled session makes it."""
+    module: Any = compiled("proxy.compiled.exchange")
+    return module.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__))
 
 
 def record_set(size: int, records: int, **changes: Any) -> RecordSet:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from observers import lane
 from observers.breaker import MAX_FAILURES, PAUSE
 from observers.dispatch import Dispatcher
 from observers.errors import ObserverError
-from observers.lane import MAX_QUEUED, weight_of
+from observers.lane import MAX_QUEUED
+from tests.tools.implementations import both, compiled
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import exchange, fetch, produce
+from tests.unit.observers.samples import compiled_twin, exchange, fetch, produce
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -135,10 +137,16 @@ class TestDelivery:
 
 
 class TestBounds:
-    def test_weight_counts_exchanges_and_their_partitions(self) -> None:
+    @pytest.mark.parametrize(
+        "weight_of", both(lane.weight_of, getattr(compiled("observers.compiled"), "weight_of", None))
+    )
+    def test_weight_counts_exchanges_and_their_partitions(self, weight_of: Any) -> None:
         three = produce([(b"a", n, 10, 1) for n in range(3)])
         idle = fetch([(b"a", 0), (b"a", 1)], [])
-        assert weight_of([exchange(), three, idle]) == 1 + (1 + 3 + 3) + (1 + 2)
+        told = [exchange(), three, idle]
+        assert weight_of(told) == 1 + (1 + 3 + 3) + (1 + 2)
+        if weight_of is not lane.weight_of:
+            assert weight_of([compiled_twin(one) for one in told]) == weight_of(told)
 
     def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_told_with_the_next(self) -> None:
         dispatcher = started("Gated", "Keeper")

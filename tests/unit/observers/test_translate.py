@@ -19,6 +19,7 @@ from tests.unit.observers.samples import (
     PRINTED_ID,
     PRODUCE,
     TOPIC_ID,
+    compiled_twin,
     connection,
     exchange,
     fetch,
@@ -39,11 +40,6 @@ def names() -> TopicNames:
 def scope(**changes: Any) -> Scope:
     values: dict[str, Any] = {"topics": {"audit", "secret"}, "principals": {"User:probe"}, "client_ids": {"own"}}
     return Scope(names(), **{**values, **changes})
-
-
-def compiled_twin(one: Exchange) -> Any:
-    module: Any = compiled("proxy.compiled.exchange")
-    return module.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__))
 
 
 @pytest.fixture(params=both(Translator, getattr(compiled("observers.compiled"), "Translator", None)))
