@@ -1,0 +1,81 @@
+"""``python -m tests.bench``: measure contestants side by side and print tables; ``… report FILE`` prints them again."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from proxy.errors import LocalError
+from tests.bench.contestants import CONTESTANTS
+from tests.bench.report import markdown, text
+from tests.bench.results import Results
+from tests.bench.runner import new_results, run
+from tests.bench.scenarios import SCENARIOS
+from tests.bench.stage import FULL, QUICK, Stage
+
+OUT = Path(".brokerside/bench")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["report"]:
+        return _report(arguments[1:])
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    results = new_results(options.only, options.rounds)
+    try:
+        with Stage(Path(tempfile.mkdtemp(prefix="brokerside-bench-")), QUICK if options.quick else FULL) as stage:
+            run(stage, options.only, options.scenarios, options.rounds, results)
+    except LocalError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted; this is what was measured until then", file=sys.stderr)
+    options.out.mkdir(parents=True, exist_ok=True)
+    results.save(options.out / "bench.json")
+    (options.out / "bench.md").write_text(markdown(results) + "\n")
+    print(text(results))
+    print(f"\nalso in {options.out}: bench.json, bench.md")
+    return 0
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    names = ", ".join(one.name for one in CONTESTANTS)
+    scenarios = ", ".join(one.name for one in SCENARIOS)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--only", type=_chosen(CONTESTANTS), default=list(CONTESTANTS), help=f"contestants, of {names}")
+    parser.add_argument("--scenarios", type=_chosen(SCENARIOS), default=list(SCENARIOS), help=f"of {scenarios}")
+    parser.add_argument("--rounds", type=int, default=None, help="default 5, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="everything once and small, in under three minutes")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the results, default {OUT}")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (1 if options.quick else 5)
+    return options
+
+
+def _report(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench report", description="Print the tables of a run.")
+    parser.add_argument("file", type=Path, help="its bench.json")
+    parser.add_argument("--markdown", action="store_true", help="for a page, not for a terminal")
+    options = parser.parse_args(arguments)
+    results = Results.load(options.file)
+    print(markdown(results) if options.markdown else text(results))
+    return 0
+
+
+def _chosen(known):  # type: ignore[no-untyped-def]
+    by_name = {one.name: one for one in known}
+
+    def parse(names: str) -> list[object]:
+        unknown = set(names.split(",")) - by_name.keys()
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {', '.join(by_name)}")
+        return [one for name, one in by_name.items() if name in names.split(",")]
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

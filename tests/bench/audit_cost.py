@@ -1,0 +1,169 @@
+"""What the audit costs a sidecar, by part and by translator: ``python -m tests.bench.audit_cost``.
+
+Starts a broker. Each translator gets the same exchanges, half of them Produce and half Fetch with one partition each,
+50 ms of traffic at a time as the data path hands them over: first alone (CPU of its thread), then inside the audit
+observer, paced, with everything that follows (CPU of all threads, what reached the log). Last, the same observer idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from observers.audit import AuditObserver
+from observers.batch import Batcher, Writer
+from observers.topics import TopicNames
+from observers.translate import Scope, Translator
+from proxy.core.apis import APIS
+from proxy.core.exchange import (
+    AnsweredPartition,
+    Connection,
+    Exchange,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    RecordSet,
+    WantedPartition,
+)
+from proxy.local import cluster
+from tests.tools.implementations import compiled
+
+EVENTS_A_SECOND = 20_000
+FLUSH = 0.05
+SECONDS = 4
+ROUNDS = 3
+IDLE_SECONDS = 5
+API_NAMES = {key: api.name for key, api in APIS.items()}
+TOPICS = [f"team-{n % 5}.orders-{n}".encode() for n in range(20)]
+
+
+def exchanges(count: int) -> list[Exchange]:
+    """``count`` small requests of 50 clients, answered after a millisecond."""
+    clients = [
+        Connection(f"c{n}", "CLIENT", f"10.0.0.{n}", 40000, 0.0, f"User:svc-{n % 9}", "apache-kafka-java", "4.3.1")
+        for n in range(50)
+    ]
+    return [_exchange(n, clients[n % 50], time.monotonic() + n / EVENTS_A_SECOND) for n in range(count)]
+
+
+def _exchange(n: int, client: Connection, at: float) -> Exchange:
+    topic, partition = TOPICS[n % 20], n % 12
+    records = RecordSet(150 + n % 40, 1, 1, 2, 4000 + n % 50, 0, n, 7 * n)
+    request: Any
+    response: Any
+    if n % 2:
+        request = ProduceRequest(-1, 30_000, None, (ProducedPartition(topic, partition, records),), False)
+        response = ProduceResponse(0, (AnsweredPartition(topic, partition, 0, 9 * n),), False)
+    else:
+        request = FetchRequest(-1, 500, 1, 7, n, (WantedPartition(topic, partition, n),), False)
+        response = FetchResponse(0, 0, 7, (FetchedPartition(topic, partition, 0, n, records),), False)
+    return Exchange(
+        client, 0 if n % 2 else 1, 12, n, f"service-{n % 17}", at, 220, at + 0.001, 90, "answered", "full",
+        request, response,
+    )  # fmt: skip
+
+
+def main() -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    pure = exchanges(EVENTS_A_SECOND)
+    kinds: dict[str, tuple[Any, Sequence[Any]]] = {"python": (Translator, pure)}
+    fast: Any = compiled("observers.compiled")
+    if fast is None:
+        print("not measured: compiled (not built: python -m proxy.compiled.build)")
+    else:
+        made: Any = compiled("proxy.compiled.exchange")
+        twins = [made.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__)) for one in pure]
+        kinds["compiled"] = (fast.Translator, twins)
+    alone = {name: [_alone(*kind) for _ in range(ROUNDS)] for name, kind in kinds.items()}
+    for name, rounds in alone.items():
+        translate, envelope = (statistics.median(figures) for figures in zip(*rounds, strict=True))
+        print(f"{name}: translate {translate * 1e9:.0f} ns an event, envelope {envelope * 1e9:.0f} ns an event")
+    with tempfile.TemporaryDirectory(prefix="audit-cost-") as folder:
+        state = cluster.up(Path(folder), advertise="broker", progress=False)
+        try:
+            for turn in range(ROUNDS):
+                for name, (_, told) in kinds.items():
+                    topic = f"cost-{name}-{turn}"
+                    _whole(name, told, state.internal_bootstrap, topic)
+                    size = sum(f.stat().st_size for f in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
+                    print(f"  {size / (EVENTS_A_SECOND * SECONDS):.1f} bytes an event in the log", flush=True)
+            _idle(state.internal_bootstrap)
+        finally:
+            cluster.down(Path(folder))
+
+
+def _alone(kind: Any, told: Sequence[Any]) -> tuple[float, float]:
+    """Return CPU seconds an event of translating, and of making records of the result."""
+    names = TopicNames(dict)
+    translator = kind(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    batcher, writer = Batcher(), Writer("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
+    translate = envelope = 0.0
+    gc.collect()
+    for flush in _flushes(told):
+        begun = time.thread_time()
+        made = translator.translate(flush, batcher.seq + 1, 0.0)
+        between = time.thread_time()
+        for block in batcher.add(made.chunks, made.last, 0.0):
+            writer.record(block, dropped=0, sent_at=0)
+        translate += between - begun
+        envelope += time.thread_time() - between
+    return translate / len(told), envelope / len(told)
+
+
+def _flushes(told: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    step = round(EVENTS_A_SECOND * FLUSH)
+    for at in range(0, len(told), step):
+        yield told[at : at + step]
+
+
+@contextlib.contextmanager
+def _auditing(bootstrap: str, topic: str) -> Iterator[AuditObserver]:
+    observer = AuditObserver()
+    observer.configure(
+        {
+            "broker.id": 1,
+            "boot.id": topic,
+            "sidecar.version": "0",
+            "internal": {"bootstrap.servers": bootstrap},
+            "audit": {"topic": topic},
+            "api.names": API_NAMES,
+        }
+    )
+    while not observer._sink.ready.is_set():
+        time.sleep(0.01)
+    yield observer
+    observer.close(20)
+
+
+def _whole(name: str, told: Sequence[Any], bootstrap: str, topic: str) -> None:
+    with _auditing(bootstrap, topic) as observer:
+        before = _threads()
+        due = time.monotonic()
+        for _ in range(SECONDS):
+            for flush in _flushes(told):
+                observer.record_exchanges(flush, 0)
+                due += FLUSH
+                time.sleep(max(0.0, due - time.monotonic()))
+        while observer.stats().queued:
+            time.sleep(0.01)
+        spent = (
+            {thread: _us(after - before.get(thread, 0)) for thread, (after, _) in _cpu(_threads()).items()}
+            if False
+            else None
+        )
+        after = _threads()
+        stats = observer.stats()
+    ours = lambda threads: sum(cpu for comm, cpu, _ in threads.values() if not comm.startswith("rdk:"))  # noqa: E731

@@ -1,0 +1,283 @@
+"""Who is measured: each a proxy on one CPU, from a port of loopback to the broker behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from proxy.config.model import Config
+from proxy.errors import LocalError
+from tests.bench import peers
+from tests.bench.measure import family, pinned
+
+START_TIMEOUT = 20.0
+STOP_TIMEOUT = 15.0
+AUDIT = "observers.audit:AuditObserver"
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Where one process belongs. ``audit``: bootstrap of the cluster with the audit topic. ``keys``: for brokerside."""
+
+    folder: Path
+    listen: int
+    upstream: int
+    admin: int
+    audit: str = ""
+    keys: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run; ``environment`` is added to this process's."""
+
+    arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """``command`` writes its configuration, or raises ``peers.MissingError``; None: clients dial the broker itself."""
+
+    name: str
+    title: str
+    command: Callable[[Wiring], Command] | None
+    audited: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a sidecar of this project."""
+        return self.name.startswith("brokerside")
+
+
+class Running:
+    """A started contestant. Between measurements it is stopped with SIGSTOP, so that it takes no CPU from another."""
+
+    def __init__(self, contestant: Contestant, wiring: Wiring, cpus: Collection[int]) -> None:
+        """Start it and wait until it accepts. Raises MissingError, or LocalError with the end of its log."""
+        self.contestant = contestant
+        self.wiring = wiring
+        self.port = wiring.listen
+        self.start_ms = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        if contestant.command is None:
+            self.port = wiring.upstream
+            return
+        wiring.folder.mkdir(parents=True, exist_ok=True)
+        command = contestant.command(wiring)
+        self._log = wiring.folder / "log"
+        with self._log.open("wb") as log, pinned(cpus):
+            begun = time.monotonic()
+            self._process = subprocess.Popen(
+                command.arguments,
+                env=os.environ | command.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=wiring.folder,
+            )
+        try:
+            self._wait_accepting(begun)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Every process of it; none where there is no proxy."""
+        return family(self._process.pid) if self._process else []
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be measured."""
+        return self._process is None or self._process.poll() is None
+
+    def pause(self) -> None:
+        """Give it no CPU until ``resume``."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def metric(self, name: str) -> float:
+        """Sum of one metric's samples, of a sidecar of ours."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.wiring.admin}/metrics", timeout=10) as answer:
+            return sum_of(answer.read().decode(), name)
+
+    def stop(self) -> None:
+        """End it, by SIGTERM if that helps."""
+        if self._process is None:
+            return
+        self.resume()
+        pids = self.pids
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            for pid in pids:
+                _send(pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self.pids:
+            _send(pid, number)
+
+    def _wait_accepting(self, begun: float) -> None:
+        assert self._process is not None
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    self.start_ms = (time.monotonic() - begun) * 1000
+                    return
+            if self._process.poll() is not None or time.monotonic() - begun > START_TIMEOUT:
+                tail = self._log.read_text(errors="replace").splitlines()[-5:]
+                raise LocalError(f"{self.contestant.name} does not listen; the end of its log:\n" + "\n".join(tail))
+            time.sleep(0.002)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def sum_of(metrics: str, name: str) -> float:
+    """Sum of the samples called ``name`` in the text of ``/metrics``."""
+    lines = (line.rpartition(" ") for line in metrics.splitlines() if not line.startswith("#"))
+    return sum(float(value) for sample, _, value in lines if sample.partition("{")[0] == name)
+
+
+def has_key(name: str) -> bool:
+    """Whether the configuration of this version has a key."""
+    return any(field.alias == name for field in Config.model_fields.values())
+
+
+def _brokerside(wiring: Wiring, *, audited: bool, path: str | None = None) -> Command:
+    keys: dict[str, object] = {
+        "broker.id": 1,
+        "listeners": [
+            {
+                "name": "CLIENT",
+                "bind": f"127.0.0.1:{wiring.listen}",
+                "upstream": f"127.0.0.1:{wiring.upstream}",
+                "security.protocol": "PLAINTEXT",
+            }
+        ],
+        "admin": {"bind": f"127.0.0.1:{wiring.admin}"},
+        "log.level": "warning",
+    }
+    if audited:
+        keys |= {
+            "internal.bootstrap.servers": wiring.audit,
+            "observer.class.names": [AUDIT],
+            "audit": {"topic": f"audit-{wiring.folder.name}"},
+        }
+    if path is not None:
+        if not has_key("data.path"):
+            raise peers.MissingError("this version has no key data.path: there is the Python data path only")
+        keys["data.path"] = path
+    config = wiring.folder / "sidecar.yaml"
+    config.write_text(yaml.safe_dump(keys | wiring.keys, sort_keys=False))
+    return Command([sys.executable, "-m", "proxy", "run", "-c", str(config)])
+
+
+def _haproxy(wiring: Wiring) -> Command:
+    program, root = peers.debian("haproxy", ["haproxy"])
+    config = wiring.folder / "haproxy.cfg"
+    config.write_text(f"""global
+  nbthread 1
+  maxconn {_descriptors() // 2 - 100}
+defaults
+  mode tcp
+  timeout connect 5s
+  timeout client 1h
+  timeout server 1h
+listen kafka
+  bind 127.0.0.1:{wiring.listen} backlog 4096
+  server broker 127.0.0.1:{wiring.upstream}
+""")
+    environment = {} if root is None else {"LD_LIBRARY_PATH": ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))}
+    return Command([str(program), "-db", "-f", str(config)], environment)
+
+
+def _descriptors() -> int:
+    """Files that a process may open, as far as a benchmark needs them."""
+    return min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _nginx(wiring: Wiring) -> Command:
+    program, root = peers.debian("nginx", ["nginx", "libnginx-mod-stream"])
+    module = (root or Path("/")) / "usr/lib/nginx/modules/ngx_stream_module.so"
+    config = wiring.folder / "nginx.conf"
+    config.write_text(f"""load_module {module};
+daemon off;
+worker_processes 1;
+pid nginx.pid;
+error_log error.log warn;
+{"user root root;" if os.geteuid() == 0 else ""}
+events {{ worker_connections {_descriptors()}; }}
+stream {{
+  server {{
+    listen 127.0.0.1:{wiring.listen} backlog=4096;
+    proxy_pass 127.0.0.1:{wiring.upstream};
+    proxy_timeout 1h;
+  }}
+}}
+""")
+    return Command([str(program), "-p", str(wiring.folder), "-c", str(config), "-e", "error.log"])
+
+
+def _kafka_proxy(wiring: Wiring) -> Command:
+    program = peers.go("kafka-proxy", "github.com/grepplabs/kafka-proxy")
+    mapping = f"127.0.0.1:{wiring.upstream},127.0.0.1:{wiring.listen}"
+    return Command(
+        [
+            str(program), "server", "--bootstrap-server-mapping", mapping, "--dynamic-listeners-disable",
+            "--http-disable", "--log-level", "error",
+        ]
+    )  # fmt: skip
+
+
+def _toxiproxy(wiring: Wiring) -> Command:
+    program = peers.go("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server")
+    config = wiring.folder / "toxiproxy.json"
+    ends = {"listen": f"127.0.0.1:{wiring.listen}", "upstream": f"127.0.0.1:{wiring.upstream}"}
+    config.write_text(json.dumps([{"name": "kafka", "enabled": True, **ends}]))
+    arguments = ["-host", "127.0.0.1", "-port", str(wiring.admin), "-config", str(config)]
+    return Command([str(program), *arguments], {"LOG_LEVEL": "error"})
+
+
+CONTESTANTS = (
+    Contestant("direct", "no proxy", None),
+    Contestant("haproxy", "HAProxy, mode tcp", _haproxy),
+    Contestant("nginx", "nginx stream", _nginx),
+    Contestant("kafka-proxy", "kafka-proxy (grepplabs)", _kafka_proxy),
+    Contestant("toxiproxy", "toxiproxy", _toxiproxy),
+    Contestant("brokerside", "brokerside, no observer", partial(_brokerside, audited=False)),
+    Contestant("brokerside-audit", "brokerside, audit on", partial(_brokerside, audited=True), audited=True),
+    Contestant(
+        "brokerside-python", "brokerside in Python, no observer", partial(_brokerside, audited=False, path="python")
+    ),
+    Contestant(
+        "brokerside-audit-python",
+        "brokerside in Python, audit on",
+        partial(_brokerside, audited=True, path="python"),
+        audited=True,
+    ),
+)
+"""In the order of the report. ``brokerside`` runs what an installation runs by default."""

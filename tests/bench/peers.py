@@ -1,0 +1,79 @@
+"""Other proxies, fetched into the cache folder where they are not installed; nothing on the machine is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from proxy.local.jars import cache_dir
+
+TIMEOUT = 400.0
+"""Seconds for a download; building kafka-proxy takes the longest, about a minute."""
+
+
+class MissingError(Exception):
+    """A contestant cannot take part; the text says why, and what to do."""
+
+
+def debian(program: str, packages: list[str]) -> tuple[Path, Path | None]:
+    """Return the path of ``program`` (in /usr/sbin), and the folder its packages were unpacked in, if they had to be.
+
+    Raises MissingError.
+    """
+    installed = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if installed:
+        return Path(installed), None
+    root = cache_dir() / "bench" / f"debian-{program}"
+    path = root / "usr/sbin" / program
+    if not path.exists():
+        hint = f"not here; Debian: apt-get update && apt-get install {' '.join(packages)}"
+        if not (shutil.which("apt-get") and shutil.which("dpkg")):
+            raise MissingError(hint)
+        part = root.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        planned = _run(["apt-get", "--simulate", "--no-install-recommends", "install", *packages], part, hint)
+        needed = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+        _run(["apt-get", "-o", "APT::Sandbox::User=root", "download", *needed], part, hint)
+        for archive in part.glob("*.deb"):
+            _run(["dpkg", "-x", archive.name, "."], part, hint)
+            archive.unlink()
+        part.rename(root)
+    return path, root
+
+
+def go(program: str, package: str) -> Path:
+    """Return the path of a Go program, built from the newest version of ``package``. Raises MissingError."""
+    folder = cache_dir() / "bench" / "go"
+    path = folder / program
+    if not path.exists():
+        command = ["go", "install", f"{package}@latest"]
+        if shutil.which("go") is None:
+            raise MissingError(f"needs Go: {' '.join(command)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        _run(command, folder, " ".join(command), {"GOBIN": str(folder), "GOFLAGS": "-buildvcs=false"})
+        (folder / package.rpartition("/")[2]).rename(path)
+    return path
+
+
+def _run(command: list[str], folder: Path, hint: str, environment: dict[str, str] | None = None) -> str:
+    """Return what it prints; raise MissingError with ``hint`` and its last line where it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | {"LC_ALL": "C"} | (environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingError(f"{hint} ({error})") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        raise MissingError(f"{hint} ({said[-1].strip()})")
+    return done.stdout

@@ -1,0 +1,245 @@
+"""Results as tables, in plain text and in Markdown, with the project's goals beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.bench.results import REFERENCE, Results, Summary, ratios_within, summary
+
+
+class Figure(NamedTuple):
+    """One column. ``ratio``: whether the ratio to the reference follows."""
+
+    name: str
+    title: str
+    decimals: int = 0
+    ratio: bool = True
+
+
+class Section(NamedTuple):
+    """One table, of one scenario."""
+
+    scenario: str
+    title: str
+    figures: tuple[Figure, ...]
+
+
+SECTIONS = (
+    Section("small", "Small requests", (Figure("cpu_us", "CPU µs/request", 1), Figure("per_s", "requests/s"))),
+    Section("produce", "Bulk produce", (Figure("cpu_ms_mib", "CPU ms/MiB", 3), Figure("mb_s", "MB/s"))),
+    Section("fetch", "Bulk fetch", (Figure("cpu_ms_mib", "CPU ms/MiB", 3), Figure("mb_s", "MB/s"))),
+    Section(
+        "paced",
+        "10,000 requests/s",
+        (Figure("p50_us", "p50 µs"), Figure("p99_us", "p99 µs"), Figure("cpu_us", "CPU µs/request", 1)),
+    ),
+    Section("storm", "Storm", (Figure("per_s", "connections/s"), Figure("cpu_us", "CPU µs/connection"))),
+    Section(
+        "footprint",
+        "Footprint",
+        (
+            Figure("start_ms", "start, ms", ratio=False),
+            Figure("rss_mib", "RSS MiB", 1, ratio=False),
+            Figure("pss_mib", "PSS MiB", 1, ratio=False),
+            Figure("idle_ms_s", "idle, CPU ms/s", 1, ratio=False),
+        ),
+    ),
+    Section(
+        "idle",
+        "Idle connections",
+        (
+            Figure("kib_1000", "KiB each of 1,000", 1),
+            Figure("kib_5000", "KiB each of 5,000", 1),
+            Figure("kib_9500", "KiB each of 9,500", 1),
+        ),
+    ),
+    Section(
+        "audit",
+        "The audit, per event",
+        (
+            Figure("cpu_us", "CPU µs/event", 1, ratio=False),
+            Figure("log_bytes_per_event", "bytes in the log", 1, ratio=False),
+            Figure("events_per_request", "events/request", 3, ratio=False),
+        ),
+    ),
+    Section(
+        "workers",
+        "Workers, small requests",
+        (
+            Figure("per_s_1", "requests/s of 1", ratio=False),
+            Figure("per_s_2", "requests/s of 2", ratio=False),
+            Figure("cpu_us_1", "CPU µs/request of 1", 1, ratio=False),
+            Figure("cpu_us_2", "CPU µs/request of 2", 1, ratio=False),
+        ),
+    ),
+    Section(
+        "kafka", "Real Kafka", (Figure("produce_mb_s", "produce MB/s", 1), Figure("consume_mb_s", "consume MB/s", 1))
+    ),
+)
+
+
+class Goal(NamedTuple):
+    """A bound for the median of the ratios ``contestant`` / ``against`` of one figure, or for the figure itself."""
+
+    text: str
+    scenario: str
+    figure: str
+    contestant: str
+    against: str | None
+    bound: float
+    at_least: bool = False
+
+
+NOISE = 0.05
+"""By how much two throughputs of real Kafka differ that are the same."""
+
+GOALS = (
+    Goal("CPU per small request, no observer", "small", "cpu_us", "brokerside", REFERENCE, 1.10),
+    Goal("CPU per small request, audit on", "small", "cpu_us", "brokerside-audit", REFERENCE, 1.25),
+    Goal("CPU per small request, audit on", "small", "cpu_us", "brokerside-audit", "kafka-proxy", 0.35),
+    *(
+        Goal(f"CPU per MiB, bulk {kind}, audit on", kind, "cpu_ms_mib", "brokerside-audit", against, bound)
+        for kind in ("produce", "fetch")
+        for against, bound in ((REFERENCE, 0.65), ("nginx", 0.65), ("kafka-proxy", 0.2))
+    ),
+    Goal("p50 at 10,000 requests/s, audit on", "paced", "p50_us", "brokerside-audit", REFERENCE, 1.1),
+    Goal("p99 at 10,000 requests/s, audit on", "paced", "p99_us", "brokerside-audit", REFERENCE, 1.1),
+    Goal("connections/s in a storm, audit on", "storm", "per_s", "brokerside-audit", REFERENCE, 0.6, at_least=True),
+    Goal("connections/s in a storm, audit on", "storm", "per_s", "brokerside-audit", "kafka-proxy", 1.0, at_least=True),
+    Goal("KiB per idle connection of 9,500, audit on", "idle", "kib_9500", "brokerside-audit", None, 5.0),
+    *(
+        Goal(
+            f"MB/s, real Kafka, {way}, audit on", "kafka", f"{way}_mb_s", "brokerside-audit", REFERENCE, 1 - NOISE, True
+        )
+        for way in ("produce", "consume")
+    ),
+)
+
+
+def text(results: Results) -> str:
+    """Everything for a terminal."""
+    return "\n".join(_document(results, _plain, "{}", ""))
+
+
+def markdown(results: Results) -> str:
+    """Everything for a page, from headings of the third level on."""
+    return "\n".join(_document(results, _pipes, "### {}", "* "))
+
+
+def _document(results: Results, table: object, heading: str, bullet: str) -> Iterator[str]:
+    assert callable(table)
+    machine = ", ".join(results.machine.values())
+    yield f"{results.made}, {machine}; median of {results.rounds} rounds (least–greatest); × is the ratio to HAProxy's,"
+    yield "the median of the ratios within each round."
+    for section in SECTIONS:
+        rows = section_rows(results, section)
+        if len(rows) > 1:
+            yield from ("", heading.format(section.title), "", *table(rows))
+    rows = goal_rows(results)
+    if len(rows) > 1:
+        yield from ("", heading.format("Goals"), "", *table(rows))
+    for title, reasons in (
+        ("Missing", results.missing),
+        ("Not measured", results.skipped),
+        ("Failed", failures(results)),
+    ):
+        if reasons:
+            yield from (
+                "",
+                heading.format(title),
+                "",
+                *(f"{bullet}{name}: {reason}" for name, reason in reasons.items()),
+            )
+    noisy = [one.foreign for one in results.measurements if one.foreign > NOISY]
+    if noisy:
+        yield ""
+        yield (
+            f"In {len(noisy)} of {len(results.measurements)} measurements others used more than {NOISY:.0%} of a CPU, "
+            f"at most {max(noisy):.0%}."
+        )
+
+
+NOISY = 0.25
+"""CPU of others, as a share of one CPU, from which a measurement is repeated once, and said to be noisy."""
+
+
+def section_rows(results: Results, section: Section) -> list[list[str]]:
+    """Header and one row for each contestant that has a figure."""
+    figures = [figure for figure in section.figures if _measured(results, section.scenario, figure.name)]
+    header = [""]
+    for figure in figures:
+        header += [figure.title, "×"] if figure.ratio else [figure.title]
+    rows = [header]
+    for contestant, title in results.titles.items():
+        row = [title]
+        for figure in figures:
+            own = results.by_round(section.scenario, contestant, figure.name)
+            found = summary(own, results.by_round(section.scenario, REFERENCE, figure.name))
+            row.append(_spread(found, figure.decimals))
+            if figure.ratio:
+                row.append("–" if found is None or found.ratio is None else f"{found.ratio:.2f}")
+        if any(cell != "–" for cell in row[1:]):
+            rows.append(row)
+    return rows
+
+
+def goal_rows(results: Results) -> list[list[str]]:
+    """Header and one row for each goal that this run can say something about."""
+    rows = [["goal", "figure", "bound", ""]]
+    for goal in GOALS:
+        own = results.by_round(goal.scenario, goal.contestant, goal.figure)
+        unit = "" if goal.against is None else f" × {goal.against}"
+        if goal.against is None:
+            values = list(own.values())
+        else:
+            values = ratios_within(own, results.by_round(goal.scenario, goal.against, goal.figure))
+        bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:.2f}{unit}"
+        if values:
+            figure = _median(values)
+            reached = figure >= goal.bound if goal.at_least else figure <= goal.bound
+            rows.append([goal.text, f"{figure:.2f}{unit}", bound, "reached" if reached else "not reached"])
+        elif own:
+            rows.append([goal.text, "–", bound, f"{goal.against} is missing"])
+    return rows
+
+
+def failures(results: Results) -> dict[str, str]:
+    """The first error of each scenario and contestant that failed."""
+    found: dict[str, str] = {}
+    for one in results.measurements:
+        if one.error:
+            found.setdefault(f"{one.scenario} of {one.contestant}, round {one.round + 1}", one.error.splitlines()[0])
+    return found
+
+
+def _measured(results: Results, scenario: str, figure: str) -> bool:
+    return any(results.by_round(scenario, contestant, figure) for contestant in results.titles)
+
+
+def _median(values: list[float]) -> float:
+    found = summary(dict(enumerate(values)), {})
+    assert found is not None
+    return found.median
+
+
+def _spread(found: Summary | None, decimals: int) -> str:
+    if found is None:
+        return "–"
+    middle, least, greatest = (f"{value:,.{decimals}f}" for value in (found.median, found.least, found.greatest))
+    return middle if least == greatest else f"{middle} ({least}–{greatest})"
+
+
+def _plain(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def _pipes(rows: list[list[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|---|{'---:|' * (len(rows[0]) - 1)}", *lines[1:]]

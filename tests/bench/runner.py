@@ -1,0 +1,92 @@
+"""The rounds: every scenario on every contestant, one after the other, beginning with another one each time."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from proxy.errors import LocalError
+from tests.bench.contestants import Contestant
+from tests.bench.peers import MissingError
+from tests.bench.report import NOISY
+from tests.bench.results import Measurement, Results, rotated
+from tests.bench.scenarios import Measured, Scenario
+from tests.bench.stage import Stage
+
+
+def run(
+    stage: Stage, contestants: Sequence[Contestant], scenarios: Sequence[Scenario], rounds: int, results: Results
+) -> None:
+    """Fill ``results``, with a line on stderr for each measurement; an error of one does not end the others."""
+    present = list(contestants)
+    begun = time.monotonic()
+    for number in range(rounds):
+        for scenario in scenarios:
+            if number >= scenario.rounds(stage.sizes) or scenario.name in results.skipped:
+                continue
+            if reason := scenario.impossible():
+                results.skipped[scenario.name] = reason
+                continue
+            for contestant in rotated([one for one in present if scenario.takes(one)], number):
+                try:
+                    measured = _quietest(stage, scenario, contestant)
+                except MissingError as reason:
+                    present.remove(contestant)
+                    results.titles.pop(contestant.name, None)
+                    results.missing[contestant.name] = str(reason)
+                    _say(f"{contestant.name} is missing: {reason}")
+                    continue
+                except (LocalError, OSError) as error:
+                    measured = Measured({}, 0.0, str(error) or type(error).__name__)
+                one = Measurement(
+                    scenario.name, contestant.name, number, measured.figures, measured.foreign, measured.error
+                )
+                results.measurements.append(one)
+                _say(f"{time.monotonic() - begun:5.0f} s  round {number + 1}/{rounds}  {progress(one)}")
+
+
+def _quietest(stage: Stage, scenario: Scenario, contestant: Contestant) -> Measured:
+    """Measure, and once more if others were using the machine; return the quieter of the two."""
+    stage.wait_quiet()
+    first = scenario.measure(stage, contestant)
+    if first.foreign <= NOISY:
+        return first
+    stage.wait_quiet()
+    return min(first, scenario.measure(stage, contestant), key=lambda measured: measured.foreign)
+
+
+def progress(one: Measurement) -> str:
+    """One measurement in one line."""
+    figures = "  ".join(
+        f"{name} {value:,.4g}" if value < 1e4 else f"{name} {value:,.0f}" for name, value in one.figures.items()
+    )
+    others = f"  (others: {one.foreign:.0%} of a CPU)" if one.foreign > NOISY else ""
+    return f"{one.scenario:<9} {one.contestant:<24} {figures or 'FAILED: ' + one.error}{others}"
+
+
+def new_results(contestants: Sequence[Contestant], rounds: int) -> Results:
+    """Results of nothing yet, and of which machine."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    machine = {
+        "cpu": f"{len(os.sched_getaffinity(0))} CPUs ({model})",
+        "kernel": f"Linux {platform.release()}",
+        "python": f"Python {platform.python_version()}",
+    }
+    made = datetime.now(UTC).strftime("%Y-%m-%d")
+    return Results(made, machine, rounds, titles={one.name: one.title for one in contestants})
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,110 @@
+"""What is measured: each scenario takes one contestant and returns figures by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.bench.contestants import Contestant
+from tests.bench.stage import Outcome, Sizes, Stage
+
+MIB = 1024 * 1024
+CONNECTIONS = 32
+RATE = 10_000
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``figures`` by name, and the CPU of others meanwhile as a share of one CPU. ``error``: why there are none."""
+
+    figures: Figures
+    foreign: float
+    error: str = ""
+
+
+class Scenario(Protocol):
+    """One thing to measure."""
+
+    @property
+    def name(self) -> str:
+        """Its name in results and on the command line."""
+
+    def rounds(self, sizes: Sizes) -> int:
+        """In how many rounds it is measured at most."""
+
+    def impossible(self) -> str:
+        """Why it cannot be measured here at all; empty if it can."""
+
+    def takes(self, contestant: Contestant) -> bool:
+        """Whether it means anything for a contestant."""
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        """Raises MissingError, LocalError."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A scenario of one load on a contestant that goes on running, stopped, until the next one."""
+
+    name: str
+    mode: str
+    request: str
+    numbers: Mapping[str, float]
+    figures: Callable[[Outcome], Figures]
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sys.maxsize
+
+    def impossible(self) -> str:
+        return ""
+
+    def takes(self, contestant: Contestant) -> bool:
+        return True
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        running = stage.kept(contestant)
+        try:
+            outcome = stage.load(running, self.mode, self.request, **self.numbers)
+        finally:
+            running.pause()
+        figures = self.figures(outcome)
+        if not outcome.cpu:
+            figures = {name: value for name, value in figures.items() if not name.startswith("cpu_")}
+        if outcome.load["errors"]:
+            figures["errors"] = outcome.load["errors"]
+        if contestant.audited:
+            figures["events_per_request"] = outcome.events / outcome.load["requests"]
+            figures["log_bytes_per_event"] = outcome.log_bytes / max(1.0, outcome.events)
+        return Measured(figures, outcome.foreign)
+
+
+def _small(outcome: Outcome) -> Figures:
+    return {"cpu_us": outcome.cpu / outcome.load["requests"] * 1e6, "per_s": outcome.load["per_s"]}
+
+
+def _bulk(outcome: Outcome) -> Figures:
+    return {"cpu_ms_mib": outcome.cpu / outcome.load["bytes"] * MIB * 1e3, "mb_s": outcome.load["mb_s"]}
+
+
+def _paced(outcome: Outcome) -> Figures:
+    return {
+        "p50_us": outcome.load["p50_us"],
+        "p99_us": outcome.load["p99_us"],
+        "cpu_us": outcome.cpu / outcome.load["requests"] * 1e6,
+    }
+
+
+LOADS = (
+    Load("small", "requests", "small", {"conns": CONNECTIONS}, _small),
+    Load("produce", "requests", "produce", {"conns": 4, "depth": 5}, _bulk),
+    Load("fetch", "requests", "fetch", {"conns": 4}, _bulk),
+    Load("paced", "requests", "small", {"conns": CONNECTIONS, "rate": RATE}, _paced),
+    Load("storm", "storm", "hello", {"conns": 8}, _small),
+)
+
+SCENARIOS: tuple[Scenario, ...] = LOADS
+"""In the order of the report."""

@@ -1,0 +1,248 @@
+"""What a run needs around its contestants: CPUs, stub broker, load generator, the cluster that takes the audit."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.errors import LocalError
+from proxy.local import cluster
+from proxy.local.ports import free_ports, is_free
+from tests.bench import native
+from tests.bench.contestants import Contestant, Running, Wiring
+from tests.bench.frames import write_frames
+from tests.bench.measure import Clock
+
+DESCRIPTORS = 65_536
+"""Wanted limit of open files: 9,500 connections take 19,000 in a proxy."""
+
+SETTLE = 0.3
+"""Seconds after a load in which a sidecar goes on delivering, before anybody looks whether it is done."""
+
+WARM_UP = 0.3
+"""Seconds of each kind of traffic before a contestant is measured for the first time."""
+
+DELIVERY_TIMEOUT = 30.0
+QUIET_WAIT = 3.0
+"""Seconds that a measurement waits for others to be quiet."""
+
+QUIET = 0.1
+"""Foreign CPU, as a share of one, below which the machine is quiet."""
+
+LOAD_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything: ``seconds`` of each load after ``warm``, connections that are idle, records for Kafka."""
+
+    seconds: float
+    warm: float
+    idle: tuple[int, ...]
+    kafka_records: int
+    footprint_rounds: int
+    kafka_rounds: int
+
+
+FULL = Sizes(2.0, 0.3, (1_000, 5_000, 9_500), 400_000, 2, 5)
+QUICK = Sizes(0.4, 0.1, (200,), 20_000, 1, 1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one load gave. ``load``: what the generator printed; ``cpu``: seconds of the contestant over all of it;
+    ``foreign``: CPU of others, as a share of one; ``events`` and ``log_bytes``: what reached the audit topic."""
+
+    load: Mapping[str, float]
+    cpu: float
+    foreign: float
+    events: float = 0.0
+    log_bytes: int = 0
+
+
+class Stage:
+    """Use as a context manager: what was started is ended, and the folder removed, whatever happens."""
+
+    def __init__(self, folder: Path, sizes: Sizes) -> None:
+        self.folder = folder
+        self.sizes = sizes
+        self.cluster: cluster.ClusterState | None = None
+        self.running: list[Running] = []
+        self._native = native.build()
+        self._affinity = os.sched_getaffinity(0)
+        self.cpus = sorted(self._affinity)
+        self.load_cpus = self.cpus[1:] or self.cpus
+        self._count = 0
+        self._kept: dict[str, Running] = {}
+        self.descriptors = _raise_descriptor_limit()
+
+    def __enter__(self) -> Stage:
+        os.sched_setaffinity(0, self.load_cpus)
+        self.stub_port = _listening_port()
+        frames = self.folder / "frames"
+        self._frames = write_frames(
+            frames, fetched=1024 * 1024, produced=256 * 1024, record=100, stub_port=self.stub_port
+        )
+        self._stub_log = (self.folder / "stub.log").open("wb")
+        self._stub = subprocess.Popen([str(self._native.stub), str(self.stub_port), str(frames)], stderr=self._stub_log)
+        while is_free(self.stub_port):
+            if self._stub.poll() is not None:
+                raise LocalError(f"the stub broker ended: {(self.folder / 'stub.log').read_text()}")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for running in self.running:
+            running.stop()
+        self._stub.kill()
+        self._stub.wait()
+        self._stub_log.close()
+        if self.cluster is not None:
+            cluster.stop_node(self.folder / "cluster", 1, kill=True)
+        os.sched_setaffinity(0, self._affinity)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start_cluster(self) -> cluster.ClusterState:
+        """The single node that takes the audit topics, started at the first call. Raises LocalError."""
+        if self.cluster is None:
+            self.cluster = cluster.up(self.folder / "cluster", progress=False)
+        return self.cluster
+
+    def kept(self, contestant: Contestant) -> Running:
+        """The process of a contestant that goes on through the run, stopped between measurements; started, and warm,
+        from the first call on. Raises MissingError, LocalError."""
+        running = self._kept.get(contestant.name)
+        if running is None or not running.alive:
+            running = self._kept[contestant.name] = self.start(contestant)
+            for request in ("small", "produce", "fetch"):
+                self.load(running, "requests", request, conns=8, warm=0.0, secs=WARM_UP)
+        return running
+
+    def start(
+        self,
+        contestant: Contestant,
+        *,
+        cpus: Collection[int] | None = None,
+        keys: Mapping[str, object] | None = None,
+        listen: int | None = None,
+        upstream: int | None = None,
+    ) -> Running:
+        """Start one before the stub, or before ``upstream``. Raises MissingError, LocalError.
+
+        ``cpus``: where it runs, by default on the first one alone. ``keys``: further configuration of a sidecar.
+        """
+        audit = self.start_cluster().internal_bootstrap if contestant.audited else ""
+        self._count += 1
+        admin, port = free_ports(2)
+        folder = self.folder / f"{contestant.name}-{self._count}"
+        wiring = Wiring(folder, listen or port, upstream or self.stub_port, admin, audit, dict(keys or {}))
+        running = Running(contestant, wiring, cpus or self.cpus[:1])
+        self.running.append(running)
+        return running
+
+    def stop(self, running: Running) -> None:
+        """End one before the end of the run."""
+        running.stop()
+        self.running.remove(running)
+
+    def wait_quiet(self) -> None:
+        """Wait until nobody else uses the machine, or ``QUIET_WAIT`` seconds."""
+        deadline = time.monotonic() + QUIET_WAIT
+        while time.monotonic() < deadline:
+            before = self.read([])
+            time.sleep(0.2)
+            if self.read([]).foreign(before) < QUIET:
+                return
+
+    def read(self, measured: list[int]) -> Clock:
+        """A reading of the clocks; ``measured`` are a contestant's processes."""
+        others = [self._stub.pid]
+        if self.cluster is not None and (pid := self.cluster.nodes[0].pid):
+            others.append(pid)
+        return Clock.read(measured, others)
+
+    def load(self, running: Running, mode: str, request: str, **numbers: float) -> Outcome:
+        """Put one load on ``running``, which is up to ``SETTLE`` seconds and more behind it if it audits."""
+        running.resume()
+        pids = running.pids
+        audited = running.contestant.audited
+        events, log_bytes = (self._delivered(running), self._log_bytes(running)) if audited else (0.0, 0)
+        before = self.read(pids)
+        said = self._run_load(running.port, mode, request, numbers)
+        after = self._settled(running, pids, events + said["requests"]) if audited else self.read(pids)
+        return Outcome(
+            said,
+            after.measured - before.measured,
+            after.foreign(before),
+            self._delivered(running) - events if audited else 0.0,
+            self._log_bytes(running) - log_bytes if audited else 0,
+        )
+
+    def hold_idle(self, running: Running, count: int) -> subprocess.Popen[str]:
+        """Open ``count`` connections that stay open until stdin of the returned process is closed."""
+        holder = subprocess.Popen(
+            self._load_command(running.port, "idle", "hello", {"conns": count}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert holder.stdout is not None
+        opened = json.loads(holder.stdout.readline() or '{"open": 0}')["open"]
+        if opened != count:
+            holder.communicate()
+            raise LocalError(f"{running.contestant.name}: only {opened} of {count} connections could be opened")
+        return holder
+
+    def _load_command(self, port: int, mode: str, request: str, numbers: Mapping[str, float]) -> list[str]:
+        options = [f"{name}={value:g}" for name, value in numbers.items()]
+        return [str(self._native.load), mode, str(port), str(self._frames[request]), *options]
+
+    def _run_load(self, port: int, mode: str, request: str, numbers: Mapping[str, float]) -> dict[str, Any]:
+        times = {"warm": self.sizes.warm, "secs": self.sizes.seconds}
+        command = self._load_command(port, mode, request, times | numbers)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_TIMEOUT, check=True)
+        said: dict[str, Any] = json.loads(done.stdout)
+        if not said["requests"]:
+            raise LocalError(f"no request of {mode} {request} was answered; {said['errors']} errors")
+        return said
+
+    def _settled(self, running: Running, pids: list[int], events: float) -> Clock:
+        """The clocks at the moment when ``events`` have been delivered; asking for metrics is not counted."""
+        deadline = time.monotonic() + DELIVERY_TIMEOUT
+        while True:
+            time.sleep(SETTLE)
+            clock = self.read(pids)
+            if self._delivered(running) >= events or time.monotonic() > deadline:
+                return clock
+
+    def _delivered(self, running: Running) -> float:
+        return running.metric("brokerside_audit_delivered_total")
+
+    def _log_bytes(self, running: Running) -> int:
+        assert self.cluster is not None
+        topic = f"audit-{running.wiring.folder.name}"
+        logs = self.cluster.nodes[0].data.glob(f"{topic}-*/*.log")
+        return sum(log.stat().st_size for log in logs)
+
+
+def _listening_port() -> int:
+    (port,) = free_ports(1)
+    return port
+
+
+def _raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one, and the hard one where that is allowed; returns what it is then."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, DESCRIPTORS), max(hard, DESCRIPTORS)))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
