@@ -31,6 +31,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PRINCIPAL = re.compile(r"[^:\s]+:.+")
 
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
+DataPathChoice = Literal["auto", "compiled", "python"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Plain = str | int | float | bool
 
@@ -241,6 +242,14 @@ class Config(Section):
         1,
         MAX_WORKERS,
         "processes",
+    )
+    data_path: DataPathChoice = _key(
+        "data.path",
+        "What carries the traffic: the compiled implementation, the one in pure Python, or (auto) the compiled one "
+        "where it is installed. Both do the same; the compiled one needs half of the CPU.",
+        kind="text",
+        allowed="auto, compiled or python",
+        default="auto",
     )
     socket_request_max_bytes: int = _number(
         "socket.request.max.bytes",

@@ -43,6 +43,7 @@ admin:
   bind: 127.0.0.1:9644
 
 workers: 1
+data.path: auto
 socket.request.max.bytes: 104857600
 socket.listen.backlog.size: 4096
 upstream.connect.timeout.ms: 5000

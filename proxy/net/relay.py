@@ -101,12 +101,17 @@ class Relay:
         """Whether closing now would cut nothing short that this process knows of."""
         session = self.session
         quiet = monotonic() - self.last_byte_at > SILENCE if session is None else session.quiet
-        return quiet and not self.client.unsent and not self.broker.unsent
+        return quiet and not self.unsent("client") and not self.unsent("broker")
 
     @property
     def gone(self) -> bool:
         """Whether both sides have ended and nothing waits to be written any more."""
         return all(end.transport is None or end.lost for end in (self.client, self.broker))
+
+    def unsent(self, side: Side) -> int:
+        """Bytes written to ``side`` that the kernel has not taken yet."""
+        transport = (self.client if side == "client" else self.broker).transport
+        return 0 if transport is None else transport.get_write_buffer_size()
 
     async def attach(self, client: socket.socket, broker: socket.socket) -> None:
         """Take over both connections and carry from now on. Raises OSError; the sockets are taken care of then too."""
@@ -195,11 +200,6 @@ class End(asyncio.Protocol):
         self.lost = False
         self._early: list[bytes] = []
         self.write = self._early.append  # until there is a transport
-
-    @property
-    def unsent(self) -> bool:
-        """Whether something written to this side has not been taken by the kernel yet."""
-        return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it

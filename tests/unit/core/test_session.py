@@ -10,6 +10,7 @@ from proxy.core.exchange import Connection, Exchange, ProduceRequest, ProduceRes
 from proxy.core.session import MAX_IN_FLIGHT, Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
+from proxy.net.datapath import PYTHON, choose
 from tests.frames import (
     API_VERSIONS,
     METADATA,
@@ -21,17 +22,28 @@ from tests.frames import (
     response,
     sized,
 )
+from tests.tools.implementations import COMPILED_WALK, both
+
+
+@pytest.fixture(
+    autouse=True, params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session)
+)
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs on both."""
+    monkeypatch.setattr(Bench, "implementation", request.param)
 
 
 class Bench:
     """A session, what it recorded, and a clock that moves one second with each chunk."""
+
+    implementation = Session
 
     def __init__(self, *, observed: bool = True) -> None:
         self.tally = Tally()
         self.exchanges: list[Exchange] = []
         self.now = 0.0
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-        self.session = Session(connection, self.tally, self.exchanges.append if observed else None)
+        self.session = self.implementation(connection, self.tally, self.exchanges.append if observed else None)
 
     def client(self, data: bytes) -> None:
         self.now += 1
