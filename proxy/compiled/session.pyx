@@ -9,14 +9,16 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport (
     ANSWERED, CONNECTION_LOST, FETCH_REQUEST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, PRODUCE_REQUEST,
     UNSUPPORTED, Body, Exchange, Kind, free_body, new_exchange,
 )
+from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
+from proxy.compiled.wire cimport int16_at, int32_at
 
 from proxy.core import apis, session
 from proxy.errors import PeerError
@@ -29,11 +31,8 @@ cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
 cdef int FLEXIBLE_PRODUCE = apis.APIS[0].flexible_since
 cdef int FLEXIBLE_FETCH = apis.APIS[1].flexible_since
 
-# Results that are no offset. −1 is left to exceptions.
 cdef enum:
-    INCOMPLETE = -2
-    REQUEST_AGAIN = -3
-    BAD = -4
+    REQUEST_AGAIN = -5
 
 cdef enum ApiKey:
     PRODUCE = 0
@@ -51,63 +50,10 @@ cdef struct Piece:  # part of a body to read after its chunk has been forwarded;
     bint last
 
 
-cdef inline int16_t be16(const uint8_t *p) noexcept nogil:
-    return <int16_t>((<uint16_t>p[0] << 8) | p[1])
-
-
-cdef inline int32_t be32(const uint8_t *p) noexcept nogil:
-    return <int32_t>((<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3])
-
-
 cdef inline int count(object counts, object key) except -1:
     cdef PyObject *had = PyDict_GetItem(counts, key)
     PyDict_SetItem(counts, key, 1 if had == NULL else <object>had + 1)
     return 0
-
-
-cdef Py_ssize_t uvarint(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limit, int64_t *value) noexcept nogil:
-    """Read an unsigned varint at ``p[pos]``; return the offset after it, INCOMPLETE or BAD."""
-    cdef int shift = 0
-    value[0] = 0
-    while shift < 35:
-        if pos >= limit:
-            return INCOMPLETE
-        value[0] |= <int64_t>(p[pos] & 127) << shift
-        pos += 1
-        if p[pos - 1] < 128:
-            return pos
-        shift += 7
-    return BAD
-
-
-cdef Py_ssize_t skip_tags(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limit) noexcept nogil:
-    """Return the offset after a section of tagged fields, INCOMPLETE or BAD."""
-    cdef int64_t fields, value
-    pos = uvarint(p, pos, limit, &fields)
-    while pos >= 0 and fields > 0:
-        fields -= 1
-        pos = uvarint(p, pos, limit, &value)
-        if pos >= 0:
-            pos = uvarint(p, pos, limit, &value)
-            if pos >= 0:
-                pos += value
-    return INCOMPLETE if pos > limit else pos
-
-
-cdef Py_ssize_t acks_at(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limit, int version) noexcept nogil:
-    """Return the offset of ``acks`` in the ProduceRequest whose body starts at ``p[pos]``, INCOMPLETE or BAD."""
-    cdef int64_t length
-    if version >= 9:
-        pos = uvarint(p, pos, limit, &length)
-        if pos < 0:
-            return pos
-        pos += length - 1 if length > 1 else 0
-    elif version >= 3:
-        if pos + 2 > limit:
-            return INCOMPLETE
-        length = be16(p + pos)
-        pos += 2 + (length if length > 0 else 0)
-    return INCOMPLETE if pos + 2 > limit else pos
 
 
 @cython.final
@@ -255,11 +201,11 @@ cdef class Session:
                 return passed
         if there < 14:
             if there >= 4:
-                self.check_size(be32(p))
+                self.check_size(int32_at(p))
             return INCOMPLETE
-        size = be32(p)
+        size = int32_at(p)
         self.check_size(size)
-        key, version, correlation_id, id_length = be16(p + 4), be16(p + 6), be32(p + 8), be16(p + 12)
+        key, version, correlation_id, id_length = int16_at(p + 4), int16_at(p + 6), int32_at(p + 8), int16_at(p + 12)
         body = 14
         client_id = None
         if id_length > 0:
@@ -290,7 +236,7 @@ cdef class Session:
             if at >= 0 and key == PRODUCE:
                 at = acks_at(p, at, there, version)
                 if at >= 0:
-                    responds = be16(p + at) != 0
+                    responds = int16_at(p + at) != 0
             if at < 0:
                 if there < 4 + size:
                     return INCOMPLETE
@@ -329,7 +275,7 @@ cdef class Session:
         if size >= MIN_FRAME:
             if there < 8:
                 return INCOMPLETE
-            if apis.is_known(be16(p + 4), be16(p + 6)):
+            if apis.is_known(int16_at(p + 4), int16_at(p + 6)):
                 self.tokens = False
                 return REQUEST_AGAIN
         return self.pass_token(self.client, size, start, end)
@@ -346,7 +292,7 @@ cdef class Session:
         cdef Kind kind = NO_WALKER
         if there < 8 or exchange is None:
             return self.token_reply(p, there, start, end)
-        size, correlation_id = be32(p), be32(p + 4)
+        size, correlation_id = int32_at(p), int32_at(p + 4)
         if size < 4:
             raise PeerError("broker", "invalid_size", f"response of {size} bytes")
         if exchange.correlation_id != correlation_id:
@@ -560,7 +506,7 @@ cdef str side_of(bint response):
 
 
 cdef int64_t token_size(bint response, const uint8_t *p) except -1:
-    cdef int64_t size = be32(p)
+    cdef int64_t size = int32_at(p)
     if not 0 <= size <= MAX_TOKEN:
         raise PeerError(
             side_of(response), "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}"
