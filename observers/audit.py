@@ -34,7 +34,10 @@ MAX_WAITING = 20_000
 """Events kept until the cluster's id is known and the topic exists, about 1 KiB each; above it new ones are lost."""
 
 PUMP = 0.1
-"""Seconds between two looks at what is due."""
+"""Seconds between two looks at what is due, while an event waits for anything."""
+
+REST = 2.0
+"""Seconds between two looks while none does; librdkafka's log lines are then taken in."""
 
 log = structlog.get_logger("observers")
 
@@ -99,6 +102,7 @@ class AuditObserver:
         self._waiting_events = 0
         self._dropped: dict[str, int] = {}
         self._hidden = 0
+        self._busy = threading.Event()  # an event waits: for others, for the cluster or for its delivery
         self._closing = threading.Event()
         self._pump = threading.Thread(target=self._run_pump, name="audit pump", daemon=True)
         self._sink.start()
@@ -115,11 +119,14 @@ class AuditObserver:
             self._drop("failed", made.failed)
             self._drop("not_encodable", made.not_encodable)
             self._send(self._batcher.add(made.chunks, made.last, self._clock()))
+            if made.chunks:
+                self._busy.set()
 
     def close(self, timeout: float) -> None:
         """Send what is there and wait up to ``timeout`` seconds for its delivery; what is left then is lost."""
         deadline = self._clock() + timeout
         self._closing.set()
+        self._busy.set()
         self._pump.join(max(0.0, timeout))
         with self._lock:
             self._send(self._batcher.take())
@@ -152,9 +159,11 @@ class AuditObserver:
     def _run_pump(self) -> None:
         while not self._closing.is_set():
             try:
-                self._sink.poll(PUMP)
+                self._sink.poll(PUMP if self._busy.wait(REST) else 0)
                 with self._lock:
                     self._send(self._batcher.take_due(self._clock()))
+                    if not (self._batcher.waiting or self._waiting) and self._sink.idle:
+                        self._busy.clear()
             except Exception:
                 log.exception("audit_pump_failed")
                 self._closing.wait(PUMP)

@@ -298,7 +298,7 @@ cdef class Translator:
         cdef Client client
         if held is not None:
             client = <Client>held
-            if client.connection is exchange.connection and client.client_id is exchange.client_id:
+            if client.connection is exchange.connection and client.client_id == exchange.client_id:
                 if client.checked == self._batch:
                     return client
                 if client.still():
