@@ -117,7 +117,7 @@ class Envelope(msgspec.Struct, gc=False):
     broker_id: int
     """The broker this sidecar stands in front of."""
     boot_id: str
-    """New at each start of a sidecar; sequence numbers begin at 1 with it."""
+    """New at each start of a sidecar, and of each of its workers; sequence numbers begin at 1 with it."""
     sidecar_version: str
     """Version of the writer's software."""
     first_seq: int

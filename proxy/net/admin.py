@@ -57,8 +57,8 @@ class Admin:
         return web.Response(text="ok\n")
 
     async def _get_readyz(self, _: web.Request) -> web.Response:
-        if self._sidecar.draining:
-            return web.Response(status=503, text="draining\n")
+        if problem := self._sidecar.problem:
+            return web.Response(status=503, text=f"{problem}\n")
         problems = await asyncio.gather(*(self._probe(listener) for listener in self._config.listeners))
         failed = [problem for problem in problems if problem]
         return web.Response(status=503 if failed else 200, text="\n".join(failed or ["ok"]) + "\n")

@@ -19,7 +19,7 @@ from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, Ready, Report, Start, ToMain
 from proxy.net.relay import Cause
-from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added, closed
 
 LOST: Cause = "worker_lost"
 
@@ -49,7 +49,8 @@ class Handle:
         """Whether it is known if it can carry: it can, unless there is a ``problem``."""
         self.ended = asyncio.Event()
         self.problem = ""
-        self._carries = False
+        self.carries = False
+        """Whether it is ready, and has not ended."""
         self._born = monotonic()
         self._on_room = on_room
         self._on_end = on_end
@@ -83,7 +84,7 @@ class Handle:
     @property
     def has_room(self) -> bool:
         """Whether it may be given a connection now."""
-        return self._carries and not self.channel.full
+        return self.carries and not self.channel.full
 
     @property
     def end(self) -> str:
@@ -142,11 +143,12 @@ class Handle:
                 self._closed = message.count
             case Report():
                 self._last = message.snapshot
+                self._closed = max(self._closed, closed(message.snapshot.tallies))
                 if (answer := self._answers.pop(message.number, None)) is not None:
                     answer.set_result(None)
             case Ready():
                 self._last = message.snapshot
-                self._carries = True
+                self.carries = True
                 self.settled.set()
                 self._on_room()
             case Failed():
@@ -160,7 +162,7 @@ class Handle:
         for carry, _ in unsent:
             self._given[carry.listener] -= 1
         self.problem = self.problem or f"worker {self.number} ended with {self.end}"
-        self._carries = False
+        self.carries = False
         self.settled.set()
         self.ended.set()
         for answer in self._answers.values():

@@ -26,6 +26,10 @@ class Carrying(Protocol):
     """By listener; what is accepted is counted here."""
 
     @property
+    def able(self) -> bool:
+        """Whether anybody carries connections at all."""
+
+    @property
     def full(self) -> bool:
         """Whether nothing more should be given to it just now."""
 
@@ -73,6 +77,11 @@ class Sidecar:
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps it from accepting connections now."""
+        return "draining" if self.draining else None if self._carrying.able else "no worker runs"
 
     async def snapshot(self) -> Snapshot:
         """Present counts of all there is."""

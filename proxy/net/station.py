@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 class Station:
     """Carries connections in this process. ``number``: of the worker. It starts with being constructed."""
 
+    able = True
     full = False
 
     def __init__(self, config: Config, beat: Beat, number: int = 1) -> None:

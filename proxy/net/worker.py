@@ -16,6 +16,7 @@ from proxy.net.beat import Beat
 from proxy.net.channel import Ask, Carry, Channel, Closed, Cut, Drain, Failed, Ready, Report, Start, ToWorker
 from proxy.net.station import Station
 from proxy.telemetry import Repeated, configure_logging
+from proxy.telemetry.snapshot import closed
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,7 @@ class Worker:
         self._station.carry(listener, sock, (given.host, given.port), given.index)
 
     def _tell_closed(self) -> None:
-        count = sum(sum(tally.closed.values()) for tally in self._station.tallies.values())
+        count = closed(self._station.tallies)
         if count != self._told_closed and not self._channel.full:
             self._told_closed = count
             self._channel.send(Closed(count))

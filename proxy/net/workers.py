@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
+from msgspec import structs
 
 from proxy.config import Config, Listener
 from proxy.core.tally import Tally
@@ -84,6 +86,11 @@ class Workers:
         self._refresh()
 
     @property
+    def able(self) -> bool:
+        """Whether any worker runs."""
+        return any(worker.carries for worker in self._living.values())
+
+    @property
     def full(self) -> bool:
         """Whether no worker can be given a connection just now."""
         return bool(self._unplaced) or not any(worker.has_room for worker in self._living.values())
@@ -101,7 +108,9 @@ class Workers:
         answers = self._ask()
         if answers:
             await asyncio.wait(answers, timeout=ANSWER_TIMEOUT)
-        own = Snapshot(self.tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
+        waiting = Counter(carry.listener for carry, _ in self._unplaced)
+        tallies = {name: structs.replace(tally, active=waiting[name]) for name, tally in self.tallies.items()}
+        own = Snapshot(tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         return total([own, self._dead, *(worker.snapshot() for worker in self._living.values())])
 
@@ -110,9 +119,7 @@ class Workers:
         self._serving = False
         for timer in self._timers.values():
             timer.cancel()
-        for carry, sock in self._unplaced:
-            self.tallies[carry.listener].closed["drain_completed"] += 1
-            sock.close()
+        self._drop_unplaced()
         for worker in self._living.values():
             worker.channel.send(Drain())
         ended = asyncio.create_task(self._all_ended())
@@ -128,6 +135,13 @@ class Workers:
         for worker in self._living.values():
             log.warning("worker_killed", worker=worker.number, pid=worker.pid)
         await self._kill()
+        self._drop_unplaced()
+
+    def _drop_unplaced(self) -> None:
+        for carry, sock in self._unplaced:
+            self.tallies[carry.listener].closed["drain_completed"] += 1
+            sock.close()
+        self._unplaced.clear()
 
     async def _all_ended(self) -> None:
         for worker in list(self._living.values()):

@@ -68,6 +68,11 @@ def added(one: Any, other: Any) -> Any:
     return one
 
 
+def closed(tallies: Mapping[str, Tally]) -> int:
+    """Return how many connections have ended, whatever the listener and the cause."""
+    return sum(sum(tally.closed.values()) for tally in tallies.values())
+
+
 def process_counts() -> ProcessCounts:
     """Read ``/proc`` about this process."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # the name before may hold anything

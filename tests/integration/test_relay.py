@@ -26,6 +26,7 @@ from tests.tools.implementations import both
 class Carrying(Carrier):
     """A carrier as a sidecar wants it."""
 
+    able = True
     full = False
 
     def on_room(self, call: Callable[[], None]) -> None:

@@ -1,0 +1,343 @@
+"""``workers: N``: connections spread over processes, counts that add up, and what happens when one of them dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+
+from proxy.local import process
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import API_VERSIONS, request
+from tests.integration.librdkafka import consume, produce
+from tests.integration.metrics import sample
+from tests.integration.test_audit import envelopes, gaps
+
+pytestmark = pytest.mark.kafka
+
+Start = Callable[..., SidecarProcess]
+
+
+@pytest.fixture
+def start(cluster: ClusterState) -> Iterator[Start]:
+    """Start the sidecar before the broker with two workers, no observer and other settings as given."""
+    folder = cluster.nodes[0].home.parent
+    started: list[SidecarProcess] = []
+
+    def start(**settings: Any) -> SidecarProcess:
+        config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+        del config["observer.class.names"]
+        path = folder / "workers-1.yaml"
+        path.write_text(yaml.safe_dump({**config, "workers": 2, **settings}))
+        started.append(
+            SidecarProcess.start(path, folder / f"workers-{uuid.uuid4().hex[:8]}.log", cluster.nodes[0].admin)
+        )
+        return started[-1]
+
+    yield start
+    for sidecar in started:
+        workers = workers_of(sidecar)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        sidecar.stop()
+        until(lambda: not any(map(alive, workers)))  # noqa: B023  # called at once
+
+
+class Client:
+    """One connection that asks for the broker's versions, again and again."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.split(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self._asked = 0
+
+    def ask(self) -> None:
+        self._asked += 1
+        self.socket.sendall(request(API_VERSIONS, 0, self._asked))
+
+    def answered(self, seconds: float = 10) -> bool:
+        """Whether the answer came; False where none did in time, or the connection ended."""
+        self.socket.settimeout(seconds)
+        try:
+            frame = self._read(int.from_bytes(self._read(4), "big"))
+        except OSError:
+            return False
+        assert int.from_bytes(frame[:4], "big") == self._asked
+        return True
+
+    def works(self) -> bool:
+        self.ask()
+        return self.answered()
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            chunk = self.socket.recv(size - len(data))
+            if not chunk:
+                raise ConnectionResetError("the end")
+            data += chunk
+        return data
+
+
+@pytest.fixture
+def dial(cluster: ClusterState) -> Iterator[Callable[[int], list[Client]]]:
+    """Connect as many clients as asked for."""
+    clients: list[Client] = []
+
+    def dial(count: int) -> list[Client]:
+        new = [Client(cluster.bootstrap) for _ in range(count)]
+        clients.extend(new)
+        return new
+
+    yield dial
+    for client in clients:
+        client.socket.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.02)
+
+
+def workers_of(sidecar: SidecarProcess) -> list[int]:
+    """Pids of its workers."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == sidecar.process.pid and state != "Z":
+                found.append(int(stat.parent.name))
+    return sorted(found)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def spread(text: str) -> list[float]:
+    """Open connections of each worker."""
+    return [sample(text, "brokerside_worker_connections", worker=worker) for worker in ("1", "2")]
+
+
+def balanced(text: str) -> bool:
+    """Whether every connection that was accepted is either open or closed."""
+    accepted, active, closed = (
+        sample(text, f"brokerside_connections_{name}") for name in ("accepted_total", "active", "closed_total")
+    )
+    return accepted == active + closed
+
+
+def test_connections_are_spread_and_counts_are_exact(start: Start, dial: Callable[[int], list[Client]]) -> None:
+    sidecar = start()
+    clients = dial(20)
+    for _ in range(50):
+        for client in clients:
+            client.ask()
+        assert all(client.answered() for client in clients)
+    text = sidecar.metrics()
+    assert spread(text) == [10, 10]
+    assert sample(text, "brokerside_requests_total", api="ApiVersions") == 1000
+    assert sample(text, "brokerside_responses_total", api="ApiVersions") == 1000
+    assert sample(text, "brokerside_connections_active") == 20
+    assert balanced(text)
+    for client in clients[::2]:
+        client.socket.close()
+    until(lambda: sample(sidecar.metrics(), "brokerside_connections_closed_total", cause="client_closed") >= 10)
+    dial(10)
+    until(lambda: spread(sidecar.metrics()) == [10, 10])
+    assert balanced(sidecar.metrics())
+    cpu = sum(
+        sum(int(ticks) for ticks in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+        for pid in [sidecar.process.pid, *workers_of(sidecar)]
+    )
+    assert abs(sidecar.metric("process_cpu_seconds_total") - cpu / os.sysconf("SC_CLK_TCK")) < 0.5
+
+
+def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterState, topic: str) -> None:
+    audit = f"audit-{topic}"
+    settings = {"observer.class.names": ["observers.audit:AuditObserver"], "audit": {"topic": audit}}
+    sidecar = start(**settings)
+    for _ in range(2):  # each client opens several connections, so both workers get some
+        assert produce(cluster.bootstrap, topic, [b"v"] * 500, **{"linger.ms": 0, "batch.num.messages": 10}) == 500
+    assert len(consume(cluster.bootstrap, topic, 1000)) == 1000
+    until(lambda: sample(sidecar.metrics(), "brokerside_connections_active") == 0)
+    requests = sample(sidecar.metrics(), "brokerside_requests_total")
+    until(lambda: sample(sidecar.metrics(), "brokerside_audit_emitted_total") == requests)
+    assert sample(sidecar.metrics(), "brokerside_observer_delivered_total") == requests
+    assert sidecar.stop()
+    read = envelopes(cluster.internal_bootstrap, audit)
+    boots = {envelope.boot_id for envelope in read}
+    assert len(boots) == 2
+    assert [gaps([envelope for envelope in read if envelope.boot_id == boot]) for boot in boots] == [0, 0]
+    assert sum(len(envelope.events) for envelope in read) == requests
+
+
+def test_a_killed_worker_takes_its_own_connections_only(start: Start, dial: Callable[[int], list[Client]]) -> None:
+    sidecar = start()
+    clients = dial(10)
+    assert all(client.works() for client in clients)
+    before = sidecar.metrics()
+    assert spread(before) == [5, 5]
+    os.kill(workers_of(sidecar)[0], signal.SIGKILL)
+    until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == 1)
+    left = [client for client in clients if client.works()]
+    assert len(left) == 5
+    text = sidecar.metrics()
+    assert sorted(spread(text)) == [0, 5]
+    assert sample(text, "brokerside_connections_closed_total", cause="worker_lost") == 5
+    assert sample(text, "brokerside_requests_total") == 15
+    assert sample(text, "process_cpu_seconds_total") >= sample(before, "process_cpu_seconds_total")
+    assert balanced(text)
+    until(lambda: len(workers_of(sidecar)) == 2)
+    until(lambda: all(client.works() for client in dial(1)) and 0 not in spread(sidecar.metrics()))
+    line = next(line for line in sidecar.log.read_text().splitlines() if '"worker_ended"' in line)
+    assert "SIGKILL" in line
+    assert '"connections": 5' in line
+
+
+def test_connections_wait_while_there_is_no_worker(start: Start, dial: Callable[[int], list[Client]]) -> None:
+    sidecar = start()
+    for pid in workers_of(sidecar):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: sidecar.log.read_text().count('"worker_ended"') == 2)
+    assert not sidecar.ready()
+    clients = dial(10)
+    assert sample(sidecar.metrics(), "brokerside_connections_accepted_total") <= 1  # the others are in the backlog
+    assert balanced(sidecar.metrics())
+    assert all(client.works() for client in clients)
+    assert sidecar.ready()
+    until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == 2)
+    assert balanced(sidecar.metrics())
+
+
+def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Callable[[int], list[Client]]) -> None:
+    sidecar = start()
+    stopped = workers_of(sidecar)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    clients = dial(10)
+    for client in clients:
+        client.ask()
+    waiting = [client for client in clients if not client.answered(0.2)]
+    assert len(waiting) == 5
+    assert sample(sidecar.metrics(), "brokerside_connections_active") == 10
+    os.kill(stopped, signal.SIGCONT)
+    assert all(client.answered() for client in waiting)
+    assert sample(sidecar.metrics(), "brokerside_requests_total") == 10
+
+
+def test_what_a_hanging_worker_has_no_room_for_goes_to_the_others(
+    start: Start, dial: Callable[[int], list[Client]]
+) -> None:
+    sidecar = start()
+    stopped = workers_of(sidecar)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    clients = dial(800)  # its socket holds less than 300 messages
+    until(lambda: sample(sidecar.metrics(), "brokerside_connections_accepted_total") == 800)
+    fewer, more = sorted(spread(sidecar.metrics()))
+    assert fewer < 300 < more
+    os.kill(stopped, signal.SIGKILL)
+    until(lambda: sample(sidecar.metrics(), "brokerside_worker_restarts_total") == 1)
+    works = [client.works() for client in clients]
+    text = sidecar.metrics()
+    assert sample(text, "brokerside_connections_closed_total", cause="worker_lost") == works.count(False) == fewer - 1
+    assert balanced(text)
+
+
+@pytest.fixture
+def long_poll(cluster: ClusterState) -> Iterator[Callable[[SidecarProcess, str, int], None]]:
+    """Leave a fetch open for so many milliseconds."""
+    consumers: list[Consumer] = []
+
+    def long_poll(sidecar: SidecarProcess, topic: str, wait_ms: int) -> None:
+        settings = {"fetch.wait.max.ms": wait_ms, "fetch.min.bytes": 1000, "socket.timeout.ms": wait_ms + 1000}
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", **settings})
+        consumers.append(consumer)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        deadline = time.monotonic() + 30
+        while sample(sidecar.metrics(), "brokerside_requests_total", api="Fetch") == 0:
+            assert time.monotonic() < deadline
+            consumer.poll(0.05)
+
+    yield long_poll
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_a_drain_waits_for_what_is_open(
+    start: Start, topic: str, long_poll: Callable[[SidecarProcess, str, int], None]
+) -> None:
+    sidecar = start()
+    workers = workers_of(sidecar)
+    long_poll(sidecar, topic, 1000)
+    os.kill(sidecar.process.pid, signal.SIGTERM)
+    until(lambda: not sidecar.process.alive())
+    assert not any(map(alive, workers))
+    log = sidecar.log.read_text()
+    assert log.count('"drained", "cut": 0') == 2
+    assert log.count('"stopped"') == 1
+
+
+def test_a_second_signal_ends_all_workers_at_once(
+    start: Start, topic: str, long_poll: Callable[[SidecarProcess, str, int], None]
+) -> None:
+    sidecar = start()
+    workers = workers_of(sidecar)
+    long_poll(sidecar, topic, 30_000)
+    os.killpg(sidecar.process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    until(lambda: log_has(sidecar, '"draining"'))
+    assert all(map(alive, [sidecar.process.pid, *workers]))
+    os.killpg(sidecar.process.pid, signal.SIGINT)
+    until(lambda: not sidecar.process.alive(), 5)
+    assert not any(map(alive, workers))
+    assert log_has(sidecar, '"drained", "cut": ')
+    assert log_has(sidecar, '"stopped"')
+
+
+def log_has(sidecar: SidecarProcess, text: str) -> bool:
+    return text in sidecar.log.read_text()
+
+
+def test_workers_end_with_the_main_process(start: Start, dial: Callable[[int], list[Client]]) -> None:
+    sidecar = start()
+    workers = workers_of(sidecar)
+    clients = dial(4)
+    assert all(client.works() for client in clients)
+    process.stop([sidecar.process], 5, kill=True)
+    until(lambda: not any(map(alive, workers)))
+    assert not any(client.works() for client in clients)
+
+
+def test_workers_that_cannot_start_end_the_start(tmp_path: Path) -> None:
+    bind, admin, upstream = free_ports(3)
+    config = tmp_path / "sidecar.yaml"
+    config.write_text(
+        f"broker.id: 1\nworkers: 2\nadmin: {{bind: '127.0.0.1:{admin}'}}\n"
+        f"listeners: [{{name: C, bind: '127.0.0.1:{bind}', upstream: '127.0.0.1:{upstream}'}}]\n"
+        "internal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: nowhere:Observer\n"
+    )
+    command = [sys.executable, "-m", "proxy", "run", "-c", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("brokerside: ")]
+    assert "observer.class.names: observer 'nowhere:Observer'" in error
+    assert '"listening"' not in done.stderr

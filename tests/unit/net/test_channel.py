@@ -1,0 +1,164 @@
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from proxy.core.tally import Tally
+from proxy.net.channel import MAX_PACKET, Ask, Carry, Channel, Closed, Drain, Report, Start, ToMain, ToWorker
+from proxy.telemetry.snapshot import Snapshot
+
+
+class Pair:
+    """Both ends in one process: a main end that sends, and a worker's end that notes what comes."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.came: list[tuple[object, int | None]] = []
+        self.ended = 0
+        self.rooms = 0
+        self.told: list[object] = []
+        self.main: Channel[ToMain] = Channel(ours, ToMain, lambda m, _: self.told.append(m), has_room=self._room)
+        self.worker: Channel[ToWorker] | None = None
+
+    def listen(self) -> None:
+        self.worker = Channel(self.theirs, ToWorker, lambda m, fd: self.came.append((m, fd)), ended=self._end)
+
+    def _end(self) -> None:
+        self.ended += 1
+
+    def _room(self) -> None:
+        self.rooms += 1
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    pair = Pair()
+    yield pair
+    for end in (pair.main, pair.worker):
+        if end is not None and end._socket.fileno() != -1:
+            end.close()
+    for _, descriptor in pair.came:
+        if descriptor is not None:
+            os.close(descriptor)
+    pair.theirs.close()
+
+
+def carry(index: int) -> Carry:
+    return Carry("CLIENT", "127.0.0.1", 50_000, index)
+
+
+async def test_messages_arrive_whole_and_in_order(pair):
+    pair.listen()
+    sent = [Start(1, b"config"), Ask(7), Drain()]
+    for message in sent:
+        pair.main.send(message)
+    await pair.until(lambda: len(pair.came) == 3)
+
+    assert pair.came == [(message, None) for message in sent]
+
+    report = Report(7, Snapshot({"CLIENT": Tally(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})}))
+    pair.worker.send(Closed(5))
+    pair.worker.send(report)
+    await pair.until(lambda: len(pair.told) == 2)
+    assert pair.told == [Closed(5), report]
+
+
+async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
+    pair.listen()
+    kept, given = socket.socketpair()
+    pair.main.send(carry(1), given)
+    await pair.until(lambda: pair.came)
+
+    (message, descriptor), *_ = pair.came
+    assert message == carry(1)
+    assert given.fileno() == -1
+    assert not os.get_inheritable(descriptor)
+    os.write(descriptor, b"hello")
+    assert kept.recv(10) == b"hello"
+    kept.close()
+
+
+@pytest.mark.parametrize("size", [MAX_PACKET - 100, MAX_PACKET, 5_000_000])
+async def test_a_message_may_be_of_any_size(pair, size):
+    pair.listen()
+    open_before = len(os.listdir("/proc/self/fd"))
+    pair.main.send(Start(1, b"x" * size))
+    pair.main.send(Ask(1))
+    await pair.until(lambda: len(pair.came) == 2)
+
+    assert pair.came == [(Start(1, b"x" * size), None), (Ask(1), None)]
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+async def test_what_there_is_no_room_for_waits_here_and_goes_on_in_order(pair):
+    sent = 0
+    while not pair.main.full:
+        pair.main.send(Ask(sent))
+        sent += 1
+    pair.main.send(Ask(sent))
+    await asyncio.sleep(0)
+    assert pair.rooms == 0
+
+    pair.listen()
+    await pair.until(lambda: len(pair.came) == sent + 1)
+
+    assert [message.number for message, _ in pair.came] == list(range(sent + 1))
+    assert pair.rooms == 1
+    assert not pair.main.full
+
+
+async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
+    pair.theirs.close()
+    kept, given = socket.socketpair()
+    pair.main.send(carry(1), given)
+    pair.main.send(Drain())
+
+    assert pair.main.full
+    assert pair.main.close() == [(carry(1), given), (Drain(), None)]
+    assert given.fileno() != -1
+    for sock in (kept, given):
+        sock.close()
+
+
+async def test_the_last_words_of_a_peer_are_heard_even_if_it_did_not_listen(pair):
+    pair.listen()
+    pair.worker.send(Closed(1))
+    pair.main.send(Ask(1))  # never read by the worker, which makes the kernel reset the pair
+    pair.worker.send(Closed(2))
+    pair.worker.finish()
+    pair.main.close()
+
+    assert pair.told == [Closed(1), Closed(2)]
+
+
+async def test_the_end_of_the_peer_is_told_once(pair):
+    pair.listen()
+    pair.main.close()
+    await pair.until(lambda: pair.ended)
+    await asyncio.sleep(0.01)
+
+    assert pair.ended == 1
+
+
+async def test_out_of_descriptors_the_message_comes_alone(pair):
+    pair.listen()
+    kept, given = socket.socketpair()
+    pair.main.send(carry(1), given)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        await pair.until(lambda: pair.came)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert pair.came == [(carry(1), None)]
+    assert kept.recv(10) == b"", "the kernel has closed it"
+    kept.close()
