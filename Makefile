@@ -7,12 +7,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(wildcard proxy/compiled/*.px? proxy/compiled/build.py observers/*.px?)
 
 .PHONY: help
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): deploy/locks/dev.txt deploy/locks/uv.txt pyproject.toml
+$(READY): deploy/locks/dev.txt deploy/locks/uv.txt pyproject.toml $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "make: needs Python 3.11 or newer as $(PYTHON) (found: $$($(PYTHON) --version 2>&1)); try: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "[setup] virtual environment in $(VENV)"
@@ -24,6 +25,8 @@ $(READY): deploy/locks/dev.txt deploy/locks/uv.txt pyproject.toml
 	@$(BIN)/uv pip sync --require-hashes deploy/locks/dev.txt || \
 	  { echo "make: cannot install the locked packages; see the line above, then run make again" >&2; exit 1; }
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@echo "[setup] compiled modules, where there is a C compiler"
+	@$(BIN)/python -m proxy.compiled.build
 	@touch $@
 
 .PHONY: setup
@@ -71,3 +74,4 @@ lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 clean: ## Remove the virtual environment and every cache inside the project
 	rm -rf $(VENV) .brokerside .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f proxy/compiled/*.so observers/*.so

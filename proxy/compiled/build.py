@@ -1,14 +1,13 @@
 """Builds the compiled twins: every .pyx below ``proxy/compiled`` and ``observers``.
 
-``python -m proxy.compiled.build`` builds them in place, beside their sources, what has changed only; an editable
-install does the same. For a wheel they are built aside and put into it. Where that is not possible (no C compiler, no
-headers of Python, or ``BROKERSIDE_PURE=1``) the package is installed without them: the pure twins run instead.
+``python -m proxy.compiled.build`` builds in place, beside the sources, only what has changed; an editable install does
+the same. For a wheel they are built aside and put into it. Where that is not possible (no C compiler, no headers of
+Python, or ``BROKERSIDE_PURE=1``) there are none and the pure twins run; a mistake in a .pyx is an error all the same.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,10 @@ FOLDERS = ("proxy/compiled", "observers")
 
 
 class NotBuilt(Exception):
-    """There will be no compiled modules; the text is the reason."""
+    """There will be no compiled modules; the text says why."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(f"brokerside: pure Python, without compiled modules: {why}")
 
 
 class BuildHook(BuildHookInterface[Any]):
@@ -32,9 +34,9 @@ class BuildHook(BuildHookInterface[Any]):
         try:
             built = build(root, root if version == "editable" else Path(self.scratch.name))
         except NotBuilt as reason:
-            self.app.display_warning(f"brokerside: installed in pure Python, without compiled modules: {reason}")
+            self.app.display_warning(str(reason))
             return
-        self.app.display_info(f"brokerside: compiled {len(built)} modules")
+        self.app.display_info(f"brokerside: {len(built)} compiled modules")
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
@@ -55,7 +57,7 @@ def build(root: Path, out: Path) -> dict[str, Path]:
     import setuptools  # what building needs is not there where nothing is built
     from Cython.Build import cythonize
     from setuptools.command.build_ext import build_ext
-    from setuptools.errors import BaseError
+    from setuptools.errors import BaseError, CompileError, LinkError
 
     aside = root / "build" / "compiled" if out == root else out / "c"
     # Names and sources are relative to the project, and so is what cythonize writes into ``aside``.
@@ -64,7 +66,9 @@ def build(root: Path, out: Path) -> dict[str, Path]:
     try:
         extensions = cythonize(
             [
-                setuptools.Extension(".".join(source.with_suffix("").parts), [str(source)])
+                setuptools.Extension(
+                    ".".join(source.with_suffix("").parts), [str(source)], extra_compile_args=["-O2", "-g0"]
+                )
                 for folder in FOLDERS
                 for source in sorted(Path(folder).glob("*.pyx"))
             ],
@@ -79,20 +83,20 @@ def build(root: Path, out: Path) -> dict[str, Path]:
         command.ensure_finalized()
         command.run()
         names = [command.get_ext_filename(extension.name) for extension in extensions]
-    except BaseError as error:
-        raise NotBuilt(str(error)) from error
+    except (BaseError, CompileError, LinkError) as error:
+        raise NotBuilt(error) from error
     finally:
         os.chdir(before)
     return {name: out / name for name in names}
 
 
 def main() -> None:
-    """Build in place."""
+    """Build in place and say what there is."""
+    root = Path(__file__).parents[2]
     try:
-        for name in build(root := Path(__file__).parents[2], root):
-            print(name)
+        print(f"brokerside: {len(build(root, root))} compiled modules")
     except NotBuilt as reason:
-        sys.exit(f"brokerside: nothing is compiled: {reason}")
+        print(reason)
 
 
 if __name__ == "__main__":
