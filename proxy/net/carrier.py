@@ -35,9 +35,9 @@ class Carrier:
     def __init__(self, config: Config, record: Callable[[Exchange], None] | None) -> None:
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self.relays: set[Relay] = set()
+        self.path = choose(config.data_path)
         self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
         self._config = config
-        self._path = choose(config.data_path)
         self._record = record
         patience = config.upstream_connect_timeout_ms / 1000
         self._upstreams = {listener.name: Upstream(listener.upstream, patience) for listener in config.listeners}
@@ -60,8 +60,8 @@ class Carrier:
         if listener.security_protocol in DECODED:
             principal = "User:ANONYMOUS" if listener.security_protocol == "PLAINTEXT" else "User:<unknown:SASL>"
             connection = Connection(connection_id, listener.name, address[0], address[1], monotonic(), principal)
-            session = self._path.session(connection, tally, self._record, self._config.socket_request_max_bytes)
-        relay = self._path.relay(connection_id, session, tally, self._closed, self._flushing.discard)
+            session = self.path.session(connection, tally, self._record, self._config.socket_request_max_bytes)
+        relay = self.path.relay(connection_id, session, tally, self._closed, self._flushing.discard)
         self.relays.add(relay)
         tally.active += 1
         attached = False

@@ -57,7 +57,7 @@ class Station:
     async def snapshot(self) -> Snapshot:
         """Present counts."""
         tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
-        snapshot = Snapshot(tallies, process_counts(), self._beat.lag)
+        snapshot = Snapshot(tallies, process_counts(), self._beat.lag, self._carrier.path.name)
         snapshot.workers[self._number] = sum(tally.active for tally in tallies.values())
         if self._dispatcher is not None:  # some of its counts are behind an observer's lock
             snapshot.observers, snapshot.audit = await asyncio.to_thread(_observed, self._dispatcher)

@@ -102,8 +102,8 @@ METRICS: tuple[Definition, ...] = (
         "gauge",
         ("version", "walker"),
         "",
-        "Always 1; its labels say what runs.",
-        lambda s: [((__version__, "python"), 1)],
+        "Always 1; its labels say what runs. `walker`: the data path, `compiled` or `python`.",
+        lambda s: [((__version__, s.data_path), 1)],
     ),
     Definition(
         "state",

@@ -35,6 +35,8 @@ class Snapshot(Struct):
     process: ProcessCounts = field(default_factory=ProcessCounts)
     loop_lag: float = 0.0
     """Seconds by which the loop's last beat was late; of several processes the worst."""
+    data_path: str = ""
+    """``compiled`` or ``python``; empty where nothing is carried."""
     draining: bool = False
     observers: dict[str, ObserverStats] = field(default_factory=dict)
     """By name, in the order of ``observer.class.names``."""
@@ -56,7 +58,7 @@ def total(snapshots: Iterable[Snapshot]) -> Snapshot:
 
 
 def added(one: Any, other: Any) -> Any:
-    """Return a new value: numbers summed, flags or-ed, mappings and structs field by field, text from ``one``."""
+    """Return a new value: numbers summed, flags or-ed, mappings and structs field by field; text is the same."""
     if isinstance(one, bool):
         return one or other
     if isinstance(one, int | float):
@@ -65,7 +67,7 @@ def added(one: Any, other: Any) -> Any:
         return {**one, **other, **{key: added(one[key], other[key]) for key in one if key in other}}
     if isinstance(one, Struct):
         return type(one)(**{name: added(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__})
-    return one
+    return one or other
 
 
 def closed(tallies: Mapping[str, Tally]) -> int:
