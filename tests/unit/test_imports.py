@@ -20,6 +20,9 @@ NOT_FOR_RUN = {
 SHOW = "import atexit, sys; atexit.register(lambda: print(*sys.modules, sep='\\n'))\n"
 
 
+START = "from proxy import cli\nwith cli._lean(): import proxy.run"
+
+
 def imported_by(code: str) -> set[str]:
     """Names of the modules that are loaded after ``code`` ran in a new interpreter."""
     done = subprocess.run([sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=60, check=True)
@@ -51,10 +54,17 @@ def test_run_imports_nothing_of_the_other_commands(imported_by_run: set[str]) ->
     assert imported_by_run & NOT_FOR_RUN == set()
 
 
-def test_structlog_is_kept_from_rich_and_nobody_else_is() -> None:
-    code = "from proxy.cli import _import_structlog; _import_structlog(); import structlog"
-    assert "rich" not in imported_by(code)
-    assert "rich.table" in imported_by(f"{code}; import rich.table")
+def test_run_without_observers_loads_no_librdkafka(imported_by_run: set[str]) -> None:
+    assert imported_by_run & {"confluent_kafka", "observers.audit"} == set()
+
+
+def test_an_observer_of_the_user_s_may_import_rich() -> None:
+    code = f"{START}\nassert 'rich' not in sys.modules\nimport rich.table"
+    assert {"proxy.run", "rich.table"} <= imported_by(code)
+
+
+def test_garbage_is_looked_for_after_the_start_and_not_among_the_modules() -> None:
+    imported_by(f"{START}\nimport gc\nassert gc.isenabled() and gc.get_freeze_count() > 10_000 > len(gc.get_objects())")
 
 
 def test_the_dispatcher_loads_no_librdkafka() -> None:
