@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -48,6 +47,7 @@ ROUNDS = 3
 IDLE_SECONDS = 5
 API_NAMES = {key: api.name for key, api in APIS.items()}
 TOPICS = [f"team-{n % 5}.orders-{n}".encode() for n in range(20)]
+SERVICES = [f"service-{n % 17}" for n in range(50)]
 
 
 def exchanges(count: int) -> list[Exchange]:
@@ -71,7 +71,7 @@ def _exchange(n: int, client: Connection, at: float) -> Exchange:
         request = FetchRequest(-1, 500, 1, 7, n, (WantedPartition(topic, partition, n),), False)
         response = FetchResponse(0, 0, 7, (FetchedPartition(topic, partition, 0, n, records),), False)
     return Exchange(
-        client, 0 if n % 2 else 1, 12, n, f"service-{n % 17}", at, 220, at + 0.001, 90, "answered", "full",
+        client, 0 if n % 2 else 1, 12, n, SERVICES[n % 50], at, 220, at + 0.001, 90, "answered", "full",
         request, response,
     )  # fmt: skip
 
@@ -158,12 +158,65 @@ def _whole(name: str, told: Sequence[Any], bootstrap: str, topic: str) -> None:
                 due += FLUSH
                 time.sleep(max(0.0, due - time.monotonic()))
         while observer.stats().queued:
-            time.sleep(0.01)
-        spent = (
-            {thread: _us(after - before.get(thread, 0)) for thread, (after, _) in _cpu(_threads()).items()}
-            if False
-            else None
-        )
-        after = _threads()
+            time.sleep(FLUSH)
+        spent = _since(before)
         stats = observer.stats()
-    ours = lambda threads: sum(cpu for comm, cpu, _ in threads.values() if not comm.startswith("rdk:"))  # noqa: E731
+    events = len(told) * SECONDS
+    if stats.delivered != events:
+        sys.exit(f"{name}: {stats.delivered} of {events} events delivered, lost: {dict(stats.dropped)}")
+    cpu = ", ".join(f"{comm} {used.cpu / events / 1e3:.2f}" for comm, used in sorted(spent.items()))
+    total = sum(used.cpu for used in spent.values()) / events / 1e3
+    print(
+        f"{name}: {total:.2f} us of CPU an event at {EVENTS_A_SECOND:,} a second ({cpu}); "
+        f"{stats.bytes_delivered / events:.0f} bytes an event, {events / stats.records_delivered:.0f} events a record",
+        end="",
+    )
+
+
+def _idle(bootstrap: str) -> None:
+    """What an audit costs that has nothing to tell, in all threads of this process (the main one sleeps)."""
+    with _auditing(bootstrap, "cost-idle") as observer:
+        observer.record_exchanges(exchanges(1), 0)
+        time.sleep(2)
+        before = _threads()
+        time.sleep(IDLE_SECONDS)
+        for comm, used in sorted(_since(before).items()):
+            print(
+                f"idle: {comm}: {used.cpu / IDLE_SECONDS / 1e6:.2f} ms a second, "
+                f"{used.switches / IDLE_SECONDS:.1f} wake-ups a second"
+            )
+
+
+class Used(NamedTuple):
+    cpu: int
+    """Nanoseconds."""
+    switches: int
+    """Times that it went to sleep."""
+
+
+def _threads() -> dict[str, tuple[str, Used]]:
+    """Name and use of every thread of this process, by id."""
+    threads = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            cpu = int((task / "schedstat").read_text().split()[0])
+            status = (task / "status").read_text()
+        except OSError:
+            continue  # it has just ended
+        name = (task / "comm").read_text().strip()
+        threads[task.name] = (name, Used(cpu, int(status.partition("voluntary_ctxt_switches:")[2].split()[0])))
+    return threads
+
+
+def _since(before: dict[str, tuple[str, Used]]) -> dict[str, Used]:
+    """What was used since ``before``, by name of thread."""
+    spent: dict[str, Used] = {}
+    for task, (name, used) in _threads().items():
+        _, base = before.get(task, (name, Used(0, 0)))
+        total = spent.get(name, Used(0, 0))
+        spent[name] = Used(total.cpu + used.cpu - base.cpu, total.switches + used.switches - base.switches)
+    return spent
+
+
+if __name__ == "__main__":
+    main()
