@@ -26,6 +26,9 @@ except ImportError:  # installed without a compiler
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 
+MAX_BATCH = 500
+"""Exchanges in one batch: a lane lets go of a whole batch at once, for which the loop waits, 50 µs for these."""
+
 
 class Dispatcher:
     """Owns the observers of one sidecar. ``record``, ``flush`` and ``close`` belong to one thread (the loop's)."""
@@ -76,12 +79,14 @@ class Dispatcher:
         """Hand what was recorded since the last flush to every lane."""
         if not self._pending:
             return
-        exchanges = tuple(self._pending)
+        recorded = tuple(self._pending)
         self._pending.clear()
-        batch = Batch(self._flushed, exchanges, weight_of(exchanges))
-        self._flushed += len(exchanges)
-        for lane in self._lanes:
-            lane.offer(batch)
+        for at in range(0, len(recorded), MAX_BATCH):
+            exchanges = recorded[at : at + MAX_BATCH]
+            batch = Batch(self._flushed, exchanges, weight_of(exchanges))
+            self._flushed += len(exchanges)
+            for lane in self._lanes:
+                lane.offer(batch)
 
     def close(self, timeout: float) -> None:
         """Flush, feed what is queued, close the observers: all within ``timeout`` seconds, all at the same time.
