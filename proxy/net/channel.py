@@ -30,6 +30,9 @@ IN_FILE = b"\xc1"
 BATCH = 64
 """Messages taken in one turn of the loop."""
 
+RETRY = 0.05
+"""Seconds until sending is tried again where no event will tell that it is possible."""
+
 LAST_WORD = 1.0
 """Seconds that a process waits at its end for the other one to take what it has to say."""
 
@@ -159,14 +162,18 @@ class Channel(Generic[Received]):
                 self._put(self._encoder.encode(message), sock)
             except OSError as error:
                 # A peer that is gone is told of by the reader; what is unsent then stays, for others to be given.
-                if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                if error.errno == errno.EAGAIN:
                     self._loop.add_writer(self._socket, self._flush_later)
+                elif error.errno == errno.ETOOMANYREFS:  # of all sockets of this user that are on their way somewhere
+                    self._loop.call_later(RETRY, self._flush_later)
                 return
             if sock is not None:
                 sock.close()
             self._unsent.popleft()
 
     def _flush_later(self) -> None:
+        if self._socket.fileno() == -1:
+            return
         self._loop.remove_writer(self._socket)
         self._flush()
         if not self._unsent:

@@ -61,12 +61,12 @@ class Handle:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = _spawn(theirs.fileno())
-            self._watch = os.pidfd_open(self.pid)
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
+        self._watch = os.pidfd_open(self.pid)
         self.channel: Channel[ToMain] = Channel(ours, ToMain, self._received, has_room=on_room)
         self._loop.add_reader(self._watch, self._exited)
         self.channel.send(Start(number, pack(config)))

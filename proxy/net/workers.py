@@ -56,9 +56,7 @@ class Workers:
         self._config = config
         self._beat = beat
         self._living: dict[int, Handle] = {}
-        self._dead = Snapshot(
-            {listener.name: Tally() for listener in config.listeners}
-        )  # the last counts of all of them
+        self._dead = Snapshot({name: Tally() for name in self.tallies})  # the last counts of all that have ended
         self._unplaced: list[Unsent] = []
         self._has_room: Callable[[], None] | None = None
         self._delays: dict[int, float] = {}  # until the next restart, by number
@@ -81,6 +79,8 @@ class Workers:
             await self._kill()
             if isinstance(error, TimeoutError):
                 raise LocalError(f"a worker is not ready after {START_TIMEOUT:.0f} s") from None
+            if isinstance(error, OSError):
+                raise LocalError(f"workers: {self._config.workers} processes cannot be started: {error}") from None
             raise
         self._serving = True
         self._refresh()
@@ -156,12 +156,13 @@ class Workers:
         self._living[number] = Handle(number, self._config, on_room=self._on_room, on_end=self._on_end)
 
     def _restart(self, number: int) -> None:
-        self._restarts += 1
         try:
             self._start_one(number)
         except OSError as error:  # no process, or no descriptor, to be had just now
             log.warning("worker_not_started", worker=number, error=str(error))
             self._restart_later(number)
+        else:
+            self._restarts += 1
 
     def _restart_later(self, number: int) -> None:
         delay = self._delays.get(number, FIRST_RESTART)
