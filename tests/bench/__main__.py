@@ -6,17 +6,24 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from proxy.errors import LocalError
 from tests.bench.contestants import CONTESTANTS
+from tests.bench.footprint import Footprint, Idle
+from tests.bench.kafka import RealKafka, listeners
+from tests.bench.plot import svg
 from tests.bench.report import markdown, text
 from tests.bench.results import Results
 from tests.bench.runner import new_results, run
-from tests.bench.scenarios import SCENARIOS
+from tests.bench.scenarios import LOADS, Scenario
 from tests.bench.stage import FULL, QUICK, Stage
+from tests.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
+SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), RealKafka())
 
 
 def main(arguments: list[str]) -> int:
@@ -26,7 +33,10 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     results = new_results(options.only, options.rounds)
     try:
-        with Stage(Path(tempfile.mkdtemp(prefix="brokerside-bench-")), QUICK if options.quick else FULL) as stage:
+        folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))
+        kafka = any(isinstance(one, RealKafka) for one in options.scenarios)
+        further = listeners(options.only) if kafka else {}
+        with Stage(folder, QUICK if options.quick else FULL, further) as stage:
             run(stage, options.only, options.scenarios, options.rounds, results)
     except LocalError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -36,8 +46,9 @@ def main(arguments: list[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     results.save(options.out / "bench.json")
     (options.out / "bench.md").write_text(markdown(results) + "\n")
+    (options.out / "bench.svg").write_text(svg(results))
     print(text(results))
-    print(f"\nalso in {options.out}: bench.json, bench.md")
+    print(f"\nalso in {options.out}: bench.json, bench.md, bench.svg")
     return 0
 
 
@@ -58,17 +69,29 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def _report(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench report", description="Print the tables of a run.")
     parser.add_argument("file", type=Path, help="its bench.json")
-    parser.add_argument("--markdown", action="store_true", help="for a page, not for a terminal")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_const", const=markdown, dest="form", help="for a page")
+    form.add_argument("--svg", action="store_const", const=svg, dest="form", help="as a picture")
     options = parser.parse_args(arguments)
-    results = Results.load(options.file)
-    print(markdown(results) if options.markdown else text(results))
+    print((options.form or text)(Results.load(options.file)))
     return 0
 
 
-def _chosen(known):  # type: ignore[no-untyped-def]
+class Named(Protocol):
+    """What is chosen by name on the command line."""
+
+    @property
+    def name(self) -> str:
+        """Unique among its kind."""
+
+
+Choice = TypeVar("Choice", bound=Named)
+
+
+def _chosen(known: Sequence[Choice]) -> Callable[[str], list[Choice]]:
     by_name = {one.name: one for one in known}
 
-    def parse(names: str) -> list[object]:
+    def parse(names: str) -> list[Choice]:
         unknown = set(names.split(",")) - by_name.keys()
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {', '.join(by_name)}")

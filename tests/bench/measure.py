@@ -35,7 +35,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """CPU that the processes have used since their start: all threads, ended ones too, and the kernel's work for them."""
+    """CPU that the processes have used since their start: all threads, also ended ones, with the kernel's work."""
     total = 0.0
     for pid in pids:
         try:

@@ -105,6 +105,3 @@ LOADS = (
     Load("paced", "requests", "small", {"conns": CONNECTIONS, "rate": RATE}, _paced),
     Load("storm", "storm", "hello", {"conns": 8}, _small),
 )
-
-SCENARIOS: tuple[Scenario, ...] = LOADS
-"""In the order of the report."""

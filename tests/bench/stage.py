@@ -8,18 +8,19 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxy.errors import LocalError
 from proxy.local import cluster
-from proxy.local.ports import free_ports, is_free
+from proxy.local.ports import HOST, free_ports, is_free
 from tests.bench import native
 from tests.bench.contestants import Contestant, Running, Wiring
 from tests.bench.frames import write_frames
-from tests.bench.measure import Clock
+from tests.bench.measure import Clock, pinned
 
 DESCRIPTORS = 65_536
 """Wanted limit of open files: 9,500 connections take 19,000 in a proxy."""
@@ -31,9 +32,6 @@ WARM_UP = 0.3
 """Seconds of each kind of traffic before a contestant is measured for the first time."""
 
 DELIVERY_TIMEOUT = 30.0
-QUIET_WAIT = 3.0
-"""Seconds that a measurement waits for others to be quiet."""
-
 QUIET = 0.1
 """Foreign CPU, as a share of one, below which the machine is quiet."""
 
@@ -42,18 +40,52 @@ LOAD_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything: ``seconds`` of each load after ``warm``, connections that are idle, records for Kafka."""
+    """How much of everything; times in seconds. ``seconds`` of each load follow after ``warm``; ``idle``: how many
+    connections stay open; ``calm``: from a start until a process is at rest, which is then watched for ``watch``;
+    ``kafka_records``: of 1 KiB. ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was
+    disturbed is not repeated either. ``…_rounds``: at most so many of what takes long."""
 
     seconds: float
     warm: float
     idle: tuple[int, ...]
+    calm: float
+    watch: float
     kafka_records: int
     footprint_rounds: int
     kafka_rounds: int
+    quiet_wait: float
 
 
-FULL = Sizes(2.0, 0.3, (1_000, 5_000, 9_500), 400_000, 2, 5)
-QUICK = Sizes(0.4, 0.1, (200,), 20_000, 1, 1)
+FULL = Sizes(
+    seconds=2.0,
+    warm=0.3,
+    idle=(1_000, 5_000, 9_500),
+    calm=1.5,
+    watch=3.0,
+    kafka_records=300_000,
+    footprint_rounds=3,
+    kafka_rounds=5,
+    quiet_wait=3.0,
+)
+QUICK = Sizes(
+    seconds=0.4,
+    warm=0.1,
+    idle=(200,),
+    calm=0.5,
+    watch=0.5,
+    kafka_records=20_000,
+    footprint_rounds=1,
+    kafka_rounds=1,
+    quiet_wait=0.0,
+)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listener of the real broker: the port it has, and the port that it tells clients to dial."""
+
+    port: int
+    advertised: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +103,9 @@ class Outcome:
 class Stage:
     """Use as a context manager: what was started is ended, and the folder removed, whatever happens."""
 
-    def __init__(self, folder: Path, sizes: Sizes) -> None:
+    def __init__(self, folder: Path, sizes: Sizes, listeners: Mapping[str, Listener]) -> None:
+        """``listeners``: what the cluster has beside its own, by contestant."""
+        self._listeners = listeners
         self.folder = folder
         self.sizes = sizes
         self.cluster: cluster.ClusterState | None = None
@@ -113,8 +147,32 @@ class Stage:
     def start_cluster(self) -> cluster.ClusterState:
         """The single node that takes the audit topics, started at the first call. Raises LocalError."""
         if self.cluster is None:
-            self.cluster = cluster.up(self.folder / "cluster", progress=False)
+            folder = self.folder / "cluster"
+            self.cluster = cluster.up(folder, progress=False)
+            if self._listeners:  # only now it is known which ports its own ones have
+                cluster.stop_node(folder, 1, kill=True)
+                self.cluster = cluster.up(folder, broker_properties=self._properties(self.cluster), progress=False)
         return self.cluster
+
+    def listener(self, contestant: Contestant) -> Listener:
+        """The broker's listener of a contestant."""
+        self.start_cluster()
+        return self._listeners[contestant.name]
+
+    def _properties(self, state: cluster.ClusterState) -> dict[str, str]:
+        """Kafka's configuration with the further listeners."""
+        node = state.nodes[0]
+        own = {"CLIENT": (node.upstream, node.advertised), "INTERNAL": (node.internal, node.internal)}
+        further = {
+            f"BENCH-{name}": (f"{HOST}:{one.port}", f"{HOST}:{one.advertised}") for name, one in self._listeners.items()
+        }
+        both = {name.upper(): addresses for name, addresses in (own | further).items()}
+        listen = [f"{name}://{here}" for name, (here, _) in both.items()]
+        return {
+            "listeners": ",".join([*listen, f"CONTROLLER://{node.controller}"]),
+            "advertised.listeners": ",".join(f"{name}://{dialled}" for name, (_, dialled) in both.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in [*both, "CONTROLLER"]),
+        }
 
     def kept(self, contestant: Contestant) -> Running:
         """The process of a contestant that goes on through the run, stopped between measurements; started, and warm,
@@ -148,14 +206,24 @@ class Stage:
         self.running.append(running)
         return running
 
+    @contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """Let stub and load run on every CPU too."""
+        os.sched_setaffinity(self._stub.pid, self.cpus)
+        try:
+            with pinned(self.cpus):
+                yield
+        finally:
+            os.sched_setaffinity(self._stub.pid, self.load_cpus)
+
     def stop(self, running: Running) -> None:
         """End one before the end of the run."""
         running.stop()
         self.running.remove(running)
 
     def wait_quiet(self) -> None:
-        """Wait until nobody else uses the machine, or ``QUIET_WAIT`` seconds."""
-        deadline = time.monotonic() + QUIET_WAIT
+        """Wait until nobody else uses the machine, or as long as this run may wait."""
+        deadline = time.monotonic() + self.sizes.quiet_wait
         while time.monotonic() < deadline:
             before = self.read([])
             time.sleep(0.2)
@@ -205,7 +273,7 @@ class Stage:
         options = [f"{name}={value:g}" for name, value in numbers.items()]
         return [str(self._native.load), mode, str(port), str(self._frames[request]), *options]
 
-    def _run_load(self, port: int, mode: str, request: str, numbers: Mapping[str, float]) -> dict[str, Any]:
+    def _run_load(self, port: int, mode: str, request: str, numbers: dict[str, float]) -> dict[str, Any]:
         times = {"warm": self.sizes.warm, "secs": self.sizes.seconds}
         command = self._load_command(port, mode, request, times | numbers)
         done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_TIMEOUT, check=True)

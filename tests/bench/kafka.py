@@ -1,0 +1,123 @@
+"""Real Kafka: how fast librdkafka's producer and consumer are through a contestant.
+
+The broker advertises one listener for each contestant, so that a client that was sent through it stays there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from proxy.errors import LocalError
+from proxy.local.ports import free_ports
+from tests.bench.contestants import Contestant
+from tests.bench.scenarios import Measured
+from tests.bench.stage import Listener, Sizes, Stage
+
+CONTESTANTS = ("direct", "haproxy", "brokerside", "brokerside-audit")
+"""Enough to compare; each takes some seconds."""
+
+RECORD = 1024
+WARM_UP = 0.1
+"""Share of the records that goes before those that are timed."""
+
+TIMEOUT = 60.0
+PRODUCER = {"acks": "1", "linger.ms": 5, "batch.size": 262_144, "queue.buffering.max.messages": 1_000_000}
+CONSUMER = {"group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class RealKafka:
+    """Produces records of 1 KiB to a new topic of one partition, and reads them back."""
+
+    name: str = "kafka"
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.kafka_rounds
+
+    def impossible(self) -> str:
+        return ""
+
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name in CONTESTANTS
+
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        listener = stage.listener(contestant)
+        running = stage.start(contestant, listen=listener.advertised, upstream=listener.port)
+        admin = AdminClient({"bootstrap.servers": stage.start_cluster().internal_bootstrap})
+        topic = running.wiring.folder.name
+        count = stage.sizes.kafka_records
+        try:
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
+            before = stage.read(running.pids)
+            bootstrap = f"127.0.0.1:{running.port}"
+            figures = {
+                "produce_mb_s": _produce(bootstrap, topic, count),
+                "consume_mb_s": _consume(bootstrap, topic, count),
+            }
+            foreign = stage.read(running.pids).foreign(before)
+        finally:
+            stage.stop(running)
+            admin.delete_topics([topic])[topic].result(TIMEOUT)
+        return Measured(figures, foreign)
+
+
+def _produce(bootstrap: str, topic: str, count: int) -> float:
+    """Return MB/s of ``count`` records, from the first one handed over to the last one acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
+    _send(producer, topic, int(count * WARM_UP))
+    begun = time.perf_counter()
+    _send(producer, topic, count)
+    return count * RECORD / (time.perf_counter() - begun) / MB
+
+
+def _send(producer: Producer, topic: str, count: int) -> None:
+    record = bytes(RECORD)
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, record, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if left := producer.flush(TIMEOUT):
+        raise LocalError(f"{left} of {count} records were not acknowledged within {TIMEOUT:.0f} s")
+
+
+def _consume(bootstrap: str, topic: str, count: int) -> float:
+    """Return MB/s of ``count`` records, from when the first ones are there."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, **CONSUMER})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        _receive(consumer, max(1, int(count * WARM_UP)))
+        begun = time.perf_counter()
+        got = _receive(consumer, int(count * (1 - WARM_UP)))
+        return got * RECORD / (time.perf_counter() - begun) / MB
+    finally:
+        consumer.close()
+
+
+def _receive(consumer: Consumer, count: int) -> int:
+    deadline = time.monotonic() + TIMEOUT
+    got = 0
+    while got < count:
+        got += sum(1 for message in consumer.consume(min(10_000, count - got), 0.1) if not message.error())
+        if time.monotonic() > deadline:
+            raise LocalError(f"only {got} of {count} records came within {TIMEOUT:.0f} s")
+    return got
+
+
+def listeners(contestants: Sequence[Contestant]) -> dict[str, Listener]:
+    """A listener of the broker for each contestant: ``direct`` dials it, the others stand before it."""
+    names = [one.name for one in contestants if one.name in CONTESTANTS]
+    ports = iter(free_ports(2 * len(names)))
+    found = {}
+    for name in names:
+        port, before = next(ports), next(ports)
+        found[name] = Listener(port, port if name == "direct" else before)
+    return found
