@@ -37,6 +37,13 @@ def main() -> None:
     except (BrokersideError, JobError) as error:
         print(f"brokerside: {error}", file=sys.stderr)
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        extra = {run_job: "spark", list_tables: "query", run_query: "query", demo: "demo"}.get(act)
+        if extra is None:
+            raise
+        needs = f"this command needs {error.name}, which is not installed: pip install 'brokerside[{extra}]'"
+        print(f"brokerside: {needs}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
 from proxy.errors import BrokersideError, LocalError
 from proxy.local.download import STAMP, download
 from proxy.local.java import java
@@ -112,26 +109,29 @@ def _only_one(folder: Path, *, progress: bool) -> Iterator[None]:
 
 @contextmanager
 def _report(pins: Sequence[Pin], *, enabled: bool) -> Iterator[Callable[[Pin], None]]:
-    """Show on stderr how many of ``pins`` are there: a bar on a terminal, else a line now and then."""
-    console = Console(stderr=True, highlight=False, quiet=not enabled)
+    """Show on stderr how many of ``pins`` are there: one line that changes on a terminal, else a line now and then."""
+    terminal = enabled and sys.stderr.isatty()
     total = sum(pin.size for pin in pins)
     count = done = 0
     shown = time.monotonic()
-    columns = (TextColumn("fetching {task.description} jars"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(f"{len(pins)}", total=total)
-        if not console.is_terminal:
-            console.print(f"fetching {len(pins)} jars, {total / 1e6:.0f} MB")
+    if enabled:
+        print(f"fetching {len(pins)} jars, {total / 1e6:.0f} MB", file=sys.stderr)
 
-        def on_jar(pin: Pin) -> None:
-            nonlocal count, done, shown
-            count, done = count + 1, done + pin.size
-            bar.update(task, completed=done, description=f"{count} of {len(pins)}")
-            if not console.is_terminal and time.monotonic() - shown > REPORT_EVERY:
-                shown = time.monotonic()
-                console.print(f"  {count} of {len(pins)} jars, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+    def on_jar(pin: Pin) -> None:
+        nonlocal count, done, shown
+        count, done = count + 1, done + pin.size
+        text = f"  {count} of {len(pins)} jars, {done / 1e6:.0f} of {total / 1e6:.0f} MB"
+        if terminal:
+            print(f"\r{text}", end="", file=sys.stderr, flush=True)
+        elif enabled and time.monotonic() - shown > REPORT_EVERY:
+            shown = time.monotonic()
+            print(text, file=sys.stderr)
 
+    try:
         yield on_jar
+    finally:
+        if terminal and count:
+            print(file=sys.stderr)
 
 
 def _main(arguments: Sequence[str]) -> int:

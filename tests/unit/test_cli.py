@@ -88,3 +88,12 @@ def test_a_missing_observer_refuses_the_start_by_name(tmp_path: Path) -> None:
 def test_wrong_usage_exits_2() -> None:
     assert brokerside("run").returncode == 2
     assert brokerside("no-such-command").returncode == 2
+
+
+def test_a_command_whose_extra_is_missing_says_what_to_install() -> None:
+    code = "import sys; sys.modules['duckdb'] = None; sys.argv[1:] = ['tables']; from proxy.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "brokerside: this command needs duckdb, which is not installed: pip install 'brokerside[query]'\n"
+    )
