@@ -23,7 +23,8 @@ log = structlog.get_logger(__name__)
 
 def work(descriptor: int) -> int:
     """Serve the main process at the other end of ``descriptor``, a Unix socket, to its end; returns the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a supervisor tells the whole group at once
+    # A terminal or a supervisor may tell the whole group; the main process then says what it means.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
