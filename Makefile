@@ -52,6 +52,10 @@ test: setup ## All tests, against real Kafka and real Spark
 test-fast: $(READY) ## The tests that need neither Kafka nor Spark
 	$(BIN)/python -m pytest -m "not kafka and not spark" $(ARGS)
 
+.PHONY: bench
+bench: setup ## Measure the sidecar beside other proxies, 25 minutes (ARGS=--quick: everything small, 3 minutes)
+	@$(BIN)/python -m tests.bench $(ARGS)
+
 .PHONY: interop
 interop: setup ## Clients of other languages through the sidecar (needs node and go)
 	$(BIN)/python -m pytest tests/interop $(ARGS)

@@ -91,7 +91,7 @@ class Goal(NamedTuple):
     at_least: bool = False
 
 
-NOISE = 0.05
+KAFKA_NOISE = 0.05
 """By how much two throughputs of real Kafka differ that are the same."""
 
 GOALS = (
@@ -110,7 +110,13 @@ GOALS = (
     Goal("KiB per idle connection of 9,500, audit on", "idle", "kib_9500", "brokerside-audit", None, 5.0),
     *(
         Goal(
-            f"MB/s, real Kafka, {way}, audit on", "kafka", f"{way}_mb_s", "brokerside-audit", REFERENCE, 1 - NOISE, True
+            f"MB/s, real Kafka, {way}, audit on",
+            "kafka",
+            f"{way}_mb_s",
+            "brokerside-audit",
+            REFERENCE,
+            1 - KAFKA_NOISE,
+            True,
         )
         for way in ("produce", "consume")
     ),

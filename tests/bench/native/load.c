@@ -154,10 +154,11 @@ static void report(double seconds) {
 }
 
 /* Issue what has become due by now, each on the next connection in turn that has room. Returns the next to try. */
-static int issue_due(Conn *all, int turn, int64_t start, uint64_t *issued) {
+static int issue_due(Conn *all, int turn, int64_t start, int64_t end, uint64_t *issued) {
     int count = conns, tried = 0;
     int64_t now = now_ns();
-    while (start + (int64_t)(*issued * 1e9 / rate) <= now && tried < count) {
+    if (now > end) now = end;
+    while (start + (int64_t)(*issued * 1e9 / rate) < now && tried < count) {
         Conn *c = &all[turn];
         turn = (turn + 1) % count;
         if (c->fd < 0 || in_flight(c) >= depth) {
@@ -211,7 +212,7 @@ static void run_requests(Conn *all) {
             Conn *c = events[i].data.ptr;
             if (!c) {
                 uint64_t ticks;
-                if (read(ticker, &ticks, sizeof ticks) > 0 && !measured_to) turn = issue_due(all, turn, start, &issued);
+                if (read(ticker, &ticks, sizeof ticks) > 0) turn = issue_due(all, turn, start, end, &issued);
                 continue;
             }
             if (c->fd < 0) continue;

@@ -1,0 +1,98 @@
+"""Tables, goals and the picture."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+from tests.bench.plot import svg
+from tests.bench.report import SECTIONS, goal_rows, markdown, section_rows, text
+from tests.bench.results import Measurement
+from tests.unit.bench.samples import results
+
+SMALL = SECTIONS[0]
+FIGURES = {
+    ("small", "direct"): {"per_s": [90_000.0, 91_000.0, 89_000.0]},
+    ("small", "haproxy"): {"cpu_us": [12.0, 12.5, 11.0], "per_s": [60_000.0, 58_000.0, 59_000.0]},
+    ("small", "brokerside"): {"cpu_us": [12.6, 14.0, 11.0], "per_s": [60_000.0, 29_000.0, 59_000.0]},
+}
+
+
+def test_a_row_has_median_spread_and_ratio() -> None:
+    rows = section_rows(results(FIGURES), SMALL)
+    assert rows == [
+        ["", "CPU µs/request", "×", "requests/s", "×"],
+        ["the direct", "–", "–", "90,000 (89,000–91,000)", "1.51"],
+        ["the haproxy", "12.0 (11.0–12.5)", "1.00", "59,000 (58,000–60,000)", "1.00"],
+        ["the brokerside", "12.6 (11.0–14.0)", "1.05", "59,000 (29,000–60,000)", "1.00"],
+    ]
+
+
+def test_who_was_not_measured_has_no_row_and_what_was_not_has_no_column() -> None:
+    made = results({("small", "haproxy"): {"cpu_us": [12.0]}, ("paced", "nginx"): {"p50_us": [100.0]}})
+    assert section_rows(made, SMALL) == [["", "CPU µs/request", "×"], ["the haproxy", "12.0", "1.00"]]
+
+
+def test_a_goal_is_reached_by_the_median_of_the_ratios() -> None:
+    rows = goal_rows(results(FIGURES))
+    assert rows[1] == ["CPU per small request, no observer", "1.05 × haproxy", "≤ 1.10 × haproxy", "reached"]
+
+
+def test_a_goal_that_is_missed_says_so() -> None:
+    made = results({("small", "haproxy"): {"cpu_us": [10.0]}, ("small", "brokerside"): {"cpu_us": [11.5]}})
+    assert goal_rows(made)[1][-1] == "not reached"
+
+
+def test_a_goal_that_asks_for_more_is_reached_from_above() -> None:
+    made = results({("storm", "haproxy"): {"per_s": [100.0]}, ("storm", "brokerside-audit"): {"per_s": [61.0]}})
+    (row,) = [row for row in goal_rows(made) if "0.60" in row[2]]
+    assert row[-1] == "reached"
+
+
+def test_a_goal_against_who_is_missing_is_open() -> None:
+    made = results({("small", "haproxy"): {"cpu_us": [10.0]}, ("small", "brokerside-audit"): {"cpu_us": [11.0]}})
+    assert [row[-1] for row in goal_rows(made)[1:]] == ["reached", "kafka-proxy is missing"]
+
+
+def test_an_absolute_goal_needs_no_reference() -> None:
+    made = results({("idle", "brokerside-audit"): {"kib_9500": [4.0, 6.0, 4.5]}})
+    assert goal_rows(made)[1][1:] == ["4.50", "≤ 5.00", "reached"]
+
+
+def test_nobody_disappears_in_silence() -> None:
+    made = results(FIGURES, missing={"nginx": "apt-get install nginx"}, skipped={"workers": "no such key"})
+    made.measurements.append(Measurement("fetch", "haproxy", 2, {}, error="it does not listen\nmore"))
+    said = text(made)
+    assert "nginx: apt-get install nginx" in said
+    assert "workers: no such key" in said
+    assert "fetch of haproxy, round 3: it does not listen\n" in said + "\n"
+
+
+def test_use_of_the_machine_by_others_is_said() -> None:
+    made = results(FIGURES)
+    made.measurements.append(Measurement("fetch", "haproxy", 0, {}, foreign=0.4))
+    assert "In 1 of 10 measurements others used more than 25% of a CPU, at most 40%." in text(made)
+
+
+def test_markdown_has_a_table_for_each_section() -> None:
+    lines = markdown(results(FIGURES)).splitlines()
+    assert "### Small requests" in lines
+    assert "| the haproxy | 12.0 (11.0–12.5) | 1.00 | 59,000 (58,000–60,000) | 1.00 |" in lines
+    assert "|---|---:|---:|---:|---:|" in lines
+    assert "### Bulk fetch" not in lines
+
+
+def test_columns_of_text_are_aligned() -> None:
+    lines = text(results(FIGURES)).splitlines()
+    start = lines.index("Small requests") + 2
+    assert len({len(line) for line in lines[start : start + 4]}) == 1
+
+
+def test_the_picture_has_a_bar_for_each_figure() -> None:
+    picture = ElementTree.fromstring(svg(results({**FIGURES, ("small", "a<b"): {"cpu_us": [1.0]}})))
+    bars = [one for one in picture.iter("{http://www.w3.org/2000/svg}rect") if one.get("fill") != "#fff"]
+    assert len(bars) == 3
+    assert float(bars[0].get("width", 0)) > float(bars[2].get("width", 0))
+
+
+def test_the_picture_of_nothing_is_still_one() -> None:
+    assert ElementTree.fromstring(svg(results({}))).tag.endswith("svg")
