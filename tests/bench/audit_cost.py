@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,16 @@ FLUSH = 0.05
 SECONDS = 4
 ROUNDS = 3
 IDLE_SECONDS = 5
+OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "zstd at level 3": {"compression.level": 3},
+    "lz4": {"compression.type": "lz4"},
+    "no compression": {"compression.type": "none"},
+}
+"""What a user might set, run with the last translator."""
+HEAD = (
+    f"| at {EVENTS_A_SECOND:,} events/s | Python, CPU µs/event | librdkafka, CPU µs/event | raw B/event "
+    "| B/event in the log |\n|---|---|---|---|---|"
+)
 API_NAMES = {key: api.name for key, api in APIS.items()}
 TOPICS = [f"team-{n % 5}.orders-{n}".encode() for n in range(20)]
 SERVICES = [f"service-{n % 17}" for n in range(50)]
@@ -89,17 +99,25 @@ def main() -> None:
         kinds["compiled"] = (fast.Translator, twins)
     alone = {name: [_alone(*kind) for _ in range(ROUNDS)] for name, kind in kinds.items()}
     for name, rounds in alone.items():
-        translate, envelope = (statistics.median(figures) for figures in zip(*rounds, strict=True))
+        translate, envelope = map(statistics.median, zip(*rounds, strict=True))
         print(f"{name}: translate {translate * 1e9:.0f} ns an event, envelope {envelope * 1e9:.0f} ns an event")
+    cases: list[tuple[str, Sequence[Any], Mapping[str, Any]]] = [(name, told, {}) for name, (_, told) in kinds.items()]
+    last, told, _ = cases[-1]
+    cases += [(f"{last}, {name}", told, settings) for name, settings in OTHERS.items()]
     with tempfile.TemporaryDirectory(prefix="audit-cost-") as folder:
         state = cluster.up(Path(folder), advertise="broker", progress=False)
         try:
+            rounds_of: dict[str, list[Whole]] = {case: [] for case, _, _ in cases}
             for turn in range(ROUNDS):
-                for name, (_, told) in kinds.items():
-                    topic = f"cost-{name}-{turn}"
-                    _whole(name, told, state.internal_bootstrap, topic)
+                for number, (case, told, settings) in enumerate(cases):
+                    topic = f"cost-{number}-{turn}"
+                    whole = _whole(told, state.internal_bootstrap, topic, settings)
                     size = sum(f.stat().st_size for f in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
-                    print(f"  {size / (EVENTS_A_SECOND * SECONDS):.1f} bytes an event in the log", flush=True)
+                    rounds_of[case].append(whole._replace(log=size / (len(told) * SECONDS)))
+            print(f"\n{HEAD}")
+            for case, wholes in rounds_of.items():
+                python, librdkafka, raw, log = map(statistics.median, zip(*wholes, strict=True))
+                print(f"| {case} | {python:.2f} | {librdkafka:.2f} | {raw:.0f} | {log:.1f} |")
             _idle(state.internal_bootstrap)
         finally:
             cluster.down(Path(folder))
@@ -130,7 +148,7 @@ def _flushes(told: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 @contextlib.contextmanager
-def _auditing(bootstrap: str, topic: str) -> Iterator[AuditObserver]:
+def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterator[AuditObserver]:
     observer = AuditObserver()
     observer.configure(
         {
@@ -138,7 +156,7 @@ def _auditing(bootstrap: str, topic: str) -> Iterator[AuditObserver]:
             "boot.id": topic,
             "sidecar.version": "0",
             "internal": {"bootstrap.servers": bootstrap},
-            "audit": {"topic": topic},
+            "audit": {"topic": topic, "producer": settings},
             "api.names": API_NAMES,
         }
     )
@@ -148,8 +166,17 @@ def _auditing(bootstrap: str, topic: str) -> Iterator[AuditObserver]:
     observer.close(20)
 
 
-def _whole(name: str, told: Sequence[Any], bootstrap: str, topic: str) -> None:
-    with _auditing(bootstrap, topic) as observer:
+class Whole(NamedTuple):
+    """CPU µs an event, of Python's threads and of librdkafka's; bytes an event, encoded and in the log."""
+
+    python: float
+    librdkafka: float
+    raw: float
+    log: float = 0.0
+
+
+def _whole(told: Sequence[Any], bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Whole:
+    with _auditing(bootstrap, topic, settings) as observer:
         before = _threads()
         due = time.monotonic()
         for _ in range(SECONDS):
@@ -163,19 +190,15 @@ def _whole(name: str, told: Sequence[Any], bootstrap: str, topic: str) -> None:
         stats = observer.stats()
     events = len(told) * SECONDS
     if stats.delivered != events:
-        sys.exit(f"{name}: {stats.delivered} of {events} events delivered, lost: {dict(stats.dropped)}")
-    cpu = ", ".join(f"{comm} {used.cpu / events / 1e3:.2f}" for comm, used in sorted(spent.items()))
-    total = sum(used.cpu for used in spent.values()) / events / 1e3
-    print(
-        f"{name}: {total:.2f} us of CPU an event at {EVENTS_A_SECOND:,} a second ({cpu}); "
-        f"{stats.bytes_delivered / events:.0f} bytes an event, {events / stats.records_delivered:.0f} events a record",
-        end="",
-    )
+        sys.exit(f"{topic}: {stats.delivered} of {events} events delivered, lost: {dict(stats.dropped)}")
+    librdkafka = sum(used.cpu for name, used in spent.items() if name.startswith("rdk:"))
+    python = sum(used.cpu for used in spent.values()) - librdkafka
+    return Whole(python / events / 1e3, librdkafka / events / 1e3, stats.bytes_delivered / events)
 
 
 def _idle(bootstrap: str) -> None:
     """What an audit costs that has nothing to tell, in all threads of this process (the main one sleeps)."""
-    with _auditing(bootstrap, "cost-idle") as observer:
+    with _auditing(bootstrap, "cost-idle", {}) as observer:
         observer.record_exchanges(exchanges(1), 0)
         time.sleep(2)
         before = _threads()
