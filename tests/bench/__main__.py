@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from msgspec import DecodeError
+
 from proxy.errors import LocalError
 from tests.bench.contestants import CONTESTANTS
 from tests.bench.footprint import Footprint, Idle
 from tests.bench.kafka import RealKafka, listeners
 from tests.bench.plot import svg
-from tests.bench.report import markdown, text
+from tests.bench.report import filled, markdown, text
 from tests.bench.results import Results
 from tests.bench.runner import new_results, run
 from tests.bench.scenarios import LOADS, Scenario
@@ -27,9 +29,14 @@ SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), RealK
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["report"]:
-        return _report(arguments[1:])
-    options = _options(arguments)
+    try:
+        return _report(arguments[1:]) if arguments[:1] == ["report"] else _bench(_options(arguments))
+    except (LocalError, OSError, DecodeError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+
+
+def _bench(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     results = new_results(options.only, options.rounds)
     try:
@@ -38,9 +45,6 @@ def main(arguments: list[str]) -> int:
         further = listeners(options.only) if kafka else {}
         with Stage(folder, QUICK if options.quick else FULL, further) as stage:
             run(stage, options.only, options.scenarios, options.rounds, results)
-    except LocalError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("bench: interrupted; this is what was measured until then", file=sys.stderr)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -72,8 +76,15 @@ def _report(arguments: list[str]) -> int:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_const", const=markdown, dest="form", help="for a page")
     form.add_argument("--svg", action="store_const", const=svg, dest="form", help="as a picture")
+    form.add_argument("--into", type=Path, metavar="PAGE", help="put tables and picture into a page of docs/")
     options = parser.parse_args(arguments)
-    print((options.form or text)(Results.load(options.file)))
+    results = Results.load(options.file)
+    if options.into is None:
+        print((options.form or text)(results))
+    else:
+        picture = options.into.parent / "images" / f"{options.into.stem}.svg"
+        options.into.write_text(filled(options.into.read_text(), results, f"images/{picture.name}"))
+        picture.write_text(svg(results))
     return 0
 
 

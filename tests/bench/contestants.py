@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -42,10 +43,11 @@ class Wiring:
 
 @dataclass(frozen=True)
 class Command:
-    """What to run; ``environment`` is added to this process's."""
+    """What to run; ``environment`` is added to this process's. ``version``: of a sidecar, ``/metrics`` says it."""
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,14 @@ class Running:
         self.wiring = wiring
         self.port = wiring.listen
         self.start_ms = 0.0
+        self.version = ""
         self._process: subprocess.Popen[bytes] | None = None
         if contestant.command is None:
             self.port = wiring.upstream
             return
         wiring.folder.mkdir(parents=True, exist_ok=True)
         command = contestant.command(wiring)
+        self.version = command.version
         self._log = wiring.folder / "log"
         with self._log.open("wb") as log, pinned(cpus):
             begun = time.monotonic()
@@ -113,10 +117,10 @@ class Running:
         """Let it run again."""
         self._signal(signal.SIGCONT)
 
-    def metric(self, name: str) -> float:
-        """Sum of one metric's samples, of a sidecar of ours."""
+    def metrics(self) -> str:
+        """The text of ``/metrics``, of a sidecar of ours."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.wiring.admin}/metrics", timeout=10) as answer:
-            return sum_of(answer.read().decode(), name)
+            return str(answer.read().decode())
 
     def stop(self) -> None:
         """End it, by SIGTERM if that helps."""
@@ -160,6 +164,12 @@ def sum_of(metrics: str, name: str) -> float:
     """Sum of the samples called ``name`` in the text of ``/metrics``."""
     lines = (line.rpartition(" ") for line in metrics.splitlines() if not line.startswith("#"))
     return sum(float(value) for sample, _, value in lines if sample.partition("{")[0] == name)
+
+
+def build_of(metrics: str) -> str:
+    """Version and data path, from the labels of a sidecar's build info."""
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', metrics.partition("\nbrokerside_build_info")[2].partition("\n")[0]))
+    return f"{labels.get('version', 'unknown')}, data path: {labels.get('walker', 'unknown')}"
 
 
 def has_key(name: str) -> bool:
@@ -212,7 +222,8 @@ listen kafka
   server broker 127.0.0.1:{wiring.upstream}
 """)
     environment = {} if root is None else {"LD_LIBRARY_PATH": ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))}
-    return Command([str(program), "-db", "-f", str(config)], environment)
+    version = peers.said_version([str(program), "-v"], r"version (\S+)", environment)
+    return Command([str(program), "-db", "-f", str(config)], environment, version)
 
 
 def _descriptors() -> int:
@@ -239,7 +250,8 @@ stream {{
   }}
 }}
 """)
-    return Command([str(program), "-p", str(wiring.folder), "-c", str(config), "-e", "error.log"])
+    version = peers.said_version([str(program), "-v"], r"nginx/(\S+)")
+    return Command([str(program), "-p", str(wiring.folder), "-c", str(config), "-e", "error.log"], version=version)
 
 
 def _kafka_proxy(wiring: Wiring) -> Command:
@@ -249,7 +261,8 @@ def _kafka_proxy(wiring: Wiring) -> Command:
         [
             str(program), "server", "--bootstrap-server-mapping", mapping, "--dynamic-listeners-disable",
             "--http-disable", "--log-level", "error",
-        ]
+        ],
+        version=_go_version(program),
     )  # fmt: skip
 
 
@@ -259,7 +272,11 @@ def _toxiproxy(wiring: Wiring) -> Command:
     ends = {"listen": f"127.0.0.1:{wiring.listen}", "upstream": f"127.0.0.1:{wiring.upstream}"}
     config.write_text(json.dumps([{"name": "kafka", "enabled": True, **ends}]))
     arguments = ["-host", "127.0.0.1", "-port", str(wiring.admin), "-config", str(config)]
-    return Command([str(program), *arguments], {"LOG_LEVEL": "error"})
+    return Command([str(program), *arguments], {"LOG_LEVEL": "error"}, _go_version(program))
+
+
+def _go_version(program: Path) -> str:
+    return peers.said_version(["go", "version", "-m", str(program)], r"\tmod\t\S+\t(\S+)")
 
 
 CONTESTANTS = (

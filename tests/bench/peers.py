@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,6 +57,18 @@ def go(program: str, package: str) -> Path:
         _run(command, folder, " ".join(command), {"GOBIN": str(folder), "GOFLAGS": "-buildvcs=false"})
         (folder / package.rpartition("/")[2]).rename(path)
     return path
+
+
+def said_version(command: list[str], pattern: str, environment: dict[str, str] | None = None) -> str:
+    """Return what ``pattern`` finds in the output of ``command``; "unknown" if nothing, or if it cannot be run."""
+    try:
+        done = subprocess.run(
+            command, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=10, check=False
+        )
+    except OSError:
+        return "unknown"
+    found = re.search(pattern, done.stdout + done.stderr)
+    return found[1] if found else "unknown"
 
 
 def _run(command: list[str], folder: Path, hint: str, environment: dict[str, str] | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from proxy.errors import LocalError
 from tests.bench.results import REFERENCE, Results, Summary, ratios_within, summary
 
 
@@ -133,6 +134,19 @@ def markdown(results: Results) -> str:
     return "\n".join(_document(results, _pipes, "### {}", "* "))
 
 
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+"""Lines of a page that figures stand between."""
+
+
+def filled(page: str, results: Results, picture: str) -> str:
+    """Return ``page`` with these figures in the place of those it had. Raises LocalError where it has no place."""
+    before, begin, rest = page.partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise LocalError(f"the page has no place for figures: a line {BEGIN}, and below it a line {END}")
+    return f"{before}{begin}![Figures of the tables as bars]({picture})\n\n{markdown(results)}\n{end}{after}"
+
+
 def _document(results: Results, table: object, heading: str, bullet: str) -> Iterator[str]:
     assert callable(table)
     machine = ", ".join(results.machine.values())
@@ -146,6 +160,7 @@ def _document(results: Results, table: object, heading: str, bullet: str) -> Ite
     if len(rows) > 1:
         yield from ("", heading.format("Goals"), "", *table(rows))
     for title, reasons in (
+        ("Versions", results.versions),
         ("Missing", results.missing),
         ("Not measured", results.skipped),
         ("Failed", failures(results)),

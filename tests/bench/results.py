@@ -27,12 +27,14 @@ class Measurement(Struct, frozen=True):
 
 
 class Results(Struct):
-    """A whole run. ``missing``: why a contestant did not take part; ``skipped``: why a scenario was not measured."""
+    """A whole run. ``versions``: of those who took part. ``missing``: why others did not. ``skipped``: scenarios that
+    could not be measured, and why."""
 
     made: str
     machine: dict[str, str]
     rounds: int
     titles: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)

@@ -43,6 +43,7 @@ def run(
                     continue
                 except (LocalError, OSError) as error:
                     measured = Measured({}, 0.0, str(error) or type(error).__name__)
+                results.versions = stage.versions
                 one = Measurement(
                     scenario.name, contestant.name, number, measured.figures, measured.foreign, measured.error
                 )

@@ -18,7 +18,7 @@ from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.ports import HOST, free_ports, is_free
 from tests.bench import native
-from tests.bench.contestants import Contestant, Running, Wiring
+from tests.bench.contestants import Contestant, Running, Wiring, build_of, sum_of
 from tests.bench.frames import write_frames
 from tests.bench.measure import Clock, pinned
 
@@ -110,6 +110,7 @@ class Stage:
         self.sizes = sizes
         self.cluster: cluster.ClusterState | None = None
         self.running: list[Running] = []
+        self.versions: dict[str, str] = {}
         self._native = native.build()
         self._affinity = os.sched_getaffinity(0)
         self.cpus = sorted(self._affinity)
@@ -204,6 +205,8 @@ class Stage:
         wiring = Wiring(folder, listen or port, upstream or self.stub_port, admin, audit, dict(keys or {}))
         running = Running(contestant, wiring, cpus or self.cpus[:1])
         self.running.append(running)
+        if contestant.command is not None:
+            self.versions[contestant.name] = running.version or build_of(running.metrics())
         return running
 
     @contextmanager
@@ -292,7 +295,7 @@ class Stage:
                 return clock
 
     def _delivered(self, running: Running) -> float:
-        return running.metric("brokerside_audit_delivered_total")
+        return sum_of(running.metrics(), "brokerside_audit_delivered_total")
 
     def _log_bytes(self, running: Running) -> int:
         assert self.cluster is not None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
+import pytest
+
+from proxy.errors import LocalError
 from tests.bench.plot import svg
-from tests.bench.report import SECTIONS, goal_rows, markdown, section_rows, text
+from tests.bench.report import BEGIN, END, SECTIONS, filled, goal_rows, markdown, section_rows, text
 from tests.bench.results import Measurement
 from tests.unit.bench.samples import results
 
@@ -79,6 +82,20 @@ def test_markdown_has_a_table_for_each_section() -> None:
     assert "| the haproxy | 12.0 (11.0–12.5) | 1.00 | 59,000 (58,000–60,000) | 1.00 |" in lines
     assert "|---|---:|---:|---:|---:|" in lines
     assert "### Bulk fetch" not in lines
+
+
+def test_figures_replace_those_of_a_page_and_nothing_else() -> None:
+    page = f"# Title\n{BEGIN}\nold\n{END}\nrest\n"
+    once = filled(page, results(FIGURES), "images/p.svg")
+    assert once.startswith(f"# Title\n{BEGIN}\n![")
+    assert once.endswith(f"\n{END}\nrest\n")
+    assert "old" not in once
+    assert filled(once, results(FIGURES), "images/p.svg") == once
+
+
+def test_a_page_without_a_place_for_figures_is_refused() -> None:
+    with pytest.raises(LocalError, match="no place for figures"):
+        filled(f"{END}\n{BEGIN}\n", results(FIGURES), "p.svg")
 
 
 def test_columns_of_text_are_aligned() -> None:
