@@ -1,10 +1,13 @@
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from proxy.core.exchange import RecordSet
 from proxy.core.records import one_batch, record_set
-from proxy.core.wire import Nonsense
+from proxy.errors import MalformedBody
+from tests.tools.implementations import COMPILED_WALK, both
 
 
 def batch(
@@ -27,7 +30,7 @@ def entry(magic: int, *, codec: int = 0, offset: int = 0, value: bytes = b"value
     return struct.pack(">qi", offset, len(body)) + body
 
 
-def sums(data: bytes) -> RecordSet:
+def python_sums(data: bytes) -> RecordSet:
     """Walk a record set that is whole, and again byte by byte; both have to agree and to end where the set ends."""
     found, end = walked(data, len(data))
     assert (found, end) == walked(data, 1)
@@ -51,13 +54,33 @@ def walked(data: bytes, step: int) -> tuple[RecordSet, int]:
         return found, base + end
 
 
-def test_one_batch_gives_count_and_producer() -> None:
+def cython_sums(data: bytes) -> RecordSet:
+    """The same through the compiled walker, in a request of one partition."""
+    walk: Any = COMPILED_WALK
+    body = struct.pack(">hhiihiii", -1, 1, 0, 1, 0, 1, 0, len(data)) + data
+    feed = walk.BodyFeed(walk.produce_request, 3, "client")
+    for at in range(len(body)):
+        feed.feed(body, at, at + 1)
+    [partition] = walk.walk_whole(walk.produce_request, body, 0, len(body), 3, "client").partitions
+    assert feed.finish().partitions == (partition,)
+    return partition.records
+
+
+Sums = Callable[[bytes], RecordSet]
+
+
+@pytest.fixture(params=both(python_sums, cython_sums))
+def sums(request: pytest.FixtureRequest) -> Sums:
+    return request.param
+
+
+def test_one_batch_gives_count_and_producer(sums: Sums) -> None:
     data = batch(7, base_offset=40, producer=(9, 2, 100), payload=bytes(500))
     assert sums(data) == RecordSet(561, 1, 7, 2, 9, 2, 100, 40)
     assert one_batch(data, 0, len(data)) == sums(data)
 
 
-def test_several_batches_add_up_and_the_first_names_the_producer() -> None:
+def test_several_batches_add_up_and_the_first_names_the_producer(sums: Sums) -> None:
     data = batch(7, base_offset=40, producer=(9, 2, 100)) + batch(
         3, base_offset=47, producer=(10, 0, 5), payload=b"abc"
     )
@@ -65,14 +88,14 @@ def test_several_batches_add_up_and_the_first_names_the_producer() -> None:
     assert one_batch(data, 0, len(data)) is None
 
 
-def test_control_batches_count_as_batches_but_their_records_do_not() -> None:
+def test_control_batches_count_as_batches_but_their_records_do_not(sums: Sums) -> None:
     marker = batch(1, attributes=0x30, base_offset=50, producer=(9, 2, -1))
     assert sums(marker) == RecordSet(61, 1, 0, 2, 9, 2, -1, 50)
     assert one_batch(marker, 0, len(marker)) is None
     assert sums(batch(5) + marker).records == 5
 
 
-def test_attributes_other_than_control_change_nothing() -> None:
+def test_attributes_other_than_control_change_nothing(sums: Sums) -> None:
     for attributes in (0x01, 0x04, 0x08, 0x10, 0x40):
         data = batch(5, attributes=attributes)
         assert sums(data).records == 5
@@ -80,33 +103,33 @@ def test_attributes_other_than_control_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 16, 17, 18, 60, 61, 62, 160])
-def test_a_cut_last_batch_counts_in_size_only(kept: int) -> None:
+def test_a_cut_last_batch_counts_in_size_only(sums: Sums, kept: int) -> None:
     whole, cut = batch(5), batch(9, payload=bytes(100))[:kept]
     assert sums(whole + cut) == RecordSet(61 + kept, 1, 5, 2, -1, -1, -1, 0)
     assert sums(cut) == RecordSet(kept, 0, 0)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_sets_count_entries(magic: int) -> None:
+def test_old_message_sets_count_entries(sums: Sums, magic: int) -> None:
     data = entry(magic, offset=3) + entry(magic, offset=4) + entry(magic, offset=5, value=bytes(200))
     assert sums(data) == RecordSet(len(data), 3, 3, magic, base_offset=3)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [1, 2, 3])
-def test_a_compressed_wrapper_counts_as_one_and_is_claimed(magic: int, codec: int) -> None:
+def test_a_compressed_wrapper_counts_as_one_and_is_claimed(sums: Sums, magic: int, codec: int) -> None:
     assert sums(entry(magic) + entry(magic, codec=codec)) == RecordSet(
         len(entry(magic)) * 2, 2, 2, magic, base_offset=0, claimed=True
     )
 
 
-def test_the_shortest_old_entry_is_whole() -> None:
+def test_the_shortest_old_entry_is_whole(sums: Sums) -> None:
     shortest = struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1)
     assert sums(shortest) == RecordSet(26, 1, 1, 0, base_offset=0)
     assert sums(shortest[:-1]) == RecordSet(25, 0, 0)
 
 
-def test_a_set_may_change_its_magic_where_a_log_was_upgraded() -> None:
+def test_a_set_may_change_its_magic_where_a_log_was_upgraded(sums: Sums) -> None:
     data = entry(1, offset=8) + batch(4, base_offset=9)
     assert sums(data) == RecordSet(len(data), 2, 5, 1, base_offset=8)
 
@@ -123,12 +146,12 @@ def test_a_set_may_change_its_magic_where_a_log_was_upgraded() -> None:
         pytest.param(struct.pack(">qiIbbii", 0, 13, 0, 0, 0, -1, -1), id="old entry too short"),
     ],
 )
-def test_headers_that_no_writer_writes_are_nonsense(data: bytes) -> None:
-    with pytest.raises(Nonsense):
+def test_headers_that_no_writer_writes_are_nonsense(sums: Sums, data: bytes) -> None:
+    with pytest.raises(MalformedBody):
         sums(data)
 
 
-def test_a_claim_of_two_billion_records_is_only_a_number() -> None:
+def test_a_claim_of_two_billion_records_is_only_a_number(sums: Sums) -> None:
     assert sums(batch(2**31 - 1, attributes=2)).records == 2**31 - 1
 
 
