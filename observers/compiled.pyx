@@ -31,7 +31,6 @@ from proxy.compiled.exchange cimport (
 
 from observers.batch import Chunk, Translation
 from observers.event import clip, encoder
-from observers.topics import MAX_NAMES
 from observers.translate import Translator as PureTranslator
 from observers.translate import UNKNOWN_RESULT, report_failure
 
@@ -41,6 +40,8 @@ cdef enum:
     CHUNK = 100  # events written without taking the GIL; 2 chunks fill a record
     CHUNK_ROOM = 262_144  # bytes after which a chunk ends early
     CLIENTS = 1024  # connections whose texts are kept, a power of two
+    LABELS = 20_000  # topics whose texts are kept
+    LONG = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
     FEW = 8  # answers up to which one is found by looking at each
     ROW_ROOM = 640  # bytes of an event besides its texts and partitions, more than there can be
     PART_ROOM = 320  # and of a partition
@@ -113,6 +114,10 @@ cdef bytes _optional(bytes name, object text):
     return b"" if text is None else b',"%b":%b' % (name, encoder.encode(clip(text)))
 
 
+cdef bint _is_long(object text):
+    return text is not None and len(text) > LONG
+
+
 cdef class Label:
     """What a topic adds to each of its partitions."""
 
@@ -180,7 +185,7 @@ cdef class Translator:
         self._names = names
         self._scope = scope
         self._sessions = scope.sessions
-        self._apis = {key: _api(key, name) for key, name in api_names.items()}
+        self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
         self._name_labels = {}
         self._id_labels = {}
         self._clients = [None] * CLIENTS
@@ -200,6 +205,7 @@ cdef class Translator:
                 return self._pure.translate(exchanges, first, wall_offset)
         made = Translation(last=last)
         self._batch += 1
+        self._start_chunk()
         for one in exchanges:
             exchange = <Exchange>one
             last += 1
@@ -231,7 +237,6 @@ cdef class Translator:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api
-        cdef PyObject *found
         cdef double ts_request, latency
         try:
             client = self._client_of(exchange)
@@ -241,6 +246,7 @@ cdef class Translator:
             raise
         if client.hidden:
             return False
+        api = self._api_of(key)
         row.throttle_ms = row.max_wait_ms = row.acks = row.error_code = 0
         row.has_acks = False
         if response != NULL:
@@ -269,13 +275,8 @@ cdef class Translator:
         except BaseException:
             self._part_count, self._room = parts, room
             raise
-        found = PyDict_GetItemWithError(self._apis, key)
-        if found == NULL:
-            api = _api(key, None)
-            self._keep.append(api)
-            found = <PyObject *>api
         row.who = <PyObject *>client.who
-        row.api = found
+        row.api = <PyObject *>api
         row.whence = <PyObject *>client.whence
         row.software = <PyObject *>client.software
         row.seq = seq
@@ -304,11 +305,22 @@ cdef class Translator:
                 if client.still():
                     client.checked = self._batch
                     return client
-            self._keep.append(client)
+            self._keep.append(held)
         client = _client(exchange.connection, exchange.client_id, self._scope)
         client.checked = self._batch
-        self._clients[slot] = client
+        self._keep.append(client)
+        if not (_is_long(client.client_id) or _is_long(client.software_name) or _is_long(client.software_version)):
+            self._clients[slot] = client
         return client
+
+    cdef bytes _api_of(self, int16_t key):
+        cdef PyObject *found = PyDict_GetItemWithError(self._apis, key)
+        cdef bytes api
+        if found != NULL:
+            return <bytes>found
+        api = _api(key, None)
+        self._keep.append(api)
+        return api
 
     cdef Label _label_of(self, PyObject *topic, bint is_id):
         cdef dict labels = self._id_labels if is_id else self._name_labels
@@ -322,9 +334,9 @@ cdef class Translator:
         label.name = b'{"topic":%b,"partition":' % encoder.encode(name)
         label.topic_id = _optional(b"topic_id", topic_id)
         self._keep.append(label)
-        if is_id and name == f"id:{topic_id}":
-            return label  # the cluster may tell its name later
-        if len(labels) >= MAX_NAMES:
+        if _size(topic) > LONG or (is_id and name == f"id:{topic_id}"):
+            return label  # the cluster may tell the name of this id later
+        if len(labels) >= LABELS:
             self._keep.append(labels.copy())
             labels.clear()
         labels[<object>topic] = label
@@ -414,9 +426,12 @@ cdef class Translator:
         made.chunks.append(
             Chunk(self._rows[0].seq, count, PyBytes_FromStringAndSize(self._out, end - self._out))
         )
+        self._start_chunk()
+        return 0
+
+    cdef void _start_chunk(self):
         self._row_count = self._part_count = self._room = 0
         self._keep.clear()
-        return 0
 
 
 cdef bytes _api(key, name):

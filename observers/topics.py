@@ -10,7 +10,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 
-from observers.event import clip
+from observers.event import MAX_STRING, clip
 
 MAX_NAMES = 200_000
 """Topic ids kept, about 200 bytes each. Above it only what the cluster lists now is kept, and no more than this."""
@@ -75,9 +75,10 @@ class TopicNames:
             label: tuple[str, str | None] = (clip(name), printed)
         else:
             label = (clip(topic.decode("utf-8", "replace")), None)
-        if len(labels) >= MAX_NAMES:
-            labels.clear()
-        labels[topic] = label
+        if len(topic) <= MAX_STRING:  # longer ones exist on no broker: a hostile client would fill the memory with them
+            if len(labels) >= MAX_NAMES:
+                labels.clear()
+            labels[topic] = label
         return label
 
     def _refresh(self, wanted: bytes) -> None:

@@ -100,3 +100,10 @@ def test_a_name_of_sixteen_bytes_is_not_taken_for_an_id() -> None:
     names = listing.names()
     assert names.label(b"sixteen-bytes-ab", True)[0] == "orders"
     assert names.label(b"sixteen-bytes-ab", False)[0] == "sixteen-bytes-ab"
+
+
+def test_topics_longer_than_any_are_not_kept() -> None:
+    names = Listing().names()
+    long, longest = b"x" * 256, b"x" * 257
+    assert names.label(long, False) is names.label(long, False)
+    assert names.label(longest, False) is not names.label(longest, False)
