@@ -37,8 +37,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
     results = new_results(options.only, options.rounds)
+    interrupted = False
     try:
         folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))
         kafka = any(isinstance(one, RealKafka) for one in options.scenarios)
@@ -46,6 +47,7 @@ def _bench(options: argparse.Namespace) -> int:
         with Stage(folder, QUICK if options.quick else FULL, further) as stage:
             run(stage, options.only, options.scenarios, options.rounds, results)
     except KeyboardInterrupt:
+        interrupted = True
         print("bench: interrupted; this is what was measured until then", file=sys.stderr)
     options.out.mkdir(parents=True, exist_ok=True)
     results.save(options.out / "bench.json")
@@ -53,7 +55,7 @@ def _bench(options: argparse.Namespace) -> int:
     (options.out / "bench.svg").write_text(svg(results))
     print(text(results))
     print(f"\nalso in {options.out}: bench.json, bench.md, bench.svg")
-    return 0
+    return 130 if interrupted else 0
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
