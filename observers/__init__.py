@@ -7,8 +7,8 @@ views.py      KIP-388's read-only structs over what was read of Produce and Fetc
 
 event.py      the audit event, level 1: its fields, its envelope, its encoding; reference.py writes its page in docs.
 audit.py      the built-in observer: exchanges in, audit events out.
-translate.py  from an exchange to an event, and which exchanges give none (pure).
-batch.py      sequence numbers, and blocks of events into records (pure).
+translate.py  from exchanges to encoded events, and which exchanges give none (pure); compiled.pyx is its fast twin.
+batch.py      blocks of encoded events, and the records they become (pure).
 topics.py     topic ids to names.
 sink.py       the Kafka producer: idempotent, bounded, every event accounted for.
 cluster.py    admin calls over the INTERNAL listener.

@@ -1,6 +1,6 @@
 """The built-in observer: exchanges in, audit events out.
 
-Two threads: the lane's, which is told of exchanges and builds events, and a pump, which sends blocks that have waited
+Two threads: the lane's, which is told of exchanges and encodes events, and a pump, which sends blocks that have waited
 long enough and takes in delivery reports. At any time: emitted = delivered + sum of dropped + queued.
 """
 
@@ -31,7 +31,7 @@ except ImportError:  # installed without a compiler
 DEFAULT_TOPIC = "brokerside-audit"
 
 MAX_WAITING = 20_000
-"""Events kept until the cluster's id is known and the topic exists, about 1 KiB each; above it new ones are lost."""
+"""Events kept until the cluster's id is known and the topic exists, about 0.6 KiB each; above it new ones are lost."""
 
 PUMP = 0.1
 """Seconds between two looks at what is due, while an event waits for anything."""
@@ -95,7 +95,7 @@ class AuditObserver:
         self._translator = FastTranslator(configs["api.names"], self._names, self._scope)
         self._sink = Sink(cluster, producer_settings(internal, audit.get("producer", {}), client_id), topic)
         self._clock: Callable[[], float] = time.monotonic
-        # Guards everything below; never held while the network is waited for, nor while events are built.
+        # Guards everything below; never held while the network is waited for, nor while events are encoded.
         self._lock = threading.Lock()
         self._batcher = Batcher()
         self._waiting: deque[Block] = deque()
