@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
-    results = new_results(options.only, options.rounds)
+    results = new_results(options.only, options.rounds, quick=options.quick)
     interrupted = False
     try:
         folder = Path(tempfile.mkdtemp(prefix="brokerside-bench-"))

@@ -152,6 +152,8 @@ def _document(results: Results, table: object, heading: str, bullet: str) -> Ite
     machine = ", ".join(results.machine.values())
     yield f"{results.made}, {machine}; median of {results.rounds} rounds (least–greatest); × is the ratio to HAProxy's,"
     yield "the median of the ratios within each round."
+    if results.quick:
+        yield "A quick run: it shows that everything works, and its figures mean nothing."
     for section in SECTIONS:
         rows = section_rows(results, section)
         if len(rows) > 1:

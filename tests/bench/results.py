@@ -27,12 +27,13 @@ class Measurement(Struct, frozen=True):
 
 
 class Results(Struct):
-    """A whole run. ``versions``: of those who took part. ``missing``: why others did not. ``skipped``: scenarios that
-    could not be measured, and why."""
+    """A whole run. ``quick``: too small for its figures to mean anything. ``versions``: of those who took part.
+    ``missing``: why others did not. ``skipped``: scenarios that could not be measured, and why."""
 
     made: str
     machine: dict[str, str]
     rounds: int
+    quick: bool = False
     titles: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)

@@ -70,7 +70,7 @@ def progress(one: Measurement) -> str:
     return f"{one.scenario:<9} {one.contestant:<24} {figures or 'FAILED: ' + one.error}{others}"
 
 
-def new_results(contestants: Sequence[Contestant], rounds: int) -> Results:
+def new_results(contestants: Sequence[Contestant], rounds: int, *, quick: bool = False) -> Results:
     """Results of nothing yet, and of which machine."""
     model = next(
         (
@@ -86,7 +86,7 @@ def new_results(contestants: Sequence[Contestant], rounds: int) -> Results:
         "python": f"Python {platform.python_version()}",
     }
     made = datetime.now(UTC).strftime("%Y-%m-%d")
-    return Results(made, machine, rounds, titles={one.name: one.title for one in contestants})
+    return Results(made, machine, rounds, quick, titles={one.name: one.title for one in contestants})
 
 
 def _say(text: str) -> None:

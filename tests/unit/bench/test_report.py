@@ -76,6 +76,13 @@ def test_use_of_the_machine_by_others_is_said() -> None:
     assert "In 1 of 10 measurements others used more than 25% of a CPU, at most 40%." in text(made)
 
 
+def test_a_quick_run_says_that_its_figures_mean_nothing() -> None:
+    made = results(FIGURES)
+    assert "mean nothing" not in text(made)
+    made.quick = True
+    assert "mean nothing" in text(made)
+
+
 def test_markdown_has_a_table_for_each_section() -> None:
     lines = markdown(results(FIGURES)).splitlines()
     assert "### Small requests" in lines
