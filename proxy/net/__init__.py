@@ -12,5 +12,5 @@ worker.py      the same as it sees itself: a station that does what it is told.
 channel.py     messages and sockets between the two.
 beat.py        the one timer of a process.
 identity.py    whether the broker behind a listener is the right one, and sends its clients here.
-admin.py       /metrics, /livez, /readyz on loopback.
+admin.py       /metrics, /livez, /readyz on loopback; http.py: the little HTTP that they need.
 """

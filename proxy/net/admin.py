@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
-
 from proxy.config import Config, Listener
 from proxy.errors import LocalError
 from proxy.net import identity
+from proxy.net.http import HttpServer, Response
 from proxy.net.sidecar import Sidecar
 from proxy.telemetry.metrics import render
 
@@ -28,40 +27,32 @@ class Admin:
         self._bind = config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
         self._sidecar = sidecar
-        self._runner: web.AppRunner | None = None
+        self._server = HttpServer({"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz})
 
     async def start(self) -> None:
         """Raises LocalError where the address cannot be had."""
-        app = web.Application()
-        app.router.add_get("/metrics", self._get_metrics)
-        app.router.add_get("/livez", self._get_livez)
-        app.router.add_get("/readyz", self._get_readyz)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._bind.host, self._bind.port).start()
+            await self._server.start(self._bind.host, self._bind.port)
         except OSError as error:
-            await self._runner.cleanup()
             raise LocalError(f"cannot listen on {self._bind} (admin.bind): {error.strerror}") from None
 
     async def close(self) -> None:
         """Stop serving."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.close()
 
-    async def _get_metrics(self, _: web.Request) -> web.Response:
-        body, content_type = await asyncio.to_thread(render, await self._sidecar.snapshot())
-        return web.Response(body=body, headers={"Content-Type": content_type})
+    async def _metrics(self) -> Response:
+        text, content_type = await asyncio.to_thread(render, await self._sidecar.snapshot())
+        return Response(text, content_type=content_type)
 
-    async def _get_livez(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def _livez(self) -> Response:
+        return Response(b"ok\n")
 
-    async def _get_readyz(self, _: web.Request) -> web.Response:
-        if problem := self._sidecar.problem:
-            return web.Response(status=503, text=f"{problem}\n")
-        problems = await asyncio.gather(*(self._probe(listener) for listener in self._config.listeners))
+    async def _readyz(self) -> Response:
+        problems = [self._sidecar.problem]
+        if not any(problems):
+            problems = await asyncio.gather(*(self._probe(listener) for listener in self._config.listeners))
         failed = [problem for problem in problems if problem]
-        return web.Response(status=503 if failed else 200, text="\n".join(failed or ["ok"]) + "\n")
+        return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
 
     async def _probe(self, listener: Listener) -> str | None:
         """What keeps this listener from being ready; the broker's identity is asked for until it is right."""

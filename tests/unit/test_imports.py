@@ -11,6 +11,7 @@ import pytest
 from proxy.local.ports import free_ports
 
 NOT_FOR_RUN = {
+    "aiohttp",
     *("rich", "pygments"),  # structlog takes them where they are installed
     *("pyspark", "delta", "pandas", "pyarrow", "numpy", "deltalake", "duckdb", "aiokafka", "kafka"),
     *("proxy.local", "spark_jobs.run", "spark_jobs.query"),

@@ -1,0 +1,126 @@
+"""The admin endpoint's HTTP: what is asked for, what is refused, and what bounds a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.net import http
+from proxy.net.http import HttpServer, Response
+from tests.integration.conftest import free_port
+
+
+async def hello() -> Response:
+    return Response(b"hello\n")
+
+
+async def busy() -> Response:
+    return Response(b"later\n", 503, "text/strange")
+
+
+async def broken() -> Response:
+    raise ValueError("what nobody outside needs to know")
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    server, port = HttpServer({"/hello": hello, "/busy": busy, "/broken": broken}), free_port()
+    await server.start("127.0.0.1", port)
+    try:
+        yield port
+    finally:
+        await server.close()
+
+
+async def ask(port: int, request: bytes) -> tuple[str, list[str], bytes]:
+    """Send ``request``; return the status line, the headers and the body of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    status, *headers = head.decode().split("\r\n")
+    return status, headers, body
+
+
+async def to_the_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection is closed, or reset."""
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            return await reader.read()
+    return b""
+
+
+async def test_a_path_is_answered_and_the_connection_ends() -> None:
+    async with serving() as port:
+        status, headers, body = await ask(port, b"GET /hello?name=x HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert status == "HTTP/1.1 200 OK"
+        assert headers == ["Content-Type: text/plain; charset=utf-8", "Content-Length: 6", "Connection: close"]
+        assert body == b"hello\n"
+        status, headers, body = await ask(port, b"GET /busy HTTP/1.0\r\n\r\n")
+        assert (status, headers[0], body) == (
+            "HTTP/1.1 503 Service Unavailable",
+            "Content-Type: text/strange",
+            b"later\n",
+        )
+
+
+async def test_head_gets_the_headers_alone() -> None:
+    async with serving() as port:
+        status, headers, body = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 6", b"")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"),
+        (b"POST /hello HTTP/1.1\r\nHost: a\r\n\r\n", "405 Method Not Allowed"),
+        (b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n", "500 Internal Server Error"),
+        (b"hello\r\n\r\n", "400 Bad Request"),
+        (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
+        (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
+        (b"GET /" + b"a" * http.MAX_HEAD, "431 Request Header Fields Too Large"),
+    ],
+)
+async def test_what_cannot_be_answered_is_refused(request_: bytes, status: str) -> None:
+    async with serving() as port:
+        first, headers, body = await ask(port, request_)
+        assert first == f"HTTP/1.1 {status}"
+        assert body == f"{status[4:]}\n".encode()
+        assert ("Allow: GET, HEAD" in headers) == status.startswith("405")
+
+
+async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PATIENCE", 0.05)
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /hel")
+        assert await to_the_end(reader) == b""
+        writer.close()
+
+
+async def test_one_connection_too_many_is_closed_and_the_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /hello ")
+        other, other_writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await to_the_end(other) == b""
+        other_writer.close()
+        writer.write(b"HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await reader.read()).endswith(b"hello\n")
+        writer.close()
+
+
+async def test_closing_ends_what_is_open() -> None:
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET")
+        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert status == "HTTP/1.1 200 OK"
+    assert await to_the_end(reader) == b""
+    writer.close()
