@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.bench.results import Measurement, Results
 
 
-def results(figures: dict[tuple[str, str], dict[str, list[float]]], **others: dict[str, str]) -> Results:
+def results(figures: dict[tuple[str, str], dict[str, list[float]]], **others: Any) -> Results:
     """Results with, for each scenario and contestant, figures by name, one value for each round."""
     measurements = [
         Measurement(scenario, contestant, number, {name: values[number] for name, values in named.items()})
