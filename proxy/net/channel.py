@@ -1,14 +1,14 @@
 """Messages between the main process and a worker, some with an open socket, over a Unix socket pair.
 
-The pair keeps messages whole (SOCK_SEQPACKET), so a message and its descriptor (SCM_RIGHTS) arrive together or not at
-all. Nothing here waits: what the other end has no room for stays here until it has.
+The pair keeps packets whole (SOCK_SEQPACKET). Most messages are one; a longer one (a configuration with keys, say) is
+several, and its descriptor (SCM_RIGHTS) comes with the last of them. Nothing here waits: what the other end has no room
+for stays here until it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 from array import array
 from collections import deque
@@ -20,18 +20,17 @@ from msgspec import Struct
 
 from proxy.telemetry.snapshot import Snapshot
 
-MAX_PACKET = 32_768
-"""Bytes of a message that travels as it is; a larger one (a configuration with keys, say) is put into a file in memory,
-and that file's descriptor travels."""
+PACKET = 4096
+"""Bytes of a message in one packet: what the kernel takes however small it is told to keep its buffers."""
 
-IN_FILE = b"\xc1"
-"""Stands for a message that is in a file: a byte with which no msgpack begins."""
+MORE, LAST = b"\x01", b"\x00"
+"""Begins each packet: whether the message goes on in the next one."""
 
-BATCH = 64
-"""Messages taken in one turn of the loop."""
+GONE = {errno.EPIPE, errno.ECONNRESET}
+"""The other end is not there any more."""
 
 RETRY = 0.05
-"""Seconds until sending is tried again where no event will tell that it is possible."""
+"""Seconds until sending is tried again where no event will tell that it is possible (no memory, say)."""
 
 LAST_WORD = 1.0
 """Seconds that a process waits at its end for the other one to take what it has to say."""
@@ -121,8 +120,10 @@ class Channel(Generic[Received]):
         self._has_room = has_room
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._encoder = msgspec.msgpack.Encoder()
-        self._buffer = bytearray(MAX_PACKET)
+        self._packet = bytearray(len(LAST) + PACKET)
+        self._incoming = bytearray()  # of a message that is not complete
         self._unsent: deque[tuple[Struct, socket.socket | None]] = deque()
+        self._outgoing = b""  # what is left of the first of them, once it has begun
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
         self._loop.add_reader(sock, self._receive)
@@ -140,8 +141,7 @@ class Channel(Generic[Received]):
 
     def close(self) -> list[tuple[Struct, socket.socket | None]]:
         """Take in what the other end has sent, close this end, and return what could not be sent."""
-        while self._receive():
-            pass
+        self._receive()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -158,18 +158,25 @@ class Channel(Generic[Received]):
     def _flush(self) -> None:
         while self._unsent:
             message, sock = self._unsent[0]
+            self._outgoing = self._outgoing or self._encoder.encode(message)
             try:
-                self._put(self._encoder.encode(message), sock)
+                while len(self._outgoing) > PACKET:
+                    self._socket.sendmsg([MORE, self._outgoing[:PACKET]])
+                    self._outgoing = self._outgoing[PACKET:]
+                rights = [] if sock is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [sock.fileno()]))]
+                self._socket.sendmsg([LAST, self._outgoing], rights)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket, self._flush_later)
+                return
             except OSError as error:
                 # A peer that is gone is told of by the reader; what is unsent then stays, for others to be given.
-                if error.errno == errno.EAGAIN:
-                    self._loop.add_writer(self._socket, self._flush_later)
-                elif error.errno == errno.ETOOMANYREFS:  # of all sockets of this user that are on their way somewhere
+                if error.errno not in GONE:
                     self._loop.call_later(RETRY, self._flush_later)
                 return
             if sock is not None:
                 sock.close()
             self._unsent.popleft()
+            self._outgoing = b""
 
     def _flush_later(self) -> None:
         if self._socket.fileno() == -1:
@@ -179,43 +186,25 @@ class Channel(Generic[Received]):
         if not self._unsent:
             self._has_room()
 
-    def _put(self, data: bytes, sock: socket.socket | None) -> None:
-        if len(data) <= MAX_PACKET:
-            self._send(data, None if sock is None else sock.fileno())
-            return
-        file = os.memfd_create("message")
-        try:
-            with open(file, "wb", closefd=False) as whole:
-                whole.write(data)
-            self._send(IN_FILE, file)
-        finally:
-            os.close(file)
-
-    def _send(self, data: bytes, descriptor: int | None) -> None:
-        rights = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
-        self._socket.sendmsg([data], rights)
-
-    def _receive(self) -> bool:
-        """Take in some messages; returns whether there may be more."""
-        for _ in range(BATCH):
+    def _receive(self) -> None:
+        """Take in all there is: once the other end is gone, uvloop calls this one more time and never again."""
+        while True:
             try:
                 size, rights, _, _ = self._socket.recvmsg_into(
-                    [self._buffer], socket.CMSG_SPACE(array("i").itemsize), socket.MSG_CMSG_CLOEXEC
+                    [self._packet], socket.CMSG_SPACE(array("i").itemsize), socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
-                return False
+                return
             except ConnectionResetError:
                 continue  # told once where the other end left something unread; what it sent is still there
             if not size:
                 self._loop.remove_reader(self._socket)
                 self._ended()
-                return False
-            descriptor = array("i", rights[0][2])[0] if rights else None
-            data: Any = memoryview(self._buffer)[:size]
-            if data == IN_FILE and descriptor is not None:
-                with open(descriptor, "rb") as whole:
-                    whole.seek(0)
-                    data = whole.read()
-                descriptor = None
-            self._received(self._decoder.decode(data), descriptor)
-        return True
+                return
+            with memoryview(self._packet) as packet:
+                self._incoming += packet[len(LAST) : size]
+            if self._packet.startswith(MORE):
+                continue
+            message = self._decoder.decode(self._incoming)
+            self._incoming.clear()
+            self._received(message, array("i", rights[0][2])[0] if rights else None)

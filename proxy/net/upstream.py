@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 from typing import Any
 
@@ -34,51 +35,46 @@ class Upstream:
 
         While this process has no room for another socket, it waits for some.
         """
-        if self._fixed and (sock := self._connect_at_once(*self._fixed[0])) is not None:
-            return sock
-        async with asyncio.timeout(self._timeout):
-            while True:
-                try:
-                    return await self._connect()
-                except OSError as error:
-                    if error.errno not in CAPACITY_ERRORS:
-                        raise
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        while True:
+            try:
+                return await self._connect(deadline)
+            except OSError as error:
+                if error.errno not in CAPACITY_ERRORS:
+                    raise
+            async with asyncio.timeout_at(deadline):
                 await asyncio.sleep(CAPACITY_RETRY)
 
-    def _connect_at_once(self, family: socket.AddressFamily, address: Any) -> socket.socket | None:
-        """On the loopback interface, where brokers mostly are, the second call finds the connection established."""
-        try:
-            sock = _socket(family)
-        except OSError:
-            return None
-        if sock.connect_ex(address) == 0 or sock.connect_ex(address) in (0, errno.EISCONN):
-            return sock
-        sock.close()
-        return None
-
-    async def _connect(self) -> socket.socket:
-        loop = asyncio.get_running_loop()
-        addresses = self._fixed or _addresses(
-            await loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
-        )
+    async def _connect(self, deadline: float) -> socket.socket:
         failure: OSError | None = None
-        for family, address in addresses:
-            sock = _socket(family)
+        for family, address in self._fixed or await self._look_up(deadline):
             try:
-                await loop.sock_connect(sock, address)
-                return sock
+                return await _connected(family, address, deadline)
             except OSError as error:
-                sock.close()
                 failure = error
-            except BaseException:
-                sock.close()
-                raise
         raise failure or OSError(f"{self._endpoint} has no address")
 
+    async def _look_up(self, deadline: float) -> list[Address]:
+        host, port = self._endpoint.host, self._endpoint.port
+        async with asyncio.timeout_at(deadline):
+            return _addresses(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
-def _socket(family: socket.AddressFamily) -> socket.socket:
+
+async def _connected(family: socket.AddressFamily, address: Any, deadline: float) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    tune(sock)
+    try:
+        tune(sock)
+        error = sock.connect_ex(address)
+        if error == errno.EINPROGRESS:
+            error = sock.connect_ex(address)  # over loopback, where brokers mostly are, it is decided by now
+        if error == errno.EALREADY:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.get_running_loop().sock_connect(sock, address)
+        elif error not in (0, errno.EISCONN):
+            raise OSError(error, os.strerror(error))
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 

@@ -1,13 +1,15 @@
 import asyncio
+import errno
 import os
 import resource
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
+import uvloop
 
 from proxy.core.tally import Tally
-from proxy.net.channel import MAX_PACKET, Ask, Carry, Channel, Closed, Drain, Report, Start, ToMain, ToWorker
+from proxy.net.channel import PACKET, Ask, Carry, Channel, Closed, Drain, Report, Start, ToMain, ToWorker
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -86,7 +88,7 @@ async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
     kept.close()
 
 
-@pytest.mark.parametrize("size", [MAX_PACKET - 100, MAX_PACKET, 5_000_000])
+@pytest.mark.parametrize("size", [PACKET - 100, PACKET, 5_000_000])
 async def test_a_message_may_be_of_any_size(pair, size):
     pair.listen()
     open_before = len(os.listdir("/proc/self/fd"))
@@ -162,3 +164,71 @@ async def test_out_of_descriptors_the_message_comes_alone(pair):
     assert pair.came == [(carry(1), None)]
     assert kept.recv(10) == b"", "the kernel has closed it"
     kept.close()
+
+
+class Refusing(socket.socket):
+    """Says ``problem`` the next time something is sent."""
+
+    problem = 0
+
+    def sendmsg(self, *args):
+        if self.problem:
+            problem, self.problem = self.problem, 0
+            raise OSError(problem, os.strerror(problem))
+        return super().sendmsg(*args)
+
+
+@pytest.mark.parametrize("problem", [errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS, errno.EPERM])
+async def test_what_the_kernel_refuses_for_a_moment_is_sent_later(problem):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    refusing = Refusing(fileno=ours.detach())
+    main, came = Channel(refusing, ToMain, lambda *_: None), []
+    worker = Channel(theirs, ToWorker, lambda message, _: came.append(message))
+    refusing.problem = problem
+    main.send(Ask(1))
+    main.send(Ask(2))
+    assert main.full
+    async with asyncio.timeout(10):
+        while len(came) < 2:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.001)
+
+    assert came == [Ask(1), Ask(2)]
+    assert not main.full
+    main.close()
+    worker.close()
+
+
+async def test_a_long_message_needs_no_descriptor_and_little_of_the_kernel_s_memory(pair):
+    pair.theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    pair.main._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel takes the least that it allows
+    pair.listen()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        pair.main.send(Start(1, b"x" * 100_000))
+        await pair.until(lambda: pair.came)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert pair.came == [(Start(1, b"x" * 100_000), None)]
+
+
+def test_all_that_came_before_the_end_is_taken_in_and_then_the_end():
+    async def scenario() -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        came: list[object] = []
+        ended = asyncio.Event()
+        main = Channel(ours, ToMain, lambda *_: None)
+        for number in range(200):
+            main.send(Ask(number))
+        assert not main.full
+        worker = Channel(theirs, ToWorker, lambda message, _: came.append(message), ended=ended.set)
+        worker.send(Closed(1))  # never read, which makes the end an error for uvloop
+        main.finish()
+        async with asyncio.timeout(10):
+            await ended.wait()
+        assert came == [Ask(number) for number in range(200)]
+        worker.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # what the sidecar runs on
+        runner.run(scenario())
