@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -118,6 +118,7 @@ class AuditObserver:
             self._drop("observer_queue", dropped)
             self._drop("failed", made.failed)
             self._drop("not_encodable", made.not_encodable)
+            self._drop("too_large", made.too_large)
             self._send(self._batcher.add(made.chunks, made.last, self._clock()))
             if made.chunks:
                 self._busy.set()
@@ -147,7 +148,7 @@ class AuditObserver:
             return AuditStats(
                 emitted=self._batcher.seq,
                 delivered=sink.events_delivered,
-                dropped={**self._dropped, **sink.lost},
+                dropped=dict(Counter(self._dropped) + Counter(sink.lost)),
                 queued=self._batcher.waiting + self._waiting_events + sink.events_queued,
                 queued_bytes=sink.bytes_queued,
                 records_delivered=sink.records_delivered,

@@ -42,6 +42,8 @@ class Translation(Struct):
     """Lost: no event could be built."""
     not_encodable: int = 0
     """Lost: a string is no Unicode text."""
+    too_large: int = 0
+    """Lost: more partitions than an event may hold."""
 
 
 class Block(Struct, gc=False):

@@ -32,21 +32,24 @@ from proxy.compiled.exchange cimport (
 from observers.batch import Chunk, Translation
 from observers.event import clip, encoder
 from observers.translate import Translator as PureTranslator
-from observers.translate import UNKNOWN_RESULT, report_failure
+from observers.translate import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
 
 cdef enum:
     PRODUCE = 0
     FETCH = 1
     CHUNK = 100  # events written without taking the GIL; 2 chunks fill a record
-    CHUNK_ROOM = 262_144  # bytes after which a chunk ends early
+    CHUNK_ROOM = 262_144  # bytes after which a chunk ends early; an event of more has a chunk of its own
     CLIENTS = 1024  # connections whose texts are kept, a power of two
     LABELS = 20_000  # topics whose texts are kept
     LONG = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
     FEW = 8  # answers up to which one is found by looking at each
     ROW_ROOM = 640  # bytes of an event besides its texts and partitions, more than there can be
-    PART_ROOM = 320  # and of a partition
 
 cdef int16_t _UNKNOWN_RESULT = UNKNOWN_RESULT
+
+
+class _TooLarge(Exception):
+    """The partitions of an event may need more bytes than it may have."""
 
 
 def weight_of(exchanges):
@@ -122,40 +125,11 @@ cdef class Label:
     """What a topic adds to each of its partitions."""
 
     cdef bytes name, topic_id
+    cdef Py_ssize_t room  # bytes that each of them can need at most
     cdef bint hidden
 
 
-# ---- rows -----------------------------------------------------------------------------------------------------------
-
-cdef struct PartRow:
-    PyObject *name  # bytes; what holds these objects: `Translator._keep`, its caches, or the batch
-    PyObject *topic_id
-    const RecordSums *records
-    int64_t base_offset
-    int32_t partition
-    int16_t error_code
-    bint produced
-
-cdef struct Row:
-    PyObject *who
-    PyObject *api
-    PyObject *whence
-    PyObject *software
-    int64_t seq
-    int64_t ts_request
-    int64_t latency_us
-    int64_t request_bytes
-    int64_t response_bytes
-    Py_ssize_t parts
-    int32_t correlation_id
-    int32_t throttle_ms
-    int32_t max_wait_ms
-    int16_t api_version
-    int16_t acks
-    int16_t error_code
-    bint has_acks
-    OutcomeCode outcome
-    DecodeCode decode
+include "rows.pxi"
 
 
 cdef class Translator:
@@ -171,7 +145,8 @@ cdef class Translator:
     cdef Py_ssize_t _row_count
     cdef PartRow *_parts
     cdef Py_ssize_t _part_count, _part_capacity
-    cdef Py_ssize_t _room  # bytes that the rows can need at most
+    cdef Py_ssize_t _room, _last_room  # bytes that the rows, and the last of them, can need at most
+    cdef Py_ssize_t _max_event
     cdef char *_out
     cdef Py_ssize_t _out_capacity
 
@@ -180,8 +155,9 @@ cdef class Translator:
         if self._rows == NULL:
             raise MemoryError
 
-    def __init__(self, api_names, names, scope):
-        self._pure = PureTranslator(api_names, names, scope)
+    def __init__(self, api_names, names, scope, *, max_event=MAX_EVENT):
+        self._pure = PureTranslator(api_names, names, scope, max_event=max_event)
+        self._max_event = max_event
         self._names = names
         self._scope = scope
         self._sessions = scope.sessions
@@ -218,6 +194,9 @@ cdef class Translator:
             except UnicodeError:
                 self._end_chunk(made)
                 made.not_encodable += 1
+            except _TooLarge:
+                self._end_chunk(made)
+                made.too_large += 1
             except Exception:
                 self._end_chunk(made)
                 report_failure(exchange)
@@ -232,6 +211,7 @@ cdef class Translator:
         """Add the row of ``exchange``; return whether it has one. After an exception it has none."""
         cdef Client client
         cdef Py_ssize_t parts = self._part_count, room = self._room
+        cdef bint fits = True
         cdef Row *row = &self._rows[self._row_count]
         cdef Body *request = exchange.request_body
         cdef Body *response = exchange.response_body
@@ -256,13 +236,13 @@ cdef class Translator:
                 if request != NULL:
                     row.acks = request.acks
                     row.has_acks = True
-                    self._add_produced(request, response, exchange.outcome_code)
+                    fits = self._add_produced(request, response, exchange.outcome_code, room + self._max_event)
             elif key == FETCH:
                 if request != NULL:
                     row.max_wait_ms = request.max_wait_ms
                 if response != NULL:
                     row.error_code = response.error_code
-                    self._add_fetched(response)
+                    fits = self._add_fetched(response, room + self._max_event)
             if self._part_count > parts:  # on a topic that is not hidden
                 if key == FETCH and request != NULL and len(self._sessions):
                     self._scope.forget_session(request.session_id)
@@ -272,6 +252,8 @@ cdef class Translator:
             latency = (exchange.answered_at - exchange.received_at) * 1e6 if exchange.outcome_code == ANSWERED else 0.0
             if not (isfinite(ts_request) and isfinite(latency)):
                 raise ValueError("a time that is no number")
+            if not fits:
+                raise _TooLarge
         except BaseException:
             self._part_count, self._room = parts, room
             raise
@@ -290,6 +272,7 @@ cdef class Translator:
         row.outcome = exchange.outcome_code
         row.decode = exchange.decode_code
         self._room += ROW_ROOM + _size(row.who) + _size(row.api) + _size(row.whence) + _size(row.software)
+        self._last_room = self._room - room
         self._row_count += 1
         return True
 
@@ -333,6 +316,7 @@ cdef class Translator:
         label.hidden = self._scope.hides_topic(name)
         label.name = b'{"topic":%b,"partition":' % encoder.encode(name)
         label.topic_id = _optional(b"topic_id", topic_id)
+        label.room = room_of(name, topic_id)
         self._keep.append(label)
         if _size(topic) > LONG or (is_id and name == f"id:{topic_id}"):
             return label  # the cluster may tell the name of this id later
@@ -342,7 +326,7 @@ cdef class Translator:
         labels[<object>topic] = label
         return label
 
-    cdef PartRow *_new_part(self, Label label) except NULL:
+    cdef PartRow *_new_part(self, Label label, const Part *part) except NULL:
         cdef PartRow *parts
         cdef Py_ssize_t capacity
         if self._part_count == self._part_capacity:
@@ -354,40 +338,43 @@ cdef class Translator:
         parts = &self._parts[self._part_count]
         parts.name = <PyObject *>label.name
         parts.topic_id = <PyObject *>label.topic_id
+        parts.part = part
         self._part_count += 1
-        self._room += PART_ROOM + _size(parts.name) + _size(parts.topic_id)
+        self._room += label.room
         return parts
 
-    cdef int _add_produced(self, Body *request, Body *response, OutcomeCode outcome) except -1:
-        """Every partition sent, joined with its answer by (topic, partition)."""
-        cdef Py_ssize_t at
-        cdef Part *sent
+    cdef bint _add_produced(self, Body *request, Body *response, OutcomeCode outcome, Py_ssize_t limit) except -1:
+        """Every partition sent, joined with its answer by (topic, partition). Return whether the room is in its limit.
+
+        The answers come last: there may be many of them, and too large an event does without.
+        """
+        cdef Py_ssize_t at, first = self._part_count
         cdef Part *answer
         cdef PartRow *row
         cdef Label label
         cdef dict answers = None
-        if response != NULL and response.count > FEW:
+        for at in range(request.count):
+            label = self._label_of(request.parts[at].topic, request.topics_are_ids)
+            if label.hidden:
+                continue
+            self._new_part(label, &request.parts[at]).produced = True
+            if self._room > limit:
+                return False
+        if response != NULL and response.count > FEW and self._part_count > first:
             answers = {
                 (<object>response.parts[at].topic, response.parts[at].partition): at for at in range(response.count)
             }
-        for at in range(request.count):
-            sent = &request.parts[at]
-            label = self._label_of(sent.topic, request.topics_are_ids)
-            if label.hidden:
-                continue
-            row = self._new_part(label)
-            row.partition = sent.partition
-            row.records = &sent.records
-            row.produced = True
-            answer = NULL if response == NULL else _answer(response, answers, sent)
+        for at in range(first, self._part_count):
+            row = &self._parts[at]
+            answer = NULL if response == NULL else _answer(response, answers, row.part)
             if answer != NULL:
                 row.error_code, row.base_offset = answer.error_code, answer.offset
             else:
                 row.error_code, row.base_offset = (_UNKNOWN_RESULT if outcome == ANSWERED else 0), -1
-        return 0
+        return True
 
-    cdef int _add_fetched(self, Body *response) except -1:
-        """Every partition that returned records or an error."""
+    cdef bint _add_fetched(self, Body *response, Py_ssize_t limit) except -1:
+        """Every partition that returned records or an error. Return whether the room is in its limit."""
         cdef Py_ssize_t at
         cdef Part *got
         cdef PartRow *row
@@ -399,20 +386,21 @@ cdef class Translator:
             label = self._label_of(got.topic, response.topics_are_ids)
             if label.hidden:
                 continue
-            row = self._new_part(label)
-            row.partition = got.partition
-            row.records = &got.records
+            row = self._new_part(label, got)
             row.produced = False
             row.error_code, row.base_offset = got.error_code, got.records.base_offset
-        return 0
+            if self._room > limit:
+                return False
+        return True
 
     # ---- without it: rows to JSON -----------------------------------------------------------------------------------
 
     cdef int _end_chunk(self, made) except -1:
-        """Write the rows, if there are any."""
-        cdef char *end
+        """Write the rows, if there are any. A large event, always the last, goes apart: it may be lost on its way."""
         cdef Py_ssize_t count = self._row_count
+        cdef Row *last
         if not count:
+            self._keep.clear()
             return 0
         if self._room > self._out_capacity or self._out_capacity > 4 * CHUNK_ROOM:
             PyMem_Free(self._out)
@@ -421,13 +409,22 @@ cdef class Translator:
             if self._out == NULL:
                 raise MemoryError
             self._out_capacity = max(self._room, <Py_ssize_t>CHUNK_ROOM)
-        with nogil:
-            end = _write(self._out, self._rows, count, self._parts)
-        made.chunks.append(
-            Chunk(self._rows[0].seq, count, PyBytes_FromStringAndSize(self._out, end - self._out))
-        )
+        if self._last_room > CHUNK_ROOM and count > 1:
+            last = &self._rows[count - 1]
+            made.chunks += [
+                self._chunk(self._rows, count - 1, self._parts),
+                self._chunk(last, 1, self._parts + self._part_count - last.parts),
+            ]
+        else:
+            made.chunks.append(self._chunk(self._rows, count, self._parts))
         self._start_chunk()
         return 0
+
+    cdef object _chunk(self, const Row *rows, Py_ssize_t count, const PartRow *parts):
+        cdef char *end
+        with nogil:
+            end = _write(self._out, rows, count, parts)
+        return Chunk(rows.seq, count, PyBytes_FromStringAndSize(self._out, end - self._out))
 
     cdef void _start_chunk(self):
         self._row_count = self._part_count = self._room = 0
@@ -458,129 +455,3 @@ cdef inline bint _same(PyObject *one, PyObject *other) noexcept:
     return one == other or (
         _size(one) == _size(other) and not memcmp(_text(one), _text(other), _size(one))
     )
-
-
-cdef extern from "Python.h" nogil:  # the macros, without the GIL: a bytes object never changes
-    const char *_text "PyBytes_AS_STRING"(PyObject *text)
-    Py_ssize_t _size "PyBytes_GET_SIZE"(PyObject *text)
-
-
-cdef char *_write(char *at, const Row *rows, Py_ssize_t count, const PartRow *parts) noexcept nogil:
-    cdef Py_ssize_t n
-    for n in range(count):
-        if n:
-            at[0] = b","
-            at += 1
-        at = _write_row(at, &rows[n], parts)
-        parts += rows[n].parts
-    return at
-
-
-cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noexcept nogil:
-    cdef Py_ssize_t n
-    at = _put(at, b'{"kind":"request","seq":')
-    at = _put_int(at, row.seq)
-    at = _put_text(at, row.who)
-    at = _put_int(at, row.correlation_id)
-    at = _put_text(at, row.api)
-    at = _put_int(at, row.api_version)
-    at = _put_text(at, row.whence)
-    at = _put_int(at, row.ts_request)
-    at = _put_int(_put(at, b',"latency_us":'), row.latency_us)
-    at = _put_int(_put(at, b',"request_bytes":'), row.request_bytes)
-    if row.response_bytes:
-        at = _put_int(_put(at, b',"response_bytes":'), row.response_bytes)
-    if row.outcome != ANSWERED:
-        at = _put(at, b',"outcome":"no_response"' if row.outcome == NO_RESPONSE
-                  else b',"outcome":"connection_lost"' if row.outcome == CONNECTION_LOST else b',"outcome":"open"')
-    if row.decode == FULL:
-        at = _put(at, b',"decode":"full"')
-    elif row.decode == MALFORMED:
-        at = _put(at, b',"decode":"malformed"')
-    elif row.decode == UNSUPPORTED:
-        at = _put(at, b',"decode":"unsupported"')
-    at = _put_text(at, row.software)
-    if row.throttle_ms:
-        at = _put_int(_put(at, b',"throttle_ms":'), row.throttle_ms)
-    if row.max_wait_ms:
-        at = _put_int(_put(at, b',"max_wait_ms":'), row.max_wait_ms)
-    if row.has_acks:
-        at = _put_int(_put(at, b',"acks":'), row.acks)
-    if row.error_code:
-        at = _put_int(_put(at, b',"error_code":'), row.error_code)
-    if row.parts:
-        at = _put(at, b',"topics":[')
-        for n in range(row.parts):
-            if n:
-                at = _put(at, b",")
-            at = _write_part(at, &parts[n])
-        at = _put(at, b"]")
-    return _put(at, b"}")
-
-
-cdef inline char *_write_part(char *at, const PartRow *part) noexcept nogil:
-    cdef const RecordSums *records = part.records
-    at = _put_text(at, part.name)
-    at = _put_int(at, part.partition)
-    at = _put_text(at, part.topic_id)
-    if records.size:
-        at = _put_int(_put(at, b',"bytes":'), records.size)
-    if records.records:
-        at = _put_int(_put(at, b',"records":'), records.records)
-    if part.error_code:
-        at = _put_int(_put(at, b',"error_code":'), part.error_code)
-    if part.produced:
-        if records.producer_id != -1:
-            at = _put_int(_put(at, b',"producer_id":'), records.producer_id)
-        if records.producer_epoch != -1:
-            at = _put_int(_put(at, b',"producer_epoch":'), records.producer_epoch)
-        if records.base_sequence != -1:
-            at = _put_int(_put(at, b',"base_sequence":'), records.base_sequence)
-    if part.base_offset != -1:
-        at = _put_int(_put(at, b',"base_offset":'), part.base_offset)
-    if records.claimed:
-        at = _put(at, b',"claimed":true')
-    return _put(at, b"}")
-
-
-cdef inline char *_put(char *at, const char *literal) noexcept nogil:
-    cdef size_t size = strlen(literal)  # known to the compiler
-    memcpy(at, literal, size)
-    return at + size
-
-
-cdef inline char *_put_text(char *at, PyObject *text) noexcept nogil:
-    cdef Py_ssize_t size = _size(text)
-    memcpy(at, _text(text), size)
-    return at + size
-
-
-cdef inline char *_put_int(char *at, int64_t value) noexcept nogil:
-    cdef char digits[20]
-    cdef char *first = digits + 20
-    cdef uint64_t left = <uint64_t>value
-    cdef uint32_t pair
-    if value < 0:
-        at[0] = b"-"
-        at += 1
-        left = 0 - left
-    while left >= 100:
-        pair = <uint32_t>(left % 100)
-        left = left // 100
-        first -= 2
-        memcpy(first, PAIRS + 2 * pair, 2)
-    if left >= 10:
-        first -= 2
-        memcpy(first, PAIRS + 2 * left, 2)
-    else:
-        first -= 1
-        first[0] = <char>(48 + left)
-    memcpy(at, first, digits + 20 - first)
-    return at + (digits + 20 - first)
-
-
-cdef const char *PAIRS = (
-    b"00010203040506070809" b"10111213141516171819" b"20212223242526272829" b"30313233343536373839"
-    b"40414243444546474849" b"50515253545556575859" b"60616263646566676869" b"70717273747576777879"
-    b"80818283848586878889" b"90919293949596979899"
-)

@@ -13,6 +13,7 @@ import msgspec
 
 from observers import event
 from observers.event import SCHEMA_LEVEL, Envelope, RequestEvent, TopicPartition
+from observers.translate import MAX_EVENT
 
 UNITS = {
     "ts_request": "µs since 1970, UTC",
@@ -98,6 +99,7 @@ One record of the audit topic is a JSON object, the **envelope**, of up to {even
 Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_id, boot_id, first_seq)` of the record,
 or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap. Events never hold a
 record's key or value. Strings a client chose are cut at {event.MAX_STRING} characters and then end in `…`.
+A request on so many partitions that its event might need more than {MAX_EVENT:,} bytes gives a gap instead.
 
 Fields of events and partitions that have their default value are left out.
 """

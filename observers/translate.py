@@ -23,6 +23,13 @@ UNKNOWN_RESULT = -1
 MAX_SESSIONS = 10_000
 """Fetch sessions remembered as hidden; the oldest is forgotten above it (a Kafka broker keeps 1,000 by default)."""
 
+MAX_EVENT = 8_000_000
+"""Bytes that the partitions of one event may need, as ``room_of`` counts them: more than 20,000 of topics with usual
+names. A larger event is lost; any other fits a record of ``sink.MAX_MESSAGE``, envelope included."""
+
+PART_ROOM = 320
+"""Bytes of a partition in an event besides its texts, more than there can be."""
+
 log = structlog.get_logger("observers")
 
 
@@ -99,10 +106,13 @@ class Scope:
 class Translator:
     """Builds events. Not thread-safe, like its topic names."""
 
-    def __init__(self, api_names: Mapping[int, str], names: TopicNames, scope: Scope) -> None:
+    def __init__(
+        self, api_names: Mapping[int, str], names: TopicNames, scope: Scope, *, max_event: int = MAX_EVENT
+    ) -> None:
         self._api_names = api_names
         self._names = names
         self._scope = scope
+        self._max_event = max_event
 
     def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> Translation:
         """Return the events of ``exchanges``, numbered from ``first`` on; see ``event`` for ``wall_offset``.
@@ -119,7 +129,13 @@ class Translator:
                     continue
                 event = self.event(exchange, wall_offset)
                 event.seq = made.last
-                made.chunks.append(Chunk(made.last, 1, encoder.encode(event)))
+                topics = self._topics(exchange)
+                event.topics = topics or ()
+                json = encoder.encode(event)
+                if topics is None:
+                    made.too_large += 1
+                else:
+                    made.chunks.append(Chunk(made.last, 1, json))
             except UnicodeError:
                 made.not_encodable += 1
             except Exception:
@@ -128,7 +144,7 @@ class Translator:
         return made
 
     def event(self, exchange: ObservedExchange, wall_offset: float) -> RequestEvent:
-        """Return the event of ``exchange``, without its number (``seq`` 0).
+        """Return the event of ``exchange`` without its number (``seq`` 0) and its topics.
 
         ``wall_offset``: seconds to add to the exchange's times to get seconds since the epoch.
         """
@@ -158,23 +174,46 @@ class Translator:
             event.throttle_ms = response.throttle_ms
         if exchange.api_key == PRODUCE and request is not None:
             event.acks = request.acks
-            event.topics = self._produced(request, response, exchange.outcome)
         elif exchange.api_key == FETCH:
             if request is not None:
                 event.max_wait_ms = request.max_wait_ms
             if response is not None:
                 event.error_code = response.error_code
-                event.topics = self._fetched(response)
         return event
 
-    def _produced(self, request: Any, response: Any, outcome: str) -> tuple[TopicPartition, ...]:
+    def _topics(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
+        """Return the topics of the event of ``exchange``, or None where they need more than ``max_event`` bytes."""
+        request, response = exchange.request, exchange.response
+        if exchange.api_key == PRODUCE and request is not None:
+            return self._produced(request, response, exchange.outcome)
+        if exchange.api_key == FETCH and response is not None:
+            return self._fetched(response)
+        return ()
+
+    def _visible(self, partitions: Sequence[Any], are_ids: bool) -> list[tuple[Any, tuple[str, str | None]]] | None:
+        """Return those of ``partitions`` that are not hidden, with their labels; None where they are too many."""
+        visible = []
+        last, hidden, needs, room = None, False, 0, 0
+        for partition in partitions:
+            label = self._names.label(partition.topic, are_ids)
+            if label is not last:  # mostly it is: partitions come by topic
+                last, hidden, needs = label, self._scope.hides_topic(label[0]), room_of(*label)
+            if hidden:
+                continue
+            room += needs
+            if room > self._max_event:
+                return None
+            visible.append((partition, label))
+        return visible
+
+    def _produced(self, request: Any, response: Any, outcome: str) -> tuple[TopicPartition, ...] | None:
         """Every partition sent, joined with its answer by (topic, partition)."""
+        visible = self._visible(request.partitions, request.topics_are_ids)
+        if visible is None:
+            return None
         answers = {} if response is None else {(p.topic, p.partition): p for p in response.partitions}
         parts = []
-        for sent in request.partitions:
-            name, topic_id = self._names.label(sent.topic, request.topics_are_ids)
-            if self._scope.hides_topic(name):
-                continue
+        for sent, (name, topic_id) in visible:
             answer = answers.get((sent.topic, sent.partition))
             records = sent.records
             if answer is not None:
@@ -198,16 +237,15 @@ class Translator:
             )
         return tuple(parts)
 
-    def _fetched(self, response: Any) -> tuple[TopicPartition, ...]:
+    def _fetched(self, response: Any) -> tuple[TopicPartition, ...] | None:
         """Every partition that returned records or an error."""
+        told = [got for got in response.partitions if got.records.size or got.error_code]
+        visible = self._visible(told, response.topics_are_ids)
+        if visible is None:
+            return None
         parts = []
-        for got in response.partitions:
+        for got, (name, topic_id) in visible:
             records = got.records
-            if not records.size and not got.error_code:
-                continue
-            name, topic_id = self._names.label(got.topic, response.topics_are_ids)
-            if self._scope.hides_topic(name):
-                continue
             parts.append(
                 TopicPartition(
                     topic=name,
@@ -221,6 +259,11 @@ class Translator:
                 )
             )
         return tuple(parts)
+
+
+def room_of(name: str, topic_id: str | None) -> int:
+    """Return the bytes that a partition of this topic can need at most in an event."""
+    return PART_ROOM + len(encoder.encode(name)) + len(topic_id or "")
 
 
 def report_failure(exchange: ObservedExchange) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from observers.batch import Translation
+from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
+from observers.sink import MAX_MESSAGE
 from observers.topics import TopicNames
-from observers.translate import MAX_SESSIONS, UNKNOWN_RESULT, Scope, Translator
+from observers.translate import MAX_EVENT, MAX_SESSIONS, UNKNOWN_RESULT, Scope, Translator, room_of
 from proxy.core.exchange import Exchange
 from tests.tools.implementations import both, compiled
 from tests.unit.observers.samples import (
@@ -28,6 +29,8 @@ from tests.unit.observers.samples import (
 
 AUDIT, SECRET = b"audit", b"secret"
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
+HOSTILE = "\x01" * 256  # six bytes of JSON for each byte on the wire
+MOST = MAX_EVENT // room_of(HOSTILE, None)  # partitions of such a topic that one event may have
 
 Translate = Callable[..., Translation]
 Event = Callable[[Exchange], RequestEvent]
@@ -117,6 +120,56 @@ class TestTranslation:
         (chunk,) = translate(exchange(connection=client, client_id="one")).chunks
         (other,) = translate(exchange(connection=client, client_id="two")).chunks
         assert (b'"client_id":"one"' in chunk.json, b'"client_id":"two"' in other.json) == (True, True)
+
+
+def produced(partitions: int, **changes: Any) -> Exchange:
+    return produce([(HOSTILE.encode(), n, 1, 1) for n in range(partitions)], **changes)
+
+
+def fetched(partitions: int) -> Exchange:
+    return fetch([], [(HOSTILE.encode(), n, 0, 0, 3) for n in range(partitions)])
+
+
+def added(made: Translation) -> list[Block]:
+    batcher = Batcher()
+    return batcher.add(made.chunks, made.last, 0.0) + batcher.take()
+
+
+class TestSize:
+    @pytest.mark.parametrize("kind", [produced, fetched])
+    def test_too_large_an_event_is_lost_alone_with_its_number(self, translate: Translate, kind: Any) -> None:
+        large = kind(MOST + 1)
+        made = translate(large, exchange(), large, exchange(), large)
+        assert seqs(made) == [2, 4]
+        assert (made.last, made.too_large, made.failed, made.not_encodable) == (5, 3, 0, 0)
+
+    @pytest.mark.parametrize("kind", [produced, fetched])
+    def test_the_largest_event_is_whole(self, translate: Translate, kind: Any) -> None:
+        made = translate(kind(MOST))
+        (event,) = msgspec.json.decode(b"[%b]" % made.chunks[0].json, type=list[RequestEvent])
+        assert (len(event.topics), made.too_large) == (MOST, 0)
+
+    def test_the_largest_event_fits_a_record_that_the_producer_takes(self, translate: Translate) -> None:
+        client = connection(
+            principal=HOSTILE, client_software_name=HOSTILE, client_software_version=HOSTILE, id="c" * 50
+        )
+        (block,) = added(translate(produced(MOST, connection=client, client_id=HOSTILE)))
+        record = Writer("cluster", 1, "boot", "0.1.0").record(block, dropped=2**62, sent_at=2**62)
+        assert MAX_RECORD < len(record) < MAX_MESSAGE
+
+    def test_hidden_partitions_do_not_count(self, translate: Translate) -> None:
+        hidden = [(AUDIT, n, 1, 1) for n in range(MAX_EVENT // room_of("audit", None) + 1)]
+        made = translate(produce([*hidden, (b"a", 0, 1, 1)]))
+        assert (seqs(made), made.too_large) == ([1], 0)
+
+    def test_a_large_event_shares_no_record(self, translate: Translate) -> None:
+        made = translate(*[exchange()] * 50, produced(1000), *[exchange()] * 50)
+        assert [(block.first, block.last) for block in added(made)] == [(1, 50), (51, 51), (52, 101)]
+
+    def test_events_that_share_a_record_stay_below_its_limit(self, translate: Translate) -> None:
+        blocks = added(translate(*[produced(140), produced(470)] * 10))
+        assert blocks[-1].last == 20
+        assert all(block.size <= MAX_RECORD for block in blocks)
 
 
 class TestEvent:

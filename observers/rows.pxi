@@ -1,0 +1,156 @@
+# Part of compiled.pyx: what events are written from, and the writing, which needs no GIL.
+
+cdef extern from "Python.h" nogil:  # the macros, without the GIL: a bytes object never changes
+    const char *_text "PyBytes_AS_STRING"(PyObject *text)
+    Py_ssize_t _size "PyBytes_GET_SIZE"(PyObject *text)
+
+
+cdef struct PartRow:
+    PyObject *name  # bytes; what holds these objects: `Translator._keep`, its caches, or the batch
+    PyObject *topic_id
+    const Part *part
+    int64_t base_offset
+    int16_t error_code
+    bint produced
+
+cdef struct Row:
+    PyObject *who
+    PyObject *api
+    PyObject *whence
+    PyObject *software
+    int64_t seq
+    int64_t ts_request
+    int64_t latency_us
+    int64_t request_bytes
+    int64_t response_bytes
+    Py_ssize_t parts
+    int32_t correlation_id
+    int32_t throttle_ms
+    int32_t max_wait_ms
+    int16_t api_version
+    int16_t acks
+    int16_t error_code
+    bint has_acks
+    OutcomeCode outcome
+    DecodeCode decode
+
+
+cdef char *_write(char *at, const Row *rows, Py_ssize_t count, const PartRow *parts) noexcept nogil:
+    cdef Py_ssize_t n
+    for n in range(count):
+        if n:
+            at[0] = b","
+            at += 1
+        at = _write_row(at, &rows[n], parts)
+        parts += rows[n].parts
+    return at
+
+
+cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noexcept nogil:
+    cdef Py_ssize_t n
+    at = _put(at, b'{"kind":"request","seq":')
+    at = _put_int(at, row.seq)
+    at = _put_text(at, row.who)
+    at = _put_int(at, row.correlation_id)
+    at = _put_text(at, row.api)
+    at = _put_int(at, row.api_version)
+    at = _put_text(at, row.whence)
+    at = _put_int(at, row.ts_request)
+    at = _put_int(_put(at, b',"latency_us":'), row.latency_us)
+    at = _put_int(_put(at, b',"request_bytes":'), row.request_bytes)
+    if row.response_bytes:
+        at = _put_int(_put(at, b',"response_bytes":'), row.response_bytes)
+    if row.outcome != ANSWERED:
+        at = _put(at, b',"outcome":"no_response"' if row.outcome == NO_RESPONSE
+                  else b',"outcome":"connection_lost"' if row.outcome == CONNECTION_LOST else b',"outcome":"open"')
+    if row.decode == FULL:
+        at = _put(at, b',"decode":"full"')
+    elif row.decode == MALFORMED:
+        at = _put(at, b',"decode":"malformed"')
+    elif row.decode == UNSUPPORTED:
+        at = _put(at, b',"decode":"unsupported"')
+    at = _put_text(at, row.software)
+    if row.throttle_ms:
+        at = _put_int(_put(at, b',"throttle_ms":'), row.throttle_ms)
+    if row.max_wait_ms:
+        at = _put_int(_put(at, b',"max_wait_ms":'), row.max_wait_ms)
+    if row.has_acks:
+        at = _put_int(_put(at, b',"acks":'), row.acks)
+    if row.error_code:
+        at = _put_int(_put(at, b',"error_code":'), row.error_code)
+    if row.parts:
+        at = _put(at, b',"topics":[')
+        for n in range(row.parts):
+            if n:
+                at = _put(at, b",")
+            at = _write_part(at, &parts[n])
+        at = _put(at, b"]")
+    return _put(at, b"}")
+
+
+cdef inline char *_write_part(char *at, const PartRow *part) noexcept nogil:
+    cdef const RecordSums *records = &part.part.records
+    at = _put_text(at, part.name)
+    at = _put_int(at, part.part.partition)
+    at = _put_text(at, part.topic_id)
+    if records.size:
+        at = _put_int(_put(at, b',"bytes":'), records.size)
+    if records.records:
+        at = _put_int(_put(at, b',"records":'), records.records)
+    if part.error_code:
+        at = _put_int(_put(at, b',"error_code":'), part.error_code)
+    if part.produced:
+        if records.producer_id != -1:
+            at = _put_int(_put(at, b',"producer_id":'), records.producer_id)
+        if records.producer_epoch != -1:
+            at = _put_int(_put(at, b',"producer_epoch":'), records.producer_epoch)
+        if records.base_sequence != -1:
+            at = _put_int(_put(at, b',"base_sequence":'), records.base_sequence)
+    if part.base_offset != -1:
+        at = _put_int(_put(at, b',"base_offset":'), part.base_offset)
+    if records.claimed:
+        at = _put(at, b',"claimed":true')
+    return _put(at, b"}")
+
+
+cdef inline char *_put(char *at, const char *literal) noexcept nogil:
+    cdef size_t size = strlen(literal)  # known to the compiler
+    memcpy(at, literal, size)
+    return at + size
+
+
+cdef inline char *_put_text(char *at, PyObject *text) noexcept nogil:
+    cdef Py_ssize_t size = _size(text)
+    memcpy(at, _text(text), size)
+    return at + size
+
+
+cdef inline char *_put_int(char *at, int64_t value) noexcept nogil:
+    cdef char digits[20]
+    cdef char *first = digits + 20
+    cdef uint64_t left = <uint64_t>value
+    cdef uint32_t pair
+    if value < 0:
+        at[0] = b"-"
+        at += 1
+        left = 0 - left
+    while left >= 100:
+        pair = <uint32_t>(left % 100)
+        left = left // 100
+        first -= 2
+        memcpy(first, PAIRS + 2 * pair, 2)
+    if left >= 10:
+        first -= 2
+        memcpy(first, PAIRS + 2 * left, 2)
+    else:
+        first -= 1
+        first[0] = <char>(48 + left)
+    memcpy(at, first, digits + 20 - first)
+    return at + (digits + 20 - first)
+
+
+cdef const char *PAIRS = (
+    b"00010203040506070809" b"10111213141516171819" b"20212223242526272829" b"30313233343536373839"
+    b"40414243444546474849" b"50515253545556575859" b"60616263646566676869" b"70717273747576777879"
+    b"80818283848586878889" b"90919293949596979899"
+)
