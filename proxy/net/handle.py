@@ -21,6 +21,15 @@ from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, Ready, Report
 from proxy.net.relay import Cause
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added, closed
 
+REFRESH = 1.0
+"""Seconds between two askings for counts: what a worker counted since is never told if it dies."""
+
+SILENT = 3
+"""Times ``REFRESH`` without a word after which a worker is given nothing more, until it says something."""
+
+HUNG = 60
+"""Times ``REFRESH`` without a word after which it is killed."""
+
 LOST: Cause = "worker_lost"
 
 Unsent = tuple[Carry, socket.socket]
@@ -51,6 +60,9 @@ class Handle:
         self.problem = ""
         self.carries = False
         """Whether it is ready, and has not ended."""
+        self.silence = 0
+        """Times ``REFRESH`` without a word from it; no clock, which would count this process's own hanging as well."""
+        self._asked = False  # since then
         self._born = monotonic()
         self._on_room = on_room
         self._on_end = on_end
@@ -60,13 +72,12 @@ class Handle:
         self._answers: dict[int, asyncio.Future[None]] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._process = _spawn(theirs.fileno())
+            self._process, self._watch = _spawn(theirs.fileno())
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
-        self._watch = os.pidfd_open(self.pid)
         self.channel: Channel[ToMain] = Channel(ours, ToMain, self._received, has_room=on_room)
         self._loop.add_reader(self._watch, self._exited)
         self.channel.send(Start(number, pack(config)))
@@ -82,9 +93,14 @@ class Handle:
         return monotonic() - self._born
 
     @property
+    def able(self) -> bool:
+        """Whether it carries, as far as is known."""
+        return self.carries and self.silence < SILENT
+
+    @property
     def has_room(self) -> bool:
         """Whether it may be given a connection now."""
-        return self.carries and not self.channel.full
+        return self.able and not self.channel.full
 
     @property
     def end(self) -> str:
@@ -105,11 +121,19 @@ class Handle:
 
     def ask(self, number: int) -> asyncio.Future[None] | None:
         """Ask for its counts; the future is done when ``snapshot`` has them. None where it cannot be asked."""
-        if not self.has_room:
+        if not self.carries or (self._asked and not self.has_room):
             return None
+        self._asked = True
         answer = self._answers[number] = self._loop.create_future()
         self.channel.send(Ask(number))
         return answer
+
+    def tick(self) -> None:
+        """To be called every ``REFRESH`` seconds: counts the silence, and ends the worker when it is too long."""
+        self.silence += 1
+        if self.silence == HUNG:
+            self.problem = f"worker {self.number} said nothing for {HUNG * REFRESH:.0f} s"
+            self.kill()
 
     def snapshot(self) -> Snapshot:
         """Return what it counted last; which connections are open is what the ledger says.
@@ -123,6 +147,8 @@ class Handle:
                 tally = structs.replace(tally, closed={**tally.closed, LOST: tally.closed.get(LOST, 0) + active})
                 active = 0
             last.tallies[name] = structs.replace(tally, active=active)
+        if self.carries:
+            last.loop_lag = max(last.loop_lag, self.silence * REFRESH)
         if self.ended.is_set():
             last.process = ProcessCounts(cpu_seconds=last.process.cpu_seconds)
             last.loop_lag = 0.0
@@ -138,6 +164,9 @@ class Handle:
         self._process.kill()
 
     def _received(self, message: ToMain, _: int | None) -> None:
+        had_room = self.has_room
+        self.silence = 0
+        self._asked = False
         match message:
             case Closed():
                 self._closed = message.count
@@ -150,9 +179,10 @@ class Handle:
                 self._last = message.snapshot
                 self.carries = True
                 self.settled.set()
-                self._on_room()
             case Failed():
                 self.problem = message.error
+        if self.has_room and not had_room:
+            self._on_room()
 
     def _exited(self) -> None:
         self._process.wait()
@@ -170,14 +200,20 @@ class Handle:
         self._on_end(self, unsent)
 
 
-def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
-    """Start a fresh interpreter that finds the same modules as this one."""
-    return subprocess.Popen(
+def _spawn(descriptor: int) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a fresh interpreter that finds the same modules as this one; also returns a descriptor of the process."""
+    process = subprocess.Popen(
         [sys.executable, "-P", "-m", "proxy", "worker", str(descriptor)],
         stdin=subprocess.DEVNULL,
         pass_fds=[descriptor],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
+    try:
+        return process, os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _without_queue(stats: ObserverStats) -> ObserverStats:

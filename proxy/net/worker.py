@@ -76,6 +76,7 @@ class Worker:
             case Carry():
                 self._carry(message, descriptor)
             case Ask():
+                self._channel.send(Closed(closed(self._station.tallies)))  # the loop turns, even if the answer waits
                 task = asyncio.get_running_loop().create_task(self._answer(message.number))
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)

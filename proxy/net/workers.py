@@ -20,7 +20,7 @@ from proxy.core.tally import Tally
 from proxy.errors import LocalError
 from proxy.net.beat import Beat
 from proxy.net.channel import Carry, Cut, Drain
-from proxy.net.handle import Handle, Unsent
+from proxy.net.handle import REFRESH, SILENT, Handle, Unsent
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
 START_TIMEOUT = 30.0
@@ -28,9 +28,6 @@ START_TIMEOUT = 30.0
 
 ANSWER_TIMEOUT = 1.0
 """Seconds a worker has to tell its counts; after that those it told last are used."""
-
-REFRESH = 1.0
-"""Seconds between two askings for counts: what a worker counted since is never told if it dies."""
 
 FIRST_RESTART, LAST_RESTART = 0.1, 10.0
 """Seconds until a worker is replaced: from the first number to the second, twice as many each time it ends again."""
@@ -87,8 +84,8 @@ class Workers:
 
     @property
     def able(self) -> bool:
-        """Whether any worker runs."""
-        return any(worker.carries for worker in self._living.values())
+        """Whether any worker runs and answers."""
+        return any(worker.able for worker in self._living.values())
 
     @property
     def full(self) -> bool:
@@ -202,5 +199,9 @@ class Workers:
         return [answer for worker in self._living.values() if (answer := worker.ask(self._asked))]
 
     def _refresh(self) -> None:
+        for worker in self._living.values():
+            worker.tick()
+            if worker.carries and worker.silence == SILENT:
+                log.error("worker_silent", worker=worker.number, pid=worker.pid, connections=worker.load[0])
         self._ask()
         self._timers[0] = asyncio.get_running_loop().call_later(REFRESH, self._refresh)

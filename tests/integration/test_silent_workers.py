@@ -1,0 +1,171 @@
+"""Workers that say nothing: what they are given, how that shows, and when they are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import load
+from proxy.net import handle, workers
+from proxy.net.beat import Beat
+from proxy.net.handle import SILENT, Handle
+from proxy.net.sidecar import Sidecar
+from proxy.net.workers import Workers
+from proxy.telemetry.snapshot import Snapshot
+from tests.frames import METADATA, request, response
+from tests.integration.conftest import free_port
+from tests.integration.peer import answer_in_order, read_frame, upstream
+
+REFRESH = 0.2
+
+
+@pytest.fixture(autouse=True)
+def _faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "REFRESH", REFRESH)
+    monkeypatch.setattr(workers, "REFRESH", REFRESH)
+    monkeypatch.setattr(handle, "HUNG", 10_000)
+
+
+class Bench:
+    """The main process's half of a sidecar with two workers, inside the test's own loop."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = load(config)
+        self.workers = Workers(self.config, Beat())
+        self.sidecar = Sidecar(self.config, self.workers, Beat())
+        self.logs: list[MutableMapping[str, Any]] = []
+        self._clients: list[asyncio.StreamWriter] = []
+
+    def pid(self, number: int) -> int:
+        return self.workers._living[number].pid
+
+    def problem(self) -> str | None:
+        return self.sidecar.problem
+
+    async def snapshot(self) -> Snapshot:
+        return await self.workers.snapshot()
+
+    async def until(self, condition: Callable[[Snapshot], object]) -> None:
+        async with asyncio.timeout(20):
+            while not condition(await self.snapshot()):  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.01)
+
+    async def silent(self, number: int) -> None:
+        """Stop a worker, and wait until it is taken for silent."""
+        os.kill(self.pid(number), signal.SIGSTOP)
+        await self.until(lambda _: not self.workers._living[number].able)
+
+    async def works(self, count: int) -> None:
+        """Connect so many clients, which stay; each has to get an answer."""
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.config.listeners[0].bind.port)
+            self._clients.append(writer)
+            writer.write(request(METADATA, 1, 1))
+            async with asyncio.timeout(20):
+                assert await read_frame(reader) == response(1)
+
+    def said(self, event: str) -> list[MutableMapping[str, Any]]:
+        return [line for line in self.logs if line["event"] == event]
+
+    async def close(self) -> None:
+        for writer in self._clients:
+            writer.close()
+        self.sidecar.close()
+        now = asyncio.Event()
+        now.set()
+        await self.workers.stop(now)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with upstream(answer_in_order) as peer_port:
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(
+            f"broker.id: 1\nworkers: 2\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{peer_port}'}}]\n"
+        )
+        running = Bench(path)
+        await running.workers.start()
+        running.sidecar.start()
+        with capture_logs() as running.logs:
+            yield running
+            await running.close()
+
+
+async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does(bench: Bench) -> None:
+    await bench.silent(1)
+    await bench.works(6)
+
+    seen = await bench.snapshot()
+    assert seen.workers == {1: 0, 2: 6}
+    assert seen.loop_lag >= SILENT * REFRESH
+    assert [(line["worker"], line["pid"], line["connections"]) for line in bench.said("worker_silent")] == [
+        (1, bench.pid(1), 0)
+    ]
+
+    os.kill(bench.pid(1), signal.SIGCONT)
+    await bench.until(lambda _: bench.workers._living[1].able)
+    await bench.works(6)
+    assert (await bench.snapshot()).workers == {1: 6, 2: 6}
+    assert len(bench.said("worker_silent")) == 1
+
+
+async def test_clients_wait_while_all_workers_are_silent(bench: Bench) -> None:
+    await bench.silent(1)
+    await bench.silent(2)
+    assert bench.problem() == "no worker runs"
+    working = asyncio.create_task(bench.works(2))
+    await asyncio.sleep(4 * REFRESH)
+    assert not working.done()
+
+    os.kill(bench.pid(1), signal.SIGCONT)
+    await working
+    assert bench.problem() is None
+    assert (await bench.snapshot()).workers == {1: 2, 2: 0}
+
+
+async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.works(2)
+    pid = bench.pid(1)
+    await bench.silent(1)
+    monkeypatch.setattr(handle, "HUNG", bench.workers._living[1].silence + 2)
+    await bench.until(lambda _: bench.said("worker_ended"))
+    monkeypatch.setattr(handle, "HUNG", 10_000)
+    await bench.until(lambda seen: seen.worker_restarts == 1 and all(bench.workers._living[n].able for n in (1, 2)))
+
+    assert bench.pid(1) != pid
+    (ended,) = bench.said("worker_ended")
+    assert ended["connections"] == 1
+    assert "said nothing for" in str(ended["reason"])
+    await bench.works(1)
+    seen = await bench.snapshot()
+    assert seen.workers == {1: 1, 2: 1}
+    assert seen.tallies["CLIENT"].closed == {"worker_lost": 1}
+
+
+def children() -> str:
+    return Path("/proc/thread-self/children").read_text()
+
+
+async def test_a_process_that_cannot_be_watched_is_not_left_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_descriptors(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", out_of_descriptors)
+    before = len(os.listdir("/proc/self/fd"))
+    running = children()
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        Handle(3, bench.config, on_room=lambda: None, on_end=lambda *_: None)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert children() == running
