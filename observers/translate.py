@@ -5,7 +5,7 @@ This is what is meant; ``observers.compiled`` does the same for the exchanges of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import structlog
@@ -190,9 +190,9 @@ class Translator:
             return self._fetched(response)
         return ()
 
-    def _visible(self, partitions: Sequence[Any], are_ids: bool) -> list[tuple[Any, tuple[str, str | None]]] | None:
+    def _visible(self, partitions: Sequence[Any], are_ids: bool) -> Iterable[tuple[Any, tuple[str, str | None]]] | None:
         """Return those of ``partitions`` that are not hidden, with their labels; None where they are too many."""
-        visible = []
+        visible, labels = [], []
         last, hidden, needs, room = None, False, 0, 0
         for partition in partitions:
             label = self._names.label(partition.topic, are_ids)
@@ -203,8 +203,9 @@ class Translator:
             room += needs
             if room > self._max_event:
                 return None
-            visible.append((partition, label))
-        return visible
+            visible.append(partition)
+            labels.append(label)
+        return zip(visible, labels, strict=True)
 
     def _produced(self, request: Any, response: Any, outcome: str) -> tuple[TopicPartition, ...] | None:
         """Every partition sent, joined with its answer by (topic, partition)."""
