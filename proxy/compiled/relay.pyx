@@ -8,7 +8,7 @@ most ``READ_SIZE`` bytes wait for each side.
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close as close_descriptor
@@ -30,17 +30,52 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_NOSIGNAL
     int SHUT_WR
 
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, int *value)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    unsigned long SIOCOUTQ
+
+cdef extern from "<sys/epoll.h>" nogil:
+    cdef union epoll_data:
+        void *ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int operation, int fd, epoll_event *event)
+    int epoll_wait(int epoll, epoll_event *events, int most, int timeout)
+    int EPOLL_CLOEXEC
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_MOD
+    int EPOLL_CTL_DEL
+    uint32_t EPOLLIN
+    uint32_t EPOLLOUT
+
 log = structlog.get_logger("proxy.net.relay")
 
 cdef enum:
-    READ_SIZE = 131072  # bytes read at once
+    READ_SIZE = 131072  # bytes read at once, as a rule
+    BULK_SIZE = 262144  # the same where there is more and the other side keeps up: an eighth less CPU for a MiB
+    ROUND = 256  # sockets served before the loop's other work has its turn
 
 cdef enum Reason:  # why a side is not read
     BACKLOG = 1
     IN_FLIGHT = 2
     DRAIN = 4
+    LOST = 8  # the other side takes no more
 
-cdef uint8_t[READ_SIZE] chunk  # of the loop's thread; used up within one callback
+cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callback
+
+cdef inline int unacknowledged(int fd) noexcept nogil:
+    """Bytes that were sent and that the peer has not confirmed: how far it lags."""
+    cdef int count = 0
+    ioctl(fd, SIOCOUTQ, &count)
+    return count
+
+
+CLOSED_BY = ("client_closed", "broker_closed")
+RESET_BY = ("client_reset", "broker_reset")
 
 cdef double SILENCE = relay.SILENCE
 cdef double LINGER = relay.LINGER
@@ -58,11 +93,12 @@ cdef class End:
     """One side of a relay."""
     cdef int fd  # −1 before it is attached and after it is closed
     cdef bint is_broker
-    cdef bint reading  # the loop watches for bytes to read
     cdef bint eof  # it sends no more
     cdef bint finish  # it is to be told that no more comes, once all that waits is sent
-    cdef int paused  # Reasons
-    cdef int failure  # errno of a send that failed
+    cdef int paused  # Reasons why it is not read
+    cdef int failure  # errno of a send that failed; what it sent before is still read
+    cdef bint bulk  # the last read left something to be read
+    cdef uint32_t watched  # what the poller watches it for
     cdef uint8_t *waiting  # what the kernel has not taken yet
     cdef Py_ssize_t sent  # of it
     cdef Py_ssize_t size  # of it
@@ -80,6 +116,80 @@ cdef class End:
 
 
 @cython.final
+cdef class Poller:
+    """The epoll set of all relays of one loop."""
+    cdef object loop
+    cdef int fd
+    cdef bint serving
+    cdef set relays  # with a descriptor in the set: whoever an event names is alive
+    cdef list gone  # that left during this round: events of it may still name them
+    cdef epoll_event[ROUND] events
+
+    def __cinit__(self, loop):
+        self.loop = loop
+        self.relays = set()
+        self.gone = []
+        self.fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close_descriptor(self.fd)
+
+    cdef int enter(self, Relay relay) except -1:
+        if not self.relays:
+            self.loop.add_reader(self.fd, self.serve)
+        self.relays.add(relay)
+        return 0
+
+    cdef int leave(self, Relay relay) except -1:
+        if relay in self.relays:
+            if self.serving:
+                self.gone.append(relay)
+            self.relays.discard(relay)
+            if not self.relays:
+                self.loop.remove_reader(self.fd)
+        return 0
+
+    def serve(self):
+        """Tell relays what became of their sockets."""
+        cdef int at, count = epoll_wait(self.fd, self.events, ROUND, 0)
+        cdef uintptr_t name
+        self.serving = True
+        for at in range(count):
+            name = <uintptr_t>self.events[at].data.ptr
+            (<Relay><void *>(name & ~<uintptr_t>1)).on_event(name & 1, self.events[at].events)
+        self.serving = False
+        self.gone.clear()
+
+    cdef int watch(self, Relay relay, End end, uint32_t events) except -1:
+        """Watch ``end`` for ``events``; for none, not even for errors, which would come again and again."""
+        cdef epoll_event event
+        if events == end.watched:
+            return 0
+        event.events = events
+        event.data.ptr = <void *>(<uintptr_t><void *>relay | end.is_broker)
+        if epoll_ctl(
+            self.fd, EPOLL_CTL_DEL if not events else EPOLL_CTL_MOD if end.watched else EPOLL_CTL_ADD, end.fd, &event
+        ):
+            raise OSError(errno, os.strerror(errno))
+        end.watched = events
+        return 0
+
+
+cdef Poller current = None
+
+
+cdef Poller poller_of(loop):
+    """The poller of the loop that runs in this thread."""
+    global current
+    if current is None or current.loop is not loop:
+        current = Poller(loop)
+    return current
+
+
+@cython.final
 cdef class Relay:
     """As ``proxy.net.relay.Relay``."""
 
@@ -89,7 +199,7 @@ cdef class Relay:
     cdef public object on_gone
     cdef object on_closed
     cdef object cause
-    cdef object loop
+    cdef Poller poller  # None before it is attached
     cdef object received
     cdef Session session
     cdef End client
@@ -127,11 +237,16 @@ cdef class Relay:
         return end.size - end.sent
 
     async def attach(self, client, broker):
-        self.loop = asyncio.get_running_loop()
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()
-        self.watch(self.broker)
-        self.watch(self.client)
+        self.poller = poller_of(asyncio.get_running_loop())
+        self.poller.enter(self)
+        try:
+            self.watch(self.broker)
+            self.watch(self.client)
+        except OSError:
+            self.abort()
+            raise
 
     def stop_reading_requests(self):
         self.draining = True
@@ -150,46 +265,51 @@ cdef class Relay:
             return
         self.cause = cause
         for end in (self.client, self.broker):
-            self.watch(end)
             if abort or end.waiting == NULL:
                 self.close_end(end)
+            else:
+                self.watch(end)
         if not self.gone:
-            self.loop.call_later(LINGER, self.abort)
+            self.poller.loop.call_later(LINGER, self.abort)
         if self.session is not None:
             self.session.end_all()
         self.on_closed(self, cause, detail)
 
     # ---- what the loop calls ------------------------------------------------------------------------------------
 
-    def client_readable(self):
-        self.readable(self.client)
-
-    def broker_readable(self):
-        self.readable(self.broker)
-
-    def client_writable(self):
-        self.writable(self.client)
-
-    def broker_writable(self):
-        self.writable(self.broker)
+    cdef int on_event(self, bint of_broker, uint32_t events) except -1:
+        """One side can be read, or written to, or has failed. Errors end up in the log: nobody above can do better."""
+        cdef End end = self.broker if of_broker else self.client
+        try:
+            if events & EPOLLOUT and end.waiting != NULL:
+                self.writable(end)
+            if events & ~EPOLLOUT and end.watched & EPOLLIN:
+                self.readable(end)
+            elif events & ~(EPOLLIN | EPOLLOUT) and end.waiting != NULL:
+                self.writable(end)
+        except Exception as error:
+            log.error("relay_failed", connection_id=self.id, error=type(error).__name__, exc_info=error)
+            self.close(RESET_BY[of_broker], str(error), abort=True)
+        return 0
 
     cdef int readable(self, End end) except -1:
         """Read a chunk and carry it to the other side: header, forward, bodies."""
-        cdef ssize_t size = recv(end.fd, chunk, READ_SIZE, 0)
         cdef Session session = self.session
         cdef End other = self.other(end)
         cdef bint bodies = False
+        cdef ssize_t most = BULK_SIZE if end.bulk and unacknowledged(other.fd) < BULK_SIZE else READ_SIZE
+        cdef ssize_t size = recv(end.fd, chunk, most, 0)
         cdef double now
         if size <= 0:
-            if size == 0:
-                self.at_end(end)
-            elif errno != EAGAIN and errno != EINTR:
-                self.failed(end, errno)
-            return 0
+            if size < 0 and (errno == EAGAIN or errno == EINTR):
+                return 0
+            if size == 0 and not end.failure:
+                return self.at_end(end)
+            return self.failed(end, end.failure or errno)
+        end.bulk = size == most
         self.received[end.name] = self.received[end.name] + size
-        now = monotonic()
+        self.last_byte_at = now = monotonic()
         if session is None:
-            self.last_byte_at = now
             self.write(other, size, chunk)
         else:
             try:
@@ -203,8 +323,8 @@ cdef class Relay:
             self.write(other, size, chunk)
             if bodies:
                 session.read_bodies()
-        if other.failure:
-            self.failed(other, other.failure)
+        if other.failure and not end.paused & LOST:
+            self.cannot_send(other)
         elif session is None:
             pass
         elif end.is_broker:
@@ -222,21 +342,19 @@ cdef class Relay:
         cdef ssize_t sent = send(end.fd, end.waiting + end.sent, end.size - end.sent, MSG_NOSIGNAL)
         if sent < 0:
             if errno != EAGAIN and errno != EINTR:
-                self.failed(end, errno)
+                end.failure = errno
+                self.cannot_send(end)
             return 0
         end.sent += sent
         if end.sent < end.size:
             return 0
         self.forget_waiting(end)
         if self.cause is not None:
-            self.close_end(end)
-            if self.gone:
-                self.on_gone(self)
-            return 0
+            return self.end_of(end)
+        self.watch(end)
         if end.finish:
             shutdown(end.fd, SHUT_WR)
-        self.resume(self.other(end), BACKLOG)
-        return 0
+        return self.resume(self.other(end), BACKLOG)
 
     # ---- parts of it --------------------------------------------------------------------------------------------
 
@@ -259,16 +377,15 @@ cdef class Relay:
         memcpy(end.waiting, data + sent, size - sent)
         end.sent = 0
         end.size = size - sent
-        self.loop.add_writer(end.fd, self.broker_writable if end.is_broker else self.client_writable)
-        self.pause(self.other(end), BACKLOG)
-        return 0
+        self.watch(end)
+        return self.pause(self.other(end), BACKLOG)
 
     cdef int at_end(self, End end) except -1:
         """This side will send no more: tell the other one, and keep carrying its answers."""
         cdef End other = self.other(end)
         end.eof = True
         if self.ended_by is None:
-            self.ended_by = "broker_closed" if end.is_broker else "client_closed"
+            self.ended_by = CLOSED_BY[end.is_broker]
         if other.eof:
             self.close(self.ended_by)
             return 0
@@ -279,16 +396,22 @@ cdef class Relay:
             shutdown(other.fd, SHUT_WR)
         return 0
 
+    cdef int cannot_send(self, End end) except -1:
+        """This side takes no more, so the other one is not read any more. What it sent before is still carried."""
+        cdef End other = self.other(end)
+        self.forget_waiting(end)
+        if self.cause is not None or end.eof or end.paused & ~BACKLOG:
+            return self.failed(end, end.failure)
+        other.paused |= LOST
+        self.watch(other)
+        return self.watch(end)
+
     cdef int failed(self, End end, int error) except -1:
         """This side is lost."""
-        cause = "broker_reset" if end.is_broker else "client_reset"
         self.forget_waiting(end)
-        if self.cause is None:
-            self.close(self.ended_by or cause, os.strerror(error))
-        else:
-            self.close_end(end)
-            if self.gone:
-                self.on_gone(self)
+        if self.cause is not None:
+            return self.end_of(end)
+        self.close(self.ended_by or RESET_BY[end.is_broker], os.strerror(error))
         return 0
 
     cdef int refuse(self, End end, error) except -1:
@@ -317,41 +440,47 @@ cdef class Relay:
         return 0
 
     cdef int pause(self, End end, Reason reason) except -1:
+        if end.failure and reason != BACKLOG:  # nothing could end this pause any more
+            return self.failed(end, end.failure)
         if not end.paused:
             self.tally.pauses[end.name] += 1
         end.paused |= reason
-        self.watch(end)
-        return 0
+        return self.watch(end)
 
     cdef int resume(self, End end, Reason reason) except -1:
         end.paused &= ~reason
-        self.watch(end)
-        return 0
+        return self.watch(end)
 
     cdef int watch(self, End end) except -1:
-        """Let the loop watch this side for bytes to read, or not."""
-        cdef bint wanted = end.fd >= 0 and self.cause is None and not end.eof and not end.paused
-        if wanted and not end.reading:
-            self.loop.add_reader(end.fd, self.broker_readable if end.is_broker else self.client_readable)
-        elif end.reading and not wanted:
-            self.loop.remove_reader(end.fd)
-        end.reading = wanted
-        return 0
+        """Let the poller watch this side for what is of interest now."""
+        cdef uint32_t events = 0
+        if end.fd < 0:
+            return 0
+        if self.cause is None and not end.eof and not end.paused:
+            events = EPOLLIN
+        if end.waiting != NULL:
+            events |= EPOLLOUT
+        return self.poller.watch(self, end, events)
 
     cdef int forget_waiting(self, End end) except -1:
-        if end.waiting != NULL:
-            self.loop.remove_writer(end.fd)
-            PyMem_Free(end.waiting)
-            end.waiting = NULL
-            end.sent = end.size = 0
+        PyMem_Free(end.waiting)
+        end.waiting = NULL
+        end.sent = end.size = 0
+        return 0
+
+    cdef int end_of(self, End end) except -1:
+        """The last of a side that outlived ``close``."""
+        self.close_end(end)
+        if self.gone:
+            self.on_gone(self)
         return 0
 
     cdef int close_end(self, End end) except -1:
         self.forget_waiting(end)
         if end.fd >= 0:
-            if end.reading:
-                end.reading = False
-                self.loop.remove_reader(end.fd)
+            self.poller.watch(self, end, 0)  # closing does not do it while another process still has the socket
             close_descriptor(end.fd)
             end.fd = -1
+            if self.gone:
+                self.poller.leave(self)
         return 0

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The session's door for the compiled relay; what it promises is in proxy/core/session.py."""
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
 from proxy.compiled.exchange cimport Exchange, Kind
@@ -34,6 +35,7 @@ cdef class Session:
     cdef Piece *todo
     cdef int todo_count
     cdef int todo_room
+    cdef PyObject *spoilt  # the feed whose last piece was bad, while pieces of one chunk are read; borrowed
     cdef object held  # the chunk of a Python caller, until ``walk``
     cdef readonly Py_ssize_t clean
 

@@ -431,7 +431,7 @@ cdef class Session:
         """Read the bodies of the last chunk. A bad body is counted, never raised."""
         cdef Piece *todo = self.todo
         cdef int pieces = self.todo_count, at
-        self.todo = NULL
+        self.todo = self.spoilt = NULL
         self.todo_count = self.todo_room = 0
         try:
             for at in range(pieces):
@@ -452,7 +452,7 @@ cdef class Session:
         try:
             if piece.kind != NO_WALKER:
                 body = walk_body(piece.kind, exchange.api_version, piece.data, piece.size)
-            elif piece.feed != NULL:
+            elif piece.feed != NULL and piece.feed != self.spoilt:
                 feed = <Feed>piece.feed
                 feed.feed(piece.data, piece.size)
                 if piece.last:
@@ -460,6 +460,7 @@ cdef class Session:
         except Exception:  # whatever it is, it concerns the record of this exchange only
             exchange.decode_code = MALFORMED
             count(self.decoded, "malformed")
+            self.spoilt = piece.feed
             if piece.feed != NULL:  # the rest of this body passes unread
                 if <PyObject *>self.client.feed == piece.feed:
                     self.client.feed = None

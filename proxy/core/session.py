@@ -371,16 +371,18 @@ class Session:
         """Read the bodies of the last chunk that somebody asked for. Never raises: a bad body is counted."""
         todo, self._todo = self._todo, []
         record = self._record
+        spoilt: BodyFeed | None = None  # by its first piece; this is its second
         for side, exchange, walker, feed, data, start, stop, last in todo:
             facts = None
             try:
                 if walker is not None:
                     facts = walk_whole(walker, data, start, stop, exchange.api_version, side)
-                elif feed is not None:
+                elif feed is not None and feed is not spoilt:
                     feed.feed(data, start, stop)
                     facts = feed.finish() if last else None
             except Exception:  # whatever it is, it concerns the record of this exchange only
                 self._malformed(exchange, feed)
+                spoilt = feed
             if facts is not None:
                 self._tally.decoded["full"] += 1
                 if exchange.decode == "none":

@@ -301,3 +301,14 @@ def test_every_single_cut_of_the_connection_ends_each_started_request_once() -> 
         ended = len(bench.exchanges)
         assert ended - started in (0, 1)  # one more where a Produce without response was cut
         assert len({e.correlation_id for e in bench.exchanges}) == ended
+
+
+def test_a_bad_body_counts_once_wherever_it_is_cut() -> None:
+    asked = request(0, 3, 1, b"\xff\xfe" + b"\0\1" + bytes(12))  # no string has a length of −2
+    for cut in range(1, len(asked)):
+        bench = Bench()
+        bench.client(asked[:cut])
+        bench.client(asked[cut:])
+        bench.broker(response(1))
+        assert bench.tally.decoded["malformed"] + bench.tally.decoded["full"] <= 2
+        assert [exchange.decode for exchange in bench.exchanges] == ["malformed"]
