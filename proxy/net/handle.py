@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -29,6 +30,9 @@ SILENT = 3
 
 HUNG = 60
 """Times ``REFRESH`` without a word after which it is killed."""
+
+RESERVED = 100
+"""Descriptors of a worker that are not for connections: libraries, the loop, its observers' connections."""
 
 LOST: Cause = "worker_lost"
 
@@ -68,6 +72,8 @@ class Handle:
         self._on_end = on_end
         self._given = {listener.name: 0 for listener in config.listeners}
         self._closed = 0
+        # A worker may have as many descriptors as this process, and needs two for each connection.
+        self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED) // 2)
         self._last = Snapshot({listener.name: Tally() for listener in config.listeners})
         self._answers: dict[int, asyncio.Future[None]] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -100,7 +106,12 @@ class Handle:
     @property
     def has_room(self) -> bool:
         """Whether it may be given a connection now."""
-        return self.able and not self.channel.full
+        return self.able and not self.channel.full and not self.crowded
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it has descriptors for no more connections: the kernel would close one that it is sent."""
+        return self.load[0] >= self._capacity
 
     @property
     def end(self) -> str:

@@ -21,6 +21,7 @@ from proxy.errors import LocalError
 from proxy.net.beat import Beat
 from proxy.net.channel import Carry, Cut, Drain
 from proxy.net.handle import REFRESH, SILENT, Handle, Unsent
+from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
 START_TIMEOUT = 30.0
@@ -61,6 +62,8 @@ class Workers:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._serving = False
         self._asked = 0
+        self._repeated = Repeated(log)
+        beat.calls.append(self._repeated.flush)
 
     async def start(self) -> None:
         """Start all workers and wait until they are ready. Raises LocalError, and then none of them runs."""
@@ -99,6 +102,8 @@ class Workers:
     def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Give ``sock``, a client accepted from ``address``, to a worker, at once or when one has room."""
         self._place(Carry(listener.name, *address, number), sock)
+        if self.full and any(worker.crowded for worker in self._living.values()):
+            self._repeated.warning("workers_out_of_capacity", error="EMFILE")
 
     async def snapshot(self) -> Snapshot:
         """Counts of all workers, living and dead, and of this process."""

@@ -118,7 +118,7 @@ METRICS: tuple[Definition, ...] = (
         "gauge",
         (),
         "seconds",
-        "By how much the event loop's last beat was late; with several workers the worst of them.",
+        "By how much the event loop's last beat was late; of several workers the worst, or how long one is silent.",
         lambda s: [((), s.loop_lag)],
     ),
     Definition(

@@ -7,13 +7,14 @@ import resource
 import time
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
 from observers.lane import ObserverStats
 from proxy.core.tally import Tally
+
+_STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # now: there may be no descriptor for it later
 
 
 class ProcessCounts(Struct):
@@ -77,13 +78,18 @@ def closed(tallies: Mapping[str, Tally]) -> int:
 
 def process_counts() -> ProcessCounts:
     """Read ``/proc`` about this process."""
-    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # the name before may hold anything
+    stat = os.pread(_STAT, 4096, 0).decode().rpartition(")")[2].split()  # the name before may hold anything
+    max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        open_fds = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # 0 before Linux 6.2
+    except OSError:
+        open_fds = max_fds  # so none is left to look with
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / os.sysconf("SC_CLK_TCK")
     return ProcessCounts(
         cpu_seconds=time.process_time(),
         resident_bytes=int(stat[21]) * resource.getpagesize(),
         virtual_bytes=int(stat[20]),
-        open_fds=os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd")),  # 0 before Linux 6.2
-        max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        open_fds=open_fds,
+        max_fds=max_fds,
         started_at=time.time() - age,
     )

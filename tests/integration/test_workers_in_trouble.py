@@ -1,10 +1,11 @@
-"""Workers that say nothing: what they are given, how that shows, and when they are replaced."""
+"""Workers that say nothing or are out of descriptors: what they are given, how that shows, when they are replaced."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from proxy.net.beat import Beat
 from proxy.net.handle import SILENT, Handle
 from proxy.net.sidecar import Sidecar
 from proxy.net.workers import Workers
-from proxy.telemetry.snapshot import Snapshot
+from proxy.telemetry.snapshot import Snapshot, process_counts
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import answer_in_order, read_frame, upstream
@@ -42,7 +43,7 @@ class Bench:
         self.workers = Workers(self.config, Beat())
         self.sidecar = Sidecar(self.config, self.workers, Beat())
         self.logs: list[MutableMapping[str, Any]] = []
-        self._clients: list[asyncio.StreamWriter] = []
+        self.clients: list[asyncio.StreamWriter] = []
 
     def pid(self, number: int) -> int:
         return self.workers._living[number].pid
@@ -67,7 +68,7 @@ class Bench:
         """Connect so many clients, which stay; each has to get an answer."""
         for _ in range(count):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.config.listeners[0].bind.port)
-            self._clients.append(writer)
+            self.clients.append(writer)
             writer.write(request(METADATA, 1, 1))
             async with asyncio.timeout(20):
                 assert await read_frame(reader) == response(1)
@@ -76,7 +77,7 @@ class Bench:
         return [line for line in self.logs if line["event"] == event]
 
     async def close(self) -> None:
-        for writer in self._clients:
+        for writer in self.clients:
             writer.close()
         self.sidecar.close()
         now = asyncio.Event()
@@ -149,6 +150,39 @@ async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch:
     seen = await bench.snapshot()
     assert seen.workers == {1: 1, 2: 1}
     assert seen.tallies["CLIENT"].closed == {"worker_lost": 1}
+
+
+async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Bench) -> None:
+    for worker in bench.workers._living.values():
+        worker._capacity = 3
+    await bench.works(6)
+    working = asyncio.create_task(bench.works(2))
+    await asyncio.sleep(4 * REFRESH)
+    seen = await bench.snapshot()
+    assert not working.done()
+    assert seen.workers == {1: 3, 2: 3}
+    assert seen.tallies["CLIENT"].accepted == 6  # the next one is in the backlog
+    assert len(bench.said("workers_out_of_capacity")) == 1
+
+    bench.clients[0].close()
+    bench.clients[1].close()
+    await working
+    seen = await bench.snapshot()
+    assert seen.workers == {1: 3, 2: 3}
+    assert seen.tallies["CLIENT"].closed == {"client_closed": 2}
+
+
+async def test_out_of_descriptors_a_process_still_tells_what_it_counts() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        counts = process_counts()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert counts.max_fds == 3
+    assert counts.open_fds >= 3
+    assert counts.resident_bytes > 0
 
 
 def children() -> str:
