@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from proxy.net.beat import Beat
 from proxy.net.carrier import Carrier
 from proxy.net.relay import HIGH_WATER
 from proxy.net.sidecar import Sidecar
-from tests.frames import METADATA, request, response
+from tests.frames import METADATA, batch, produce, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
 from tests.tools.implementations import both
@@ -362,3 +363,41 @@ async def test_an_upstream_whose_name_is_not_known_leaks_nothing(tmp_path: Path)
         assert await asyncio.wait_for(reader.read(), 5) == b""
         assert running.tally.closed == {"upstream_unreachable": 1}
         writer.close()
+
+
+def reset(sock: socket.socket) -> None:
+    """End a connection with RST."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+async def test_what_a_client_sent_right_before_its_reset_arrives_and_the_connection_ends(tmp_path: Path) -> None:
+    got = asyncio.get_running_loop().create_future()
+
+    async def take(reader: Reader, writer: Writer) -> None:
+        got.set_result(await reader.read())
+
+    frame = produce(1, 0, batch(3))
+    async with bench(tmp_path, take) as running:
+        with socket.create_connection(("127.0.0.1", running.port)) as client:
+            await running.until(lambda: running.tally.active == 1)
+            client.sendall(frame)  # both before the loop turns: data and reset come as one event
+            reset(client)
+        assert await asyncio.wait_for(got, 10) == frame
+        await running.until(lambda: running.tally.closed == {"client_reset": 1})
+
+
+async def test_what_a_broker_sent_right_before_its_reset_arrives_and_the_connection_ends(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with bench(tmp_path, answer_in_order, to=address) as running:
+            reader, writer = await running.dial()
+            await running.until(lambda: running.tally.active == 1)
+            broker, _ = listener.accept()
+            writer.write(request(METADATA, 1, 1) + request(METADATA, 1, 2))
+            await running.until(lambda: running.tally.requests[METADATA] == 2)
+            broker.sendall(response(1, b"whole"))
+            reset(broker)
+            assert await asyncio.wait_for(reader.read(), 10) == response(1, b"whole")
+            await running.until(lambda: running.tally.closed == {"broker_reset": 1})
+            writer.close()
