@@ -14,7 +14,8 @@ cause       why a connection ended; a closed list, also the label of the metric.
 Folders
 -------
 core        Kafka's wire protocol without IO: frames, headers, walkers, the session.
-net         the data path's IO: accept loop, relay, admin HTTP, life cycle.
+net         the data path's IO: accept loop, relay, workers, admin HTTP, life cycle.
+compiled    optional twins in Cython of what runs for each byte and request: walkers, exchange, session, relay.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 cli.py      the ``brokerside`` command; the only module that wires the parts together.
 """
