@@ -28,6 +28,8 @@ cdef int MAX_TOKEN = session.MAX_TOKEN
 cdef int MAX_PREFIX = session.MAX_PREFIX
 cdef int CARRY_STEP = session.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
+cdef tuple SIDES = ("client", "broker")
+cdef int KEPT_ROOM = 2  # pieces that a connection keeps room for, from chunk to chunk
 cdef int FLEXIBLE_PRODUCE = apis.APIS[0].flexible_since
 cdef int FLEXIBLE_FETCH = apis.APIS[1].flexible_since
 
@@ -56,6 +58,13 @@ cdef inline int count(object counts, object key) except -1:
     return 0
 
 
+cdef void drop(Piece *pieces, int count) noexcept:
+    for at in range(count):
+        Py_XDECREF(pieces[at].exchange)
+        Py_XDECREF(pieces[at].feed)
+        Py_XDECREF(pieces[at].keep)
+
+
 @cython.final
 @cython.no_gc
 cdef class Direction:
@@ -71,22 +80,14 @@ cdef class Session:
     def __init__(self, connection, tally, record=None, int64_t max_frame=session.MAX_FRAME):
         self.connection = connection
         self.tally = tally
-        self.requests = tally.requests
-        self.responses = tally.responses
-        self.decoded = tally.decoded
+        self.requests, self.responses, self.decoded = tally.requests, tally.responses, tally.decoded
         self.record = record
         self.max_frame = max_frame
-        self.client = Direction()
-        self.broker = Direction()
-        self.client_id_raw = b""
-        self.client_id = ""
+        self.client, self.broker = Direction(), Direction()
+        self.client_id_raw, self.client_id = b"", ""
 
     def __dealloc__(self):
-        cdef int at
-        for at in range(self.todo_count):
-            Py_XDECREF(self.todo[at].exchange)
-            Py_XDECREF(self.todo[at].feed)
-            Py_XDECREF(self.todo[at].keep)
+        drop(self.todo, self.todo_count)
         PyMem_Free(self.todo)
 
     # ---- for Python ---------------------------------------------------------------------------------------------
@@ -101,17 +102,13 @@ cdef class Session:
 
     @property
     def quiet(self):
-        return (
-            not self.open
-            and self.is_between_requests()
-            and not self.broker.left
-            and not PyByteArray_GET_SIZE(self.broker.carry)
-        )
+        broker = not self.broker.left and not PyByteArray_GET_SIZE(self.broker.carry)
+        return broker and not self.open and self.is_between_requests()
 
     @property
     def in_flight(self):
-        exchanges = []
         cdef Exchange exchange = self.first
+        exchanges = []
         while exchange is not None:
             exchanges.append(exchange)
             exchange = exchange.next
@@ -131,8 +128,6 @@ cdef class Session:
     def lost(self):
         self.end_all()
 
-    # ---- for the relay ------------------------------------------------------------------------------------------
-
     cdef bint is_saturated(self) noexcept:
         return self.open >= MAX_IN_FLIGHT
 
@@ -144,7 +139,7 @@ cdef class Session:
         cdef Direction state = self.broker if response else self.client
         cdef bytearray carry = state.carry
         cdef Py_ssize_t pos = self.go_on(response, state, data, end, now) if state.left else 0
-        cdef Py_ssize_t start, done, had, grown
+        cdef Py_ssize_t start, done, had, grown = 0
         cdef const uint8_t *p
         while pos < end:
             had = PyByteArray_GET_SIZE(carry)
@@ -159,9 +154,7 @@ cdef class Session:
                 p = <const uint8_t *>PyByteArray_AS_STRING(carry)
                 had = PyByteArray_GET_SIZE(carry)
             else:
-                grown = end
                 p = data + pos
-                had = 0
             if response:
                 done = self.start_response(p, had or end - pos, start, data, end, now)
             else:
@@ -173,7 +166,7 @@ cdef class Session:
             elif had:
                 pos = grown
                 if had > MAX_PREFIX:
-                    raise PeerError(side_of(response), "invalid_header", f"no complete header in {had} bytes")
+                    raise PeerError(SIDES[response], "invalid_header", f"no complete header in {had} bytes")
             else:
                 carry += data[pos:end]
                 break
@@ -340,13 +333,13 @@ cdef class Session:
         cdef Py_ssize_t at = start + body
         cdef Feed feed = None
         cdef bytes lead
+        cdef const uint8_t *data_of_lead
         if kind != NO_WALKER and (at < 0 or stop > end):
             feed = new_feed(kind, exchange.api_version)
             if at < 0:  # that many bytes of the body came before data
                 lead = PyBytes_FromStringAndSize(<const char *>p + body, -at)
-                self.add_piece(
-                    response, exchange, NO_WALKER, feed, lead, <const uint8_t *>PyBytes_AS_STRING(lead), -at, False
-                )
+                data_of_lead = <const uint8_t *>PyBytes_AS_STRING(lead)
+                self.add_piece(response, exchange, NO_WALKER, feed, lead, data_of_lead, -at, False)
                 at = 0
             self.add_piece(response, exchange, NO_WALKER, feed, None, data + at, upto - at, stop <= end)
         elif kind != NO_WALKER:
@@ -354,9 +347,7 @@ cdef class Session:
         if stop <= end:
             self.finish_frame(response, exchange, now, kind != NO_WALKER)
             return stop
-        state.left = stop - end
-        state.exchange = exchange
-        state.feed = feed
+        state.left, state.exchange, state.feed = stop - end, exchange, feed
         return end
 
     cdef Py_ssize_t go_on(
@@ -430,18 +421,18 @@ cdef class Session:
     cdef int read_bodies(self) except -1:
         """Read the bodies of the last chunk. A bad body is counted, never raised."""
         cdef Piece *todo = self.todo
-        cdef int pieces = self.todo_count, at
+        cdef int pieces = self.todo_count, room = self.todo_room, at
         self.todo = self.spoilt = NULL
         self.todo_count = self.todo_room = 0
         try:
             for at in range(pieces):
                 self.read_piece(&todo[at])
         finally:
-            for at in range(pieces):
-                Py_XDECREF(todo[at].exchange)
-                Py_XDECREF(todo[at].feed)
-                Py_XDECREF(todo[at].keep)
-            PyMem_Free(todo)
+            drop(todo, pieces)
+            if room <= KEPT_ROOM:
+                self.todo, self.todo_room = todo, room
+            else:
+                PyMem_Free(todo)
             self.held = None
         return 0
 
@@ -502,14 +493,8 @@ cdef class Session:
         return 0
 
 
-cdef str side_of(bint response):
-    return "broker" if response else "client"
-
-
 cdef int64_t token_size(bint response, const uint8_t *p) except -1:
     cdef int64_t size = int32_at(p)
     if not 0 <= size <= MAX_TOKEN:
-        raise PeerError(
-            side_of(response), "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}"
-        )
+        raise PeerError(SIDES[response], "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
     return size
