@@ -53,7 +53,7 @@ test-fast: $(READY) ## The tests that need neither Kafka nor Spark
 	$(BIN)/python -m pytest -m "not kafka and not spark" $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure the sidecar beside other proxies, 25 minutes (ARGS=--quick: everything small, 3 minutes)
+bench: setup ## Measure the sidecar beside other proxies, 20 minutes (ARGS=--quick: everything small, 3 minutes)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: interop

@@ -82,7 +82,7 @@ def new_results(contestants: Sequence[Contestant], rounds: int, *, quick: bool =
     )
     machine = {
         "cpu": f"{len(os.sched_getaffinity(0))} CPUs ({model})",
-        "kernel": f"Linux {platform.release()}",
+        "kernel": f"Linux {platform.release().partition('-')[0]}",
         "python": f"Python {platform.python_version()}",
     }
     made = datetime.now(UTC).strftime("%Y-%m-%d")
