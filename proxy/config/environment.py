@@ -19,8 +19,8 @@ from proxy.config.values import Secret
 
 PREFIX = "BROKERSIDE_"
 
-NOT_KEYS = frozenset({"BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY"})
-"""Variables of other commands: where downloads are kept, and from where jars come."""
+NOT_KEYS = frozenset({"BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY", "BROKERSIDE_PURE"})
+"""Variables of other commands: where downloads are kept, from where jars come, and whether to install without C."""
 
 _SERVICE_LINK = re.compile(
     r"\w+_SERVICE_HOST=.*|\w+_SERVICE_PORT(_\w+)?=[0-9]+|\w+_PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"

@@ -121,8 +121,9 @@ def _variables() -> str:
     names = [variable(key.path) for key in _documented() if ITEM not in key.path]
     names += [f"{variable(mapping)}__…" for mapping in OPEN]
     lines = "".join(f"* `{name}`\n" for name in names)
-    others = " and ".join(f"`{name}`" for name in sorted(NOT_KEYS))
+    others = ", ".join(f"`{name}`" for name in sorted(NOT_KEYS))
     return (
-        f"{lines}\nAny other variable that begins with `BROKERSIDE_` is a mistake, but for {others}\n"
-        "(of other commands), and those that Kubernetes sets in pods for services named `brokerside…`.\n"
+        f"{lines}\nAny other variable that begins with `BROKERSIDE_` is a mistake, but for those\n"
+        f"of other commands ({others}) and\n"
+        "those that Kubernetes sets in pods for services named `brokerside…`.\n"
     )
