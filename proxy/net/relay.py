@@ -30,8 +30,9 @@ HIGH_WATER = 65_536
 LOW_WATER = 32_768
 """Bytes waiting at which reading goes on."""
 
-READ_SIZE = 98_304
-"""Bytes read at once: with ``HIGH_WATER`` no slow reader holds more than 160 KiB. uvloop itself would read 256 KiB."""
+READ_SIZE = 65_536
+"""Bytes read at once: with ``HIGH_WATER`` and Python's own share no slow reader holds more than 160 KiB. uvloop itself
+would read 256 KiB."""
 
 SILENCE = 1.0
 """Seconds without a byte after which a connection that is not read counts as quiet."""
