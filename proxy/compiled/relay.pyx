@@ -1,8 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Twin of ``proxy.net.relay``: what it promises is told there. Here both sockets are plain descriptors that the loop
-watches; a chunk is read into one buffer of the process, looked at, and sent on from there, so no byte is copied and no
-object is made for it. What the kernel does not take is kept, and the other side is not read until that is gone: at
-most ``READ_SIZE`` bytes wait for each side.
+"""Twin of ``proxy.net.relay``: what it promises is told there. Here both sockets are plain descriptors, all of them in
+one epoll set that the loop watches. A chunk is read into one buffer of the process, looked at, and sent on from there,
+so no byte is copied and no object is made for it. What the kernel does not take is kept, and the other side is not read
+until that is gone: at most one chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far.
+
+The loop's own ``add_reader`` is not for sockets like these: after an error (EPOLLERR) uvloop calls once more and then
+never again, so what a peer sent before its reset would be cut to one chunk, and the reset itself be missed.
 """
 
 cimport cython

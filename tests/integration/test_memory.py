@@ -9,7 +9,6 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import METADATA, batch, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import Reader, Writer, read_frame, upstream
+from tests.tools.implementations import both
 
 FETCH = 1
 KIB, MIB = 1024, 1024 * 1024
@@ -37,11 +37,9 @@ BROKER_SEND_BUFFER, CONSUMER_RECEIVE_BUFFER = 102_400, 65_536
 """Bytes of socket buffers: Kafka's defaults of socket.send.buffer.bytes and receive.buffer.bytes."""
 
 
-@pytest.fixture(params=["python", "compiled"])
+@pytest.fixture(params=both("python", "compiled"))
 def data_path(request: pytest.FixtureRequest) -> str:
     """Each data path there is."""
-    if request.param == "compiled" and find_spec("proxy.compiled.relay") is None:
-        pytest.skip("the compiled data path is not built")
     return str(request.param)
 
 
