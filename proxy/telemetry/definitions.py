@@ -7,46 +7,22 @@ api names are Kafka's with one ``unknown``, causes and reasons are closed lists.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
 from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
 from proxy.net.relay import Cause
+from proxy.telemetry.family import Definition, Samples
+from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.snapshot import Snapshot
 
 UNKNOWN_API = "unknown"
 """Label of requests whose api key is not Kafka's: one for all, for clients choose the number."""
 
 DECODE_OUTCOMES = ("full", "malformed", "unsupported")
-
-Samples = Iterable[tuple[tuple[str, ...], float]]
-"""Values of the labels, and the number."""
-
-
-@dataclass(frozen=True)
-class Definition:
-    """One metric. ``name`` without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    labels: tuple[str, ...]
-    unit: str
-    meaning: str
-    read: Callable[[Snapshot], Samples]
-
-    def family(self, snapshot: Snapshot) -> Metric:
-        """Return the metric with its present values."""
-        make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
-        family = make(f"brokerside_{self.name}", self.meaning, labels=self.labels)
-        for labels, value in self.read(snapshot):
-            family.add_metric(labels, value)
-        return family
 
 
 def _plain(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
@@ -177,6 +153,7 @@ METRICS: tuple[Definition, ...] = (
         "Connections of clients closed because the broker did not accept.",
         _plain(lambda t: t.upstream_failures),
     ),
+    *LIMIT_METRICS,
     Definition(
         "bytes_total",
         "counter",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.telemetry.definitions import METRICS, Definition
+from proxy.telemetry.definitions import METRICS
+from proxy.telemetry.family import Definition
 
 _INTRODUCTION = """\
 # Metrics
@@ -10,9 +11,11 @@ _INTRODUCTION = """\
 Generated from `proxy/telemetry/definitions.py` by `make docs`.
 
 `GET /metrics` on `admin.bind`, in Prometheus' text format. Counters begin at 0 with each start of the sidecar.
-Series by `api`, `error`, `reason` or `method` appear with their first count, all others exist from the start. Every
-set of labels is bounded: none holds what a client may choose. With several workers every number is the sum over them,
-those that have ended included. Beside these there are the usual `process_…` metrics, also of all processes together.
+Series by `api`, `error`, `reason` or `method` appear with their first count, all others exist from the start, where
+what they tell of is configured. Every set of labels is bounded, and none holds what a client may choose but `ip`, which
+has the busiest addresses only. A summary is two series, `…_sum` and `…_count`. With several workers every number is the
+sum over them, those that have ended included. Beside these there are the usual `process_…` metrics, also of all
+processes together. What the limits' metrics are called in Kafka: [limits.md](limits.md).
 
 | metric | type | labels | unit | meaning |
 |---|---|---|---|---|

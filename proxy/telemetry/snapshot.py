@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from observers.lane import ObserverStats
 from proxy.core.tally import Tally
+from proxy.limits.model import GateState
 
 _STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # now: there may be no descriptor for it later
 
@@ -46,6 +47,8 @@ class Snapshot(Struct):
     workers: dict[int, int] = field(default_factory=dict)
     """Open connections by the worker's number."""
     worker_restarts: int = 0
+    quotas: GateState | None = None
+    """Of the main process, which sets it after the sum."""
 
 
 def total(snapshots: Iterable[Snapshot]) -> Snapshot:

@@ -1,0 +1,40 @@
+"""What one metric is: its names, its meaning, and how it is read from a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+
+from proxy.telemetry.snapshot import Snapshot
+
+Samples = Iterable[tuple[tuple[str, ...], *tuple[float, ...]]]
+"""Values of the labels, and the number; of a summary the count and the sum."""
+
+_FAMILIES: dict[str, Callable[..., Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric. ``name`` without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
+
+    name: str
+    kind: Literal["counter", "gauge", "summary"]
+    labels: tuple[str, ...]
+    unit: str
+    meaning: str
+    read: Callable[[Snapshot], Samples]
+
+    def family(self, snapshot: Snapshot) -> Metric:
+        """Return the metric with its present values."""
+        family = _FAMILIES[self.kind](f"brokerside_{self.name}", self.meaning, labels=self.labels)
+        for labels, *numbers in self.read(snapshot):
+            family.add_metric(labels, *numbers)
+        assert isinstance(family, Metric)
+        return family

@@ -1,0 +1,172 @@
+"""The metrics of limits on connections, with what became of them. docs/limits.md maps them to Kafka's MBeans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from proxy.limits.model import UNLIMITED, GateState
+from proxy.telemetry.family import Definition, Samples
+from proxy.telemetry.snapshot import Snapshot
+
+RATE, CONNECTIONS = "connection_creation_rate", "connections"
+
+KINDS = (
+    *(
+        (scope, quota, action)
+        for scope in ("broker", "listener")
+        for quota in (RATE, CONNECTIONS)
+        for action in ("delay", "observe")
+    ),
+    ("ip", RATE, "hold"),
+    ("ip", RATE, "drop"),
+    ("ip", RATE, "observe"),
+    ("ip", CONNECTIONS, "drop"),
+    ("ip", CONNECTIONS, "observe"),
+)
+"""Scope, quota and action of every kind of throttling, so that each series exists from the start."""
+
+
+def _gate(read: Callable[[GateState], Samples]) -> Callable[[Snapshot], Samples]:
+    """Read from what the gate says; a process without one has no samples."""
+    return lambda s: read(s.quotas) if s.quotas is not None else ()
+
+
+def _by_listener(read: Callable[[GateState], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
+    return _gate(lambda gate: [((listener,), value) for listener, value in read(gate).items()])
+
+
+def _summary(
+    counts: Callable[[GateState], Mapping[str, float]], sums: Callable[[GateState], Mapping[str, float]]
+) -> Callable[[Snapshot], Samples]:
+    return _gate(lambda gate: [((listener,), count, sums(gate)[listener]) for listener, count in counts(gate).items()])
+
+
+def _limits(gate: GateState) -> Samples:
+    return [
+        ((state.scope, state.listener, state.quota, state.action), state.limit)
+        for state in gate.limits
+        if state.limit < UNLIMITED
+    ]
+
+
+def _rates(scope: str) -> Callable[[GateState], Iterator[tuple[str, float]]]:
+    """Read the rates that are measured, with the listener they are of."""
+
+    def rates(gate: GateState) -> Iterator[tuple[str, float]]:
+        for state in gate.limits:
+            if state.scope == scope and state.quota == RATE and not math.isnan(state.used):
+                yield state.listener, state.used
+
+    return rates
+
+
+def _throttled(gate: GateState) -> Samples:
+    counts = {(listener, *kind): 0 for listener in gate.admitted for kind in KINDS}
+    return [(labels, count) for labels, count in {**counts, **gate.throttled}.items()]
+
+
+LIMIT_METRICS: tuple[Definition, ...] = (
+    Definition(
+        "quota_limit",
+        "gauge",
+        ("scope", "listener", "quota", "action"),
+        "connections, or connections per second",
+        "Each limit there is on the whole sidecar (`listener` empty) or on a listener; without a limit no series. "
+        "`action`: `enforce`, or `observe` for a dry run.",
+        _gate(_limits),
+    ),
+    Definition(
+        "connection_accept_rate",
+        "gauge",
+        ("listener",),
+        "connections per second",
+        "Connections accepted on the listener, over the quota's window; without a limit not measured, no series.",
+        _gate(lambda gate: [((listener,), rate) for listener, rate in _rates("listener")(gate)]),
+    ),
+    Definition(
+        "broker_connection_accept_rate",
+        "gauge",
+        (),
+        "connections per second",
+        "The same of all listeners together, but for a protected one.",
+        _gate(lambda gate: [((), rate) for _, rate in _rates("broker")(gate)]),
+    ),
+    Definition(
+        "ip_connection_accept_rate",
+        "gauge",
+        ("ip",),
+        "connections per second",
+        "The same of one client address: of the busiest ones that have a limit. The one label here whose values are "
+        "not known before; how many there are at a time is bounded.",
+        _gate(lambda gate: [((top.address,), top.rate) for top in gate.addresses if not math.isnan(top.rate)]),
+    ),
+    Definition(
+        "connections_admitted_total",
+        "counter",
+        ("listener",),
+        "connections",
+        "Accepted connections that the limits let through.",
+        _by_listener(lambda gate: gate.admitted),
+    ),
+    Definition(
+        "connections_throttled_total",
+        "counter",
+        ("listener", "scope", "quota", "action"),
+        "connections",
+        "Accepted connections that met a limit, by what they met: `delay` (nothing was accepted on the listener until "
+        "there was room), `hold` (set aside to be looked at again), `drop` (closed), `observe` (nothing: a dry run). "
+        "One that was held and then closed counts in both.",
+        _gate(_throttled),
+    ),
+    Definition(
+        "connections_waiting",
+        "gauge",
+        ("listener",),
+        "connections",
+        "Accepted connections that wait for the limit of the listener or the broker.",
+        _by_listener(lambda gate: gate.waiting),
+    ),
+    Definition(
+        "connections_held",
+        "gauge",
+        ("listener",),
+        "connections",
+        "Accepted connections that are held because of the rate of their address.",
+        _by_listener(lambda gate: gate.held),
+    ),
+    Definition(
+        "connection_accept_throttle_time_seconds",
+        "summary",
+        ("listener",),
+        "seconds",
+        "Delays of connections because of the rate of the listener or the broker; those without a delay do not count.",
+        _summary(lambda gate: gate.delayed, lambda gate: gate.delayed_seconds),
+    ),
+    Definition(
+        "ip_connection_accept_throttle_time_seconds",
+        "summary",
+        ("listener",),
+        "seconds",
+        "Holds of connections because of the rate of their address; those that were not held do not count.",
+        _summary(lambda gate: gate.held_before, lambda gate: gate.held_seconds),
+    ),
+    Definition(
+        "acceptor_blocked_seconds_total",
+        "counter",
+        ("listener",),
+        "seconds",
+        "Time during which the listener accepted nothing because of a rate or a number of connections. Limits of "
+        "addresses never block it.",
+        _by_listener(lambda gate: gate.blocked_seconds),
+    ),
+    Definition(
+        "quota_addresses",
+        "gauge",
+        ("quota",),
+        "addresses",
+        f"Client addresses of which something is kept: `{RATE}` those whose rate is measured, `{CONNECTIONS}` those "
+        "with open connections.",
+        _gate(lambda gate: [((RATE,), gate.addresses_tracked), ((CONNECTIONS,), gate.addresses_connected)]),
+    ),
+)

@@ -1,0 +1,70 @@
+"""States of the limits, as the gate would tell them, for what shows them."""
+
+from __future__ import annotations
+
+import math
+
+from proxy.limits.model import UNLIMITED, AddressState, GateState, LimitState
+
+RATE, CONNECTIONS = "connection_creation_rate", "connections"
+
+
+def unlimited(*listeners: str) -> GateState:
+    """Of a sidecar without limits, to which nobody has connected yet."""
+    none = dict.fromkeys(listeners, 0)
+    return GateState(
+        limits=(
+            LimitState("broker", "", RATE, UNLIMITED, "enforce", math.nan),
+            LimitState("broker", "", CONNECTIONS, UNLIMITED, "enforce", 0),
+            *(
+                state
+                for listener in listeners
+                for state in (
+                    LimitState("listener", listener, RATE, UNLIMITED, "enforce", math.nan),
+                    LimitState("listener", listener, CONNECTIONS, UNLIMITED, "enforce", 0),
+                )
+            ),
+        ),
+        waiting={**none},
+        held={**none},
+        delayed={**none},
+        delayed_seconds={**none},
+        held_before={**none},
+        held_seconds={**none},
+        blocked_seconds={**none},
+        admitted={**none},
+    )
+
+
+def busy() -> GateState:
+    """Of a sidecar in a storm; ``REPLICATION`` has no limits of its own, the rate of ``CLIENT`` is only tried."""
+    state = unlimited("CLIENT", "REPLICATION")
+    state.limits = (
+        LimitState("broker", "", RATE, 200, "enforce", 187.25),
+        LimitState("broker", "", CONNECTIONS, 5000, "enforce", 1234),
+        LimitState("listener", "CLIENT", RATE, 100, "observe", 150.5),
+        LimitState("listener", "CLIENT", CONNECTIONS, UNLIMITED, "enforce", 1200),
+        LimitState("listener", "REPLICATION", RATE, UNLIMITED, "enforce", math.nan),
+        LimitState("listener", "REPLICATION", CONNECTIONS, UNLIMITED, "enforce", 34),
+    )
+    state.addresses = (
+        AddressState("10.1.2.3", 22.9, 20, 40, 500, 7),
+        AddressState("2001:db8::7", math.nan, UNLIMITED, 12, 500, 0),
+    )
+    state.addresses_tracked = 41
+    state.addresses_connected = 57
+    state.waiting["CLIENT"] = 3
+    state.held["CLIENT"] = 7
+    state.throttled = {
+        ("CLIENT", "broker", RATE, "delay"): 12,
+        ("CLIENT", "listener", RATE, "observe"): 800,
+        ("CLIENT", "ip", RATE, "hold"): 90,
+        ("CLIENT", "ip", RATE, "drop"): 60,
+    }
+    state.delayed["CLIENT"] = 12
+    state.delayed_seconds["CLIENT"] = 0.6
+    state.held_before["CLIENT"] = 90
+    state.held_seconds["CLIENT"] = 40.5
+    state.blocked_seconds["CLIENT"] = 2.5
+    state.admitted["CLIENT"] = 4321
+    return state

@@ -1,0 +1,94 @@
+"""What a scrape says of the limits on connections."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import msgpack
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.core.tally import Tally
+from proxy.limits.model import GateState
+from proxy.telemetry.limit_metrics import LIMIT_METRICS
+from proxy.telemetry.metrics import render
+from proxy.telemetry.snapshot import Snapshot, total
+from tests.unit import gate_states
+from tests.unit.gate_states import CONNECTIONS, RATE
+
+
+def scrape(quotas: GateState | None) -> dict[tuple[str, ...], float]:
+    """Samples of these metrics, by name without prefix and values of the labels in the order of their definition."""
+    text, _ = render(Snapshot({}, quotas=quotas))
+    order = {definition.name: definition.labels for definition in LIMIT_METRICS}
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            name = sample.name.removeprefix("brokerside_")
+            metric = name if name in order else name.removesuffix("_sum").removesuffix("_count")
+            if metric in order:
+                found[name, *(sample.labels[label] for label in order[metric])] = sample.value
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[tuple[str, ...], float]:
+    return scrape(gate_states.busy())
+
+
+def of(found: dict[tuple[str, ...], float], name: str) -> dict[tuple[str, ...], float]:
+    return {key[1:]: value for key, value in found.items() if key[0] == name}
+
+
+def test_limits_are_told_where_there_are_any(found) -> None:
+    assert of(found, "quota_limit") == {
+        ("broker", "", RATE, "enforce"): 200,
+        ("broker", "", CONNECTIONS, "enforce"): 5000,
+        ("listener", "CLIENT", RATE, "observe"): 100,
+    }
+
+
+def test_rates_are_told_where_they_are_measured(found) -> None:
+    assert of(found, "broker_connection_accept_rate") == {(): 187.25}
+    assert of(found, "connection_accept_rate") == {("CLIENT",): 150.5}
+    assert of(found, "ip_connection_accept_rate") == {("10.1.2.3",): 22.9}
+    idle = scrape(gate_states.unlimited("CLIENT"))
+    for name in ("quota_limit", "broker_connection_accept_rate", "connection_accept_rate", "ip_connection_accept_rate"):
+        assert of(idle, name) == {}
+
+
+def test_times_are_sums_and_counts_by_listener(found) -> None:
+    name = "connection_accept_throttle_time_seconds"
+    assert of(found, f"{name}_sum") == {("CLIENT",): 0.6, ("REPLICATION",): 0}
+    assert of(found, f"{name}_count") == {("CLIENT",): 12, ("REPLICATION",): 0}
+    assert of(found, f"ip_{name}_sum") == {("CLIENT",): 40.5, ("REPLICATION",): 0}
+    assert of(found, f"ip_{name}_count") == {("CLIENT",): 90, ("REPLICATION",): 0}
+    assert of(found, "acceptor_blocked_seconds_total") == {("CLIENT",): 2.5, ("REPLICATION",): 0}
+
+
+def test_connections_are_told_by_listener(found) -> None:
+    assert of(found, "connections_waiting") == {("CLIENT",): 3, ("REPLICATION",): 0}
+    assert of(found, "connections_held") == {("CLIENT",): 7, ("REPLICATION",): 0}
+    assert of(found, "connections_admitted_total") == {("CLIENT",): 4321, ("REPLICATION",): 0}
+    assert of(found, "quota_addresses") == {(RATE,): 41, (CONNECTIONS,): 57}
+
+
+def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
+    name = "connections_throttled_total"
+    series = of(scrape(gate_states.unlimited("CLIENT", "REPLICATION")), name)
+    assert len(series) == 2 * 13
+    assert not any(series.values())
+    assert of(found, name).keys() == series.keys()
+    assert of(found, name)["CLIENT", "ip", RATE, "hold"] == 90
+    assert sum(of(found, name).values()) == 12 + 800 + 90 + 60
+
+
+def test_without_a_gate_there_are_no_samples() -> None:
+    assert scrape(None) == {}
+
+
+def test_the_gate_of_the_main_process_is_set_after_the_sum() -> None:
+    parts = [Snapshot({"CLIENT": Tally(accepted=1)}) for _ in range(2)]
+    summed = total(parts)
+    assert summed.quotas is None
+    summed.quotas = gate_states.busy()
+    copy = msgpack.decode(msgpack.encode(parts[0]), type=Snapshot)
+    assert copy == parts[0]
