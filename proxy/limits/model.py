@@ -144,7 +144,7 @@ class GateState(Struct):
     limits: tuple[LimitState, ...] = ()
     """Broker-wide first, then by listener; both quotas of each, limited or not."""
     addresses: tuple[AddressState, ...] = ()
-    """Those with the highest rate, then with the most connections; at most ``gate.TOP``."""
+    """Those with the highest rate, then with the most connections; at most ``state.TOP``."""
     addresses_tracked: int = 0
     """Addresses whose rate is measured."""
     addresses_connected: int = 0
@@ -153,7 +153,7 @@ class GateState(Struct):
     """Accepted connections, by listener, that wait for the listener's or broker's limit."""
     held: dict[str, int] = field(default_factory=dict)
     """Accepted connections, by listener, that their address' rate limit keeps waiting."""
-    throttled: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    throttled: Mapping[tuple[str, Scope, What, Done], int] = {}
     """Connections by (listener, scope, quota, action), those that occurred. One held and then closed is in both."""
     delayed: dict[str, int] = field(default_factory=dict)
     """Connections, by listener, delayed for a rate limit (broker-wide or the listener's)."""
