@@ -27,7 +27,10 @@ class Admin:
         self._bind = config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
         self._sidecar = sidecar
-        self._server = HttpServer({"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz})
+        self._server = HttpServer(
+            {"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz},
+            {},
+        )
 
     async def start(self) -> None:
         """Raises LocalError where the address cannot be had."""

@@ -1,4 +1,7 @@
-"""The admin endpoint's HTTP/1.1: GET and HEAD, one request a connection, everything bounded.
+"""The admin endpoint's HTTP/1.1: GET, HEAD and POST, one request a connection, everything bounded.
+
+There is no authentication, so a web page that somebody here looks at must not be able to change anything. Browsers send
+``Origin`` with every POST, also to the address a page came from; tools send none. So a POST with one is refused.
 
 h11 reads and writes the protocol; a web framework would be half of the sidecar's start and a fifth of its memory.
 """
@@ -18,6 +21,9 @@ log = structlog.get_logger(__name__)
 MAX_HEAD = 16_384
 """Bytes of a request: its line and its headers."""
 
+MAX_BODY = 16_384
+"""Bytes of a request's body, which is read past: nothing here takes one."""
+
 MAX_CONNECTIONS = 64
 """Connections at a time; one more is closed unheard."""
 
@@ -31,16 +37,19 @@ class Response(NamedTuple):
     body: bytes
     status: int = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
+    allow: str = ""
+    """Methods that are allowed, where another one was asked for."""
 
 
 Handler = Callable[[], Awaitable[Response]]
 
 
 class HttpServer:
-    """Serves ``routes``: a path to what answers it."""
+    """Serves paths: ``gets`` are answered to GET and HEAD, ``posts``, which change something, to POST."""
 
-    def __init__(self, routes: Mapping[str, Handler]) -> None:
-        self._routes = routes
+    def __init__(self, gets: Mapping[str, Handler], posts: Mapping[str, Handler]) -> None:
+        self._gets = gets
+        self._posts = posts
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
@@ -85,11 +94,15 @@ class HttpServer:
     async def _answer(self, request: h11.Request | HTTPStatus) -> Response:
         if isinstance(request, HTTPStatus):
             return _failure(request)
-        handler = self._routes.get(request.target.partition(b"?")[0].decode("ascii", "replace"))
+        path = request.target.partition(b"?")[0].decode("ascii", "replace")
+        changes = path in self._posts
+        handler = self._posts[path] if changes else self._gets.get(path)
         if handler is None:
             return _failure(HTTPStatus.NOT_FOUND)
-        if request.method not in (b"GET", b"HEAD"):
-            return _failure(HTTPStatus.METHOD_NOT_ALLOWED)
+        if request.method not in ((b"POST",) if changes else (b"GET", b"HEAD")):
+            return _failure(HTTPStatus.METHOD_NOT_ALLOWED)._replace(allow="POST" if changes else "GET, HEAD")
+        if changes and any(name == b"origin" for name, _ in request.headers):
+            return _failure(HTTPStatus.FORBIDDEN)
         try:
             return await handler()
         except Exception:
@@ -99,16 +112,25 @@ class HttpServer:
 
 async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | HTTPStatus | None:
     """Return a request, what is wrong with it, or None where the peer ends the connection before it."""
+    request: h11.Request | None = None
+    body = 0
     while True:
         try:
             event = connection.next_event()
         except h11.RemoteProtocolError as error:
             return HTTPStatus(error.error_status_hint)
         if isinstance(event, h11.Request):
-            return event
-        if isinstance(event, h11.ConnectionClosed):
+            request = event
+        elif isinstance(event, h11.Data):
+            body += len(event.data)
+            if body > MAX_BODY:
+                return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        elif isinstance(event, h11.EndOfMessage):
+            return request
+        elif isinstance(event, h11.ConnectionClosed):
             return None
-        connection.receive_data(await reader.read(MAX_HEAD))
+        else:
+            connection.receive_data(await reader.read(MAX_HEAD))
 
 
 def _failure(status: HTTPStatus) -> Response:
@@ -122,8 +144,8 @@ def _encoded(connection: h11.Connection, request: h11.Request | HTTPStatus, resp
         ("Content-Length", str(len(response.body))),
         ("Connection", "close"),
     ]
-    if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers.append(("Allow", "GET, HEAD"))
+    if response.allow:
+        headers.append(("Allow", response.allow))
     head = connection.send(h11.Response(status_code=status, headers=headers, reason=status.phrase))
     bodiless = isinstance(request, h11.Request) and request.method == b"HEAD"
     body = b"" if bodiless else connection.send(h11.Data(data=response.body))
