@@ -34,26 +34,25 @@ class Carrier:
 
     def __init__(self, config: Config, record: Callable[[Exchange], None] | None) -> None:
         self.tallies = {listener.name: Tally() for listener in config.listeners}
-        self.relays: set[Relay] = set()
+        self.relays: dict[Relay, int] = {}
+        """What is open, and the number it was carried under."""
         self.path = choose(config.data_path)
         self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
         self._config = config
         self._record = record
         patience = config.upstream_connect_timeout_ms / 1000
         self._upstreams = {listener.name: Upstream(listener.upstream, patience) for listener in config.listeners}
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: dict[Relay, asyncio.Task[None]] = {}
+        self._ended: Callable[[int], None] = lambda number: None
         self._repeated = Repeated(log)
+
+    def on_end(self, call: Callable[[int], None]) -> None:
+        """Call it once with the number of each connection that was carried, when that has ended."""
+        self._ended = call
 
     def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take over ``sock``, a client accepted from ``address``. ``number``: unique in one run of the sidecar."""
-        task = asyncio.get_running_loop().create_task(self._carry(listener, sock, address, number))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    async def _carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
-        """Connect an accepted client to the broker; from then on the relay runs by itself."""
         tally = self.tallies[listener.name]
-        upstream = self._upstreams[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
         session = None
@@ -62,8 +61,14 @@ class Carrier:
             connection = Connection(connection_id, listener.name, address[0], address[1], monotonic(), principal)
             session = self.path.session(connection, tally, self._record, self._config.socket_request_max_bytes)
         relay = self.path.relay(connection_id, session, tally, self._closed, self._flushing.discard)
-        self.relays.add(relay)
+        self.relays[relay] = number
         tally.active += 1
+        task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
+        self._connecting[relay] = task
+        task.add_done_callback(lambda _: self._connecting.pop(relay))
+
+    async def _connect(self, relay: Relay, sock: socket.socket, upstream: Upstream) -> None:
+        """Connect an accepted client to the broker; from then on the relay runs by itself."""
         attached = False
         try:
             broker = await upstream.connect()
@@ -73,7 +78,7 @@ class Carrier:
                 attached = True
                 await relay.attach(sock, broker)
         except Exception as error:  # mostly OSError, but a name may also be no name
-            tally.upstream_failures += 1
+            relay.tally.upstream_failures += 1
             reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
             self._repeated.warning("upstream_unreachable", upstream=str(upstream), error=reason)
             relay.close("upstream_unreachable")
@@ -85,7 +90,7 @@ class Carrier:
                 sock.close()
 
     def _closed(self, relay: Relay, cause: Cause, detail: str) -> None:
-        self.relays.discard(relay)
+        number = self.relays.pop(relay)
         if not relay.gone:
             self._flushing.add(relay)
         relay.tally.active -= 1
@@ -97,10 +102,12 @@ class Carrier:
                 cause=cause,
                 detail=detail,
             )
+        self._ended(number)
 
     async def drain(self, patience: float) -> None:
         """Let open requests be answered, then close; whatever is open after ``patience`` seconds is cut."""
-        for task in list(self._connecting):
+        await asyncio.sleep(0)  # what was just carried begins to connect: it could not clean up before
+        for task in list(self._connecting.values()):
             task.cancel()
         for relay in list(self.relays):
             relay.stop_reading_requests()
@@ -123,6 +130,6 @@ class Carrier:
             relay.abort()
         log.info("drained", cut=cut)
 
-    def report(self) -> None:
+    def flush(self) -> None:
         """Log how often a repeated warning was held back, where it is time to."""
         self._repeated.flush()

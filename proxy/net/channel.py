@@ -81,9 +81,9 @@ class Failed(Struct, tag=True, array_like=True):
 
 
 class Closed(Struct, tag=True, array_like=True):
-    """From a worker: how many of the connections it was ever given are closed."""
+    """From a worker: these of the connections it was given have ended, by the ``index`` of ``Carry``."""
 
-    count: int
+    numbers: list[int]
 
 
 class Report(Struct, tag=True, array_like=True):

@@ -20,7 +20,7 @@ from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, Ready, Report, Start, ToMain
 from proxy.net.relay import Cause
-from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added, closed
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
 REFRESH = 1.0
 """Seconds between two askings for counts: what a worker counted since is never told if it dies."""
@@ -43,8 +43,8 @@ Unsent = tuple[Carry, socket.socket]
 class Handle:
     """A worker from its start to its end.
 
-    ``on_room()`` is called when it becomes ready or has room again, ``on_end(self, unsent)`` once it has ended, with
-    what it could not be given any more.
+    ``on_room()`` is called when it becomes ready or has room again, ``on_closed(number)`` for each connection that has
+    ended in it or with it, ``on_end(self, unsent)`` once it has ended, with what it could not be given any more.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Handle:
         config: Config,
         *,
         on_room: Callable[[], None],
+        on_closed: Callable[[int], None],
         on_end: Callable[[Handle, list[Unsent]], None],
     ) -> None:
         """Start it. Raises OSError."""
@@ -69,9 +70,10 @@ class Handle:
         self._asked = False  # since then
         self._born = monotonic()
         self._on_room = on_room
+        self._on_closed = on_closed
         self._on_end = on_end
         self._given = {listener.name: 0 for listener in config.listeners}
-        self._closed = 0
+        self._open: set[int] = set()
         # A worker may have as many descriptors as this process, and needs two for each connection.
         self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED) // 2)
         self._last = Snapshot({listener.name: Tally() for listener in config.listeners})
@@ -122,12 +124,12 @@ class Handle:
     @property
     def load(self) -> tuple[int, int]:
         """What to compare workers by: connections that are open, then connections it was ever given."""
-        given = sum(self._given.values())
-        return given - self._closed, given
+        return len(self._open), sum(self._given.values())
 
     def carry(self, carry: Carry, sock: socket.socket) -> None:
         """Give it a connection."""
         self._given[carry.listener] += 1
+        self._open.add(carry.index)
         self.channel.send(carry, sock)
 
     def ask(self, number: int) -> asyncio.Future[None] | None:
@@ -180,10 +182,9 @@ class Handle:
         self._asked = False
         match message:
             case Closed():
-                self._closed = message.count
+                self._end(message.numbers)
             case Report():
                 self._last = message.snapshot
-                self._closed = max(self._closed, closed(message.snapshot.tallies))
                 if (answer := self._answers.pop(message.number, None)) is not None:
                     answer.set_result(None)
             case Ready():
@@ -202,6 +203,7 @@ class Handle:
         unsent = [(message, sock) for message, sock in self.channel.close() if isinstance(message, Carry) and sock]
         for carry, _ in unsent:
             self._given[carry.listener] -= 1
+            self._open.remove(carry.index)
         self.problem = self.problem or f"worker {self.number} ended with {self.end}"
         self.carries = False
         self.settled.set()
@@ -209,6 +211,12 @@ class Handle:
         for answer in self._answers.values():
             answer.set_result(None)
         self._on_end(self, unsent)
+        self._end(list(self._open))
+
+    def _end(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._open.remove(number)
+            self._on_closed(number)
 
 
 def _spawn(descriptor: int) -> tuple[subprocess.Popen[bytes], int]:

@@ -46,9 +46,10 @@ class Station:
         self._carrier = Carrier(config, self._dispatcher.record if self._dispatcher else None)
         self.tallies = self._carrier.tallies
         self.carry = self._carrier.carry
+        self.on_end = self._carrier.on_end
         if self._dispatcher is not None:
             beat.calls.append(self._dispatcher.flush)
-        beat.calls.append(self._carrier.report)
+        beat.calls.append(self._carrier.flush)
         log.info("carrying", boot_id=boot_id)
 
     def on_room(self, call: Callable[[], None]) -> None:

@@ -16,7 +16,6 @@ from proxy.net.beat import Beat
 from proxy.net.channel import Ask, Carry, Channel, Closed, Cut, Drain, Failed, Ready, Report, Start, ToWorker
 from proxy.net.station import Station
 from proxy.telemetry import Repeated, configure_logging
-from proxy.telemetry.snapshot import closed
 
 log = structlog.get_logger(__name__)
 
@@ -42,10 +41,12 @@ class Worker:
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._started: asyncio.Future[Start | None] = asyncio.get_running_loop().create_future()
-        self._channel: Channel[ToWorker] = Channel(sock, ToWorker, self._received, ended=self._ended)
+        self._channel: Channel[ToWorker] = Channel(
+            sock, ToWorker, self._received, ended=self._alone, has_room=self._tell_ended
+        )
         self._answers: set[asyncio.Task[None]] = set()
         self._repeated = Repeated(log)
-        self._told_closed = 0
+        self._ended: list[int] = []  # connections that the main process has not been told of yet
 
     async def run(self) -> int:
         """Wait for the configuration, carry, and at the end drain. Returns the exit code."""
@@ -62,7 +63,8 @@ class Worker:
             self._channel.send(Failed(str(error)))
             self._channel.finish()
             return 1
-        beat.calls += [self._tell_closed, self._repeated.flush]
+        self._station.on_end(self._note_end)
+        beat.calls.append(self._repeated.flush)
         beat.start()
         self._channel.send(Ready(await self._station.snapshot()))
         await self._stop.wait()
@@ -76,7 +78,7 @@ class Worker:
             case Carry():
                 self._carry(message, descriptor)
             case Ask():
-                self._channel.send(Closed(closed(self._station.tallies)))  # the loop turns, even if the answer waits
+                self._send_ended()  # be it none: the loop turns, even if the answer waits
                 task = asyncio.get_running_loop().create_task(self._answer(message.number))
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
@@ -88,7 +90,7 @@ class Worker:
                 self._now.set()
                 self._stop.set()
 
-    def _ended(self) -> None:
+    def _alone(self) -> None:
         if not self._started.done():
             self._started.set_result(None)
         self._stop.set()
@@ -98,17 +100,25 @@ class Worker:
         if descriptor is None:  # the kernel had no room for it here, and has closed it
             self._station.tallies[listener.name].closed["worker_lost"] += 1
             self._repeated.warning("connection_lost", listener=listener.name, error="EMFILE")
+            self._note_end(given.index)
             return
         family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
         sock.setblocking(False)
         self._station.carry(listener, sock, (given.host, given.port), given.index)
 
-    def _tell_closed(self) -> None:
-        count = closed(self._station.tallies)
-        if count != self._told_closed and not self._channel.full:
-            self._told_closed = count
-            self._channel.send(Closed(count))
+    def _note_end(self, number: int) -> None:
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self._tell_ended)  # of all that end in this turn of the loop
+        self._ended.append(number)
+
+    def _tell_ended(self) -> None:
+        if self._ended and not self._channel.full:  # else when there is room again
+            self._send_ended()
+
+    def _send_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        self._channel.send(Closed(ended))
 
     async def _answer(self, number: int) -> None:
         self._channel.send(Report(number, await self._station.snapshot()))

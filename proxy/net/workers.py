@@ -57,6 +57,7 @@ class Workers:
         self._dead = Snapshot({name: Tally() for name in self.tallies})  # the last counts of all that have ended
         self._unplaced: list[Unsent] = []
         self._has_room: Callable[[], None] | None = None
+        self._ended: Callable[[int], None] = lambda number: None
         self._delays: dict[int, float] = {}  # until the next restart, by number
         self._restarts = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -99,6 +100,10 @@ class Workers:
         """Call it each time ``full`` ends."""
         self._has_room = call
 
+    def on_end(self, call: Callable[[int], None]) -> None:
+        """Call it once with the number of each connection that was carried, when that has ended."""
+        self._ended = call
+
     def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Give ``sock``, a client accepted from ``address``, to a worker, at once or when one has room."""
         self._place(Carry(listener.name, *address, number), sock)
@@ -140,10 +145,11 @@ class Workers:
         self._drop_unplaced()
 
     def _drop_unplaced(self) -> None:
-        for carry, sock in self._unplaced:
+        dropped, self._unplaced = self._unplaced, []
+        for carry, sock in dropped:
             self.tallies[carry.listener].closed["drain_completed"] += 1
             sock.close()
-        self._unplaced.clear()
+            self._ended(carry.index)
 
     async def _all_ended(self) -> None:
         for worker in list(self._living.values()):
@@ -155,7 +161,13 @@ class Workers:
         await self._all_ended()
 
     def _start_one(self, number: int) -> None:
-        self._living[number] = Handle(number, self._config, on_room=self._on_room, on_end=self._on_end)
+        self._living[number] = Handle(
+            number,
+            self._config,
+            on_room=self._on_room,
+            on_closed=lambda connection: self._ended(connection),
+            on_end=self._on_end,
+        )
 
     def _restart(self, number: int) -> None:
         try:

@@ -67,10 +67,10 @@ async def test_messages_arrive_whole_and_in_order(pair):
     assert pair.came == [(message, None) for message in sent]
 
     report = Report(7, Snapshot({"CLIENT": Tally(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})}))
-    pair.worker.send(Closed(5))
+    pair.worker.send(Closed([5, 6]))
     pair.worker.send(report)
     await pair.until(lambda: len(pair.told) == 2)
-    assert pair.told == [Closed(5), report]
+    assert pair.told == [Closed([5, 6]), report]
 
 
 async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
@@ -132,13 +132,13 @@ async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
 
 async def test_the_last_words_of_a_peer_are_heard_even_if_it_did_not_listen(pair):
     pair.listen()
-    pair.worker.send(Closed(1))
+    pair.worker.send(Closed([1]))
     pair.main.send(Ask(1))  # never read by the worker, which makes the kernel reset the pair
-    pair.worker.send(Closed(2))
+    pair.worker.send(Closed([2]))
     pair.worker.finish()
     pair.main.close()
 
-    assert pair.told == [Closed(1), Closed(2)]
+    assert pair.told == [Closed([1]), Closed([2])]
 
 
 async def test_the_end_of_the_peer_is_told_once(pair):
@@ -223,7 +223,7 @@ def test_all_that_came_before_the_end_is_taken_in_and_then_the_end():
             main.send(Ask(number))
         assert not main.full
         worker = Channel(theirs, ToWorker, lambda message, _: came.append(message), ended=ended.set)
-        worker.send(Closed(1))  # never read, which makes the end an error for uvloop
+        worker.send(Closed([1]))  # never read, which makes the end an error for uvloop
         main.finish()
         async with asyncio.timeout(10):
             await ended.wait()

@@ -1,0 +1,188 @@
+"""What whoever carries connections promises to the one who accepts them: in one process, and with workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.config import load
+from proxy.net.beat import Beat
+from proxy.net.station import Station
+from proxy.net.workers import Workers
+from proxy.telemetry.snapshot import Snapshot
+from tests.frames import METADATA, request, response
+from tests.integration.conftest import free_port
+from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
+from tests.tools.implementations import both
+
+
+class Bench:
+    """Who carries, and clients given to it by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.config = load(path)
+        self.carrying = Station(self.config, Beat()) if self.config.workers == 1 else Workers(self.config, Beat())
+        self.ended: list[int] = []
+        self.carrying.on_end(self.ended.append)
+        self.clients: dict[int, tuple[Reader, Writer]] = {}
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=100)
+
+    async def dial(self, listener: str = "CLIENT") -> int:
+        """Connect a client and have it carried; returns its number."""
+        number = len(self.clients) + 1
+        self.clients[number] = await asyncio.open_connection(*self._server.getsockname())
+        sock, address = self._server.accept()
+        sock.setblocking(False)
+        (wanted,) = [each for each in self.config.listeners if each.name == listener]
+        self.carrying.carry(wanted, sock, address, number)
+        return number
+
+    async def works(self, number: int) -> bool:
+        reader, writer = self.clients[number]
+        writer.write(request(METADATA, 1, number))
+        async with asyncio.timeout(20):
+            return await read_frame(reader) == response(number)
+
+    async def has_ended(self, number: int) -> bool:
+        """Whether the client sees the end, and nothing before."""
+        async with asyncio.timeout(20):
+            return await self.clients[number][0].read() == b""
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.005)
+
+    async def seen(self, condition: Callable[[Snapshot], object]) -> Snapshot:
+        async with asyncio.timeout(20):
+            while not condition(snapshot := await self.carrying.snapshot()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return snapshot
+
+    async def stop(self) -> None:
+        now = asyncio.Event()
+        now.set()
+        await self.carrying.stop(now)
+
+    async def close(self) -> None:
+        await self.stop()
+        await asyncio.sleep(0)
+        for _, writer in self.clients.values():
+            writer.close()
+        self._server.close()
+
+
+Run = Callable[..., "asynccontextmanager[AsyncIterator[Bench]]"]
+
+
+@pytest.fixture(params=[1, 2], ids=["station", "workers"])
+def workers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(params=both("python", "compiled"))
+def data_path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def run(tmp_path: Path, workers: int, data_path: str) -> Run:
+    """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody listens on."""
+
+    @asynccontextmanager
+    async def run(behaviour: Behaviour = answer_in_order) -> AsyncIterator[Bench]:
+        async with upstream(behaviour) as port:
+            listeners = [("CLIENT", port), ("INTERNAL", port), ("GONE", free_port())]
+            path = tmp_path / "sidecar.yaml"
+            path.write_text(
+                f"broker.id: 1\nworkers: {workers}\ndata.path: {data_path}\ndrain.timeout.ms: 200\n"
+                f"admin: {{bind: '127.0.0.1:{free_port()}'}}\nlisteners:\n"
+                + "".join(
+                    f"- {{name: {name}, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{to}'}}\n"
+                    for name, to in listeners
+                )
+            )
+            bench = Bench(path)
+            if isinstance(bench.carrying, Workers):
+                await bench.carrying.start()
+            try:
+                yield bench
+            finally:
+                await bench.close()
+
+    return run
+
+
+async def test_each_connection_s_end_is_told_once(run: Run) -> None:
+    async def end_on_7(reader: Reader, writer: Writer) -> None:
+        while (await read_frame(reader))[11] != 7:
+            writer.write(response(0))
+
+    async with run(end_on_7) as bench:
+        by_client, by_broker, unreachable, stays = [
+            await bench.dial(name) for name in ("CLIENT", "CLIENT", "GONE", "CLIENT")
+        ]
+        await bench.until(lambda: bench.ended == [unreachable])
+        bench.clients[by_client][1].write_eof()
+        await bench.until(lambda: bench.ended == [unreachable, by_client])
+        bench.clients[by_broker][1].write(request(METADATA, 1, 7))
+        assert await bench.has_ended(by_broker)
+        bench.clients[by_broker][1].close()
+        await bench.until(lambda: bench.ended == [unreachable, by_client, by_broker])
+        snapshot = await bench.seen(lambda seen: sum(tally.active for tally in seen.tallies.values()) == 1)
+        assert snapshot.tallies["CLIENT"].closed == {"client_closed": 1, "broker_closed": 1}
+        assert snapshot.tallies["GONE"].closed == {"upstream_unreachable": 1}
+        await bench.stop()
+        assert bench.ended == [unreachable, by_client, by_broker, stays]
+
+
+async def test_a_drain_ends_what_was_carried_just_before(run: Run) -> None:
+    async with run() as bench:
+        numbers = {await bench.dial() for _ in range(4)}
+        await bench.carrying.stop(asyncio.Event())
+        assert len(bench.ended) == 4
+        assert set(bench.ended) == numbers
+        assert all([await bench.has_ended(number) for number in numbers])
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_what_is_lost_with_a_worker_has_ended(run: Run) -> None:
+    async with run() as bench:
+        numbers = [await bench.dial() for _ in range(6)]
+        assert all([await bench.works(number) for number in numbers])
+        os.kill(bench.carrying._living[1].pid, signal.SIGKILL)
+        await bench.until(lambda: len(bench.ended) == 3)
+        assert [await bench.works(number) for number in numbers if number not in bench.ended] == [True] * 3
+        assert all([await bench.has_ended(number) for number in bench.ended])
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_what_found_no_worker_has_ended_with_the_sidecar(run: Run) -> None:
+    async with run() as bench:
+        for worker in bench.carrying._living.values():
+            os.kill(worker.pid, signal.SIGSTOP)
+            worker.silence = 10
+        number = await bench.dial()
+        assert bench.carrying.full
+        await bench.stop()
+        assert bench.ended == [number]
+        assert await bench.has_ended(number)
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_many_that_end_at_once_are_all_told(run: Run) -> None:
+    async with run() as bench:
+        numbers = [await bench.dial() for _ in range(200)]
+        assert all([await bench.works(number) for number in numbers])
+        for _, writer in bench.clients.values():
+            writer.transport.abort()
+        await bench.until(lambda: len(bench.ended) == 200)
+        assert sorted(bench.ended) == numbers
+        assert [worker.load[0] for worker in bench.carrying._living.values()] == [0, 0]
