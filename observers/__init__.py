@@ -6,8 +6,8 @@ lane.py       one observer's own thread: bounded queue, containment, counts; bre
 views.py      KIP-388's read-only structs over what was read of Produce and Fetch bodies.
 
 event.py      the audit event, level 1: its fields, its envelope, its encoding; reference.py writes its page in docs.
-audit.py      the built-in observer: exchanges in, audit events out.
-translate.py  from exchanges to encoded events, and which exchanges give none (pure); compiled.pyx is its fast twin.
+audit.py      the built-in observer: exchanges and throttle reports in, audit events out.
+translate.py  from either to encoded events, and which exchanges give none (pure); compiled.pyx is its fast twin.
 batch.py      blocks of encoded events, and the records they become (pure).
 topics.py     topic ids to names.
 sink.py       the Kafka producer: idempotent, bounded, every event accounted for.

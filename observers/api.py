@@ -9,6 +9,8 @@ observer alone; exceptions are caught, counted and logged, and never reach clien
 behind loses exchanges (counted); it never slows a client. After 100 calls in a row that raised it is left alone for
 10 seconds.
 
+One that has ``record_throttles`` besides (``ThrottleObserver``) is also told which connections met a limit.
+
 A request is told about once its exchange has ended, so request and response come one right after the other.
 """
 
@@ -86,6 +88,54 @@ class ObservedExchange(Protocol):
         """Facts of the response body, or None where it was not walked."""
 
 
+class ThrottleReport(Protocol):
+    """Connections of one client address that met the same limit with the same result, within about a second."""
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener they came in by."""
+
+    @property
+    def address(self) -> str:
+        """Address of the clients; ``*`` for those that are told of together."""
+
+    @property
+    def scope(self) -> str:
+        """Whose limit: ``broker``, ``listener`` or ``ip``."""
+
+    @property
+    def quota(self) -> str:
+        """``connection_creation_rate`` or ``connections``."""
+
+    @property
+    def action(self) -> str:
+        """``delay``, ``hold``, ``drop`` or ``observe``."""
+
+    @property
+    def count(self) -> int:
+        """How many connections."""
+
+    @property
+    def limit(self) -> int:
+        """Connections per second, or connections."""
+
+    @property
+    def observed(self) -> float:
+        """The highest rate, or number, that was compared with ``limit``."""
+
+    @property
+    def delay_ms(self) -> int:
+        """The longest time that one was to wait."""
+
+    @property
+    def first_at(self) -> float:
+        """When the first one met the limit; seconds on the monotonic clock, as ``last_at``."""
+
+    @property
+    def last_at(self) -> float:
+        """When the last one did."""
+
+
 @runtime_checkable
 class Observer(Protocol):
     """KIP-388's interface: a request and its response are told apart, tied by ``correlation_id``."""
@@ -125,7 +175,19 @@ class ExchangeObserver(Protocol):
         """Finished exchanges in the order they ended; ``dropped`` were lost just before them.
 
         They are shared with other observers: do not change them. There may be none, where only a loss is to be told.
+        Where the class has ``record_throttles``, reports that were lost are in ``dropped``, too.
         """
 
     def close(self, timeout: float) -> None:
         """As in ``Observer``."""
+
+
+@runtime_checkable
+class ThrottleObserver(Protocol):
+    """What a class may have besides the methods of ``Observer`` or ``ExchangeObserver``."""
+
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        """Reports in the order they were made; ``dropped`` exchanges and reports were lost just before them.
+
+        They are shared with other observers: do not change them.
+        """

@@ -1,6 +1,6 @@
-"""The built-in observer: exchanges in, audit events out.
+"""The built-in observer: exchanges and throttle reports in, audit events out.
 
-Two threads: the lane's, which is told of exchanges and encodes events, and a pump, which sends blocks that have waited
+Two threads: the lane's, which is told of them and encodes events, and a pump, which sends blocks that have waited
 long enough and takes in delivery reports. At any time: emitted = delivered + sum of dropped + queued.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from observers.api import ObservedExchange
-from observers.batch import Batcher, Block, Writer
+from observers.api import ObservedExchange, ThrottleReport
+from observers.batch import Batcher, Block, Translation, Writer
 from observers.cluster import Cluster, client_id_of
 from observers.errors import ObserverError
 from observers.sink import Sink, producer_settings
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator
+from observers.translate import Scope, Translator, translate_throttles
 
 try:
     from observers.compiled import Translator as FastTranslator
@@ -50,7 +50,7 @@ class AuditStats(Struct, frozen=True):
     delivered: int
     """Acknowledged by the audit topic."""
     dropped: Mapping[str, int]
-    """Lost, by reason: ``observer_queue`` (before this observer saw the exchange), ``failed`` (no event could be
+    """Lost, by reason: ``observer_queue`` (before this observer was told), ``failed`` (no event could be
     built), ``not_encodable``, ``no_cluster`` (never reached since the start, and too many wait), ``queue_full``,
     ``too_large``, ``closed`` (not delivered in the time to close), ``producer_failed`` (queued in a producer that had
     to be replaced), or librdkafka's name of a delivery's error."""
@@ -66,7 +66,7 @@ class AuditStats(Struct, frozen=True):
 
 
 class AuditObserver:
-    """Implements ``ExchangeObserver``. See ``configure`` for what it needs."""
+    """Implements ``ExchangeObserver`` and ``ThrottleObserver``. See ``configure`` for what it needs."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
         """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit`` and ``api.names``.
@@ -109,19 +109,12 @@ class AuditObserver:
         self._pump.start()
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
-        """Turn ``exchanges`` into events; ``dropped`` exchanges were lost before them and leave a gap of that size."""
-        offset = time.time() - time.monotonic()
-        # Numbers are given by this thread alone, so they can be written into the events before the lock is taken.
-        made = self._translator.translate(exchanges, self._batcher.seq + dropped + 1, offset)
-        with self._lock:
-            self._hidden += made.hidden
-            self._drop("observer_queue", dropped)
-            self._drop("failed", made.failed)
-            self._drop("not_encodable", made.not_encodable)
-            self._drop("too_large", made.too_large)
-            self._send(self._batcher.add(made.chunks, made.last, self._clock()))
-            if made.chunks:
-                self._busy.set()
+        """Turn ``exchanges`` into events; ``dropped`` were lost before them and leave a gap of that size."""
+        self._take(self._translator.translate(exchanges, self._after(dropped), _wall_offset()), dropped)
+
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        """Turn each of ``reports`` into an event; ``dropped`` as in ``record_exchanges``. No exclusion hides one."""
+        self._take(translate_throttles(reports, self._after(dropped), _wall_offset()), dropped)
 
     def close(self, timeout: float) -> None:
         """Send what is there and wait up to ``timeout`` seconds for its delivery; what is left then is lost."""
@@ -156,6 +149,21 @@ class AuditObserver:
                 hidden=self._hidden,
                 topic_look_ups=self._names.look_ups,
             )
+
+    def _after(self, dropped: int) -> int:
+        """Return the next number after ``dropped`` events. The lane's thread alone gives numbers: no lock is needed."""
+        return self._batcher.seq + dropped + 1
+
+    def _take(self, made: Translation, dropped: int) -> None:
+        with self._lock:
+            self._hidden += made.hidden
+            self._drop("observer_queue", dropped)
+            self._drop("failed", made.failed)
+            self._drop("not_encodable", made.not_encodable)
+            self._drop("too_large", made.too_large)
+            self._send(self._batcher.add(made.chunks, made.last, self._clock()))
+            if made.chunks:
+                self._busy.set()
 
     def _run_pump(self) -> None:
         while not self._closing.is_set():
@@ -196,3 +204,8 @@ class AuditObserver:
     def _drop(self, reason: str, count: int) -> None:
         if count:
             self._dropped[reason] = self._dropped.get(reason, 0) + count
+
+
+def _wall_offset() -> float:
+    """Return what makes the monotonic clock's seconds those since 1970."""
+    return time.time() - time.monotonic()

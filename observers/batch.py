@@ -30,7 +30,7 @@ class Chunk(Struct, frozen=True, gc=False):
 
 
 class Translation(Struct):
-    """What one batch of exchanges became. Numbers that no chunk holds are those of events that were lost."""
+    """What exchanges or throttle reports became. Numbers that no chunk holds are those of events that were lost."""
 
     last: int
     """The last number given."""

@@ -1,7 +1,8 @@
 """The only door from the data path to observers: cheap on the event loop, everything else on other threads.
 
 On the loop an exchange costs one list append. A timer of the data path calls ``flush`` about every 50 ms, which hands
-the list to each observer's lane. There is no asyncio here, and nothing here ever waits except ``close``.
+the list to each observer's lane; throttle reports go there at once, behind what was recorded before them. There is no
+asyncio here, and nothing here ever waits except ``close``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from observers.api import ExchangeObserver, ObservedExchange, Observer
+from observers.api import ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
 from observers.lane import Batch, Lane, ObserverStats
 from observers.topics import TopicNames
@@ -31,7 +32,7 @@ MAX_BATCH = 500
 
 
 class Dispatcher:
-    """Owns the observers of one sidecar. ``record``, ``flush`` and ``close`` belong to one thread (the loop's)."""
+    """Owns the observers of one sidecar. Its methods belong to one thread (the loop's)."""
 
     record: Callable[[ObservedExchange], None]
     """Take one finished exchange. A bound ``list.append`` that stays valid for the dispatcher's life."""
@@ -83,10 +84,14 @@ class Dispatcher:
         self._pending.clear()
         for at in range(0, len(recorded), MAX_BATCH):
             exchanges = recorded[at : at + MAX_BATCH]
-            batch = Batch(self._flushed, exchanges, weight_of(exchanges))
+            self._offer(Batch(weight_of(exchanges), exchanges, self._flushed))
             self._flushed += len(exchanges)
-            for lane in self._lanes:
-                lane.offer(batch)
+
+    def report(self, reports: Sequence[ThrottleReport]) -> None:
+        """Tell those observers of throttled connections that have ``record_throttles``. Never waits."""
+        if reports:
+            self.flush()
+            self._offer(Batch(len(reports), reports=tuple(reports)))
 
     def close(self, timeout: float) -> None:
         """Flush, feed what is queued, close the observers: all within ``timeout`` seconds, all at the same time.
@@ -106,6 +111,10 @@ class Dispatcher:
     def stats(self) -> list[ObserverStats]:
         """Counts of every observer, in the order of ``observer.class.names``."""
         return [lane.stats() for lane in self._lanes]
+
+    def _offer(self, batch: Batch) -> None:
+        for lane in self._lanes:
+            lane.offer(batch)
 
 
 def _construct(names: Sequence[str]) -> dict[str, Observer | ExchangeObserver]:

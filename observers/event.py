@@ -1,7 +1,9 @@
 """The audit event, schema level 1: what one Kafka record of the audit topic holds.
 
 One record is an ``Envelope``: who wrote it, which sequence numbers it holds, and the events. Events never hold a
-record's key or value. An event's id is ``(cluster_id, broker_id, boot_id, seq)``; ``seq`` grows by one for each event
+record's key or value. There are several kinds; of each a reader takes what it knows, and passes over a kind that it
+does not know: so every event has ``kind`` and ``seq``, and a field that several kinds have is of one type in all of
+them. An event's id is ``(cluster_id, broker_id, boot_id, seq)``; ``seq`` grows by one for each event
 of one run of a sidecar, so a gap in it is a loss, and its size says how much was lost.
 
 Field names follow Kafka's request log (KIP-673) and Redpanda's ``KafkaConnection``. Fields that hold their default
@@ -25,6 +27,9 @@ EVENTS_PER_RECORD = 200
 
 Outcome = Literal["answered", "no_response", "connection_lost"]
 Decode = Literal["none", "full", "malformed", "unsupported"]
+ThrottleScope = Literal["broker", "listener", "ip"]
+ThrottleQuota = Literal["connection_creation_rate", "connections"]
+ThrottleAction = Literal["delay", "hold", "drop", "observe"]
 
 
 class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
@@ -107,6 +112,39 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     """Produce: every partition sent. Fetch: every partition that returned records or an error."""
 
 
+class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="throttle"):
+    """Connections of one client address that met the same limit with the same result, within about a second."""
+
+    seq: int
+    """Number of the event, as for every kind."""
+    listener: str
+    """Name of the listener the clients came in by."""
+    client_ip: str
+    """Address of the clients; ``*`` for those of all addresses that are not told one by one, because too many were
+    throttled in that second."""
+    scope: ThrottleScope
+    """Whose limit it is: the whole broker's, the listener's, or that of each address."""
+    quota: ThrottleQuota
+    """What is limited: connections accepted per second, or connections open at a time."""
+    action: ThrottleAction
+    """``delay``: the listener accepted nothing until there was room. ``hold``: they were set aside, unread, for
+    ``delay_ms``. ``drop``: they were closed. ``observe``: nothing, they only would have been throttled. One that was
+    held and then closed counts in two events."""
+    count: int
+    """How many connections."""
+    limit: int
+    """Connections per second, or connections."""
+    observed: float
+    """The highest rate, or number of connections, that was compared with ``limit``; to three digits."""
+    ts_first: int
+    """When the first of them met the limit."""
+    ts_last: int
+    """When the last of them did."""
+    delay_ms: int = 0
+    """The longest time that one of them was to wait; 0 for what was dropped, and where it waits for another
+    connection's end."""
+
+
 class Envelope(msgspec.Struct, gc=False):
     """The value of one Kafka record of the audit topic. The record has no key."""
 
@@ -129,8 +167,8 @@ class Envelope(msgspec.Struct, gc=False):
     before it was looked at counts, even if it would have been excluded."""
     sent_at: int
     """When the record was handed to the producer."""
-    events: list[RequestEvent]
-    """The events, by ``seq``; at least one."""
+    events: list[RequestEvent | ThrottleEvent]
+    """The events of all kinds, by ``seq``; at least one."""
 
 
 encoder = msgspec.json.Encoder()

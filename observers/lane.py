@@ -14,14 +14,16 @@ from typing import Any
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
-from observers.api import ExchangeObserver, ObservedExchange, Observer
+from observers.api import ExchangeObserver, ObservedExchange, Observer, ThrottleObserver, ThrottleReport
 from observers.breaker import Breaker
 from observers.views import NameOf, request_view, response_view
 
 MAX_QUEUED = 100_000
-"""Exchanges and partitions in them, each counted as one, that may wait for one observer (besides those it is being told
-of): some tens of MiB, or some seconds of heavy traffic. A batch that does not fit is dropped for it, and counted."""
+"""Exchanges, partitions in them and throttle reports, each counted as one, that may wait for one observer (besides
+those it is being told of): some tens of MiB, or some seconds of heavy traffic. A batch that does not fit is dropped for
+it, and counted."""
 
 FEED_SHARE = 0.5
 """Part of the time to close that is spent on feeding what is queued; the rest belongs to the observer's own close."""
@@ -33,17 +35,23 @@ log = structlog.get_logger("observers")
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """What one flush hands over. ``first``: number of the first exchange; ``weight``: see ``MAX_QUEUED``."""
+    """What is handed over at once: exchanges or throttle reports. ``weight``: see ``MAX_QUEUED``."""
 
-    first: int
-    exchanges: tuple[ObservedExchange, ...]
     weight: int
+    exchanges: tuple[ObservedExchange, ...] = ()
+    first: int = 0
+    """Number of the first exchange."""
+    reports: tuple[ThrottleReport, ...] = ()
     dropped: int = 0
-    """Exchanges that were dropped right before these, for this observer."""
+    """What was dropped right before these, for this observer: exchanges and reports."""
+
+    def __len__(self) -> int:
+        return len(self.exchanges) + len(self.reports)
 
 
 class ObserverStats(Struct, frozen=True):
-    """Counts of one observer, in exchanges. At rest: handed over = delivered + dropped + failed + queued."""
+    """Counts of one observer, in exchanges and throttle reports. At rest: handed over = delivered + dropped + failed +
+    queued."""
 
     name: str
     delivered: int
@@ -72,7 +80,6 @@ class Lane:
         self._observer = observer
         self._breaker = Breaker(clock)
         self._name_of = name_of
-        self._feed = self._feed_joined if isinstance(observer, ExchangeObserver) else self._feed_apart
         self._queue: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"observer {name}", daemon=True)
         # Each of these numbers is written by one thread only, so none needs a lock.
@@ -96,16 +103,23 @@ class Lane:
         self._thread.start()
 
     def offer(self, batch: Batch) -> None:
-        """Queue ``batch``, or drop and count it where it does not fit. Never waits."""
-        count = len(batch.exchanges)
+        """Queue ``batch``, or drop and count it where it does not fit. Never waits.
+
+        An observer without ``record_throttles`` is not told of reports, and misses nothing.
+        """
+        if batch.reports and not isinstance(self._observer, ThrottleObserver):
+            return
+        count = len(batch)
         if self._offered_weight - self._taken_weight + batch.weight > MAX_QUEUED:
             self._overflowed += count
             self._untold_overflow += count
             return
         self._offered += count
         self._offered_weight += batch.weight
-        self._queue.put(Batch(batch.first, batch.exchanges, batch.weight, self._untold_overflow))
-        self._untold_overflow = 0
+        if self._untold_overflow:
+            batch = replace(batch, dropped=self._untold_overflow)
+            self._untold_overflow = 0
+        self._queue.put(batch)
 
     def stop(self, deadline: float) -> None:
         """Ask the thread to feed what is queued and to close the observer by ``deadline`` (``time.monotonic``)."""
@@ -113,7 +127,7 @@ class Lane:
         self._close_until = deadline
         self._feed_until = now + max(0.0, deadline - now) * FEED_SHARE
         if self._untold_overflow:
-            self._queue.put(Batch(0, (), 0, self._untold_overflow))
+            self._queue.put(Batch(0, dropped=self._untold_overflow))
         self._queue.put(None)
 
     def join(self, deadline: float) -> None:
@@ -139,6 +153,7 @@ class Lane:
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             self._taken_weight += batch.weight
+            self._untold += batch.dropped
             self._feed(batch)
             del batch  # else an idle lane would keep its last exchanges alive
         if not self._abandoned:
@@ -148,25 +163,34 @@ class Lane:
         in_time = self._feed_until is None or time.monotonic() < self._feed_until
         return in_time and not self._abandoned and self._breaker.allows()
 
-    def _feed_joined(self, batch: Batch) -> None:
-        """Tell an ``ExchangeObserver``; a loss it could not be told of is told again with the next call."""
-        assert isinstance(self._observer, ExchangeObserver)
-        count = len(batch.exchanges)
-        self._untold += batch.dropped
+    def _feed(self, batch: Batch) -> None:
+        if batch.reports:
+            assert isinstance(self._observer, ThrottleObserver)
+            self._tell_all(batch.reports, "record_throttles", self._observer.record_throttles)
+        elif isinstance(self._observer, ExchangeObserver):
+            self._tell_all(batch.exchanges, "record_exchanges", self._observer.record_exchanges)
+        else:
+            self._feed_apart(batch)
+
+    def _tell_all(self, told: Sequence[Any], method: str, function: Callable[[Sequence[Any], int], None]) -> None:
+        """Tell of many at a time; a loss that could not be told of is told again with the next call."""
         if not self._may_call():
-            self._skipped += count
-            self._untold += count
-        elif self._call("record_exchanges", self._observer.record_exchanges, batch.exchanges, self._untold):
-            self._delivered += count
+            self._skip(len(told))
+        elif self._call(method, function, told, self._untold):
+            self._delivered += len(told)
             self._untold = 0
         else:
-            self._failed += count
+            self._failed += len(told)
+
+    def _skip(self, count: int) -> None:
+        self._skipped += count
+        self._untold += count
 
     def _feed_apart(self, batch: Batch) -> None:
         """Tell a KIP-388 observer of each request, and of its response where there was one."""
         for number, exchange in enumerate(batch.exchanges, batch.first):
             if not self._may_call():
-                self._skipped += 1
+                self._skip(1)
             elif self._tell(exchange, f"{exchange.connection.id}:{number}"):
                 self._delivered += 1
             else:

@@ -12,20 +12,24 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from observers import event
-from observers.event import SCHEMA_LEVEL, Envelope, RequestEvent, TopicPartition
+from observers.event import SCHEMA_LEVEL, Envelope, RequestEvent, ThrottleEvent, TopicPartition
 from observers.translate import MAX_EVENT
 
 UNITS = {
     "ts_request": "µs since 1970, UTC",
+    "ts_first": "µs since 1970, UTC",
+    "ts_last": "µs since 1970, UTC",
     "sent_at": "µs since 1970, UTC",
     "latency_us": "µs",
     "throttle_ms": "ms",
     "max_wait_ms": "ms",
+    "delay_ms": "ms",
     "request_bytes": "bytes",
     "response_bytes": "bytes",
     "bytes": "bytes",
     "records": "records",
     "dropped": "events",
+    "count": "connections",
 }
 
 EXAMPLE = Envelope(
@@ -35,7 +39,7 @@ EXAMPLE = Envelope(
     boot_id="5f0c4c0d9a4b4e0f8a86b6c2f6f0f3a1",
     sidecar_version="0.1.0",
     first_seq=41,
-    last_seq=42,
+    last_seq=43,
     dropped=0,
     sent_at=1795260652500000,
     events=[
@@ -87,6 +91,20 @@ EXAMPLE = Envelope(
             request_bytes=38,
             response_bytes=412,
         ),
+        ThrottleEvent(
+            seq=43,
+            listener="CLIENT",
+            client_ip="10.1.2.3",
+            scope="ip",
+            quota="connection_creation_rate",
+            action="hold",
+            count=37,
+            limit=20,
+            observed=25.118,
+            ts_first=1795260651300000,
+            ts_last=1795260652190000,
+            delay_ms=1000,
+        ),
     ],
 )
 
@@ -95,7 +113,10 @@ INTRODUCTION = f"""\
 
 Generated from `observers/event.py` by `python -m observers.reference`.
 
-One record of the audit topic is a JSON object, the **envelope**, of up to {event.EVENTS_PER_RECORD} events.
+One record of the audit topic is a JSON object, the **envelope**, of up to {event.EVENTS_PER_RECORD} events of several
+kinds. A reader passes over events of a `kind` that it does not know. Every event has `kind` and `seq`, and a field that
+several kinds have is of one type in all of them.
+
 Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_id, boot_id, first_seq)` of the record,
 or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap. Events never hold a
 record's key or value. Strings a client chose are cut at {event.MAX_STRING} characters and then end in `…`.
@@ -117,8 +138,9 @@ def markdown() -> str:
 
 def _sections() -> Iterator[tuple[str, type[msgspec.Struct]]]:
     yield "Envelope", Envelope
-    yield "Event: `events[]`", RequestEvent
+    yield "Event of a request: `events[]`", RequestEvent
     yield "Partition: `events[].topics[]`", TopicPartition
+    yield "Event of a throttle: `events[]`", ThrottleEvent
 
 
 def _section(title: str, struct: type[msgspec.Struct]) -> str:
@@ -149,10 +171,10 @@ def _json_type(hint: Any) -> str:
     if origin is Literal:
         return " \\| ".join(f"`{value}`" for value in arguments)
     if origin in (Union, types.UnionType):
-        return " \\| ".join(_json_type(argument) for argument in arguments)
+        return " \\| ".join(dict.fromkeys(_json_type(argument) for argument in arguments))
     if origin in (list, tuple):
         return f"array of {_json_type(arguments[0])}"
-    names = {int: "integer", str: "string", bool: "boolean", type(None): "null"}
+    names = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
     return names.get(hint) or "object"
 
 

@@ -1,6 +1,7 @@
-"""From exchanges to encoded audit events, and which exchanges give none: no IO, no clock.
+"""From exchanges and throttle reports to encoded audit events, and which exchanges give none: no IO, no clock.
 
-This is what is meant; ``observers.compiled`` does the same for the exchanges of a compiled session, byte for byte.
+``Translator`` is what is meant; ``observers.compiled`` does the same for the exchanges of a compiled session, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -10,9 +11,20 @@ from typing import Any, cast
 
 import structlog
 
-from observers.api import ObservedExchange
+from observers.api import ObservedExchange, ThrottleReport
 from observers.batch import Chunk, Translation
-from observers.event import Decode, Outcome, RequestEvent, TopicPartition, clip, encoder
+from observers.event import (
+    Decode,
+    Outcome,
+    RequestEvent,
+    ThrottleAction,
+    ThrottleEvent,
+    ThrottleQuota,
+    ThrottleScope,
+    TopicPartition,
+    clip,
+    encoder,
+)
 from observers.topics import TopicNames
 
 PRODUCE, FETCH = 0, 1
@@ -160,7 +172,7 @@ class Translator:
             api_version=exchange.api_version,
             principal=clip(connection.principal),
             client_ip=connection.client_ip,
-            ts_request=round((exchange.received_at + wall_offset) * 1e6),
+            ts_request=_epoch_us(exchange.received_at, wall_offset),
             latency_us=_latency_us(exchange),
             request_bytes=exchange.request_bytes,
             response_bytes=exchange.response_bytes,
@@ -262,6 +274,37 @@ class Translator:
         return tuple(parts)
 
 
+def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> Translation:
+    """Return the events of ``reports``, numbered from ``first`` on; ``wall_offset`` as in ``Translator.event``."""
+    made = Translation(last=first - 1)
+    for report in reports:
+        made.last += 1
+        try:
+            event = _throttle(report, made.last, wall_offset)
+            made.chunks.append(Chunk(made.last, 1, encoder.encode(event)))
+        except Exception:
+            log.exception("audit_event_failed", listener=report.listener, scope=report.scope, quota=report.quota)
+            made.failed += 1
+    return made
+
+
+def _throttle(report: ThrottleReport, seq: int, wall_offset: float) -> ThrottleEvent:
+    return ThrottleEvent(
+        seq=seq,
+        listener=report.listener,
+        client_ip=report.address,
+        scope=cast(ThrottleScope, report.scope),
+        quota=cast(ThrottleQuota, report.quota),
+        action=cast(ThrottleAction, report.action),
+        count=report.count,
+        limit=report.limit,
+        observed=round(report.observed * 1000) / 1000,  # raises for NaN, which JSON cannot say
+        ts_first=_epoch_us(report.first_at, wall_offset),
+        ts_last=_epoch_us(report.last_at, wall_offset),
+        delay_ms=report.delay_ms,
+    )
+
+
 def room_of(name: str, topic_id: str | None) -> int:
     """Return the bytes that a partition of this topic can need at most in an event."""
     return PART_ROOM + len(encoder.encode(name)) + len(topic_id or "")
@@ -270,6 +313,10 @@ def room_of(name: str, topic_id: str | None) -> int:
 def report_failure(exchange: ObservedExchange) -> None:
     """Log the exception at hand, which left ``exchange`` without an event."""
     log.exception("audit_event_failed", api_key=exchange.api_key, api_version=exchange.api_version)
+
+
+def _epoch_us(seconds: float, wall_offset: float) -> int:
+    return round((seconds + wall_offset) * 1e6)
 
 
 def _latency_us(exchange: ObservedExchange) -> int:

@@ -15,12 +15,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from observers.audit import MAX_WAITING, AuditObserver, AuditStats
 from observers.cluster import AUDIT_PARTITIONS, Cluster
-from observers.event import EVENTS_PER_RECORD, Envelope, decoder
+from observers.dispatch import Dispatcher
+from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, ThrottleEvent, decoder
+from observers.event import TopicPartition as PartitionOfEvent
 from observers.sink import Sink, producer_settings
 from proxy.core.apis import APIS
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
-from tests.unit.observers.samples import exchange, fetch, produce
+from tests.unit.observers.samples import exchange, fetch, produce, report
 
 pytestmark = pytest.mark.kafka
 
@@ -35,18 +37,20 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def configs(bootstrap: str, topic: str, **audit: Any) -> dict[str, Any]:
+    return {
+        "broker.id": 1,
+        "boot.id": f"boot-{topic}",
+        "sidecar.version": "0.1.0",
+        "internal": {"bootstrap.servers": bootstrap},
+        "audit": {"topic": topic, **audit},
+        "api.names": {key: api.name for key, api in APIS.items()},
+    }
+
+
 def auditing(bootstrap: str, topic: str, **audit: Any) -> AuditObserver:
     observer = AuditObserver()
-    observer.configure(
-        {
-            "broker.id": 1,
-            "boot.id": f"boot-{topic}",
-            "sidecar.version": "0.1.0",
-            "internal": {"bootstrap.servers": bootstrap},
-            "audit": {"topic": topic, **audit},
-            "api.names": {key: api.name for key, api in APIS.items()},
-        }
-    )
+    observer.configure(configs(bootstrap, topic, **audit))
     return observer
 
 
@@ -75,6 +79,11 @@ def envelopes(bootstrap: str, topic: str) -> list[Envelope]:
             unread.discard(message.partition())
     consumer.close()
     return sorted(read, key=lambda e: e.first_seq)
+
+
+def touched(read: list[Envelope]) -> list[PartitionOfEvent]:
+    """Every partition that an event tells of."""
+    return [part for e in read for event in e.events if isinstance(event, RequestEvent) for part in event.topics]
 
 
 def gaps(read: list[Envelope]) -> int:
@@ -119,7 +128,7 @@ class TestDelivery:
         assert len(read) == stats.records_delivered
         assert {(e.schema_level, e.broker_id, e.boot_id, e.dropped) for e in read} == {(1, 1, "boot-audit-arrives", 0)}
         assert {len(e.cluster_id) for e in read} == {22}
-        assert sum(t.records for e in read for event in e.events for t in event.topics) == 3 * 3050
+        assert sum(part.records for part in touched(read)) == 3 * 3050
 
     def test_events_arrive_without_further_traffic(self, bootstrap: str) -> None:
         observer = auditing(bootstrap, "audit-quiet")
@@ -163,8 +172,44 @@ class TestDelivery:
             observer.record_exchanges([produce([(raw, 0, 10, 1)], ids=True)] * 3, 0)
         observer.close(20)
         read = envelopes(bootstrap, "audit-ids")
-        assert [t.topic for e in read for event in e.events for t in event.topics] == ["ids-a"] * 3 + ["ids-b"] * 3
+        assert [part.topic for part in touched(read)] == ["ids-a"] * 3 + ["ids-b"] * 3
         assert observer.stats().topic_look_ups >= 2
+
+
+class TestThrottles:
+    def test_they_arrive_in_sequence_among_the_requests(self, bootstrap: str) -> None:
+        name = "observers.audit:AuditObserver"
+        dispatcher = Dispatcher([name], configs(bootstrap, "audit-throttles"))
+        dispatcher.start()
+        begun = time.time()
+        for n in range(100):
+            dispatcher.record(exchange(correlation_id=n))
+            dispatcher.report([report(count=n + 1, first_at=time.monotonic(), last_at=time.monotonic() + 0.5)] * 2)
+        dispatcher.close(20)
+        audit = dispatcher.observers[name]
+        assert isinstance(audit, AuditObserver)
+        stats = audit.stats()
+        assert (stats.emitted, stats.delivered, stats.dropped, stats.queued) == (300, 300, {}, 0)
+        read = envelopes(bootstrap, "audit-throttles")
+        assert gaps(read) == 0
+        told = [event for e in read for event in e.events]
+        assert [type(event) for event in told] == [RequestEvent, ThrottleEvent, ThrottleEvent] * 100
+        throttles = [event for event in told if isinstance(event, ThrottleEvent)]
+        assert [event.count for event in throttles] == [1 + n // 2 for n in range(200)]
+        assert {event.ts_last - event.ts_first for event in throttles} <= {500_000, 500_001, 499_999}
+        assert all(begun - 1 < event.ts_first / 1e6 < begun + 60 for event in throttles)
+
+    def test_those_that_were_lost_show_as_a_gap_and_in_dropped(self, bootstrap: str) -> None:
+        observer = auditing(bootstrap, "audit-throttles-gap")
+        observer.record_exchanges([exchange()], 0)
+        observer.record_throttles([report(), report(observed=float("nan")), report()], 10)
+        observer.close(20)
+        stats = observer.stats()
+        assert accounted(stats)
+        assert stats.dropped == {"observer_queue": 10, "failed": 1}
+        read = envelopes(bootstrap, "audit-throttles-gap")
+        assert [(e.first_seq, e.last_seq) for e in read] == [(1, 1), (12, 12), (14, 14)]
+        assert gaps(read) == read[-1].dropped == 11
 
 
 class TestTopic:

@@ -44,7 +44,8 @@ def _events(internal_bootstrap: str, topic: str) -> Iterator[RequestEvent]:
             message = consumer.poll(10)
             assert message is not None, f"{topic}: fewer records than its offsets tell"
             assert message.error() is None, message.error()
-            yield from decoder.decode(message.value() or b"").events
+            told = decoder.decode(message.value() or b"").events
+            yield from (event for event in told if isinstance(event, RequestEvent))
     finally:
         consumer.close()
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from observers.api import TOPIC_NAME, ObservableStruct, ObservedExchange
+from observers.api import TOPIC_NAME, ObservableStruct, ObservedExchange, ThrottleReport
 
 calls: list[str] = []
 """Names of classes in the order their ``configure`` and ``close`` were called; cleared by each test that reads it."""
@@ -147,6 +147,35 @@ class ByteCounts:
 
     def close(self, timeout: float) -> None:
         return
+
+
+class Watcher(Keeper):
+    """Keeps exchanges and reports in the order in which it is told."""
+
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        self.life.append("throttles")
+        self.seen.extend(reports)  # type: ignore[arg-type]
+        self.dropped.append(dropped)
+
+
+class GatedWatcher(Gated, Watcher):
+    """Blocks in calls about exchanges."""
+
+
+class ThrowingWatcher(Watcher):
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        raise RuntimeError("no")
+
+
+class WatchingByteCounts(ByteCounts):
+    """A KIP-388 observer that is told of throttles, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[ThrottleReport] = []
+
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        self.reports.extend(reports)
 
 
 class BadHalf(ByteCounts):

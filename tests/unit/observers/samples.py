@@ -1,4 +1,4 @@
-"""Exchanges as the session makes them, each stating only what differs."""
+"""Exchanges as the session makes them and reports as the gate's, each stating only what differs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from proxy.core.exchange import (
     RecordSet,
     WantedPartition,
 )
+from proxy.limits.throttles import ThrottleReport
 from tests.tools.implementations import compiled
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
@@ -52,6 +53,24 @@ def exchange(**changes: Any) -> Exchange:
         "outcome": "answered",
     }
     return Exchange(**{**values, **changes})
+
+
+def report(**changes: Any) -> ThrottleReport:
+    """Three connections held."""
+    values: dict[str, Any] = {
+        "listener": "CLIENT",
+        "address": "10.0.0.7",
+        "scope": "ip",
+        "quota": "connection_creation_rate",
+        "action": "hold",
+        "count": 3,
+        "limit": 20,
+        "observed": 21.5,
+        "delay_ms": 750,
+        "first_at": 100.0,
+        "last_at": 100.25,
+    }
+    return ThrottleReport(**{**values, **changes})
 
 
 def compiled_twin(one: Exchange) -> Any:

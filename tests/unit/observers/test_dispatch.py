@@ -17,7 +17,7 @@ from observers.errors import ObserverError
 from observers.lane import MAX_QUEUED
 from tests.tools.implementations import both, compiled
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import compiled_twin, exchange, fetch, produce
+from tests.unit.observers.samples import compiled_twin, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -327,3 +327,56 @@ class TestKip388:
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.failed, stats.errors) == (1, 1, {"record_response": 1})
         assert observer(dispatcher, "BadHalf").produced == {"a": 200}
+
+
+class TestThrottles:
+    def test_they_come_in_order_with_the_exchanges_recorded_before_and_after(self) -> None:
+        dispatcher = started("Watcher")
+        first, second, third = exchange(), report(), exchange()
+        dispatcher.record(first)
+        dispatcher.report([second])
+        dispatcher.record(third)
+        dispatcher.close(20)
+        watcher = observer(dispatcher, "Watcher")
+        assert watcher.life == ["configure", "record", "throttles", "record", "close"]
+        assert [id(one) for one in watcher.seen] == [id(first), id(second), id(third)]
+        assert dispatcher.stats()[0].delivered == 3
+
+    def test_an_observer_that_does_not_ask_for_them_is_not_told_and_misses_nothing(self) -> None:
+        dispatcher = started("Keeper", "ByteCounts", "WatchingByteCounts")
+        dispatcher.report([report(), report()])
+        dispatcher.report([])
+        dispatcher.close(20)
+        assert observer(dispatcher, "Keeper").life == ["configure", "close"]
+        assert [(s.delivered, s.dropped, s.failed, s.queued) for s in dispatcher.stats()] == [
+            (0, 0, 0, 0),
+            (0, 0, 0, 0),
+            (2, 0, 0, 0),
+        ]
+        assert observer(dispatcher, "WatchingByteCounts").reports == [report(), report()]
+
+    def test_each_counts_as_one_of_what_may_wait_and_a_loss_is_told_with_the_next_call(self) -> None:
+        dispatcher = started("GatedWatcher")
+        watcher = observer(dispatcher, "GatedWatcher")
+        feed(dispatcher, 1)
+        assert watcher.entered.wait(20)
+        feed(dispatcher, MAX_QUEUED - 2)
+        dispatcher.report([report()] * 3)
+        dispatcher.report([report()] * 2)
+        feed(dispatcher, 1)
+        assert (dispatcher.stats()[0].dropped, dispatcher.stats()[0].queued) == (4, MAX_QUEUED + 1)
+        watcher.gate.set()
+        settled(dispatcher)
+        feed(dispatcher, 1)
+        dispatcher.close(20)
+        assert watcher.dropped[-2:] == [3, 1], "three reports before the two, and an exchange behind them"
+        assert sum(watcher.dropped) == dispatcher.stats()[0].dropped == 4
+        assert dispatcher.stats()[0].delivered == MAX_QUEUED + 2
+
+    def test_a_call_that_raises_is_counted_and_exchanges_go_on(self) -> None:
+        dispatcher = started("ThrowingWatcher")
+        dispatcher.report([report(), report()])
+        feed(dispatcher, 3)
+        dispatcher.close(20)
+        stats = dispatcher.stats()[0]
+        assert (stats.delivered, stats.failed, stats.dropped, stats.errors) == (3, 2, 0, {"record_throttles": 1})

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from observers.event import Envelope, RequestEvent, TopicPartition, encoder
+from observers.event import Envelope, RequestEvent, ThrottleEvent, TopicPartition, encoder
 from observers.reference import EXAMPLE, _meanings, markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "audit-event.md"
@@ -15,7 +15,7 @@ def test_the_committed_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == markdown(), "run: python -m observers.reference > docs/audit-event.md"
 
 
-@pytest.mark.parametrize("struct", [Envelope, RequestEvent, TopicPartition])
+@pytest.mark.parametrize("struct", [Envelope, RequestEvent, ThrottleEvent, TopicPartition])
 def test_every_field_says_what_it_means(struct: type[msgspec.Struct]) -> None:
     assert set(_meanings(struct)) == {field.name for field in msgspec.structs.fields(struct)}
 
