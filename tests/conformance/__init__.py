@@ -1,0 +1,1 @@
+"""The same schedules of connects against a real broker and against the sidecar, and what became of them compared."""
