@@ -153,7 +153,7 @@ class GateState(Struct):
     """Accepted connections, by listener, that wait for the listener's or broker's limit."""
     held: dict[str, int] = field(default_factory=dict)
     """Accepted connections, by listener, that their address' rate limit keeps waiting."""
-    throttled: Mapping[tuple[str, Scope, What, Done], int] = {}
+    throttled: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
     """Connections by (listener, scope, quota, action), those that occurred. One held and then closed is in both."""
     delayed: dict[str, int] = field(default_factory=dict)
     """Connections, by listener, delayed for a rate limit (broker-wide or the listener's)."""

@@ -24,7 +24,7 @@ def state(gate: Gate[Any], now: int) -> GateState:
         addresses_connected=len(gate.open_by_address),
         waiting={name: len(line) for name, line in gate.lines.items()},
         held={name: held[name] for name in gate.lines},
-        throttled=dict(gate.throttled),
+        throttled={(*kind,): count for kind, count in gate.throttled.items()},
         delayed={name: count for name, (count, _) in gate.delays.items()},
         delayed_seconds={name: total / 1000 for name, (_, total) in gate.delays.items()},
         held_before={name: count for name, (count, _) in gate.holds.items()},

@@ -89,7 +89,7 @@ class Summary(Struct):
     observed: float = 0.0
     delay_ms: int = 0
     addresses: Counter[str] = field(default_factory=Counter)
-    """Connections by address."""
+    """Connections by address; of more than ``MAX_REPORTS`` the rest is at ``MANY``."""
 
     def add(self, report: ThrottleReport) -> None:
         """Take in one more."""
@@ -97,15 +97,14 @@ class Summary(Struct):
         self.limit = report.limit
         self.observed = max(self.observed, report.observed)
         self.delay_ms = max(self.delay_ms, report.delay_ms)
-        self.addresses[report.address] += report.count
+        known = report.address in self.addresses or len(self.addresses) < MAX_REPORTS
+        self.addresses[report.address if known else MANY] += report.count
 
 
-def summaries(reports: Iterable[ThrottleReport]) -> list[Summary]:
-    """Return one summary for each kind of throttle in ``reports``."""
-    found: dict[tuple[str, Scope, What, Done], Summary] = {}
+def summarise(summaries: dict[tuple[str, ...], Summary], reports: Iterable[ThrottleReport]) -> None:
+    """Add ``reports`` to ``summaries``, which has one for each kind of throttle."""
     for report in reports:
         kind = (report.listener, report.scope, report.quota, report.action)
-        if kind not in found:
-            found[kind] = Summary(*kind)
-        found[kind].add(report)
-    return list(found.values())
+        if kind not in summaries:
+            summaries[kind] = Summary(*kind)
+        summaries[kind].add(report)
