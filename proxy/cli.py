@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ WRONG_USAGE = 2
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
+
+    from proxy.config import Endpoint
 
     _Commands = _SubParsersAction[ArgumentParser]
 
@@ -100,6 +103,41 @@ def check_config(config: Path) -> None:
     loaded = load(config)
     listeners = ", ".join(f"{listener.name} {listener.bind} -> {listener.upstream}" for listener in loaded.listeners)
     print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
+
+
+def quotas(admin: Endpoint, watch: bool, output: str) -> None:
+    """Show the limits on connections of a running sidecar: how much is used, who waits, the busiest addresses."""
+    import msgspec
+
+    from proxy import remote
+    from proxy.quotas_view import text
+
+    redraw = "\x1b[H\x1b[2J" if watch and output == "table" and sys.stdout.isatty() else ""
+    while True:
+        found = remote.quotas(admin)
+        print(redraw + (text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True)
+        if not watch:
+            return
+        time.sleep(1)
+
+
+def reload(admin: Endpoint) -> int:
+    """Let a running sidecar read its configuration again, and say what came of it."""
+    from proxy import remote
+
+    done = remote.reload(admin)
+    if done.result == "applied":
+        print(f"applied: {', '.join(done.changed)}")
+    elif done.result == "unchanged":
+        print("nothing in it has changed")
+    elif done.result == "draining":
+        print(f"brokerside: the sidecar at {admin} is shutting down", file=sys.stderr)
+        return 1
+    else:
+        print("brokerside: rejected, the running configuration stays", file=sys.stderr)
+        print("".join(f"  {error}\n" for error in done.errors), end="", file=sys.stderr)
+        return 1
+    return 0
 
 
 def up(folder: Path, nodes: int, kafka_version: str, ports: list[int] | None, sidecars: bool) -> None:
@@ -195,6 +233,12 @@ def _parser() -> ArgumentParser:
     command.add_argument("descriptor", type=int)
     command = _command(commands, "check-config", check_config)
     command.add_argument("config", type=Path, metavar="FILE", help="YAML configuration.")
+    command = _command(commands, "reload", reload)
+    _add_admin(command)
+    command = _command(commands, "quotas", quotas)
+    _add_admin(command)
+    command.add_argument("--watch", action="store_true", help="Once a second, until Ctrl-C.")
+    _add_output(command, ("table", "json"))
 
     command = _command(commands, "tables", list_tables)
     _add_tables(command)
@@ -269,10 +313,23 @@ def _add_tables(command: ArgumentParser) -> None:
     command.add_argument("--tables", type=Path, default=Path(".brokerside/tables"), metavar="PATH", help=text)
 
 
-def _add_output(command: ArgumentParser) -> None:
-    choices = ("table", "json", "csv")
-    text = "How data is printed: table, json or csv; default: %(default)s."
+def _add_output(command: ArgumentParser, choices: tuple[str, ...] = ("table", "json", "csv")) -> None:
+    text = f"How data is printed: {', '.join(choices[:-1])} or {choices[-1]}; default: %(default)s."
     command.add_argument("-o", "--output", choices=choices, default="table", metavar="FORM", help=text)
+
+
+def _add_admin(command: ArgumentParser) -> None:
+    text = "The sidecar's admin.bind; default: %(default)s."
+    command.add_argument("--admin", type=_endpoint, default="127.0.0.1:9644", metavar="HOST:PORT", help=text)
+
+
+def _endpoint(text: str) -> Endpoint:
+    from proxy.config import Endpoint
+
+    try:
+        return Endpoint.parse(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} {error}") from None
 
 
 def _ports(text: str) -> list[int]:

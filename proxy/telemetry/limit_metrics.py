@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
-from proxy.limits.model import UNLIMITED, GateState
+from proxy.limits.model import UNLIMITED, Done, GateState, Scope, What
 from proxy.telemetry.family import Definition, Samples
 from proxy.telemetry.snapshot import Snapshot
 
-RATE, CONNECTIONS = "connection_creation_rate", "connections"
+RATE, CONNECTIONS = get_args(What)
 
-KINDS = (
-    *(
-        (scope, quota, action)
-        for scope in ("broker", "listener")
-        for quota in (RATE, CONNECTIONS)
-        for action in ("delay", "observe")
-    ),
-    ("ip", RATE, "hold"),
-    ("ip", RATE, "drop"),
-    ("ip", RATE, "observe"),
-    ("ip", CONNECTIONS, "drop"),
-    ("ip", CONNECTIONS, "observe"),
+KINDS: tuple[tuple[Scope, What, Done], ...] = (
+    ("broker", "connection_creation_rate", "delay"),
+    ("broker", "connection_creation_rate", "observe"),
+    ("broker", "connections", "delay"),
+    ("broker", "connections", "observe"),
+    ("listener", "connection_creation_rate", "delay"),
+    ("listener", "connection_creation_rate", "observe"),
+    ("listener", "connections", "delay"),
+    ("listener", "connections", "observe"),
+    ("ip", "connection_creation_rate", "hold"),
+    ("ip", "connection_creation_rate", "drop"),
+    ("ip", "connection_creation_rate", "observe"),
+    ("ip", "connections", "drop"),
+    ("ip", "connections", "observe"),
 )
-"""Scope, quota and action of every kind of throttling, so that each series exists from the start."""
+"""Every kind of throttling there is, so that each series exists from the start."""
 
 
 def _gate(read: Callable[[GateState], Samples]) -> Callable[[Snapshot], Samples]:
@@ -61,9 +64,10 @@ def _rates(scope: str) -> Callable[[GateState], Iterator[tuple[str, float]]]:
     return rates
 
 
-def _throttled(gate: GateState) -> Samples:
-    counts = {(listener, *kind): 0 for listener in gate.admitted for kind in KINDS}
-    return [(labels, count) for labels, count in {**counts, **gate.throttled}.items()]
+def _throttled(gate: GateState) -> Iterator[tuple[tuple[str, ...], float]]:
+    for listener in gate.admitted:
+        for kind in KINDS:
+            yield (listener, *kind), gate.throttled.get((listener, *kind), 0)
 
 
 LIMIT_METRICS: tuple[Definition, ...] = (

@@ -1,0 +1,211 @@
+"""What ``GET /quotas`` answers, as values, and as text for a person.
+
+``null`` in the answer: there is no limit, or nothing is measured because there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from proxy.limits.model import UNLIMITED, Action, GateState
+
+RATE = "connection_creation_rate"
+
+WHAT = {RATE: "connections/s", "connections": "connections"}
+"""What a quota limits, for a person."""
+
+MET = {"delay": "delayed", "hold": "held", "drop": "closed", "observe": "dry run"}
+
+
+class LimitView(Struct):
+    """``listener``: empty for all of them together. ``used``: connections, or connections per second."""
+
+    scope: str
+    listener: str
+    quota: str
+    limit: int | None
+    action: Action
+    used: float | None
+
+
+class ListenerView(Struct):
+    """Connections of one listener: those that wait and are held now, and what there was since the start.
+
+    ``delayed…``: by a rate of the listener or the broker. ``held…``: by the rate of their address.
+    """
+
+    waiting: int
+    held: int
+    admitted: int
+    delayed: int
+    delayed_seconds: float
+    held_before: int
+    held_seconds: float
+    blocked_seconds: float
+
+
+class ThrottledView(Struct):
+    """Connections since the start that met one kind of limit."""
+
+    listener: str
+    scope: str
+    quota: str
+    action: str
+    count: int
+
+
+class AddressView(Struct):
+    """One of the busiest client addresses; ``rate``: connections per second."""
+
+    address: str
+    rate: float | None
+    rate_limit: int | None
+    connections: int
+    connections_limit: int | None
+    held: int
+
+
+class QuotasView(Struct):
+    """The whole answer."""
+
+    limits: list[LimitView]
+    listeners: dict[str, ListenerView]
+    throttled: list[ThrottledView]
+    addresses: list[AddressView]
+    addresses_tracked: int
+    addresses_connected: int
+
+
+def view(state: GateState) -> QuotasView:
+    """Return ``state`` as it is told outside."""
+    return QuotasView(
+        limits=[
+            LimitView(limit.scope, limit.listener, limit.quota, _limit(limit.limit), limit.action, _number(limit.used))
+            for limit in state.limits
+        ],
+        listeners={
+            name: ListenerView(
+                waiting=state.waiting[name],
+                held=state.held[name],
+                admitted=state.admitted[name],
+                delayed=state.delayed[name],
+                delayed_seconds=state.delayed_seconds[name],
+                held_before=state.held_before[name],
+                held_seconds=state.held_seconds[name],
+                blocked_seconds=state.blocked_seconds[name],
+            )
+            for name in state.admitted
+        },
+        throttled=[ThrottledView(*kind, count) for kind, count in sorted(state.throttled.items())],
+        addresses=[
+            AddressView(
+                one.address,
+                _number(one.rate),
+                _limit(one.rate_limit),
+                one.connections,
+                _limit(one.connections_limit),
+                one.held,
+            )
+            for one in state.addresses
+        ],
+        addresses_tracked=state.addresses_tracked,
+        addresses_connected=state.addresses_connected,
+    )
+
+
+def text(quotas: QuotasView) -> str:
+    """Return what a person sees: limits and how much of them is used, listeners, who was throttled, addresses."""
+    parts = [
+        _columns(
+            ("LIMIT OF", "ON", "NOW", "LIMIT", "USED", ""),
+            [_limit_row(limit) for limit in quotas.limits],
+            left=(0, 1, 5),
+        ),
+        _columns(
+            ("LISTENER", "ADMITTED", "WAITING", "HELD", "DELAYED", "MEAN DELAY", "HELD EVER", "MEAN HOLD", "BLOCKED"),
+            [_listener_row(name, listener) for name, listener in quotas.listeners.items()],
+        ),
+    ]
+    if quotas.throttled:
+        parts.append(
+            _columns(
+                ("THROTTLED AT", "LIMIT OF", "ON", "WHAT IT MET", "CONNECTIONS"),
+                [(t.listener, t.scope, WHAT[t.quota], MET[t.action], f"{t.count:,}") for t in quotas.throttled],
+                left=(0, 1, 2, 3),
+            )
+        )
+    if quotas.addresses:
+        parts.append(
+            _columns(
+                ("ADDRESS", "RATE", "LIMIT", "CONNECTIONS", "LIMIT", "HELD"),
+                [
+                    (
+                        a.address,
+                        _shown(a.rate, RATE),
+                        *map(_shown, (a.rate_limit, a.connections, a.connections_limit, a.held)),
+                    )
+                    for a in quotas.addresses
+                ],
+            )
+        )
+    parts.append(
+        f"addresses: {quotas.addresses_connected:,} with open connections, "
+        f"{quotas.addresses_tracked:,} whose rate is measured"
+    )
+    return "\n\n".join(parts)
+
+
+def _limit_row(limit: LimitView) -> Sequence[str]:
+    used = f"{limit.used / limit.limit:.0%}" if limit.limit and limit.used is not None else ""
+    return (
+        limit.listener or "all listeners",
+        WHAT[limit.quota],
+        _shown(limit.used, limit.quota),
+        _shown(limit.limit),
+        used,
+        "dry run" if limit.action == "observe" and limit.limit is not None else "",
+    )
+
+
+def _listener_row(name: str, listener: ListenerView) -> Sequence[str]:
+    return (
+        name,
+        *map(_shown, (listener.admitted, listener.waiting, listener.held, listener.delayed)),
+        _mean(listener.delayed_seconds, listener.delayed),
+        _shown(listener.held_before),
+        _mean(listener.held_seconds, listener.held_before),
+        f"{listener.blocked_seconds:.1f} s",
+    )
+
+
+def _columns(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Lay out rows below ``head``; the columns of ``left`` begin together, the others, numbers, end together."""
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _shown(number: float | None, quota: str = "") -> str:
+    if number is None:
+        return "-"
+    return f"{number:,.1f}" if quota == RATE else f"{number:,.0f}"
+
+
+def _mean(total: float, count: int) -> str:
+    return f"{total / count * 1000:.0f} ms" if count else "-"
+
+
+def _limit(limit: int) -> int | None:
+    return limit if limit < UNLIMITED else None
+
+
+def _number(number: float) -> float | None:
+    return None if number != number else number  # NaN

@@ -1,0 +1,92 @@
+"""The answer of ``/quotas``, and what a person sees of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from proxy.limits.model import GateState
+from proxy.quotas_view import QuotasView, text, view
+from tests.unit.gate_states import RATE, busy, unlimited
+
+
+def answer(state: GateState) -> dict[str, Any]:
+    answered: dict[str, Any] = json.loads(msgspec.json.encode(view(state)))
+    return answered
+
+
+def test_what_is_not_limited_or_not_measured_is_null() -> None:
+    limits = answer(busy())["limits"]
+    assert limits[0] == {
+        "scope": "broker",
+        "listener": "",
+        "quota": RATE,
+        "limit": 200,
+        "action": "enforce",
+        "used": 187.25,
+    }
+    assert [(one["limit"], one["used"]) for one in limits[3:]] == [(None, 1200), (None, None), (None, 34)]
+    addresses = answer(busy())["addresses"]
+    assert [(one["rate"], one["rate_limit"]) for one in addresses] == [(22.9, 20), (None, None)]
+
+
+def test_counts_are_told_by_listener() -> None:
+    listeners = answer(busy())["listeners"]
+    assert listeners["CLIENT"] == {
+        "waiting": 3,
+        "held": 7,
+        "admitted": 4321,
+        "delayed": 12,
+        "delayed_seconds": 0.6,
+        "held_before": 90,
+        "held_seconds": 40.5,
+        "blocked_seconds": 2.5,
+    }
+    assert not any(listeners["REPLICATION"].values())
+
+
+def test_kinds_of_throttling_are_a_list() -> None:
+    throttled = answer(busy())["throttled"]
+    assert {(t["listener"], t["scope"], t["quota"], t["action"]): t["count"] for t in throttled} == busy().throttled
+    assert answer(unlimited("CLIENT"))["throttled"] == []
+
+
+def test_the_answer_is_read_back_as_it_was() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(view(busy())), type=QuotasView) == view(busy())
+
+
+def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
+    assert text(view(busy())).splitlines() == [
+        "LIMIT OF       ON               NOW  LIMIT  USED",
+        "all listeners  connections/s  187.2    200   94%",
+        "all listeners  connections    1,234  5,000   25%",
+        "CLIENT         connections/s  150.5    100  150%  dry run",
+        "CLIENT         connections    1,200      -",
+        "REPLICATION    connections/s      -      -",
+        "REPLICATION    connections       34      -",
+        "",
+        "LISTENER     ADMITTED  WAITING  HELD  DELAYED  MEAN DELAY  HELD EVER  MEAN HOLD  BLOCKED",
+        "CLIENT          4,321        3     7       12       50 ms         90     450 ms    2.5 s",
+        "REPLICATION         0        0     0        0           -          0          -    0.0 s",
+        "",
+        "THROTTLED AT  LIMIT OF  ON             WHAT IT MET  CONNECTIONS",
+        "CLIENT        broker    connections/s  delayed               12",
+        "CLIENT        ip        connections/s  closed                60",
+        "CLIENT        ip        connections/s  held                  90",
+        "CLIENT        listener  connections/s  dry run              800",
+        "",
+        "ADDRESS      RATE  LIMIT  CONNECTIONS  LIMIT  HELD",
+        "10.1.2.3     22.9     20           40    500     7",
+        "2001:db8::7     -      -           12    500     0",
+        "",
+        "addresses: 57 with open connections, 41 whose rate is measured",
+    ]
+
+
+def test_of_a_quiet_sidecar_the_empty_parts_are_left_out() -> None:
+    shown = text(view(unlimited("CLIENT")))
+    assert "ADDRESS " not in shown
+    assert "THROTTLED" not in shown
+    assert "dry run" not in shown

@@ -1,0 +1,122 @@
+"""Commands that ask a running sidecar: what they print, where, and how they exit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from proxy.net.http import HttpServer, Response
+from proxy.quotas_view import QuotasView, text, view
+from tests.integration.conftest import free_port
+from tests.unit.gate_states import busy
+
+
+@asynccontextmanager
+async def answering(method: str, path: str, answer: Response) -> AsyncIterator[str]:
+    """An endpoint that gives one answer; its address."""
+
+    async def handler() -> Response:
+        return answer
+
+    routes = {path: handler}
+    server, port = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {}), free_port()
+    await server.start("127.0.0.1", port)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.close()
+
+
+async def brokerside(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "proxy", *arguments]
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False, env={"http_proxy": "nowhere"}
+    )
+
+
+def told(**answer: object) -> bytes:
+    return msgspec.json.encode(answer)
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+async def test_quotas_are_shown_for_a_person_or_a_program(output: str) -> None:
+    async with answering("GET", "/quotas", Response(msgspec.json.encode(view(busy())))) as admin:
+        done = await brokerside("quotas", "--admin", admin, "-o", output)
+    assert (done.returncode, done.stderr) == (0, "")
+    if output == "table":
+        assert done.stdout == text(view(busy())) + "\n"
+    else:
+        assert json.loads(done.stdout) == json.loads(msgspec.json.encode(view(busy())))
+
+
+def watch_twice(admin: str) -> tuple[list[bytes], int, bytes]:
+    """Watch until two answers are printed, then press Ctrl-C; these lines, the exit code, and the errors."""
+    command = [sys.executable, "-m", "proxy", "quotas", "--admin", admin, "--watch", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        try:
+            lines = [watching.stdout.readline() for _ in range(2)]
+        finally:
+            watching.send_signal(signal.SIGINT)
+        _, stderr = watching.communicate(timeout=60)
+    return lines, watching.returncode, stderr
+
+
+async def test_watching_goes_on_until_ctrl_c() -> None:
+    async with answering("GET", "/quotas", Response(msgspec.json.encode(view(busy())))) as admin:
+        lines, code, stderr = await asyncio.to_thread(watch_twice, admin)
+    assert [msgspec.json.decode(line, type=QuotasView) for line in lines] == [view(busy())] * 2
+    assert (code, stderr) == (130, b"")
+
+
+async def test_a_reload_says_what_changed() -> None:
+    changed = told(result="applied", changed=["quotas.max.connections", "log.level"])
+    async with answering("POST", "/reload", Response(changed)) as admin:
+        done = await brokerside("reload", "--admin", admin)
+    assert (done.returncode, done.stdout) == (0, "applied: quotas.max.connections, log.level\n")
+    async with answering("POST", "/reload", Response(told(result="unchanged", changed=[]))) as admin:
+        done = await brokerside("reload", "--admin", admin)
+    assert (done.returncode, done.stdout) == (0, "nothing in it has changed\n")
+
+
+async def test_a_rejected_reload_says_every_reason_and_fails() -> None:
+    errors = ["quotas.max.connections: 0 is out of range", "broker.id: a change needs a restart"]
+    async with answering("POST", "/reload", Response(told(result="rejected", errors=errors), 422)) as admin:
+        done = await brokerside("reload", "--admin", admin)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "brokerside: rejected, the running configuration stays",
+        "  quotas.max.connections: 0 is out of range",
+        "  broker.id: a change needs a restart",
+    ]
+
+
+async def test_a_sidecar_that_shuts_down_reloads_nothing() -> None:
+    async with answering("POST", "/reload", Response(told(result="draining"), 503)) as admin:
+        done = await brokerside("reload", "--admin", admin)
+    assert (done.returncode, done.stderr) == (1, f"brokerside: the sidecar at {admin} is shutting down\n")
+
+
+@pytest.mark.parametrize("command", ["quotas", "reload"])
+async def test_who_is_no_sidecar_is_told_in_one_sentence(command: str) -> None:
+    nobody = await brokerside(command, "--admin", f"127.0.0.1:{free_port()}")
+    async with answering("GET", "/else", Response(b"")) as admin:
+        other = await brokerside(command, "--admin", admin)
+    method, path = ("GET", "/quotas") if command == "quotas" else ("POST", "/reload")
+    async with answering(method, path, Response(b"<html>")) as admin:
+        page = await brokerside(command, "--admin", admin)
+    for done, part in ((nobody, "no sidecar answers at"), (other, "404"), (page, "not as a sidecar")):
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert part in done.stderr
+
+
+async def test_an_address_that_is_none_is_wrong_usage() -> None:
+    assert (await brokerside("quotas", "--admin", "here")).returncode == 2
