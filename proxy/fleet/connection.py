@@ -1,0 +1,103 @@
+"""One connection of the sidecar's own to a Kafka listener: TLS, SASL, and one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from proxy.config import Endpoint
+from proxy.errors import BrokersideError, PeerError
+from proxy.fleet import messages
+from proxy.fleet.messages import Request
+from proxy.fleet.scram import HASHES, Scram
+from proxy.fleet.security import Security
+
+TIMEOUT = 5.0
+"""Seconds for a connection to be there, TLS and SASL included, and for each answer."""
+
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes; 100,000 quotas of addresses are 6 MB."""
+
+
+class Unreachable(BrokersideError):
+    """There is no connection, or no answer on it."""
+
+
+class Connection:
+    """Whoever gets any error from it, or stops waiting, is to close it: what it would answer next is not known."""
+
+    def __init__(
+        self, endpoint: Endpoint, client_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.endpoint = endpoint
+        self._client_id = client_id
+        self._reader = reader
+        self._writer = writer
+        self._correlation_id = 0
+
+    @classmethod
+    async def open(
+        cls, endpoint: Endpoint, security: Security, context: ssl.SSLContext | None, client_id: str
+    ) -> Connection:
+        """Connect and authenticate. Raises Unreachable, Refused, PeerError."""
+        async with _bounded(endpoint):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
+            connection = cls(endpoint, client_id, reader, writer)
+            try:
+                await connection._authenticate(security)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    async def ask(self, request: Request) -> bytes:
+        """Return the answer without its header. Raises Unreachable, PeerError."""
+        async with _bounded(self.endpoint):
+            return await self._ask(request)
+
+    def close(self) -> None:
+        """End it at once."""
+        self._writer.transport.abort()
+
+    async def _ask(self, request: Request) -> bytes:
+        self._correlation_id += 1
+        self._writer.write(messages.frame(request, self._correlation_id, self._client_id))
+        size = int.from_bytes(await self._reader.readexactly(4), "big", signed=True)
+        if not 4 <= size <= MAX_ANSWER:
+            raise PeerError("broker", "malformed", f"{self.endpoint}: an answer of {size} bytes")
+        answer_to = int.from_bytes(await self._reader.readexactly(4), "big", signed=True)
+        if answer_to != self._correlation_id:
+            raise PeerError("broker", "malformed", f"{self.endpoint}: an answer to another request")
+        return await self._reader.readexactly(size - 4)
+
+    async def _authenticate(self, security: Security) -> None:
+        if security.mechanism is None:
+            return
+        messages.check_handshake(await self._ask(messages.sasl_handshake(security.mechanism)))
+        if security.mechanism == "PLAIN":
+            await self._step(f"\0{security.user}\0{security.password}".encode())
+            return
+        scram = Scram(HASHES[security.mechanism], security.user, security.password)
+        challenge = await self._step(scram.first())
+        scram.check(await self._step(await asyncio.to_thread(scram.final, challenge)))
+
+    async def _step(self, token: bytes) -> bytes:
+        return messages.sasl_token(await self._ask(messages.sasl_authenticate(token)))
+
+
+@asynccontextmanager
+async def _bounded(endpoint: Endpoint) -> AsyncIterator[None]:
+    """Let what is done take ``TIMEOUT`` at most, and call every way in which it fails Unreachable."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{endpoint}: no answer within {TIMEOUT:.0f} s") from None
+    except asyncio.IncompleteReadError:
+        raise Unreachable(f"{endpoint}: the connection was closed") from None
+    except ssl.SSLError as error:
+        raise Unreachable(f"{endpoint}: TLS: {getattr(error, 'verify_message', None) or error.reason}") from None
+    except OSError as error:
+        raise Unreachable(f"{endpoint}: {error.strerror or error}") from None

@@ -1,0 +1,241 @@
+"""Requests of the sidecar's own to the cluster, and the answers to them, as bytes.
+
+The layouts are those of Kafka's message JSONs, all in versions that are not flexible, which every broker from 2.6 on
+has. Reading an answer raises MalformedBody where it is not what its definition says, and ``Refused`` where the cluster
+says no. Nothing is allocated from a declared length.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from proxy.config import Endpoint
+from proxy.core import wire
+from proxy.core.wire import Buffer
+from proxy.errors import BrokersideError, MalformedBody
+
+METADATA, SASL_HANDSHAKE, DESCRIBE_CONFIGS = 3, 17, 32
+SASL_AUTHENTICATE, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 36, 48, 49
+
+IP = "ip"
+"""Kafka's entity type of client addresses."""
+
+IP_RATE = "connection_creation_rate"
+"""Kafka's one quota of an ``ip`` entity: connections per second."""
+
+ANY_NAME = 2
+"""A filter's match type: every entity of the type, the default among them."""
+
+BROKER = 4
+"""Resource type of a broker's configuration."""
+
+ERRORS = {
+    29: "not authorized for this topic",
+    31: "not authorized: the sidecar's own user needs DescribeConfigs and AlterConfigs on the cluster",
+    33: "SASL mechanism not enabled",
+    34: "SASL is not what the listener speaks",
+    35: "not in a version that the broker knows",
+    41: "not the controller",
+    42: "invalid request",
+    58: "SASL authentication failed",
+}
+
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+_float64 = struct.Struct(">d").unpack_from
+
+
+class Refused(BrokersideError):
+    """The cluster answered with an error. ``code``: Kafka's number of it."""
+
+    def __init__(self, what: str, code: int, message: str | None = None) -> None:
+        self.code = code
+        super().__init__(f"{what}: {message or ERRORS.get(code, 'refused')} (error {code})")
+
+
+class Request(NamedTuple):
+    """One request without its header."""
+
+    key: int
+    version: int
+    body: bytes
+
+
+def frame(request: Request, correlation_id: int, client_id: str) -> bytes:
+    """Return the request as it goes over the wire."""
+    head = struct.pack(">hhi", request.key, request.version, correlation_id) + _string(client_id)
+    return struct.pack(">i", len(head) + len(request.body)) + head + request.body
+
+
+def metadata() -> Request:
+    """Which brokers there are; no topics."""
+    return Request(METADATA, 1, struct.pack(">i", 0))
+
+
+def brokers(answer: Buffer) -> dict[int, Endpoint]:
+    """What each broker advertises on the listener that was asked, by id."""
+    found = {}
+    with _read(answer):
+        count, pos = wire.int32_length(answer, 0)
+        for _ in range(count):
+            node = _int32(answer, pos)[0]
+            host, pos = _text(answer, pos + 4)
+            port = _int32(answer, pos)[0]
+            _, pos = wire.string(answer, pos + 4)
+            found[node] = Endpoint(host or "", port)
+    return found
+
+
+def sasl_handshake(mechanism: str) -> Request:
+    """Ask for a SASL mechanism; the exchange that follows is in ``sasl_authenticate`` requests."""
+    return Request(SASL_HANDSHAKE, 1, _string(mechanism))
+
+
+def check_handshake(answer: Buffer) -> None:
+    """Raise Refused, with what the broker offers, where it does not have the mechanism."""
+    with _read(answer):
+        code = _int16(answer, 0)[0]
+        count, pos = wire.int32_length(answer, 2)
+        offered = []
+        for _ in range(count):
+            name, pos = _text(answer, pos)
+            offered.append(name or "")
+    if code:
+        raise Refused("SASL", code, f"{ERRORS.get(code, 'refused')}, only {', '.join(offered)}" if offered else None)
+
+
+def sasl_authenticate(token: bytes) -> Request:
+    """One step of the SASL exchange."""
+    return Request(SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
+
+
+def sasl_token(answer: Buffer) -> bytes:
+    """The server's step."""
+    with _read(answer):
+        code = _int16(answer, 0)[0]
+        message, pos = _text(answer, 2)
+        length, pos = wire.int32_length(answer, pos)
+        if pos + length > len(answer):
+            raise IndexError
+        token = bytes(answer[pos : pos + max(0, length)])
+    if code:
+        raise Refused("SASL", code, message)
+    return token
+
+
+def describe_ip_quotas() -> Request:
+    """Every quota of an address, and the default one."""
+    body = struct.pack(">i", 1) + _string(IP) + struct.pack(">bh?", ANY_NAME, -1, False)
+    return Request(DESCRIBE_CLIENT_QUOTAS, 0, body)
+
+
+def ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float]]:
+    """Name (None: the default) and connections per second of each address that has a quota, one by one.
+
+    The names are as they were given to Kafka: addresses in any form, and host names.
+    """
+    with _read(answer):
+        code = _int16(answer, 4)[0]
+        message, pos = _text(answer, 6)
+        if code:
+            raise Refused("reading the cluster's quotas", code, message)
+        count, pos = wire.int32_length(answer, pos)
+    for _ in range(count):
+        with _read(answer):
+            entity, pos = _entity(answer, pos)
+            values, pos = wire.int32_length(answer, pos)
+            rate = None
+            for _ in range(values):
+                key, pos = _text(answer, pos)
+                if key == IP_RATE:
+                    rate = _float64(answer, pos)[0]
+                pos += 8
+        if rate is not None and len(entity) == 1 and entity[0][0] == IP:
+            yield entity[0][1], rate
+
+
+def set_ip_rates(addresses: Iterable[str], rate: int) -> Request:
+    """Give each of ``addresses`` a quota of its own."""
+    op = struct.pack(">i", 1) + _string(IP_RATE) + struct.pack(">d?", rate, False)
+    entries = [struct.pack(">i", 1) + _string(IP) + _string(address) + op for address in addresses]
+    body = struct.pack(">i", len(entries)) + b"".join(entries) + struct.pack(">?", False)
+    return Request(ALTER_CLIENT_QUOTAS, 0, body)
+
+
+def check_altered(answer: Buffer) -> None:
+    """Raise Refused for the first of the quotas that could not be set."""
+    with _read(answer):
+        count, pos = wire.int32_length(answer, 4)
+        for _ in range(count):
+            code = _int16(answer, pos)[0]
+            message, pos = _text(answer, pos + 2)
+            entity, pos = _entity(answer, pos)
+            if code:
+                names = ", ".join(name or "<default>" for _, name in entity)
+                raise Refused(f"setting the quota of {names}", code, message)
+
+
+def describe_broker(broker_id: int, keys: Iterable[str]) -> Request:
+    """Values in force of a broker's configuration; only that broker itself can answer."""
+    names = [_string(key) for key in keys]
+    body = struct.pack(">ib", 1, BROKER) + _string(str(broker_id)) + struct.pack(">i", len(names)) + b"".join(names)
+    return Request(DESCRIBE_CONFIGS, 1, body + struct.pack(">?", False))
+
+
+def broker_configs(answer: Buffer) -> dict[str, str]:
+    """The values by key; keys without a value are left out."""
+    found = {}
+    with _read(answer):
+        results, pos = wire.int32_length(answer, 4)
+        for _ in range(results):
+            code = _int16(answer, pos)[0]
+            message, pos = _text(answer, pos + 2)
+            _, pos = wire.string(answer, pos + 1)
+            if code:
+                raise Refused("reading the broker's configuration", code, message)
+            configs, pos = wire.int32_length(answer, pos)
+            for _ in range(configs):
+                name, pos = _text(answer, pos)
+                value, pos = _text(answer, pos)
+                synonyms, pos = wire.int32_length(answer, pos + 3)
+                for _ in range(synonyms):
+                    _, pos = wire.string(answer, pos)
+                    _, pos = wire.string(answer, pos)
+                    pos += 1
+                if name is not None and value is not None:
+                    found[name] = value
+    return found
+
+
+@contextmanager
+def _read(answer: Buffer) -> Iterator[None]:
+    try:
+        yield
+    except (*wire.TRUNCATED, wire.Nonsense, UnicodeDecodeError):
+        raise MalformedBody("broker", f"an answer of {len(answer)} bytes that is not as defined") from None
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return struct.pack(">h", -1)
+    raw = text.encode()
+    return struct.pack(">h", len(raw)) + raw
+
+
+def _text(buf: Buffer, pos: int) -> tuple[str | None, int]:
+    raw, pos = wire.string(buf, pos)
+    return None if raw is None else raw.decode(), pos
+
+
+def _entity(buf: Buffer, pos: int) -> tuple[list[tuple[str | None, str | None]], int]:
+    """The (type, name) pairs of one quota entity."""
+    parts = []
+    count, pos = wire.int32_length(buf, pos)
+    for _ in range(count):
+        kind, pos = _text(buf, pos)
+        name, pos = _text(buf, pos)
+        parts.append((kind, name))
+    return parts, pos

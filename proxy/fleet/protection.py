@@ -1,0 +1,92 @@
+"""Rates of addresses in the cluster that would throttle the sidecar itself, and what keeps them from it (KIP-612).
+
+The broker sees every client of a sidecar come from one address, the one the sidecar dials from, and applies quotas of
+addresses on all of its listeners. So:
+
+* Where the cluster has a default quota, the sidecar stores a quota of 2147483647, Kafka's "no limit", for its own
+  address. It is not taken over for clients that really come from this address: to them the default applies.
+* Where an operator has stored a lower quota for that very address, it is theirs: it is never overwritten. Clients that
+  come from it get it, and the broker goes on to limit the sidecar by it, so this is a problem; it ends where the
+  sidecar dials from an address of its own (``upstream.source``).
+* Nothing is stored before it is needed, and nothing is taken back: the override of a cluster without a default quota
+  does nothing, and without it a new default would hit until the next look.
+
+A problem keeps a sidecar that has just started from being ready, so that a rollout stops there. One that has been ready
+goes on and only says so: its clients are worse off when every sidecar leaves the load balancer at once, because of a
+quota somebody stored, than when they are throttled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from proxy.config import Listener
+from proxy.fleet.names import address_of
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, canonical
+
+TIMEOUT = 2.0
+"""Seconds to look up the name of an upstream."""
+
+DISCARD = 9
+"""Any port: nothing is sent."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What the stored quotas mean for the addresses the sidecar dials from."""
+
+    missing: tuple[str, ...]
+    """Those that the default quota applies to."""
+    limited: Mapping[str, int]
+    """Those with a quota of their own that is a limit."""
+
+    def problem(self, failure: str | None) -> str | None:
+        """Return what is wrong, in one sentence; None if nothing is. ``failure``: why ``missing`` cannot be mended."""
+        if self.limited:
+            address, rate = next(iter(self.limited.items()))
+            return (
+                f"the cluster's quota of {rate} connections/s for {address} also limits this sidecar, which dials the "
+                "broker from there; set listeners[].upstream.source to an address of its own"
+            )
+        if self.missing and failure is not None:
+            return (
+                "the cluster's default quota of addresses also limits this sidecar, and the override for "
+                f"{', '.join(self.missing)} cannot be stored: {failure}"
+            )
+        return None
+
+
+def exposure(stored: Mapping[str, int], sources: Collection[str]) -> Exposure:
+    """Compare ``stored`` rates by address with the addresses the sidecar dials from."""
+    by_default = stored.get(DEFAULT_ADDRESS, UNLIMITED) < UNLIMITED
+    return Exposure(
+        tuple(sorted(source for source in sources if by_default and source not in stored)),
+        {source: stored[source] for source in sorted(sources) if stored.get(source, UNLIMITED) < UNLIMITED},
+    )
+
+
+def for_clients(stored: Mapping[str, int], sources: Collection[str]) -> dict[str, int]:
+    """Return the rates without the overrides that only protect the sidecar."""
+    return {address: rate for address, rate in stored.items() if rate < UNLIMITED or address not in sources}
+
+
+async def sources_of(listeners: Iterable[Listener]) -> frozenset[str]:
+    """Return the addresses that brokers see the sidecar come from; raises OSError where an upstream has no address."""
+    found = set()
+    for listener in listeners:
+        if listener.upstream_source is not None:
+            found.add(canonical(listener.upstream_source))
+        else:
+            async with asyncio.timeout(TIMEOUT):
+                found.add(_source_towards(await address_of(listener.upstream.host)))
+    return frozenset(found)
+
+
+def _source_towards(address: str) -> str:
+    """The local address that the kernel chooses for a connection; nothing is sent."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((address, DISCARD))
+        return canonical(sock.getsockname()[0])
