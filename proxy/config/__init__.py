@@ -1,13 +1,16 @@
 """The configuration: one YAML file, overridden by the environment, checked as a whole before anything starts.
 
 values.py        Endpoint and Secret.
+section.py       how a key is defined.
 model.py         every key, with its type, default, bound and meaning; the source of docs/config.md.
+quotas.py        the same for those of quotas.
 keys.py          the model as a flat table of keys, for those who need to look one up.
 document.py      YAML to plain values that know their line.
 environment.py   BROKERSIDE_* variables over the file.
 secret_files.py  values that stand in files of their own.
 crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; every mistake told at once.
+limits.py        from the quotas of the file and of the cluster to the limits that act.
 transfer.py      a configuration on its way to another process.
 reference.py     docs/config.md.
 """

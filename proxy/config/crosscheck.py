@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from proxy.config.document import Document, Problem
-from proxy.config.keys import KEYS, Path, printable
-from proxy.config.values import Endpoint
+from proxy.config.keys import GATHERED, KEYS, Path, printable
+from proxy.config.quotas import place
+from proxy.config.values import Endpoint, address
 
 WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -22,6 +23,11 @@ def crosscheck(document: Document) -> Iterator[Problem]:
     yield from _loops(document, count)
     yield from _observers(document)
     yield from _client_settings(document)
+    yield from _inter_broker(document, count)
+    yield from _proxy_protocol(document, count)
+    yield from _listener_quotas(document, count)
+    yield from _addresses(document)
+    yield from _quota_sources(document)
 
 
 def _repeated_names(document: Document, count: int) -> Iterator[Problem]:
@@ -100,6 +106,68 @@ def _client_settings(document: Document) -> Iterator[Problem]:
         if name.startswith(ONLY_INTERNAL):
             text = f"cannot be set here (allowed: {name} under internal, for all of the sidecar's own traffic)"
             yield Problem(("audit", "producer", name), text, final=True)
+
+
+def _inter_broker(document: Document, count: int) -> Iterator[Problem]:
+    paths = [("listeners", number, "inter.broker") for number in range(count)]
+    for path in [path for path in paths if document.get(path) is True][1:]:
+        yield Problem(path, "true is given to another listener already (allowed: one listener for it)")
+
+
+def _proxy_protocol(document: Document, count: int) -> Iterator[Problem]:
+    for number in range(count):
+        path = ("listeners", number, "proxy.protocol.trusted")
+        if document.get(("listeners", number, "proxy.protocol")) == "required" and not document.get(path):
+            text = "is missing, and proxy.protocol: required needs it (allowed: networks such as 10.0.0.0/8)"
+            yield Problem(path, text)
+
+
+def _listener_quotas(document: Document, count: int) -> Iterator[Problem]:
+    """Keys ``listener.name.<listener>.…``: of a listener that there is, always written in the same way."""
+    quotas = document.get(("quotas",))
+    names = [document.get(("listeners", number, "name")) for number in range(count)]
+    known = {name.lower() for name in names if isinstance(name, str)}
+    spelled: dict[str, str] = {}
+    for key in quotas if isinstance(quotas, dict) else ():
+        found = place(key)
+        if found is None:
+            if key.startswith(GATHERED[-1]):
+                text = "unknown key (allowed: listener.name.<listener>.max.connections and others of docs/config.md)"
+                yield Problem(("quotas", key), text, final=True)
+            continue
+        name, _ = found
+        first = spelled.setdefault(name.lower(), name)
+        if name.lower() not in known:
+            allowed = printable(", ".join(sorted(known)))
+            yield Problem(("quotas", key), f"{printable(repr(name))} is no listener (allowed: {allowed})", final=True)
+        elif name != first:
+            yield Problem(("quotas", key), f"names listener {first} in another spelling (allowed: one spelling)")
+
+
+def _addresses(document: Document) -> Iterator[Problem]:
+    spelled: dict[str, str] = {}
+    ips = document.get(("quotas", "ips"))
+    for name in ips if isinstance(ips, dict) else ():
+        try:
+            first = spelled.setdefault(address(name), name)
+        except ValueError:
+            continue
+        if first != name:
+            yield Problem(("quotas", "ips", name), f"is the address {first} once more (allowed: one spelling)")
+
+
+def _quota_sources(document: Document) -> Iterator[Problem]:
+    if document.get(("quotas", "max.connections.per.ip")) == 0 and not document.get(
+        ("quotas", "max.connections.per.ip.overrides")
+    ):
+        text = "0 lets nobody in (allowed: 1 or more, or 0 with max.connections.per.ip.overrides)"
+        yield Problem(("quotas", "max.connections.per.ip"), text)
+    if document.get(("internal.bootstrap.servers",)) is None:
+        for name in ("ip.store", "source"):
+            value = document.get(("quotas", name))
+            if value in ("broker", "min"):
+                text = f"{value!r} needs internal.bootstrap.servers, which is missing (allowed: file)"
+                yield Problem(("quotas", name), text, final=True)
 
 
 def _endpoint(document: Document, path: Path) -> Endpoint | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxy.config.document import Document, Problem, scalar
-from proxy.config.keys import ITEM, KEYS, OPEN, Path, printable
+from proxy.config.keys import KEYS, OPEN, Path, printable, single
 from proxy.config.secret_files import is_secret
 from proxy.config.values import Secret
 
@@ -88,4 +88,4 @@ def _unknown(name: str) -> Problem:
     return Problem((printable(name),), f"is set, and is no key ({hint})")
 
 
-_VARIABLES = {variable(path): path for path in KEYS if ITEM not in path}
+_VARIABLES = {variable(path): path for path in KEYS if single(path)}

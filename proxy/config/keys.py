@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
-from proxy.config.model import Config, Section
+from proxy.config.model import Config
+from proxy.config.section import Section
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys of mappings and numbers of list items, from the top."""
@@ -16,6 +17,15 @@ ITEM = "[]"
 
 OPEN = (("internal",), ("audit", "producer"))
 """Mappings whose keys are librdkafka's, not ours."""
+
+GATHERED = ("quotas", "listener.name")
+"""Keys that are no mapping in the file: the names of listener and key are parts of one key there."""
+
+NAMED: dict[tuple[str, ...], str] = {GATHERED: "<listener>", ("quotas", "ips"): "<address>"}
+"""Mappings of sections whose names are the user's, and what stands for these in a table's path."""
+
+RELOADABLE = (("quotas",), ("log.level",))
+"""What a running sidecar takes over when it changes; with all below it. Anything else needs a restart."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ def _keys(model: type[Section], above: tuple[str, ...]) -> Iterator[Key]:
         assert isinstance(field.json_schema_extra, dict)
         notes = {name: str(text) for name, text in field.json_schema_extra.items()}
         path = (*above, field.alias)
-        below, inner = _section(field.annotation)
+        below, inner = _section(path, field.annotation)
         yield Key(
             path=path,
             default=field.default_factory if field.default_factory is not None else field.default,
@@ -51,13 +61,13 @@ def _keys(model: type[Section], above: tuple[str, ...]) -> Iterator[Key]:
             yield from _keys(inner, path + below)
 
 
-def _section(annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:
-    """Return the section that ``annotation`` is or holds in a list, and what to add to the path of its keys."""
+def _section(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:
+    """Return the section that ``annotation`` is or holds many of, and what to add to the path of its keys."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (), annotation
     for argument in get_args(annotation):
         if isinstance(argument, type) and issubclass(argument, Section):
-            return (ITEM,), argument
+            return ((NAMED[path],) if get_origin(annotation) is Mapping else (ITEM,)), argument
     return (), None
 
 
@@ -65,8 +75,28 @@ KEYS: dict[tuple[str, ...], Key] = {key.path: key for key in _keys(Config, ())}
 
 
 def pattern(path: Path) -> tuple[str, ...]:
-    """Return ``path`` with every item's number as ``ITEM``."""
-    return tuple(ITEM if isinstance(part, int) else part for part in path)
+    """Return ``path`` as it stands in the table, whichever item of a list or name of the user's it leads to."""
+    parts: tuple[str, ...] = ()
+    for part in path:
+        parts += (ITEM if isinstance(part, int) else NAMED.get(parts, part),)
+    return parts
+
+
+def written(path: Path) -> Path:
+    """Return where in the file the value at ``path`` of the model stands."""
+    if path[:2] == GATHERED and len(path) > len(GATHERED):
+        return (path[0], ".".join(str(part) for part in path[1:]))
+    return path
+
+
+def single(path: tuple[str, ...]) -> bool:
+    """Return whether ``path`` leads to one key, and not to one of each item or of each of the user's names."""
+    return path != GATHERED and not {ITEM, *NAMED.values()} & set(path)
+
+
+def reloadable(path: Path) -> bool:
+    """Return whether a change at ``path`` needs no restart."""
+    return any(path[: len(above)] == above for above in RELOADABLE)
 
 
 def find(path: Path) -> Key | None:
@@ -80,7 +110,7 @@ def find(path: Path) -> Key | None:
 def below(path: Path) -> list[str]:
     """Return the names of the model's keys right below ``path``."""
     parts = pattern(path)
-    return [key[-1] for key in KEYS if key[:-1] == parts]
+    return [key[-1] for key in KEYS if key[:-1] == parts and key != GATHERED]
 
 
 def show(path: Path) -> str:

@@ -14,12 +14,13 @@ from proxy.config import keys
 from proxy.config.crosscheck import crosscheck
 from proxy.config.document import Document, Problem, parse
 from proxy.config.environment import overlay
-from proxy.config.keys import OPEN, find, printable
+from proxy.config.keys import OPEN, find, printable, written
 from proxy.config.model import Config
 from proxy.config.secret_files import read_files
 from proxy.errors import ConfigError
 
 _WHAT = {
+    "bool_type": "is not true or false",
     "int_type": "is not a whole number",
     "greater_than_equal": "is out of range",
     "less_than_equal": "is out of range",
@@ -44,7 +45,7 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
         config = Config.model_validate(document.values)
     except ValidationError as error:
         for details in error.errors(include_url=False, include_context=True):
-            if details["loc"] not in final and details["type"] != "default_factory_not_called":
+            if written(details["loc"]) not in final and details["type"] != "default_factory_not_called":
                 problems.append(_problem(document, details))
     if config is None or problems:
         raise ConfigError(source, document.describe(problems))
@@ -62,14 +63,16 @@ def _text(source: str) -> str:
 
 def _problem(document: Document, details: ErrorDetails) -> Problem:
     path, kind = details["loc"], details["type"]
-    key = find(path)
+    if path[-1] == "[key]":  # pydantic's word for a mapping's key that is wrong itself
+        path = path[:-1]
+    key, place = find(path), written(path)
     if kind == "extra_forbidden":
-        return Problem(path, f"unknown key ({_instead(path)})")
+        return Problem(place, f"unknown key ({_instead(path)})")
     assert key is not None, "every error but an unknown key belongs to a key"
     if kind == "missing":
-        return Problem(path, f"is missing (allowed: {key.allowed})")
+        return Problem(place, f"is missing (allowed: {key.allowed})")
     what = str(details["ctx"]["error"]) if kind == "value_error" else _WHAT.get(kind, "is wrong")
-    return Problem(path, f"{_shown(path, document, details['input'])} {what} (allowed: {key.allowed})")
+    return Problem(place, f"{_shown(path, document, details['input'])} {what} (allowed: {key.allowed})")
 
 
 def _instead(path: keys.Path) -> str:
@@ -81,6 +84,8 @@ def _instead(path: keys.Path) -> str:
         rest = name.removeprefix(f"{section}.")
         if rest != name and ((*above, section) in OPEN or rest in keys.below((*above, section))):
             return f"write {rest} under {section}"
+        if name in keys.below((*above, section)):
+            return f"write it under {section}"
     import difflib  # only mistakes need it
 
     near = difflib.get_close_matches(name, names, n=1)

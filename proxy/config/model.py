@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, model_validator
 
-from proxy.config.values import Endpoint, Secret
-
-INT32_MAX = 2_147_483_647
+from proxy.config.quotas import Quotas
+from proxy.config.section import INT32_MAX, Section, key, number, switch
+from proxy.config.values import Endpoint, Secret, address, network
 
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
@@ -30,6 +30,7 @@ _CLASS_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PRINCIPAL = re.compile(r"[^:\s]+:.+")
 
+ProxyProtocol = Literal["disabled", "required"]
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 DataPathChoice = Literal["auto", "compiled", "python"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -84,6 +85,8 @@ def _not_empty(value: object) -> object:
 
 Address = Annotated[Endpoint, PlainValidator(Endpoint.parse), PlainSerializer(str)]
 Servers = Annotated[str, PlainValidator(_servers)]
+Host = Annotated[str, PlainValidator(address)]
+Network = Annotated[str, PlainValidator(network)]
 ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
 ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
@@ -99,78 +102,89 @@ ClientSettings = Mapping[
 ]
 
 
-def _key(name: str, meaning: str, *, kind: str, allowed: str, unit: str = "", **rest: Any) -> Any:
-    """Define one key. ``kind``: its type for a person; ``allowed``: what an error message offers."""
-    notes: dict[str, Any] = {"kind": kind, "allowed": allowed, "unit": unit}
-    return Field(alias=name, description=meaning, json_schema_extra=notes, **rest)
-
-
-def _number(name: str, meaning: str, default: int, least: int, most: int, unit: str) -> Any:
-    allowed = f"{least}–{most} {unit}".rstrip()
-    limits = {"ge": least, "le": most, "strict": True}
-    return _key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default, **limits)
-
-
-class Section(BaseModel):
-    """A mapping with known keys only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
 class Listener(Section):
     """One port that clients dial, and the broker's private port behind it."""
 
-    name: ListenerName = _key(
+    name: ListenerName = key(
         "name",
         "Name in metrics, logs and audit events; unique, whatever the case of its letters.",
         kind="text",
         allowed="one or more of A-Z a-z 0-9 _ . -",
     )
-    bind: Address = _key("bind", "Address to listen on.", kind="host:port", allowed=ENDPOINT)
-    advertised: Address = _key(
+    bind: Address = key("bind", "Address to listen on.", kind="host:port", allowed=ENDPOINT)
+    advertised: Address = key(
         "advertised",
         "Address at which clients reach this listener.",
         kind="host:port",
         allowed=ENDPOINT,
         default_factory=lambda listener: listener["bind"],
     )
-    upstream: Address = _key(
+    upstream: Address = key(
         "upstream", "The broker's private port that this listener fronts.", kind="host:port", allowed=ENDPOINT
     )
-    security_protocol: SecurityProtocol = _key(
+    security_protocol: SecurityProtocol = key(
         "security.protocol",
         "Protocol of the traffic that passes. `SSL` and `SASL_SSL` pass through as bytes: counted, not read.",
         kind="text",
         allowed="PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL",
         default="PLAINTEXT",
     )
+    inter_broker: bool = switch(
+        "inter.broker",
+        "Whether brokers talk to each other through this listener; one listener at most. Beside others it is spared "
+        "the broker-wide limits of `quotas`. Better not to have a sidecar in front of that listener at all.",
+        default=False,
+    )
+    proxy_protocol: ProxyProtocol = key(
+        "proxy.protocol",
+        "Whether each connection begins with a PROXY header (v1 or v2) that tells the client's address, as load "
+        "balancers send it. With `required`, connections without one are closed.",
+        kind="text",
+        allowed="disabled or required",
+        default="disabled",
+    )
+    proxy_protocol_trusted: tuple[Network, ...] = key(
+        "proxy.protocol.trusted",
+        "Networks of the load balancers, whose PROXY headers are believed; connections from elsewhere are closed. "
+        "Needed where `proxy.protocol` is `required`.",
+        kind="list of text",
+        allowed="a list of networks such as 10.0.0.0/8 or fd00::/8",
+        default=(),
+    )
+    upstream_source: Host | None = key(
+        "upstream.source",
+        "Local address from which the broker is dialled; without it the kernel chooses.",
+        kind="text",
+        allowed="an IP address of this host",
+        default=None,
+    )
 
 
 class Audit(Section):
     """What `observers.audit:AuditObserver` records, and where."""
 
-    topic: Topic = _key(
+    topic: Topic = key(
         "topic",
         "Topic that receives the audit events; created if missing.",
         kind="text",
         allowed=TOPIC,
         default="brokerside-audit",
     )
-    exclude_topics: tuple[Topic, ...] = _key(
+    exclude_topics: tuple[Topic, ...] = key(
         "exclude.topics",
         "Topics left out. A request that touches nothing else gives no event.",
         kind="list of text",
         allowed=f"a list of topics, each {TOPIC}",
         default=(),
     )
-    exclude_principals: tuple[Principal, ...] = _key(
+    exclude_principals: tuple[Principal, ...] = key(
         "exclude.principals",
         "Principals whose requests give no event.",
         kind="list of text",
         allowed="a list of principals such as User:alice",
         default=(),
     )
-    producer: Producer = _key(
+    producer: Producer = key(
         "producer",
         "librdkafka settings of the audit's producer, over the built-in ones. Security belongs to `internal`.",
         kind="mapping",
@@ -182,7 +196,7 @@ class Audit(Section):
 class Admin(Section):
     """The endpoint of metrics and health."""
 
-    bind: Address = _key(
+    bind: Address = key(
         "bind",
         "Address of `/metrics`, `/livez` and `/readyz`. They have no authentication: leave them on loopback.",
         kind="host:port",
@@ -194,7 +208,7 @@ class Admin(Section):
 class Config(Section):
     """The whole configuration. ``load`` makes one; nothing changes it afterwards."""
 
-    broker_id: int = _key(
+    broker_id: int = key(
         "broker.id",
         "Id of the broker this sidecar stands in front of.",
         kind="integer",
@@ -203,7 +217,7 @@ class Config(Section):
         le=INT32_MAX,
         strict=True,
     )
-    internal_bootstrap_servers: Servers | None = _key(
+    internal_bootstrap_servers: Servers | None = key(
         "internal.bootstrap.servers",
         "The cluster's INTERNAL listeners, for the sidecar's own Kafka traffic; never a port of a sidecar. "
         "Required with any observer.",
@@ -211,7 +225,7 @@ class Config(Section):
         allowed=f"{ENDPOINT}; several separated by commas",
         default=None,
     )
-    internal: ClientSettings = _key(
+    internal: ClientSettings = key(
         "internal",
         "librdkafka client settings of the sidecar's own Kafka traffic, such as `security.protocol` or "
         "`sasl.username`. A value may be `{file: PATH}`; a secret must be.",
@@ -219,22 +233,23 @@ class Config(Section):
         allowed=f"librdkafka settings, each {PLAIN}, or {{file: PATH}}",
         default_factory=dict,
     )
-    listeners: Annotated[tuple[Listener, ...], BeforeValidator(_not_empty)] = _key(
+    listeners: Annotated[tuple[Listener, ...], BeforeValidator(_not_empty)] = key(
         "listeners",
         "The ports that clients dial.",
         kind="list of mappings",
         allowed="a list of at least one listener, each with name, bind and upstream",
     )
-    observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(_split)] = _key(
+    observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(_split)] = key(
         "observer.class.names",
         "Observers, as a list or separated by commas. Without any, no request body is decoded.",
         kind="list of text",
         allowed="classes as package.module:Class",
         default=(),
     )
-    audit: Audit = _key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
-    admin: Admin = _key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
-    workers: int = _number(
+    audit: Audit = key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
+    admin: Admin = key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
+    quotas: Quotas = key("quotas", "", kind="mapping", allowed="the keys of quotas", default_factory=Quotas)
+    workers: int = number(
         "workers",
         "Processes that carry connections; about one per core that the sidecar may use. With 1 there is one process in "
         "all; with more, one beside them accepts connections and gives each to the worker that has the fewest.",
@@ -243,7 +258,7 @@ class Config(Section):
         MAX_WORKERS,
         "processes",
     )
-    data_path: DataPathChoice = _key(
+    data_path: DataPathChoice = key(
         "data.path",
         "What carries the traffic: the compiled implementation, the one in pure Python, or (auto) the compiled one "
         "where it is installed. Both do the same; the compiled one needs half of the CPU.",
@@ -251,7 +266,7 @@ class Config(Section):
         allowed="auto, compiled or python",
         default="auto",
     )
-    socket_request_max_bytes: int = _number(
+    socket_request_max_bytes: int = number(
         "socket.request.max.bytes",
         "Largest frame from a client; a larger one ends its connection. As in the broker.",
         104_857_600,
@@ -259,7 +274,7 @@ class Config(Section):
         INT32_MAX,
         "bytes",
     )
-    socket_listen_backlog_size: int = _number(
+    socket_listen_backlog_size: int = number(
         "socket.listen.backlog.size",
         "Connections the kernel keeps until they are accepted; its own limit `net.core.somaxconn` applies too.",
         4096,
@@ -267,7 +282,7 @@ class Config(Section):
         65_535,
         "connections",
     )
-    upstream_connect_timeout_ms: int = _number(
+    upstream_connect_timeout_ms: int = number(
         "upstream.connect.timeout.ms",
         "How long the broker may take to accept a connection; then the client's is closed.",
         5000,
@@ -275,7 +290,7 @@ class Config(Section):
         MAX_MS,
         "ms",
     )
-    drain_timeout_ms: int = _number(
+    drain_timeout_ms: int = number(
         "drain.timeout.ms",
         "How long a shutdown waits for open requests; then their connections are cut.",
         10_000,
@@ -283,7 +298,7 @@ class Config(Section):
         MAX_MS,
         "ms",
     )
-    observer_shutdown_timeout_ms: int = _number(
+    observer_shutdown_timeout_ms: int = number(
         "observer.shutdown.timeout.ms",
         "How long a shutdown waits for observers to deliver what they hold; what is left then is lost and counted.",
         2000,
@@ -291,9 +306,18 @@ class Config(Section):
         MAX_MS,
         "ms",
     )
-    log_level: LogLevel = _key(
+    log_level: LogLevel = key(
         "log.level", "Least severe lines to log.", kind="text", allowed="debug, info, warning or error", default="info"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_ip_store(cls, values: object) -> object:
+        """Where there is a cluster to ask, its rates of addresses count unless the file says otherwise."""
+        if not isinstance(values, dict) or values.get("internal.bootstrap.servers") is None:
+            return values
+        quotas = values.get("quotas", {})
+        return values | {"quotas": {"ip.store": "broker"} | quotas} if isinstance(quotas, dict) else values
 
     def internal_client_settings(self) -> dict[str, str]:
         """Return librdkafka's settings for the INTERNAL listeners, ``bootstrap.servers`` included, secrets revealed.

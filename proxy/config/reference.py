@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from proxy.config.environment import NOT_KEYS, variable
-from proxy.config.keys import ITEM, KEYS, OPEN, Key
+from proxy.config.keys import ITEM, KEYS, OPEN, Key, reloadable, single
 from proxy.config.values import Endpoint
 
 EXAMPLE = """\
@@ -26,6 +26,10 @@ listeners:
     advertised: kafka-1.example:9092
     upstream: 127.0.0.1:19092
     security.protocol: SASL_PLAINTEXT
+    inter.broker: false
+    proxy.protocol: required
+    proxy.protocol.trusted: [10.1.0.0/24]
+    upstream.source: 127.0.0.1
   - name: TLS
     bind: "[::]:9093"
     advertised: kafka-1.example:9093
@@ -41,6 +45,30 @@ audit:
 
 admin:
   bind: 127.0.0.1:9644
+
+quotas:
+  quota.window.num: 11
+  quota.window.size.seconds: 1
+  max.connection.creation.rate: 200
+  max.connection.creation.rate.action: enforce
+  max.connections: 5000
+  max.connections.action: enforce
+  max.connections.per.ip: 500
+  max.connections.per.ip.overrides: "10.0.0.7:50"
+  max.connections.per.ip.action: observe
+  listener.name.client.max.connection.creation.rate: 100
+  listener.name.client.max.connection.creation.rate.action: enforce
+  listener.name.client.max.connections: 4000
+  listener.name.client.max.connections.action: observe
+  ips:
+    "<default>": {connection_creation_rate: 20, action: enforce}
+    "10.0.0.7": {connection_creation_rate: 5, action: observe}
+  connection_creation_rate.action: enforce
+  ip.throttle.recheck: true
+  ip.throttle.max.delayed: 1000
+  ip.store: broker
+  source: file
+  protect.upstream: true
 
 workers: 1
 data.path: auto
@@ -60,8 +88,17 @@ Generated from `proxy/config/model.py` by `make docs`.
 
 One YAML file: `brokerside run -c FILE`. `brokerside check-config FILE` checks it without starting anything, and names
 every mistake at once: key, value, what is allowed, line. Keys have dots in their names and are written as they stand
-here; unknown keys are mistakes, so that a slip of the pen never goes unnoticed. Nothing is reloaded yet: every change
-needs a restart.
+here; unknown keys are mistakes, so that a slip of the pen never goes unnoticed.
+"""
+
+_KEYS = """\
+## Keys
+
+`[]` stands for each item of a list, `<…>` for a name of yours.
+
+The column *change needs*: keys with `reload` act in the running sidecar. It reads the file again when that has changed,
+and after SIGHUP, `brokerside reload` or `POST /reload`; no connection is closed for it. A file with a mistake, or with
+another value for a key with `restart`, changes nothing at all: the sidecar goes on with what it has, and logs why.
 """
 
 _ENVIRONMENT = """\
@@ -69,7 +106,7 @@ _ENVIRONMENT = """\
 
 A variable overrides the file: `BROKERSIDE_` and the key in capitals, with `_` for `.` and `__` to step into a section.
 Keys of type text or host:port and settings of librdkafka take the value as it is; all others read it as YAML. A list is
-replaced as a whole, so there are no variables for the keys of one listener.
+replaced as a whole, so there are no variables for the keys of one listener, nor for the quotas of one.
 """
 
 _SECRETS = """\
@@ -87,20 +124,21 @@ def reference_markdown() -> str:
     rows = "".join(_row(key) for key in _documented())
     head = "| key | type | default | unit | change needs | meaning |\n|---|---|---|---|---|---|\n"
     return (
-        f"{_INTRODUCTION}\n## Keys\n\n`[]` stands for each item of a list.\n\n{head}{rows}"
+        f"{_INTRODUCTION}\n{_KEYS}\n{head}{rows}"
         f"\n{_ENVIRONMENT}\n{_variables()}\n{_SECRETS}\n## Complete example\n\n```yaml\n{EXAMPLE}```\n"
     )
 
 
 def _documented() -> list[Key]:
     """Return every key but the sections that only group others."""
-    return [key for key in KEYS.values() if not key.section or key.required]
+    return [key for key in KEYS.values() if key.meaning]
 
 
 def _row(key: Key) -> str:
     name = ".".join(key.path).replace(f".{ITEM}", ITEM)
     allowed = "" if key.kind == "host:port" else f" Allowed: {key.allowed}."
-    return f"| `{name}` | {key.kind} | {_default(key)} | {key.unit} | restart | {key.meaning}{allowed} |\n"
+    change = "reload" if reloadable(key.path) else "restart"
+    return f"| `{name}` | {key.kind} | {_default(key)} | {key.unit} | {change} | {key.meaning}{allowed} |\n"
 
 
 def _default(key: Key) -> str:
@@ -108,17 +146,19 @@ def _default(key: Key) -> str:
         return "required"
     if key.path == ("listeners", ITEM, "advertised"):
         return "`bind`"
+    if key.path == ("quotas", "ip.store"):
+        return "`broker` with internal.bootstrap.servers, else `file`"
     return "none" if key.default is None else f"`{_literal(key.default)}`"
 
 
 def _literal(value: Any) -> str:
     if callable(value):
         value = value()
-    return str(value) if isinstance(value, str | int | Endpoint) else json.dumps(value)
+    return str(value) if isinstance(value, Endpoint) or (isinstance(value, str) and value) else json.dumps(value)
 
 
 def _variables() -> str:
-    names = [variable(key.path) for key in _documented() if ITEM not in key.path]
+    names = [variable(key.path) for key in _documented() if single(key.path)]
     names += [f"{variable(mapping)}__…" for mapping in OPEN]
     lines = "".join(f"* `{name}`\n" for name in names)
     others = ", ".join(f"`{name}`" for name in sorted(NOT_KEYS))

@@ -6,6 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from proxy.limits.model import canonical
+
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _PORT = re.compile(r"[0-9]{1,5}")
 _NUMERIC = re.compile(r"[0-9.]+")
@@ -80,3 +82,23 @@ def _is_ipv6(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def address(value: object) -> str:
+    """Return an IP address in the form that quotas compare. Raises ValueError: host names are none."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    try:
+        return canonical(value)
+    except ValueError:
+        raise ValueError("is not an IP address") from None
+
+
+def network(value: object) -> str:
+    """Return an IP network as ``address/prefix``; an address alone is a network of one. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError as error:
+        raise ValueError("has bits set behind its prefix" if "host bits" in str(error) else "is no network") from None

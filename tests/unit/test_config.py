@@ -323,9 +323,9 @@ class TestEnvironment:
         ]
 
     def test_a_variable_that_is_no_key(self, problems):
-        assert problems(MINIMAL, BROKERSIDE_ADMN__BIND="a:1", BROKERSIDE_QUOTAS="x") == [
+        assert problems(MINIMAL, BROKERSIDE_ADMN__BIND="a:1", BROKERSIDE_FEATURES="x") == [
             "BROKERSIDE_ADMN__BIND: is set, and is no key (did you mean BROKERSIDE_ADMIN__BIND?)",
-            "BROKERSIDE_QUOTAS: is set, and is no key (allowed: keys of docs/config.md as BROKERSIDE_SECTION__KEY)",
+            "BROKERSIDE_FEATURES: is set, and is no key (allowed: keys of docs/config.md as BROKERSIDE_SECTION__KEY)",
         ]
 
     def test_a_variable_that_is_no_yaml(self, problems):

@@ -1,0 +1,80 @@
+"""From the keys of ``quotas`` and what the cluster has stored to the limits that act."""
+
+from __future__ import annotations
+
+from proxy.config.model import Config, Listener
+from proxy.config.quotas import ListenerQuotas, Quotas, Source, overrides_of
+from proxy.limits.model import UNLIMITED, ClusterQuotas, Limits, ListenerLimits, Quota
+
+NOTHING = ClusterQuotas()
+
+
+def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
+    """Return what is limited in a sidecar of ``config``. ``cluster``: what the cluster has stored, as far as known.
+
+    A rate that the cluster does not tell is that of the file, even where the cluster is the source.
+    """
+    quotas, stored = config.quotas, cluster or NOTHING
+    rate = Quota(
+        _rate(quotas.source, quotas.max_connection_creation_rate, stored.rate, UNLIMITED),
+        quotas.max_connection_creation_rate_action,
+    )
+    connections = Quota(quotas.max_connections, quotas.max_connections_action)
+    own = {name.lower(): given for name, given in quotas.listener_name.items()}
+    return Limits(
+        listeners={
+            listener.name: _of_listener(config, listener, own.get(listener.name.lower()), stored, rate, connections)
+            for listener in config.listeners
+        },
+        rate=rate,
+        connections=connections,
+        ip_rates=_ip_rates(quotas, stored),
+        ip_connections=Quota(quotas.max_connections_per_ip, quotas.max_connections_per_ip_action),
+        ip_connections_overrides=overrides_of(quotas.max_connections_per_ip_overrides),
+        samples=quotas.quota_window_num,
+        window_ms=quotas.quota_window_size_seconds * 1000,
+        recheck=quotas.ip_throttle_recheck,
+        max_held=quotas.ip_throttle_max_delayed,
+    )
+
+
+def _of_listener(
+    config: Config,
+    listener: Listener,
+    given: ListenerQuotas | None,
+    stored: ClusterQuotas,
+    broker_rate: Quota,
+    broker_connections: Quota,
+) -> ListenerLimits:
+    own = given or ListenerQuotas()
+    protected = listener.inter_broker and len(config.listeners) > 1
+    stored_rate = stored.listener_rates.get(listener.name.lower())
+    rate = _rate(config.quotas.source, own.max_connection_creation_rate, stored_rate, broker_rate.limit)
+    # As in Kafka, a listener without its own number has the broker-wide one. For connections that makes a difference
+    # only where the broker-wide one is not asked.
+    inherited = broker_connections if protected else Quota()
+    return ListenerLimits(
+        rate=Quota(rate, own.max_connection_creation_rate_action or broker_rate.action),
+        connections=Quota(
+            own.max_connections or inherited.limit, own.max_connections_action or broker_connections.action
+        ),
+        protected=protected,
+    )
+
+
+def _rate(source: Source, file: int | None, broker: int | None, otherwise: int) -> int:
+    if broker is None or source == "file":
+        return otherwise if file is None else file
+    return broker if source == "broker" or file is None else min(file, broker)
+
+
+def _ip_rates(quotas: Quotas, stored: ClusterQuotas) -> dict[str, Quota]:
+    """An address' action is that of the file, also where its rate is that of the cluster."""
+    rates = {address: given.connection_creation_rate for address, given in quotas.ips.items()}
+    if quotas.ip_store == "broker":
+        rates |= stored.ip_rates
+    actions = {address: given.action for address, given in quotas.ips.items()}
+    return {
+        address: Quota(rate, actions.get(address) or quotas.connection_creation_rate_action)
+        for address, rate in rates.items()
+    }

@@ -1,0 +1,259 @@
+"""Keys of ``quotas``: how many connections are accepted, and how fast. All of them are reloadable.
+
+What they come to for each listener and address, with what the cluster has stored, is in ``limits``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from proxy.config.section import INT32_MAX, Section, key, number, switch
+from proxy.config.values import address
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, Action
+
+IpStore = Literal["broker", "file"]
+Source = Literal["file", "broker", "min"]
+
+ACTION = "enforce or observe"
+LIMIT = f"1–{UNLIMITED} connections"
+RATE = f"1–{UNLIMITED} connections/s"
+OVERRIDES = f"address:connections, several separated by commas, each connections 0–{UNLIMITED}"
+
+_PREFIX = "listener.name."
+_OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection(?:\.creation\.rate|s)(?:\.action)?)")
+
+
+def _address_or_default(value: str) -> str:
+    return value if value == DEFAULT_ADDRESS else address(value)
+
+
+def overrides_of(text: str) -> dict[str, int]:
+    """Read ``address:connections,…``, the last colon of each separates. Raises ValueError naming the one that is wrong.
+
+    Addresses come out in the form that quotas compare.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(",") if text.strip() else ():
+        host, _, count = part.strip().rpartition(":")
+        host = host.strip()
+        try:
+            who = address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+        except ValueError:
+            raise ValueError(f"names {host!r}, which is not an IP address") from None
+        if not re.fullmatch(r"\s*[0-9]{1,10}", count) or int(count) > UNLIMITED:
+            raise ValueError(f"gives {host} {count.strip()!r} connections")
+        if who in found:
+            raise ValueError(f"names {who} twice")
+        found[who] = int(count)
+    return found
+
+
+def _overrides(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    overrides_of(value)
+    return value
+
+
+Count = Annotated[int, Field(strict=True, ge=1, le=INT32_MAX)]
+AddressOrDefault = Annotated[str, AfterValidator(_address_or_default)]
+Overrides = Annotated[str, PlainValidator(_overrides)]
+
+
+def _action(name: str, meaning: str, *, default: Action | None) -> Any:
+    return key(name, meaning, kind="text", allowed=ACTION, default=default)
+
+
+def _limit(name: str, meaning: str, *, default: int | None, allowed: str, unit: str) -> Any:
+    return key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default)
+
+
+class IpQuota(Section):
+    """The quota of one address, or of each that has none of its own; Kafka's client quota entity ``ip``."""
+
+    connection_creation_rate: Count = key(
+        "connection_creation_rate",
+        "Connections accepted per second from this address.",
+        kind="integer",
+        allowed=RATE,
+        unit="connections/s",
+    )
+    action: Action | None = _action(
+        "action", "As `connection_creation_rate.action`, for this address alone.", default=None
+    )
+
+
+class ListenerQuotas(Section):
+    """Limits of one listener, beside the broker-wide ones."""
+
+    max_connection_creation_rate: Count | None = _limit(
+        "max.connection.creation.rate",
+        "Connections accepted per second on this listener; without it, as many as on all.",
+        default=None,
+        allowed=RATE,
+        unit="connections/s",
+    )
+    max_connection_creation_rate_action: Action | None = _action(
+        "max.connection.creation.rate.action",
+        "As `max.connection.creation.rate.action`, for this listener alone.",
+        default=None,
+    )
+    max_connections: Count | None = _limit(
+        "max.connections",
+        "Open connections on this listener; at the limit, new ones wait for another one's end.",
+        default=None,
+        allowed=LIMIT,
+        unit="connections",
+    )
+    max_connections_action: Action | None = _action(
+        "max.connections.action", "As `max.connections.action`, for this listener alone.", default=None
+    )
+
+
+class Quotas(Section):
+    """Limits on connections, under the names that Kafka has for them."""
+
+    quota_window_num: int = number(
+        "quota.window.num",
+        "Windows over which rates are measured. After a pause, (this − 1) × the limit are accepted in one go; with 2 "
+        "connections come evenly.",
+        11,
+        1,
+        1000,
+        "windows",
+    )
+    quota_window_size_seconds: int = number(
+        "quota.window.size.seconds", "Length of a window, and the longest a connection is delayed.", 1, 1, 3600, "s"
+    )
+    max_connection_creation_rate: Count = _limit(
+        "max.connection.creation.rate",
+        "Connections accepted per second on all listeners together; beyond it, accepting is delayed.",
+        default=UNLIMITED,
+        allowed=RATE,
+        unit="connections/s",
+    )
+    max_connection_creation_rate_action: Action = _action(
+        "max.connection.creation.rate.action",
+        "Whether the limit acts, or (observe) only counts and reports what it would have done.",
+        default="enforce",
+    )
+    max_connections: Count = _limit(
+        "max.connections",
+        "Open connections on all listeners together; at the limit, new ones wait for another one's end.",
+        default=UNLIMITED,
+        allowed=LIMIT,
+        unit="connections",
+    )
+    max_connections_action: Action = _action("max.connections.action", "As above.", default="enforce")
+    max_connections_per_ip: int = number(
+        "max.connections.per.ip",
+        "Open connections of one address; more are closed at once. 0 needs overrides.",
+        UNLIMITED,
+        0,
+        UNLIMITED,
+        "connections",
+    )
+    max_connections_per_ip_overrides: Overrides = key(
+        "max.connections.per.ip.overrides",
+        "Addresses with a number of their own, as `10.0.0.7:50,[fd00::7]:20`; host names are not looked up.",
+        kind="text",
+        allowed=OVERRIDES,
+        default="",
+    )
+    max_connections_per_ip_action: Action = _action(
+        "max.connections.per.ip.action", "As above, overrides included.", default="enforce"
+    )
+    listener_name: Mapping[str, ListenerQuotas] = key(
+        "listener.name", "", kind="mapping", allowed="quotas of a listener", default_factory=dict
+    )
+    ips: Mapping[AddressOrDefault, IpQuota] = key(
+        "ips",
+        f"Rates of addresses, as Kafka's client quotas of type `ip`; `{DEFAULT_ADDRESS}` is each address without its "
+        "own.",
+        kind="mapping of mappings",
+        allowed=f"an IP address or {DEFAULT_ADDRESS}, each with connection_creation_rate",
+        default_factory=dict,
+    )
+    connection_creation_rate_action: Action = _action(
+        "connection_creation_rate.action",
+        "As above, for the rates of all addresses, also those that the cluster has stored.",
+        default="enforce",
+    )
+    ip_throttle_recheck: bool = switch(
+        "ip.throttle.recheck",
+        "Whether a connection that was held because of its address' rate is let in where the rate then allows it. "
+        "Without, it is closed after its hold, as Kafka does.",
+        default=True,
+    )
+    ip_throttle_max_delayed: int = number(
+        "ip.throttle.max.delayed",
+        "Connections held at a time because of their address' rate; more are closed at once.",
+        1000,
+        0,
+        1_000_000,
+        "connections",
+    )
+    ip_store: IpStore = key(
+        "ip.store",
+        "Where the rates of addresses stand: in `ips` alone, or also in the cluster, as `kafka-configs --entity-type "
+        "ips` writes them; the cluster's go before those of the file.",
+        kind="text",
+        allowed="broker (needs internal.bootstrap.servers) or file",
+        default="file",
+    )
+    source: Source = key(
+        "source",
+        "Where `max.connection.creation.rate` comes from, with and without a listener: this file, the broker's own "
+        "dynamic configuration (what is not set there comes from the file), or the lower of both.",
+        kind="text",
+        allowed="file, broker or min (both need internal.bootstrap.servers)",
+        default="file",
+    )
+    protect_upstream: bool = switch(
+        "protect.upstream",
+        "Whether the sidecar sees to it that the broker does not apply rates of addresses to the sidecar itself.",
+        default=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, values: object) -> object:
+        """Put the keys of each listener together; where one belongs tells ``place`` of it."""
+        if not isinstance(values, dict):
+            return values
+        gathered: dict[str, Any] = {}
+        listeners: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            below = place(name)
+            if below is None:
+                gathered[name] = value
+            else:
+                listeners.setdefault(below[0], {})[below[1]] = value
+        return gathered | {"listener.name": listeners} if listeners else gathered
+
+    @model_serializer(mode="wrap")
+    def _spread(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write them as they are read."""
+        values: dict[str, Any] = serialize(self)
+        for listener, own in values.pop("listener.name", {}).items():
+            values |= {f"{_PREFIX}{listener}.{name}": value for name, value in own.items() if value is not None}
+        return values
+
+
+def place(name: str) -> tuple[str, str] | None:
+    """Return listener and key of ``listener.name.<listener>.<key>``, known or not; None for any other name."""
+    if known := _OF_LISTENER.fullmatch(name):
+        return known[1], known[2]
+    listener, dot, below = name.removeprefix(_PREFIX).partition(".")
+    return (listener, below) if name.startswith(_PREFIX) and listener and dot and below else None
