@@ -68,9 +68,15 @@ def exposure(stored: Mapping[str, int], sources: Collection[str]) -> Exposure:
     )
 
 
-def for_clients(stored: Mapping[str, int], sources: Collection[str]) -> dict[str, int]:
+def for_clients(stored: Mapping[str, int], sources: Collection[str]) -> Mapping[str, int]:
     """Return the rates without the overrides that only protect the sidecar."""
-    return {address: rate for address, rate in stored.items() if rate < UNLIMITED or address not in sources}
+    ours = [source for source in sources if stored.get(source) == UNLIMITED]
+    if not ours:
+        return stored
+    rates = dict(stored)
+    for source in ours:
+        del rates[source]
+    return rates
 
 
 async def sources_of(listeners: Iterable[Listener]) -> frozenset[str]:
