@@ -208,7 +208,7 @@ cdef class Relay:
     cdef End client
     cdef End broker
     cdef bint draining
-    cdef double last_byte_at
+    cdef readonly double last_byte_at
 
     def __init__(self, id, Session session, tally, on_closed, on_gone):
         self.id = id

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
 import structlog
@@ -103,6 +103,25 @@ class Carrier:
                 detail=detail,
             )
         self._ended(number)
+
+    def idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
+        """Return the connection of ``listeners`` that was longest without a byte: its number, and since when.
+
+        Seconds of the monotonic clock, which all processes of a machine share. None where nothing is open.
+        """
+        tallies = [self.tallies[name] for name in listeners]
+        relays = [relay for relay in self.relays if any(relay.tally is tally for tally in tallies)]
+        if not relays:
+            return None
+        idlest = min(relays, key=lambda relay: relay.last_byte_at)
+        return self.relays[idlest], idlest.last_byte_at
+
+    def evict(self, number: int) -> None:
+        """Close this connection, if it is still open."""
+        for relay in [relay for relay, its_number in self.relays.items() if its_number == number]:
+            relay.close("evicted")
+            if relay in self._connecting:
+                self._connecting[relay].cancel()
 
     async def drain(self, patience: float) -> None:
         """Let open requests be answered, then close; whatever is open after ``patience`` seconds is cut."""

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from proxy.limits.throttles import ThrottleReport
 from proxy.telemetry.snapshot import Snapshot
 
 PACKET = 4096
@@ -60,6 +61,31 @@ class Ask(Struct, tag=True, array_like=True):
     number: int
 
 
+class FindIdlest(Struct, tag=True, array_like=True):
+    """To a worker: which connection of these listeners was longest without a byte? ``number`` comes back."""
+
+    number: int
+    listeners: list[str]
+
+
+class Evict(Struct, tag=True, array_like=True):
+    """To a worker: close this connection, by the ``index`` of ``Carry``."""
+
+    connection: int
+
+
+class Throttled(Struct, tag=True, array_like=True):
+    """To a worker: tell your observers."""
+
+    reports: list[ThrottleReport]
+
+
+class SetLogLevel(Struct, tag=True, array_like=True):
+    """To a worker: log lines of at least this level."""
+
+    level: str
+
+
 class Drain(Struct, tag=True, array_like=True):
     """To a worker: let open requests be answered, then end; no ``Carry`` follows."""
 
@@ -86,6 +112,14 @@ class Closed(Struct, tag=True, array_like=True):
     numbers: list[int]
 
 
+class Idlest(Struct, tag=True, array_like=True):
+    """From a worker: the answer to ``FindIdlest``; None where nothing is open. ``since``: seconds, monotonic."""
+
+    number: int
+    connection: int | None
+    since: float
+
+
 class Report(Struct, tag=True, array_like=True):
     """From a worker: the answer to ``Ask``; with number 0 its last word, when nothing is carried any more."""
 
@@ -93,8 +127,8 @@ class Report(Struct, tag=True, array_like=True):
     snapshot: Snapshot
 
 
-ToWorker = Start | Carry | Ask | Drain | Cut
-ToMain = Ready | Failed | Closed | Report
+ToWorker = Start | Carry | Ask | FindIdlest | Evict | Throttled | SetLogLevel | Drain | Cut
+ToMain = Ready | Failed | Closed | Idlest | Report
 
 
 class Channel(Generic[Received]):

@@ -18,7 +18,7 @@ from observers.lane import ObserverStats
 from proxy.config import Config
 from proxy.config.transfer import pack
 from proxy.core.tally import Tally
-from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, Ready, Report, Start, ToMain
+from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, FindIdlest, Idlest, Ready, Report, Start, ToMain
 from proxy.net.relay import Cause
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
@@ -38,6 +38,9 @@ LOST: Cause = "worker_lost"
 
 Unsent = tuple[Carry, socket.socket]
 """A connection and its socket, on their way to a worker."""
+
+Answer = asyncio.Future[Report | Idlest | None]
+"""To a question; None where the worker ended instead of answering."""
 
 
 class Handle:
@@ -77,7 +80,7 @@ class Handle:
         # A worker may have as many descriptors as this process, and needs two for each connection.
         self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED) // 2)
         self._last = Snapshot({listener.name: Tally() for listener in config.listeners})
-        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._answers: dict[int, Answer] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process, self._watch = _spawn(theirs.fileno())
@@ -106,9 +109,14 @@ class Handle:
         return self.carries and self.silence < SILENT
 
     @property
+    def listens(self) -> bool:
+        """Whether it may be told something now."""
+        return self.able and not self.channel.full
+
+    @property
     def has_room(self) -> bool:
         """Whether it may be given a connection now."""
-        return self.able and not self.channel.full and not self.crowded
+        return self.listens and not self.crowded
 
     @property
     def crowded(self) -> bool:
@@ -132,13 +140,20 @@ class Handle:
         self._open.add(carry.index)
         self.channel.send(carry, sock)
 
-    def ask(self, number: int) -> asyncio.Future[None] | None:
+    def ask(self, number: int) -> Answer | None:
         """Ask for its counts; the future is done when ``snapshot`` has them. None where it cannot be asked."""
         if not self.carries or (self._asked and not self.has_room):
             return None
         self._asked = True
-        answer = self._answers[number] = self._loop.create_future()
-        self.channel.send(Ask(number))
+        return self._question(Ask(number))
+
+    def find_idlest(self, number: int, listeners: list[str]) -> Answer | None:
+        """Ask for the connection of ``listeners`` that is longest idle. None where it cannot be asked now."""
+        return self._question(FindIdlest(number, listeners)) if self.listens else None
+
+    def _question(self, question: Ask | FindIdlest) -> Answer:
+        answer = self._answers[question.number] = self._loop.create_future()
+        self.channel.send(question)
         return answer
 
     def tick(self) -> None:
@@ -183,10 +198,11 @@ class Handle:
         match message:
             case Closed():
                 self._end(message.numbers)
-            case Report():
-                self._last = message.snapshot
+            case Report() | Idlest():
+                if isinstance(message, Report):
+                    self._last = message.snapshot
                 if (answer := self._answers.pop(message.number, None)) is not None:
-                    answer.set_result(None)
+                    answer.set_result(message)
             case Ready():
                 self._last = message.snapshot
                 self.carries = True

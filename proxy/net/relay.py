@@ -53,6 +53,8 @@ Cause = Literal[
     "broker_out_of_sync",  # a response that matches no request
     "drain_completed",  # closed by a shutdown when nothing was open
     "drain_timeout",  # closed by a shutdown with a request open
+    "quota_exceeded",  # a limit had no room for it, and it was closed before it was carried
+    "evicted",  # the longest idle one, closed to have room for one of a protected listener
     "worker_lost",  # the process that carried it ended, or had no descriptor left for it
 ]
 """Why a connection ended; also the label of ``brokerside_connections_closed_total``."""
@@ -90,6 +92,7 @@ class Relay:
         self.broker = BrokerEnd(self)
         self.client.other, self.broker.other = self.broker, self.client
         self.last_byte_at = monotonic()
+        """Of either side; until there is one, when the client was accepted."""
         self._on_closed = on_closed
         self.on_gone = on_gone
         self._cause: Cause | None = None

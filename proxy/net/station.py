@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,6 +16,7 @@ from proxy.config import Config
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
+from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
 from proxy.net.carrier import Carrier
 from proxy.telemetry.snapshot import Snapshot, added, process_counts
@@ -47,6 +48,8 @@ class Station:
         self.tallies = self._carrier.tallies
         self.carry = self._carrier.carry
         self.on_end = self._carrier.on_end
+        self.idlest = self._carrier.idlest
+        self.evict = self._carrier.evict
         if self._dispatcher is not None:
             beat.calls.append(self._dispatcher.flush)
         beat.calls.append(self._carrier.flush)
@@ -54,6 +57,22 @@ class Station:
 
     def on_room(self, call: Callable[[], None]) -> None:
         """Never calls: it is never full."""
+
+    def close_idlest(self, listeners: Collection[str]) -> None:
+        """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
+        asyncio.get_running_loop().call_soon(self._close_idlest, listeners)
+
+    def report(self, reports: Sequence[ThrottleReport]) -> None:
+        """Tell the observers of throttled connections."""
+        if self._dispatcher is not None:
+            self._dispatcher.report(reports)
+
+    def set_log_level(self, level: str) -> None:
+        """Nothing to do: who accepts is this same process, and sets its own."""
+
+    def _close_idlest(self, listeners: Collection[str]) -> None:
+        if (found := self.idlest(listeners)) is not None:
+            self.evict(found[0])
 
     async def snapshot(self) -> Snapshot:
         """Present counts."""

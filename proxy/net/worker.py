@@ -10,10 +10,28 @@ import socket
 import structlog
 import uvloop
 
+from proxy.config import Config
 from proxy.config.transfer import unpack
 from proxy.errors import LocalError
 from proxy.net.beat import Beat
-from proxy.net.channel import Ask, Carry, Channel, Closed, Cut, Drain, Failed, Ready, Report, Start, ToWorker
+from proxy.net.channel import (
+    Ask,
+    Carry,
+    Channel,
+    Closed,
+    Cut,
+    Drain,
+    Evict,
+    Failed,
+    FindIdlest,
+    Idlest,
+    Ready,
+    Report,
+    SetLogLevel,
+    Start,
+    Throttled,
+    ToWorker,
+)
 from proxy.net.station import Station
 from proxy.telemetry import Repeated, configure_logging
 
@@ -40,25 +58,23 @@ class Worker:
     def __init__(self, sock: socket.socket) -> None:
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
-        self._started: asyncio.Future[Start | None] = asyncio.get_running_loop().create_future()
+        self._started: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._channel: Channel[ToWorker] = Channel(
             sock, ToWorker, self._received, ended=self._alone, has_room=self._tell_ended
         )
         self._answers: set[asyncio.Task[None]] = set()
         self._repeated = Repeated(log)
+        self._number = 0
+        self._config: Config
         self._ended: list[int] = []  # connections that the main process has not been told of yet
 
     async def run(self) -> int:
         """Wait for the configuration, carry, and at the end drain. Returns the exit code."""
-        start = await self._started
-        if start is None:
+        if not await self._started:
             return 1
-        config = unpack(start.config)
-        configure_logging(config.log_level, worker=start.number)
-        self._listeners = {listener.name: listener for listener in config.listeners}
         beat = Beat()
         try:
-            self._station = Station(config, beat, start.number)
+            self._station = Station(self._config, beat, self._number)
         except LocalError as error:
             self._channel.send(Failed(str(error)))
             self._channel.finish()
@@ -82,8 +98,20 @@ class Worker:
                 task = asyncio.get_running_loop().create_task(self._answer(message.number))
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
+            case FindIdlest():
+                found = self._station.idlest(message.listeners)
+                self._channel.send(Idlest(message.number, *(found or (None, 0.0))))
+            case Evict():
+                self._station.evict(message.connection)
+            case Throttled():
+                self._station.report(message.reports)
+            case SetLogLevel():
+                configure_logging(message.level, worker=self._number)
             case Start():
-                self._started.set_result(message)
+                self._number, self._config = message.number, unpack(message.config)
+                self._listeners = {listener.name: listener for listener in self._config.listeners}
+                configure_logging(self._config.log_level, worker=self._number)
+                self._started.set_result(True)
             case Drain():
                 self._stop.set()
             case Cut():
@@ -92,7 +120,7 @@ class Worker:
 
     def _alone(self) -> None:
         if not self._started.done():
-            self._started.set_result(None)
+            self._started.set_result(False)
         self._stop.set()
 
     def _carry(self, given: Carry, descriptor: int | None) -> None:

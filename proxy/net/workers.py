@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from msgspec import structs
@@ -18,9 +18,10 @@ from msgspec import structs
 from proxy.config import Config, Listener
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
+from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
-from proxy.net.channel import Carry, Cut, Drain
-from proxy.net.handle import REFRESH, SILENT, Handle, Unsent
+from proxy.net.channel import Carry, Cut, Drain, Evict, Idlest, SetLogLevel, Throttled
+from proxy.net.handle import REFRESH, SILENT, Answer, Handle, Unsent
 from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
@@ -28,7 +29,7 @@ START_TIMEOUT = 30.0
 """Seconds until all workers have to be ready; they need about one."""
 
 ANSWER_TIMEOUT = 1.0
-"""Seconds a worker has to tell its counts; after that those it told last are used."""
+"""Seconds a worker has to answer; after that the counts it told last are used, and it closes no idle connection."""
 
 FIRST_RESTART, LAST_RESTART = 0.1, 10.0
 """Seconds until a worker is replaced: from the first number to the second, twice as many each time it ends again."""
@@ -63,6 +64,10 @@ class Workers:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._serving = False
         self._asked = 0
+        self._to_evict: deque[list[str]] = deque()
+        self._evicting: asyncio.Task[None] | None = None
+        self.unreported = 0
+        """Reports that no worker could take."""
         self._repeated = Repeated(log)
         beat.calls.append(self._repeated.flush)
 
@@ -110,6 +115,29 @@ class Workers:
         if self.full and any(worker.crowded for worker in self._living.values()):
             self._repeated.warning("workers_out_of_capacity", error="EMFILE")
 
+    def close_idlest(self, listeners: Collection[str]) -> None:
+        """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
+        self._to_evict.append(list(listeners))
+        if self._evicting is None or self._evicting.done():
+            self._evicting = asyncio.create_task(self._evict())
+
+    def report(self, reports: Sequence[ThrottleReport]) -> None:
+        """Have the observers of one worker told of throttled connections; where none can take it, nobody is."""
+        if not self._config.observer_class_names:
+            return
+        for _, worker in sorted(self._living.items()):
+            if worker.listens:
+                worker.channel.send(Throttled(list(reports)))
+                return
+        self.unreported += len(reports)
+        self._repeated.warning("throttles_not_reported", reports=len(reports))
+
+    def set_log_level(self, level: str) -> None:
+        """Let all workers, those to come as well, log lines of at least ``level``."""
+        self._config = self._config.model_copy(update={"log_level": level})
+        for worker in self._living.values():
+            worker.channel.send(SetLogLevel(level))
+
     async def snapshot(self) -> Snapshot:
         """Counts of all workers, living and dead, and of this process."""
         answers = self._ask()
@@ -126,6 +154,8 @@ class Workers:
         self._serving = False
         for timer in self._timers.values():
             timer.cancel()
+        if self._evicting is not None:
+            self._evicting.cancel()
         self._drop_unplaced()
         for worker in self._living.values():
             worker.channel.send(Drain())
@@ -211,7 +241,24 @@ class Workers:
         else:
             self._unplaced.append((carry, sock))
 
-    def _ask(self) -> list[asyncio.Future[None]]:
+    async def _evict(self) -> None:
+        """One after the other: the next one is looked for when the last one is being closed."""
+        while self._to_evict:
+            listeners = self._to_evict.popleft()
+            self._asked += 1
+            workers = list(self._living.values())
+            asked = {answer: worker for worker in workers if (answer := worker.find_idlest(self._asked, listeners))}
+            answered = (await asyncio.wait(asked, timeout=ANSWER_TIMEOUT))[0] if asked else set()
+            found = [
+                (idlest.since, idlest.connection, asked[answer])
+                for answer in answered
+                if isinstance(idlest := answer.result(), Idlest) and idlest.connection is not None
+            ]
+            if found:
+                _, connection, worker = min(found, key=lambda each: each[:2])
+                worker.channel.send(Evict(connection))
+
+    def _ask(self) -> list[Answer]:
         self._asked += 1
         return [answer for worker in self._living.values() if (answer := worker.ask(self._asked))]
 

@@ -6,15 +6,18 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from proxy.config import load
+from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
 from proxy.net.station import Station
+from proxy.net.upstream import Upstream
 from proxy.net.workers import Workers
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import METADATA, request, response
@@ -97,12 +100,13 @@ def run(tmp_path: Path, workers: int, data_path: str) -> Run:
     """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody listens on."""
 
     @asynccontextmanager
-    async def run(behaviour: Behaviour = answer_in_order) -> AsyncIterator[Bench]:
+    async def run(behaviour: Behaviour = answer_in_order, observers: str = "") -> AsyncIterator[Bench]:
         async with upstream(behaviour) as port:
             listeners = [("CLIENT", port), ("INTERNAL", port), ("GONE", free_port())]
             path = tmp_path / "sidecar.yaml"
             path.write_text(
                 f"broker.id: 1\nworkers: {workers}\ndata.path: {data_path}\ndrain.timeout.ms: 200\n"
+                f"internal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: '{observers}'\n"
                 f"admin: {{bind: '127.0.0.1:{free_port()}'}}\nlisteners:\n"
                 + "".join(
                     f"- {{name: {name}, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{to}'}}\n"
@@ -186,3 +190,125 @@ async def test_many_that_end_at_once_are_all_told(run: Run) -> None:
         await bench.until(lambda: len(bench.ended) == 200)
         assert sorted(bench.ended) == numbers
         assert [worker.load[0] for worker in bench.carrying._living.values()] == [0, 0]
+
+
+async def test_the_connection_that_was_longest_idle_is_closed(run: Run) -> None:
+    async with run() as bench:
+        other, *numbers = [await bench.dial(name) for name in ("INTERNAL", "CLIENT", "CLIENT", "CLIENT")]
+        for number in (other, numbers[2], numbers[0], numbers[1]):
+            assert await bench.works(number)
+        bench.carrying.close_idlest(["CLIENT", "GONE"])
+        assert await bench.has_ended(numbers[2])
+        bench.carrying.close_idlest(["CLIENT", "GONE"])  # both at once close two
+        bench.carrying.close_idlest(["CLIENT", "GONE"])
+        bench.carrying.close_idlest(["CLIENT", "GONE"])  # nothing is left
+        await bench.until(lambda: bench.ended == [numbers[2], numbers[0], numbers[1]])
+        snapshot = await bench.seen(lambda seen: seen.tallies["CLIENT"].active == 0)
+        assert snapshot.tallies["CLIENT"].closed == {"evicted": 3}
+        assert await bench.works(other)
+        assert bench.ended == [numbers[2], numbers[0], numbers[1]]
+
+
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_a_connection_that_the_broker_has_not_taken_yet_is_as_idle_as_it_is_old(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_: Upstream) -> socket.socket:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with run() as bench:
+        works = await bench.dial()
+        assert await bench.works(works)
+        monkeypatch.setattr(Upstream, "connect", never)
+        waits = await bench.dial()
+        assert await bench.works(works)
+        bench.carrying.close_idlest(["CLIENT"])
+        await bench.until(lambda: bench.ended == [waits])
+        assert await bench.has_ended(waits)
+        assert await bench.works(works)
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_a_worker_that_says_nothing_keeps_no_other_from_closing_its_idlest(run: Run) -> None:
+    async with run() as bench:
+        numbers = [await bench.dial() for _ in range(4)]
+        for number in numbers:
+            assert await bench.works(number)
+        os.kill(bench.carrying._living[1].pid, signal.SIGSTOP)  # it carries the first and the third
+        bench.carrying.close_idlest(["CLIENT"])
+        await bench.until(lambda: bench.ended == [numbers[1]])
+        os.kill(bench.carrying._living[1].pid, signal.SIGCONT)
+        assert await bench.works(numbers[0])
+
+
+REPORT = ThrottleReport(
+    listener="CLIENT",
+    address="10.0.0.7",
+    scope="ip",
+    quota="connection_creation_rate",
+    action="hold",
+    count=3,
+    limit=20,
+    observed=21.5,
+    delay_ms=750,
+    first_at=1.0,
+    last_at=2.0,
+)
+
+
+class Teller:
+    """An observer that prints what it is told of throttled connections."""
+
+    def configure(self, configs: object) -> None:
+        pass
+
+    def record_request(self, request: object) -> None:
+        pass
+
+    def record_response(self, response: object) -> None:
+        pass
+
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        for each in reports:
+            print(f"throttled {each.listener} {each.address} {each.count}", file=sys.stderr, flush=True)
+
+    def close(self, timeout: float) -> None:
+        pass
+
+
+async def test_observers_are_told_of_throttled_connections_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    async with run(observers=f"{__name__}:Teller") as bench:
+        bench.carrying.report([REPORT, REPORT])
+        await bench.carrying.stop(asyncio.Event())
+    assert capfd.readouterr().err.count("throttled CLIENT 10.0.0.7 3\n") == 2
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_reports_that_no_worker_can_take_are_counted(run: Run) -> None:
+    async with run(observers=f"{__name__}:Teller") as bench:
+        for worker in bench.carrying._living.values():
+            worker.silence = 10
+        bench.carrying.report([REPORT, REPORT])
+        assert bench.carrying.unreported == 2
+
+
+async def test_without_observers_throttles_are_told_to_nobody(run: Run) -> None:
+    async with run() as bench:
+        bench.carrying.report([REPORT])
+        assert getattr(bench.carrying, "unreported", 0) == 0
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+async def test_a_log_level_is_that_of_all_workers_and_of_those_to_come(
+    run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with run() as bench:
+        assert capfd.readouterr().err.count('"carrying"') == 2
+        bench.carrying.set_log_level("warning")
+        os.kill(bench.carrying._living[1].pid, signal.SIGKILL)
+        await bench.seen(
+            lambda seen: seen.worker_restarts == 1 and all(w.able for w in bench.carrying._living.values())
+        )
+        await bench.carrying.stop(asyncio.Event())
+        assert capfd.readouterr().err == "", "they say nothing of their start, and of their drain"

@@ -199,7 +199,7 @@ async def test_a_process_that_cannot_be_watched_is_not_left_behind(
     before = len(os.listdir("/proc/self/fd"))
     running = children()
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-        Handle(3, bench.config, on_room=lambda: None, on_end=lambda *_: None)
+        Handle(3, bench.config, on_room=lambda: None, on_closed=lambda _: None, on_end=lambda *_: None)
 
     assert len(os.listdir("/proc/self/fd")) == before
     assert children() == running
