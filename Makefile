@@ -56,6 +56,10 @@ test-fast: $(READY) ## The tests that need neither Kafka nor Spark
 bench: setup ## Measure the sidecar beside other proxies, 20 minutes (ARGS=--quick: everything small, 3 minutes)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: conformance
+conformance: setup ## The same connects to a real broker and to the sidecar, compared, 5 minutes (ARGS=--quick: 1 minute)
+	@$(BIN)/python -m tests.conformance $(ARGS)
+
 .PHONY: interop
 interop: setup ## Clients of other languages through the sidecar (needs node and go)
 	$(BIN)/python -m pytest tests/interop $(ARGS)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests.conformance.verdicts import Check, Row
+from proxy.errors import LocalError
+from tests.conformance.storm import LIMIT, RATE, Beside, Cost
+from tests.conformance.verdicts import Check, Row, quantile
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+"""Lines of a page that figures stand between."""
 
 HEAD = ("", "model", "broker", "sidecar", "sidecar, `recheck: false`")
 
@@ -12,6 +17,37 @@ HEAD = ("", "model", "broker", "sidecar", "sidecar, `recheck: false`")
 def side_by_side(rows: Iterable[Row]) -> Iterator[str]:
     """Yield the lines of the table."""
     return table([HEAD, *((row.what, row.model, row.broker, row.sidecar, row.kafka) for row in rows)])
+
+
+def beside_rows(beside: Beside) -> list[tuple[str, ...]]:
+    """Return the table of the storms beside a producer."""
+    before, during = sorted(beside.before), sorted(beside.during)
+    rows: list[tuple[str, ...]] = [("a producer beside a storm", "before", "during", "ratio")]
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)):
+        calm, stormy = quantile(before, share), quantile(during, share)
+        rows.append((f"– its {name}", f"{1000 * calm:.2f} ms", f"{1000 * stormy:.2f} ms", f"{stormy / calm:.2f}"))
+    rows.append((f"– connects offered, {RATE:,.0f}/s; limit {LIMIT}/s", "", f"{beside.offered:,}", ""))
+    rows.append(("– let through to the broker; allowed", "", f"{beside.admitted:,}; {beside.allowed:,}", ""))
+    return rows
+
+
+def cost_rows(cost: Cost) -> list[tuple[str, ...]]:
+    """Return the table of costs."""
+    return [
+        ("a connection costs", "CPU of the sidecar"),
+        (f"accepted, with one request ({cost.accepts:,.0f}/s, of the whole machine)", f"{cost.accepted_us:.0f} µs"),
+        ("held, looked at again, refused", f"{cost.held_us:.0f} µs"),
+        ("refused at once", f"{cost.dropped_us:.0f} µs"),
+    ]
+
+
+def filled(page: str, lines: Sequence[str]) -> str:
+    """Return ``page`` with ``lines`` in the place of the figures it had. Raises LocalError where it has no place."""
+    before, begin, rest = page.partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise LocalError(f"the page has no place for figures: a line {BEGIN}, and below it a line {END}")
+    return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"])
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -34,15 +34,16 @@ AS_KAFKA = Limits(LIMITS.broker, LIMITS.ips, {"ip.throttle.recheck": False})
 
 @dataclass(frozen=True)
 class Sizes:
-    """``rate20``: connects against the limit of 20/s. ``storm`` connects from one address, 400 each second."""
+    """``rate20``: connects against the limit of 20/s. ``storm``: connects from one address, 400 each second."""
 
     rate20: int
     storm: int
 
 
 FULL = Sizes(rate20=300, storm=10_000)
-QUICK = Sizes(rate20=240, storm=2_000)
-STORM_RATE = 400.0
+QUICK = Sizes(rate20=240, storm=1_000)
+STORM_RATE, BYSTANDER_RATE = 400.0, 20.0
+"""Connects per second."""
 
 
 def warm_up(ports: Mapping[str, int]) -> dict[str, Plan]:
@@ -67,10 +68,9 @@ def default(ports: Mapping[str, int]) -> Plan:
     return Plan(ports["CLIENT"], 30, STRANGER, ask=False, watch=2.5, begin_after=2.5)
 
 
-def storm(ports: Mapping[str, int], sizes: Sizes) -> dict[str, Plan]:
+def storm(ports: Mapping[str, int], sizes: Sizes, begin_after: float = 0.0) -> dict[str, Plan]:
     """One address far above its limit, and another one that connects meanwhile."""
-    seconds = sizes.storm / STORM_RATE
-    return {
-        "storm": Plan(ports["CLIENT"], sizes.storm, STORMER, rate=STORM_RATE, watch=12),
-        "bystander": Plan(ports["CLIENT"], int(20 * seconds), NEIGHBOUR, rate=20, leave="answered", watch=5),
-    }
+    storm = Plan(ports["CLIENT"], sizes.storm, STORMER, rate=STORM_RATE, watch=12, begin_after=begin_after)
+    some = int(sizes.storm / STORM_RATE * BYSTANDER_RATE)
+    bystander = replace(storm, count=some, source=NEIGHBOUR, rate=BYSTANDER_RATE, leave="answered")
+    return {"storm": storm, "bystander": bystander}

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from proxy.limits.model import DEFAULT_ADDRESS
 from proxy.local import broker, cluster
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
+from proxy.local.state import ClusterState, Node, save
 from tests.conformance.crowd import Plan, Visits
 
 LISTENERS = ("CLIENT", "RATE20", "RATE5", "SLOTS")
@@ -68,49 +69,36 @@ class Stage:
         self.folder = Path(tempfile.mkdtemp(prefix="brokerside-conformance-"))
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, DESCRIPTORS), hard))
-        self.ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
+        ports = free_ports(2 * len(LISTENERS))
+        self.ports = dict(zip(LISTENERS, ports, strict=False))
         """Of the sidecar, by listener."""
+        self.broker_ports = dict(zip(LISTENERS, ports[len(LISTENERS) :], strict=True))
 
     def __enter__(self) -> Stage:
-        try:
-            self.cluster = cluster.up(self.folder, progress=False)
-            # Only now it is known which ports the broker's own listeners have.
-            node = self.cluster.nodes[0]
-            own = broker.server_properties(self.cluster, node, {})
-            self.broker_ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
-            self.broker_ports["CLIENT"] = int(node.upstream.rpartition(":")[2])
-            further = [name for name in LISTENERS if name != "CLIENT"]
-            listen = [f"{name}://{HOST}:{self.broker_ports[name]}" for name in further]
-            advertised = own["advertised.listeners"].replace(node.advertised, f"{HOST}:{self.ports['CLIENT']}")
-            cluster.stop_node(self.folder, 1, kill=True)
-            self.cluster = cluster.up(
-                self.folder,
-                progress=False,
-                broker_properties={
-                    "listeners": ",".join([own["listeners"], *listen]),
-                    "advertised.listeners": ",".join([advertised, *listen]),
-                    "listener.security.protocol.map": ",".join(
-                        [own["listener.security.protocol.map"], *(f"{name}:PLAINTEXT" for name in further)]
-                    ),
-                    "socket.listen.backlog.size": "4096",
-                },
-            )
-        except BaseException:
-            self.__exit__()
-            raise
+        taken = {*self.ports.values(), *self.broker_ports.values()}
+        planned = _plan(self.folder, self.ports["CLIENT"], self.broker_ports["CLIENT"], taken)
+        node = planned.nodes[0]
+        own = broker.server_properties(planned, node, {})
+        listen = [f"{name}://{HOST}:{port}" for name, port in self.broker_ports.items() if name != "CLIENT"]
+        protocols = [f"{listener.partition(':')[0]}:PLAINTEXT" for listener in listen]
+        properties = {
+            "listeners": [own["listeners"], *listen],
+            "advertised.listeners": [own["advertised.listeners"], *listen],
+            "listener.security.protocol.map": [own["listener.security.protocol.map"], *protocols],
+            "socket.listen.backlog.size": [
+                "4096"
+            ],  # as the sidecar has it; Kafka's own 50 would be what limits a storm
+        }
+        self.cluster = cluster.up(
+            self.folder,
+            progress=False,
+            broker_properties={key: ",".join(values) for key, values in properties.items()},
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
-        if hasattr(self, "cluster"):
-            cluster.stop_node(self.folder, 1, kill=True)
+        cluster.stop_node(self.folder, 1, kill=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    @property
-    def broker_pid(self) -> int:
-        """Process id of the broker."""
-        pid = self.cluster.nodes[0].pid
-        assert pid is not None
-        return pid
 
     @contextmanager
     def limited(self, limits: Limits) -> Iterator[None]:
@@ -158,6 +146,15 @@ class Stage:
                 said, _ = process.communicate(timeout=TOOL_TIMEOUT)
                 if process.returncode or "Completed" not in said:
                     raise LocalError(f"kafka-configs {' '.join(arguments)} failed:\n{broker.last_words(said)}")
+
+
+def _plan(folder: Path, dialled: int, client: int, taken: Collection[int]) -> ClusterState:
+    """Return a cluster of one node whose ports are known before it starts, so that listeners can be added to it."""
+    internal, controller, admin = (f"{HOST}:{port}" for port in free_ports(3, avoid=taken))
+    node = Node(1, f"{HOST}:{dialled}", f"{HOST}:{client}", internal, controller, admin, folder / "node-1")
+    planned = ClusterState("4.3.1", broker.new_id(), "sidecar", (node,))
+    save(folder, planned)
+    return planned
 
 
 def run_together(plans: Mapping[str, Plan]) -> dict[str, Visits]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.conformance.crowd import Visits
 from tests.conformance.schedules import PER_ADDRESS, SLOTS, Sizes
+from tests.conformance.storm import Beside
 
 TOLERANCE = 0.15
 """Seconds between what is expected and what is seen."""
@@ -22,6 +23,9 @@ MODEL = {"rate20": {200: 0.0, 210: 0.5, 240: 11.95, 300: 11.95}, "rate5": {50: 0
 
 HELD = 0.5
 """Seconds that the model holds 30 connections at once under a rate of 2/s: (21 / 10 - 2) / 2 of 10 s."""
+
+P99_RISE = 1.25
+"""By which factor the p99 of a producer may rise beside a storm."""
 
 DEFAULT_OPEN = 20
 """Of 30 at once, those that the default rate of 2/s lets through: ten windows of it."""
@@ -58,12 +62,20 @@ class Outcome:
 
 def judge(outcome: Outcome) -> tuple[list[Row], list[Check]]:
     """Return the table, and what had to hold."""
-    rows: list[Row] = []
-    checks: list[Check] = []
-    for part in (_rates, _default, _storm, _slots, _per_address):
-        for line in part(outcome):
-            (rows if isinstance(line, Row) else checks).append(line)  # type: ignore[arg-type]
-    return rows, checks
+    lines = [line for part in (_rates, _default, _storm, _slots, _per_address) for line in part(outcome)]
+    return [line for line in lines if isinstance(line, Row)], [line for line in lines if isinstance(line, Check)]
+
+
+def judge_beside(beside: Beside) -> list[Check]:
+    """Return what had to hold of the storms beside a producer."""
+    rise = quantile(sorted(beside.during), 0.99) / quantile(sorted(beside.before), 0.99)
+    return [
+        Check(f"producer beside a storm: its p99 rises by less than {P99_RISE}: {rise:.2f}", rise < P99_RISE),
+        Check(
+            f"producer beside a storm: at most {beside.allowed:,} connections are let through: {beside.admitted:,}",
+            beside.answered <= beside.admitted <= beside.allowed,
+        ),
+    ]
 
 
 def _rates(outcome: Outcome) -> Iterator[Row | Check]:
@@ -115,23 +127,23 @@ def _storm(outcome: Outcome) -> Iterator[Row | Check]:
     holds = [side["storm"].holds() for side in sides]
     yield Row(title, "", *(f"{number} accepted" for number in accepted))
     yield Row("– refused", "", *(f"{len(hold):,}" for hold in holds))
-    yield Row("– hold of them, median", "", *(_s(_quantile(hold, 0.5)) for hold in holds))
-    yield Row("– hold of them, longest", "≤ 1.00 s", *(_s(_quantile(hold, 1.0)) for hold in holds))
+    yield Row("– hold of them, median", "", *(_s(quantile(hold, 0.5)) for hold in holds))
+    yield Row("– hold of them, longest", "≤ 1.00 s", *(_s(quantile(hold, 1.0)) for hold in holds))
     yield Row("– held at the worst moment", "", *(f"{side['storm'].most_held():,}" for side in sides))
     connects = [_connects(side["bystander"]) for side in sides]
     for name, share in (("median", 0.5), ("p99", 0.99)):
-        cells = (f"{1000 * _quantile(took, share):.1f} ms" for took in connects)
+        cells = (f"{1000 * quantile(took, share):.1f} ms" for took in connects)
         yield Row(f"– another address meanwhile, accepted after, {name}", "", *cells)
     off = accepted[2] / accepted[0] - 1 if accepted[0] else 1.0
     yield Check(
         f"{title}: the sidecar as Kafka accepts as many as the broker, to {COUNT_TOLERANCE:.0%}: {off:+.1%}",
         abs(off) <= COUNT_TOLERANCE,
     )
-    for side, held in (("sidecar", holds[1]), ("sidecar as Kafka", holds[2])):
-        longest = _quantile(held, 1.0)
-        yield Check(f"{title}: held at most {LONGEST_HOLD} s by the {side}: {longest:.2f} s", longest <= LONGEST_HOLD)
-    for side, name in zip(sides, ("broker", "sidecar", "sidecar as Kafka"), strict=True):
-        settled = len(side["storm"].accepted()) + len(side["storm"].refused())
+    for name, held in (("sidecar", holds[1]), ("sidecar as Kafka", holds[2])):
+        longest = quantile(held, 1.0)
+        yield Check(f"{title}: held at most {LONGEST_HOLD} s by the {name}: {longest:.2f} s", longest <= LONGEST_HOLD)
+    for name, side, taken, hold in zip(("broker", "sidecar", "sidecar as Kafka"), sides, accepted, holds, strict=True):
+        settled = taken + len(hold)
         yield Check(f"{title}: each is accepted or refused by the {name}: {settled}", settled == count)
         served = len(side["bystander"].accepted()) == len(side["bystander"].how)
         yield Check(f"{title}: another address is not refused meanwhile by the {name}", served)
@@ -168,7 +180,7 @@ def _connects(visits: Visits) -> list[float]:
     return sorted(answered - dialled for dialled, answered in pairs if answered >= 0)
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
+def quantile(values: Sequence[float], share: float) -> float:
     """Of sorted values; 0 where there are none."""
     return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 

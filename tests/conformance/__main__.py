@@ -1,0 +1,93 @@
+"""``python -m tests.conformance``: the same connects to a real broker and to the sidecar; 1 if they differ."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from proxy.errors import LocalError
+from tests.conformance import schedules, storm
+from tests.conformance.crowd import Visits
+from tests.conformance.report import beside_rows, cost_rows, filled, judged, side_by_side, table
+from tests.conformance.stage import Stage, run_together
+from tests.conformance.verdicts import Check, Outcome, judge, judge_beside
+
+STORMS, QUICK_STORMS = (30.0, 10.0, 3), (5.0, 4.0, 1)
+"""Beside a producer: seconds of each storm, seconds of peace before it, and how many."""
+
+COST_COUNT = 5_000
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller storms; in under a minute instead of six")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="put the tables into a page of docs/ too")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
+    try:
+        checks: list[Check] = []
+        lines = list(_run(options.quick, checks))
+        print("\n".join(lines))
+        if options.into:
+            options.into.write_text(filled(options.into.read_text(), lines))
+    except KeyboardInterrupt:
+        return 130
+    except (LocalError, OSError) as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 1
+    return 0 if all(check.ok for check in checks) else 1
+
+
+def _run(quick: bool, checks: list[Check]) -> Iterator[str]:
+    """Yield the report, and add to ``checks``."""
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begun:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    sizes = schedules.QUICK if quick else schedules.FULL
+    with Stage() as stage:
+        say("the broker, with limits set by kafka-configs")
+        with stage.limited(schedules.LIMITS):
+            broker = _all(stage.broker_ports, quick)
+        say("the sidecar, with the same limits in its file, and none on the broker")
+        with stage.sidecar(schedules.LIMITS):
+            sidecar = _all(stage.ports, quick)
+        say("the same without a second look at held connections")
+        with stage.sidecar(schedules.AS_KAFKA):
+            kafka = run_together(
+                {"default": schedules.default(stage.ports), **schedules.storm(stage.ports, sizes, begin_after=4.0)}
+            )
+        say("a producer beside storms")
+        beside = storm.beside(stage, *(QUICK_STORMS if quick else STORMS))
+        cost = None
+        if not quick:
+            say("what connections cost")
+            cost = storm.cost(stage, COST_COUNT)
+        say("done")
+    rows, found = judge(Outcome(broker, sidecar, kafka, sizes))
+    checks += [*found, *judge_beside(beside)]
+    yield f"{datetime.now(UTC):%Y-%m-%d}{', a quick run' if quick else ''}"
+    tables = [side_by_side(rows), table(beside_rows(beside))]
+    if cost:
+        tables.append(table(cost_rows(cost)))
+    for part in (*tables, judged(checks)):
+        yield ""
+        yield from part
+
+
+def _all(ports: Mapping[str, int], quick: bool) -> dict[str, Visits]:
+    """Run all schedules; a quick run lets the storm fall into the time when the slowest of the others only waits."""
+    run_together(schedules.warm_up(ports))
+    if quick:
+        return run_together(schedules.light(ports, schedules.QUICK) | schedules.storm(ports, schedules.QUICK, 6.5))
+    return run_together(schedules.light(ports, schedules.FULL)) | run_together(schedules.storm(ports, schedules.FULL))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

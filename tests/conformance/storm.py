@@ -1,0 +1,175 @@
+"""A storm of connects beside a steady producer, and what accepted and refused connections cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from proxy.limits.model import DEFAULT_ADDRESS
+from tests.bench.measure import cpu_seconds, family
+from tests.conformance.crowd import Plan, Visits
+from tests.conformance.stage import Limits, Stage, crowd_process, finished
+from tests.frames import batch, produce
+
+TOPIC = "conformance"
+PRODUCER_RATE = 500.0
+RECORD = 1024
+"""Bytes of the one record of each request."""
+
+RATE = 2000.0
+LIMIT = 100
+"""Connects per second that come, and that are let through."""
+
+WINDOWS = 10
+"""Seconds' worth of the limit that may come at once, with the default window."""
+
+SOURCES = ("127.0.2.1", 200)
+"""Addresses of the storm: the first, and how many."""
+
+PATIENCE = 1.0
+"""Seconds after which a client of the storm gives up."""
+
+SETTLE = 1.0
+"""Seconds between a start and what is measured."""
+
+CRC32C = 0x82F63B78
+
+
+@dataclass
+class Beside:
+    """What became of a producer and of the storms beside it.
+
+    ``before``, ``during``: latencies of the producer, in seconds. ``admitted``: connections let through, at most
+    ``allowed``; ``answered``: those that the broker has answered a request on.
+    """
+
+    before: list[float] = field(default_factory=list)
+    during: list[float] = field(default_factory=list)
+    offered: int = 0
+    admitted: int = 0
+    allowed: int = 0
+    answered: int = 0
+
+
+def beside(stage: Stage, seconds: float, calm: float, rounds: int) -> Beside:
+    """Produce through a sidecar with a limit of 100/s; in each round first in peace, then beside 2,000 connects/s."""
+    limits = Limits({"listener.name.client.max.connection.creation.rate": LIMIT})
+    admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    result = Beside()
+    plan = _storm(stage, int(RATE * seconds), RATE)
+    for _ in range(rounds):
+        # Another one each time: what has been given up still waits to be accepted, and would spoil the next peace.
+        with stage.sidecar(limits) as sidecar, _producer(stage) as samples:
+            time.sleep(SETTLE + calm)
+            before = sidecar.metric("brokerside_connections_admitted_total")
+            visits = finished(crowd_process(plan))
+            admitted = sidecar.metric("brokerside_connections_admitted_total") - before
+            passed = time.monotonic() - visits.began
+        begin, end = visits.began, visits.began + visits.dialled[-1]
+        result.before += [took for when, took in samples if begin - calm <= when < begin]
+        result.during += [took for when, took in samples if begin <= when < end]
+        result.offered += len(visits.dialled)
+        result.admitted += int(admitted)
+        result.allowed += int(LIMIT * (passed + WINDOWS)) + 1
+        result.answered += len(visits.accepted())
+    return result
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``accepts``: connections per second without a limit, each asking the broker once, of the whole machine.
+
+    The others are CPU of the sidecar, µs per connection: accepted so; held for its address' rate and then refused;
+    refused at once for the number of its address.
+    """
+
+    accepts: float
+    accepted_us: float
+    held_us: float
+    dropped_us: float
+
+
+def cost(stage: Stage, count: int) -> Cost:
+    """Measure with so many connections of each kind."""
+    accepting, accepted = _cpu_us(stage, Limits(), _storm(stage, count, 0))
+    held, _ = _cpu_us(stage, Limits(ips={DEFAULT_ADDRESS: 1}), _one_address(stage, count, RATE / 2))
+    dropped, _ = _cpu_us(stage, Limits({"max.connections.per.ip": 1}), _one_address(stage, count, RATE))
+    took = max(accepted.answered) - accepted.dialled[0]
+    return Cost(len(accepted.accepted()) / took, accepting, held, dropped)
+
+
+def _storm(stage: Stage, count: int, rate: float) -> Plan:
+    first, sources = SOURCES
+    return Plan(stage.ports["CLIENT"], count, first, sources, rate, leave="answered", patience=PATIENCE, watch=PATIENCE)
+
+
+def _one_address(stage: Stage, count: int, rate: float) -> Plan:
+    return Plan(stage.ports["CLIENT"], count, SOURCES[0], 1, rate, ask=False, watch=2 * PATIENCE)
+
+
+def _cpu_us(stage: Stage, limits: Limits, plan: Plan) -> tuple[float, Visits]:
+    """CPU of a sidecar for each connection of ``plan``, in µs, without what it uses anyway."""
+    with stage.sidecar(limits) as sidecar:
+        pids = family(sidecar.process.pid)
+        time.sleep(SETTLE)
+        idle = -cpu_seconds(pids)
+        time.sleep(SETTLE)
+        idle = (idle + cpu_seconds(pids)) / SETTLE
+        used, began = -cpu_seconds(pids), time.monotonic()
+        visits = finished(crowd_process(plan))
+        used += cpu_seconds(pids) - idle * (time.monotonic() - began)
+    return used / plan.count * 1e6, visits
+
+
+@contextmanager
+def _producer(stage: Stage) -> Iterator[list[tuple[float, float]]]:
+    """Produce through the sidecar's CLIENT listener; the list is filled at the end."""
+    samples: list[tuple[float, float]] = []
+    command = [sys.executable, "-m", "tests.conformance.producer", str(stage.ports["CLIENT"]), str(PRODUCER_RATE)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(request())
+        process.stdin.close()
+        process.stdin = None
+        yield samples
+    finally:
+        process.terminate()
+        said, _ = process.communicate(timeout=10)
+    samples += json.loads(said)
+
+
+def request() -> bytes:
+    """A ProduceRequest with one record that a broker takes: with a checksum, unlike other frames made by hand."""
+    value = bytes(RECORD)
+    body = b"\0\0\0\x01" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; value; no headers
+    records = bytearray(batch(1, _varint(len(body)) + body))
+    records[17:21] = crc32c(bytes(records[21:])).to_bytes(4, "big")
+    return produce(1, 1, bytes(records), topic=TOPIC)
+
+
+def crc32c(data: bytes) -> int:
+    """Kafka's checksum of a record batch."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (CRC32C if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _varint(value: int) -> bytes:
+    """A signed number as records have it: zigzag, seven bits in each byte."""
+    rest, out = value << 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*out, rest])
