@@ -1,6 +1,7 @@
 """The IO of the sidecar: the only folder that owns sockets, timers, signals and processes.
 
 acceptor.py    one listening socket: its own accept loop, pausable, honest about running out of descriptors.
+preamble.py    PROXY headers that accepted connections begin with.
 upstream.py    connections to the broker.
 relay.py       one client connection: two transports, back-pressure, half-close, one named cause at the end.
 carrier.py     all connections of one process, from the accepted socket to the drain.

@@ -53,6 +53,10 @@ Cause = Literal[
     "broker_out_of_sync",  # a response that matches no request
     "drain_completed",  # closed by a shutdown when nothing was open
     "drain_timeout",  # closed by a shutdown with a request open
+    "untrusted_proxy",  # it came from outside proxy.protocol.trusted
+    "invalid_proxy_header",  # no PROXY header, or one that is not as specified
+    "proxy_header_timeout",  # its PROXY header was not complete in time
+    "proxy_header_overload",  # too many others waited for their PROXY header
     "quota_exceeded",  # a limit had no room for it, and it was closed before it was carried
     "evicted",  # the longest idle one, closed to have room for one of a protected listener
     "worker_lost",  # the process that carried it ended, or had no descriptor left for it

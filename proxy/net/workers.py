@@ -115,6 +115,11 @@ class Workers:
         if self.full and any(worker.crowded for worker in self._living.values()):
             self._repeated.warning("workers_out_of_capacity", error="EMFILE")
 
+    def answered(self, api_key: int) -> int:
+        """Responses of this api that have passed, as last told."""
+        told = [self._dead.tallies, *(worker.told for worker in self._living.values())]
+        return sum(tally.responses.get(api_key, 0) for tallies in told for tally in tallies.values())
+
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
         self._to_evict.append(list(listeners))
@@ -144,7 +149,9 @@ class Workers:
         if answers:
             await asyncio.wait(answers, timeout=ANSWER_TIMEOUT)
         waiting = Counter(carry.listener for carry, _ in self._unplaced)
-        tallies = {name: structs.replace(tally, active=waiting[name]) for name, tally in self.tallies.items()}
+        tallies = {
+            name: structs.replace(tally, active=tally.active + waiting[name]) for name, tally in self.tallies.items()
+        }
         own = Snapshot(tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         return total([own, self._dead, *(worker.snapshot() for worker in self._living.values())])

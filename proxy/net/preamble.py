@@ -1,0 +1,152 @@
+"""PROXY headers at the beginning of accepted connections: read before anything else, and not a byte more."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from functools import cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+import structlog
+
+from proxy.config import Listener
+from proxy.core.proxy_protocol import MAX_SIZE, parse
+from proxy.core.tally import Tally
+from proxy.errors import PeerError
+from proxy.limits.model import canonical
+from proxy.net.relay import Cause
+from proxy.telemetry import Repeated
+
+PATIENCE = 10.0
+"""Seconds that a header may take from the accept to its last byte; load balancers send it at once."""
+
+MAX_PENDING = 1024
+"""Connections whose header is not complete, all listeners together; one more is closed at once. Each costs a descriptor
+and at most ``MAX_SIZE`` bytes."""
+
+Address = tuple[str, int]
+Done = Callable[[socket.socket, Address], None]
+
+log = structlog.get_logger(__name__)
+
+
+class Preambles:
+    """Connections whose header is awaited; they count as active in ``tallies``. Belongs to the loop's thread."""
+
+    def __init__(self, tallies: Mapping[str, Tally]) -> None:
+        """``tallies``: by listener; what is closed here is counted there."""
+        self._tallies = tallies
+        self._pending: set[_Pending] = set()
+        self._repeated = Repeated(log)
+
+    def admit(self, listener: Listener, sock: socket.socket, address: Address, done: Done) -> None:
+        """Take over ``sock``, accepted from ``address``, and call ``done(sock, address)`` once its header is read.
+
+        That address is the one in the header, or else the one given. It may be called before this returns, or never:
+        then the socket has been closed and its cause counted.
+        """
+        self._tallies[listener.name].active += 1
+        pending = _Pending(self, listener, sock, address, done)
+        if not _is_trusted(address[0], listener.proxy_protocol_trusted):
+            pending.close("untrusted_proxy", "not in proxy.protocol.trusted")
+        elif len(self._pending) >= MAX_PENDING:
+            pending.close("proxy_header_overload", f"{MAX_PENDING} connections wait for their header already")
+        else:
+            self._pending.add(pending)
+            pending.begin()
+
+    def close(self) -> None:
+        """Close whatever is still without its header."""
+        for pending in list(self._pending):
+            pending.close("drain_completed")
+
+    def flush(self) -> None:
+        """Log how often a repeated warning was held back, where it is time to."""
+        self._repeated.flush()
+
+    def left(self, pending: _Pending, cause: Cause | None, detail: str) -> None:
+        """``pending`` is no longer: its socket is closed for ``cause``, or was handed on without any."""
+        self._pending.discard(pending)
+        tally = self._tallies[pending.listener.name]
+        tally.active -= 1
+        if cause is not None:
+            tally.closed[cause] += 1
+        if detail:
+            self._repeated.warning(
+                "proxy_header_refused",
+                listener=pending.listener.name,
+                peer=pending.address[0],
+                cause=cause,
+                detail=detail,
+            )
+
+
+class _Pending:
+    """One connection until its header is complete.
+
+    It looks at what has come before it takes it (MSG_PEEK), and takes no more than belongs to the header. What does not
+    complete it belongs to it altogether and is taken as well, so that the loop calls only when there is more.
+    """
+
+    def __init__(self, owner: Preambles, listener: Listener, sock: socket.socket, address: Address, done: Done) -> None:
+        self.listener = listener
+        self.address = address
+        self._owner = owner
+        self._sock = sock
+        self._done = done
+        self._loop = asyncio.get_running_loop()
+        self._data = b""  # the beginning of the header
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self._timer = self._loop.call_later(PATIENCE, self._late)
+        self._look()  # most headers are there already
+        if not self._timer.cancelled():
+            self._loop.add_reader(self._sock, self._look)
+
+    def close(self, cause: Cause, detail: str = "") -> None:
+        self._leave(cause, detail)
+        self._sock.close()
+
+    def _look(self) -> None:
+        try:
+            seen = self._sock.recv(MAX_SIZE - len(self._data), socket.MSG_PEEK)
+            header = parse(self._data + seen)
+            taken = self._sock.recv((header.size if header else len(self._data + seen)) - len(self._data))
+        except BlockingIOError:
+            return
+        except PeerError as error:
+            self.close("invalid_proxy_header", error.detail)
+            return
+        except OSError:
+            self.close("client_reset")
+            return
+        if header is not None:
+            self._leave(None)
+            self._done(self._sock, header.address or self.address)
+        elif seen:
+            self._data += taken
+        elif self._data:
+            self.close("invalid_proxy_header", f"it ends after {len(self._data)} bytes")
+        else:
+            self.close("client_closed")  # without a word, as health checks do
+
+    def _late(self) -> None:
+        self.close("proxy_header_timeout", f"not complete after {PATIENCE:.0f} s")
+
+    def _leave(self, cause: Cause | None, detail: str = "") -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._loop.remove_reader(self._sock)
+        self._owner.left(self, cause, detail)
+
+
+def _is_trusted(host: str, trusted: tuple[str, ...]) -> bool:
+    address = ip_address(canonical(host))
+    return any(address in network for network in _networks(trusted))
+
+
+@cache
+def _networks(trusted: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(network) for network in trusted)

@@ -1,0 +1,209 @@
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import Endpoint, Listener
+from proxy.core.tally import Tally
+from proxy.net import preamble
+from proxy.net.preamble import Preambles
+
+HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 51234 9092\r\n"
+KAFKA = b"\x00\x00\x00\x20 a request" + b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" * 200
+SOMEBODY = ("127.0.0.9", 40_000)
+
+
+class Door:
+    """A listening socket whose connections are given to ``Preambles``; notes whom they let in."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.preambles = Preambles({"CLIENT": self.tally})
+        self.came: list[tuple[socket.socket, tuple[str, int]]] = []
+        self.clients: list[socket.socket] = []
+        self.trusted = ("127.0.0.0/8", "fd00::/8")
+        self._server = socket.create_server(("127.0.0.1", 0))
+
+    async def dial(self, sent: bytes = b"", address: tuple[str, int] = SOMEBODY) -> socket.socket:
+        """Connect, send, and only then admit: what was sent is there at the first look."""
+        client = socket.create_connection(self._server.getsockname())
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.clients.append(client)
+        if sent:
+            client.sendall(sent)
+        sock, _ = self._server.accept()
+        sock.setblocking(False)
+        bind = Endpoint("127.0.0.1", 1)
+        listener = Listener.model_construct(name="CLIENT", bind=bind, proxy_protocol_trusted=self.trusted)
+        self.preambles.admit(listener, sock, address, lambda sock, address: self.came.append((sock, address)))
+        return client
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.001)
+
+    async def ends(self, client: socket.socket) -> bool:
+        """Whether the client sees the end."""
+        async with asyncio.timeout(10):
+            try:
+                return await asyncio.get_running_loop().sock_recv(client, 1) == b""
+            except ConnectionResetError:  # the rest of what it sent was not read
+                return True
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    door = Door()
+    yield door
+    door.preambles.close()
+    for sock in [*door.clients, *(sock for sock, _ in door.came), door._server]:
+        sock.close()
+
+
+async def rest(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    async with asyncio.timeout(10):
+        while len(data) < size:
+            data += await asyncio.get_running_loop().sock_recv(sock, size - len(data))
+    return data
+
+
+async def test_a_header_that_is_there_lets_in_at_once_and_not_a_byte_more_is_taken(door):
+    await door.dial(HEADER + KAFKA)
+    ((sock, address),) = door.came
+
+    assert address == ("192.0.2.7", 51_234)
+    assert await rest(sock, len(KAFKA)) == KAFKA
+    assert (door.tally.active, door.tally.closed) == (0, {})
+
+
+async def test_a_header_may_come_byte_by_byte(door):
+    client = await door.dial()
+    for at in range(len(HEADER)):
+        assert door.came == []
+        assert door.tally.active == 1
+        client.sendall(HEADER[at : at + 1])
+        await asyncio.sleep(0.001)
+    await door.until(lambda: door.came)
+    client.sendall(KAFKA)
+    ((sock, address),) = door.came
+
+    assert address == ("192.0.2.7", 51_234)
+    assert await rest(sock, len(KAFKA)) == KAFKA
+
+
+async def test_the_end_of_a_header_may_come_with_what_follows(door):
+    client = await door.dial(HEADER[:20])
+    await asyncio.sleep(0.001)
+    client.sendall(HEADER[20:] + KAFKA)
+    await door.until(lambda: door.came)
+
+    assert await rest(door.came[0][0], len(KAFKA)) == KAFKA
+
+
+async def test_without_an_address_in_the_header_it_is_that_of_the_load_balancer(door):
+    await door.dial(b"PROXY UNKNOWN\r\n")
+
+    assert [address for _, address in door.came] == [SOMEBODY]
+
+
+async def test_the_loop_is_not_busy_while_a_header_is_incomplete(door, monkeypatch):
+    looks = 0
+
+    def look(pending, original=preamble._Pending._look):
+        nonlocal looks
+        looks += 1
+        original(pending)
+
+    monkeypatch.setattr(preamble._Pending, "_look", look)
+    client = await door.dial(HEADER[:10])
+    for at in range(10, 20):
+        client.sendall(HEADER[at : at + 1])
+        await asyncio.sleep(0.01)
+
+    assert looks <= 1 + 10
+
+
+@pytest.mark.parametrize(
+    ("sent", "detail"),
+    [(KAFKA, "begins with"), (b"PROXY TCP4 nobody nobody 1 2\r\n" + KAFKA, "no address")],
+)
+async def test_what_begins_otherwise_is_closed(door, sent, detail):
+    with capture_logs() as lines:
+        client = await door.dial(sent)
+        assert await door.ends(client)
+
+    assert (door.tally.active, door.tally.closed, door.came) == (0, {"invalid_proxy_header": 1}, [])
+    ((event, cause, peer, text),) = [(each["event"], each["cause"], each["peer"], each["detail"]) for each in lines]
+    assert (event, cause, peer) == ("proxy_header_refused", "invalid_proxy_header", "127.0.0.9")
+    assert detail in text
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"])
+async def test_whoever_is_not_trusted_is_closed_unread(door, address):
+    client = await door.dial(HEADER, (address, 1))
+    assert await door.ends(client)
+
+    assert (door.tally.active, door.tally.closed, door.came) == (0, {"untrusted_proxy": 1}, [])
+
+
+@pytest.mark.parametrize("address", ["127.9.9.9", "fd00::1", "::ffff:127.0.0.1"])
+async def test_trust_is_by_network(door, address):
+    await door.dial(HEADER, (address, 1))
+
+    assert len(door.came) == 1
+
+
+async def test_a_header_has_to_come_in_time(door, monkeypatch):
+    monkeypatch.setattr(preamble, "PATIENCE", 0.05)
+    client = await door.dial(HEADER[:-1])
+    assert await door.ends(client)
+
+    assert (door.tally.active, door.tally.closed, door.came) == (0, {"proxy_header_timeout": 1}, [])
+
+
+async def test_of_too_many_that_wait_the_last_one_is_closed(door, monkeypatch):
+    monkeypatch.setattr(preamble, "MAX_PENDING", 2)
+    first, _, third = [await door.dial() for _ in range(3)]
+    assert await door.ends(third)
+    assert (door.tally.active, door.tally.closed) == (2, {"proxy_header_overload": 1})
+
+    first.sendall(HEADER)
+    await door.until(lambda: door.came)
+    await door.dial(HEADER)
+    assert len(door.came) == 2
+
+
+async def test_health_checks_that_only_connect_are_no_news(door):
+    with capture_logs() as lines:
+        for count in range(1, 6):
+            (await door.dial()).close()
+            await door.until(lambda: door.tally.closed["client_closed"] == count)  # noqa: B023  # called at once
+        client = await door.dial()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        await door.until(lambda: door.tally.closed["client_reset"] == 1)
+
+    assert lines == []
+    assert (door.tally.active, door.came) == (0, [])
+
+
+async def test_a_header_that_ends_too_early_is_none(door):
+    client = await door.dial(HEADER[:-1])
+    client.shutdown(socket.SHUT_WR)
+    assert await door.ends(client)
+
+    assert door.tally.closed == {"invalid_proxy_header": 1}
+
+
+async def test_the_end_closes_whoever_waits(door):
+    clients = [await door.dial(), await door.dial(HEADER[:5])]
+    door.preambles.close()
+
+    assert all([await door.ends(client) for client in clients])
+    assert (door.tally.active, door.tally.closed) == (0, {"drain_completed": 2})
