@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import signal
 from pathlib import Path
@@ -12,27 +13,38 @@ import uvloop
 
 from proxy import __version__
 from proxy.config import Config
+from proxy.core.apis import ALTER_CLIENT_QUOTAS
+from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net.admin import Admin
 from proxy.net.beat import Beat
-from proxy.net.sidecar import Carrying, Sidecar
+from proxy.net.carrying import Carrying
+from proxy.net.sidecar import Sidecar
 from proxy.net.station import Station
 from proxy.net.workers import Workers
+from proxy.reload import Reloader
+from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
 
 DESCRIPTORS_PER_CONNECTION = 2
 """One socket towards the client, one towards the broker."""
 
+QUOTAS_PATIENCE = 1.0
+"""Seconds that the first accept waits for the quotas the cluster has stored; then those of the file have to do."""
 
-def run(config: Config) -> int:
-    """Run until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit code."""
+
+def run(path: Path, config: Config) -> int:
+    """Run until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit code.
+
+    ``path``: of the file that ``config`` was loaded from, and is loaded from again when it changes.
+    """
     _raise_descriptor_limit()
     _check_backlog(config.socket_listen_backlog_size)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(config))
+        return runner.run(_run(path, config))
 
 
-async def _run(config: Config) -> int:
+async def _run(path: Path, config: Config) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
 
@@ -42,15 +54,31 @@ async def _run(config: Config) -> int:
             now.set()
         stop.set()
 
+    def apply(changed: Config) -> None:
+        configure_logging(changed.log_level)
+        carrying.set_log_level(changed.log_level)
+        sidecar.change(changed)
+        if watch is not None:
+            watch.change(changed)
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     beat = Beat()
     carrying = await _carrying(config, beat)
     sidecar = Sidecar(config, carrying, beat)
-    admin = Admin(config, sidecar)
+    watch = _quota_watch(config, sidecar, carrying, beat)
+    reloader = Reloader(path, config, apply)
+    loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
+    admin = Admin(sidecar, reloader, watch)
+    reloading = asyncio.create_task(reloader.watch())
     try:
         await admin.start()
+        if watch is not None:
+            watch.start()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(QUOTAS_PATIENCE):
+                    await watch.known()
         sidecar.start()
         beat.start()
         log.info(
@@ -59,12 +87,17 @@ async def _run(config: Config) -> int:
             broker_id=config.broker_id,
             admin=str(config.admin.bind),
             workers=config.workers,
+            config_hash=reloader.state.hash,
         )
         await stop.wait()
     finally:
+        reloader.stop()
         sidecar.close()
         await carrying.stop(now)
         beat.stop()
+        if watch is not None:
+            await watch.close()
+        await reloading
         await admin.close()
     log.info("stopped")
     return 0
@@ -76,6 +109,27 @@ async def _carrying(config: Config, beat: Beat) -> Carrying:
     workers = Workers(config, beat)
     await workers.start()
     return workers
+
+
+def _quota_watch(config: Config, sidecar: Sidecar, carrying: Carrying, beat: Beat) -> QuotaWatch | None:
+    """Return what asks the cluster for its quotas, at once where one may have been altered through this sidecar."""
+    if config.internal_bootstrap_servers is None:
+        return None
+
+    altered = 0
+
+    def unready(problem: str | None) -> None:
+        sidecar.unready = problem
+
+    def look() -> None:
+        nonlocal altered
+        before, altered = altered, carrying.answered(ALTER_CLIENT_QUOTAS)
+        if altered != before:
+            watch.poke()
+
+    watch = QuotaWatch(config, sidecar.cluster_quotas, unready)
+    beat.calls.append(look)
+    return watch
 
 
 def _raise_descriptor_limit() -> None:

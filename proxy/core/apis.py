@@ -46,6 +46,7 @@ def response_header_is_flexible(key: int, version: int) -> bool:
 
 
 API_VERSIONS = 18
+ALTER_CLIENT_QUOTAS = 49
 
 APIS: dict[int, Api] = {
     0: Api("Produce", 0, 13, 9, ("broker",)),

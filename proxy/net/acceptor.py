@@ -49,6 +49,7 @@ class Acceptor:
         self._on_capacity = on_capacity
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
+        self._accepting = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -63,13 +64,15 @@ class Acceptor:
 
     def start(self) -> None:
         """Begin, or go on, accepting."""
-        self._loop.add_reader(self._socket, self._accept)
+        if not self._accepting:
+            self._accepting = True
+            self._stop_retrying()
+            self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
         """Stop listening; connections waiting in the kernel's backlog are reset."""
-        if self._retry is not None:
-            self._retry.cancel()
-        self._loop.remove_reader(self._socket)
+        self._stop_retrying()
+        self._pause()
         self._socket.close()
 
     def _accept(self) -> None:
@@ -82,7 +85,7 @@ class Acceptor:
                 name = errno.errorcode.get(error.errno or 0, "UNKNOWN")
                 self._tally.accept_errors[name] += 1
                 if error.errno in CAPACITY_ERRORS:
-                    self._loop.remove_reader(self._socket)
+                    self._pause()
                     self._retry = self._loop.call_later(CAPACITY_RETRY, self.start)
                     self._on_capacity(name)
                     return
@@ -90,8 +93,17 @@ class Acceptor:
             sock.setblocking(False)
             self._tally.accepted += 1
             if not self._admit(sock, address[:2]):
-                self._loop.remove_reader(self._socket)
+                self._pause()
                 return
+
+    def _stop_retrying(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _pause(self) -> None:
+        self._accepting = False
+        self._loop.remove_reader(self._socket)
 
 
 def tune(sock: socket.socket) -> None:

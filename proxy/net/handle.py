@@ -134,6 +134,11 @@ class Handle:
         """What to compare workers by: connections that are open, then connections it was ever given."""
         return len(self._open), sum(self._given.values())
 
+    @property
+    def told(self) -> dict[str, Tally]:
+        """What it told last of its counts, by listener."""
+        return self._last.tallies
+
     def carry(self, carry: Carry, sock: socket.socket) -> None:
         """Give it a connection."""
         self._given[carry.listener] += 1

@@ -1,49 +1,24 @@
-"""The running sidecar: listens, and gives each client it accepts to whoever carries connections."""
+"""The running sidecar: listens, passes each client it accepts through the limits, and gives it to who carries it."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 import structlog
 
 from proxy.config import Config, Listener
-from proxy.core.tally import Tally
+from proxy.config.limits import limits_of
+from proxy.limits.model import ClusterQuotas, GateState, canonical
 from proxy.net.acceptor import Acceptor
 from proxy.net.beat import Beat
+from proxy.net.carrying import Carrying
+from proxy.net.entrance import Entrance
+from proxy.net.preamble import Preambles
 from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
-
-
-class Carrying(Protocol):
-    """Who carries connections: this process (``Station``) or others (``Workers``)."""
-
-    tallies: dict[str, Tally]
-    """By listener; what is accepted is counted here."""
-
-    @property
-    def able(self) -> bool:
-        """Whether anybody carries connections at all."""
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing more should be given to it just now."""
-
-    def on_room(self, call: Callable[[], None]) -> None:
-        """Call it each time ``full`` ends."""
-
-    def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
-        """Take over ``sock``, a client accepted from ``address``. ``number``: unique in one run of the sidecar."""
-
-    async def snapshot(self) -> Snapshot:
-        """Present counts."""
-
-    async def stop(self, now: asyncio.Event) -> None:
-        """Let open requests be answered and observers deliver, in the times configured, or end at once with ``now``."""
 
 
 class Sidecar:
@@ -51,19 +26,23 @@ class Sidecar:
 
     def __init__(self, config: Config, carrying: Carrying, beat: Beat) -> None:
         self.draining = False
+        self.unready: str | None = None
+        """Why it should get no connections, for a reason that others know of."""
         self._config = config
+        self._stored = ClusterQuotas()
         self._carrying = carrying
-        self._acceptors: list[Acceptor] = []
-        self._accepted = 0
+        self._acceptors: dict[str, Acceptor] = {}
+        self._entrance = Entrance(limits_of(config), carrying, self._accept)
         self._repeated = Repeated(log)
-        beat.calls.append(self._repeated.flush)
+        self._preambles = Preambles(carrying.tallies)
+        beat.calls += [self._entrance.beat, self._preambles.flush, self._repeated.flush]
         carrying.on_room(self._accept)
 
     def start(self) -> None:
         """Listen on every listener, or on none: raises LocalError naming the address that cannot be had."""
         try:
             for listener in self._config.listeners:
-                self._acceptors.append(self._listen(listener))
+                self._acceptors[listener.name] = self._listen(listener)
         except BaseException:
             self.close()
             raise
@@ -72,32 +51,57 @@ class Sidecar:
             log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more, and close whoever waits at the limits."""
         self.draining = True
-        for acceptor in self._acceptors:
+        for acceptor in self._acceptors.values():
             acceptor.close()
         self._acceptors.clear()
+        self._preambles.close()
+        self._entrance.close()
 
     @property
     def problem(self) -> str | None:
         """What keeps it from accepting connections now."""
-        return "draining" if self.draining else None if self._carrying.able else "no worker runs"
+        if self.draining:
+            return "draining"
+        return self.unready if self._carrying.able else "no worker runs"
+
+    def change(self, config: Config) -> None:
+        """Take the limits of a new configuration; nothing else of it."""
+        self._config = config
+        self._entrance.change(limits_of(config, self._stored))
+
+    def cluster_quotas(self, stored: ClusterQuotas) -> None:
+        """Take the limits that the cluster has stored."""
+        self._stored = stored
+        self._entrance.change(limits_of(self._config, stored))
+
+    def gate_state(self) -> GateState:
+        """What the limits do now."""
+        return self._entrance.state()
 
     async def snapshot(self) -> Snapshot:
         """Present counts of all there is."""
         snapshot = await self._carrying.snapshot()
         snapshot.draining = self.draining
+        snapshot.quotas = self.gate_state()
         return snapshot
 
     def _accept(self) -> None:
-        for acceptor in self._acceptors:
-            acceptor.start()
+        """Have every listener accept that may."""
+        if self._carrying.full:
+            return
+        for name, acceptor in self._acceptors.items():
+            if not self._entrance.busy(name):
+                acceptor.start()
 
     def _listen(self, listener: Listener) -> Acceptor:
         def admit(sock: socket.socket, address: tuple[str, int]) -> bool:
-            self._accepted += 1
-            self._carrying.carry(listener, sock, address, self._accepted)
-            return not self._carrying.full
+            if listener.proxy_protocol == "required":
+                self._preambles.admit(listener, sock, address, partial(self._arrive, listener))
+            else:
+                self._arrive(listener, sock, address)
+            return not (self._entrance.busy(listener.name) or self._carrying.full)
 
         def out_of_capacity(error: str) -> None:
             self._repeated.warning("accept_out_of_capacity", listener=listener.name, error=error)
@@ -105,3 +109,7 @@ class Sidecar:
         backlog = self._config.socket_listen_backlog_size
         tally = self._carrying.tallies[listener.name]
         return Acceptor(listener.bind.host, listener.bind.port, backlog, tally, admit, out_of_capacity)
+
+    def _arrive(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
+        host, port = address
+        self._entrance.arrive(listener, sock, canonical(host) if ":" in host else host, port)

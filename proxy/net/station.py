@@ -58,6 +58,10 @@ class Station:
     def on_room(self, call: Callable[[], None]) -> None:
         """Never calls: it is never full."""
 
+    def answered(self, api_key: int) -> int:
+        """Responses of this api that have passed."""
+        return sum(tally.responses.get(api_key, 0) for tally in self.tallies.values())
+
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
         asyncio.get_running_loop().call_soon(self._close_idlest, listeners)

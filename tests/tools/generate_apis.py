@@ -65,6 +65,7 @@ def response_header_is_flexible(key: int, version: int) -> bool:
 
 
 API_VERSIONS = {api_versions}
+ALTER_CLIENT_QUOTAS = {alter_client_quotas}
 
 APIS: dict[int, Api] = {{
 '''
@@ -117,9 +118,11 @@ def generate(jars: list[Path]) -> str:
     known = [definitions(path) for path in jars]
     keys = sorted(set().union(*known))
     [api_versions] = [key for key in keys if known[0].get(key, {}).get("name") == "ApiVersionsRequest"]
+    [alter_client_quotas] = [key for key in keys if known[0].get(key, {}).get("name") == "AlterClientQuotasRequest"]
     lines = "\n".join(f"#   {path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in jars)
     rows = (row(key, [one[key] for one in known if key in one]) for key in keys)
-    return HEAD.format(jars=lines, api_versions=api_versions) + "".join(rows) + "}\n"
+    head = HEAD.format(jars=lines, api_versions=api_versions, alter_client_quotas=alter_client_quotas)
+    return head + "".join(rows) + "}\n"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+"""Accepted sockets at the gate: until it lets them through they are neither read nor connected to the broker.
+
+Gives the gate its clock, its timer and its sockets, and tells who was throttled: to the observers each second, in the
+log a line for each kind of throttle every ``LOG_EVERY`` seconds at most, however many connections it met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+
+import structlog
+from msgspec import Struct
+
+from proxy.config import Listener
+from proxy.limits.gate import Gate
+from proxy.limits.model import GateState, Limits, Throttle
+from proxy.limits.state import state
+from proxy.limits.throttles import MANY, Summary, ThrottleReport, Throttles, summarise
+from proxy.net.carrying import Carrying
+from proxy.net.relay import Cause
+
+REPORT_EVERY = 1.0
+"""Seconds between two reports to the observers."""
+
+LOG_EVERY = 10.0
+"""Seconds between two log lines of the same kind of throttle; the first one comes with the next report."""
+
+REFUSED: Cause = "quota_exceeded"
+DRAINED: Cause = "drain_completed"
+GONE: Cause = "client_closed"
+
+log = structlog.get_logger(__name__)
+
+
+class Guest(Struct):
+    """An accepted connection. ``host``: its client's address, canonical; ``port``: of the client."""
+
+    listener: Listener
+    sock: socket.socket
+    host: str
+    port: int
+    arrived_at: int
+
+
+class Entrance:
+    """All limits of one sidecar, before ``carrying``. ``on_free()`` is called when a listener may accept again."""
+
+    def __init__(self, limits: Limits, carrying: Carrying, on_free: Callable[[], None]) -> None:
+        self._carrying = carrying
+        self._on_free = on_free
+        self._loop = asyncio.get_running_loop()
+        self._gate: Gate[Guest] = Gate(
+            limits, admit=self._admit, refuse=self._refuse, evict=carrying.close_idlest, report=self._throttled
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: int | None = None
+        self._admitted = 0
+        self._open: dict[int, tuple[str, str]] = {}  # listener and address by number
+        self._throttles = Throttles()
+        self._report_at = 0.0
+        self._summaries: dict[tuple[str, ...], Summary] = {}
+        self._log_at: dict[tuple[str, ...], float] = {}
+        self._closing = False
+        carrying.on_end(self._ended)
+
+    def arrive(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
+        """Take over an accepted connection. ``host``: the client's address, canonical."""
+        now = _now()
+        self._gate.arrive(listener.name, host, Guest(listener, sock, host, port, now), now)
+        self._arm()
+
+    def busy(self, listener: str) -> bool:
+        """Whether ``listener`` is not to accept anything just now."""
+        return self._gate.busy(listener)
+
+    def change(self, limits: Limits) -> None:
+        """Take new limits, with all that was measured so far."""
+        if limits != self._gate.limits:
+            self._gate.change(limits, _now())
+            self._moved()
+
+    def state(self) -> GateState:
+        """Present limits, rates and counts."""
+        return state(self._gate, _now())
+
+    def beat(self) -> None:
+        """To be called now and then: reports throttles, forgets idle addresses."""
+        self._gate.sensors.expire(_now())
+        now = monotonic()
+        if now >= self._report_at:
+            self._report_at = now + REPORT_EVERY
+            self._tell(self._throttles.take(), now)
+
+    def close(self) -> None:
+        """Close whoever waits, and report what has not been."""
+        self._closing = True
+        self._gate.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._log_at.clear()
+        self._tell(self._throttles.take(), monotonic())
+
+    def _ended(self, number: int) -> None:
+        listener, address = self._open.pop(number)
+        self._gate.leave(listener, address, _now())
+        self._moved()
+
+    def _advance(self) -> None:
+        self._timer = self._due = None
+        self._gate.advance(_now())
+        self._moved()
+
+    def _moved(self) -> None:
+        self._arm()
+        self._on_free()
+
+    def _arm(self) -> None:
+        due = self._gate.due()
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        # A timer may be a millisecond early; the gate then finds nothing to do, and is asked again.
+        self._timer = None if due is None else self._loop.call_later(max(due - _now(), 0) / 1000, self._advance)
+
+    def _admit(self, listener: str, guest: Guest) -> None:
+        self._admitted += 1
+        number = self._admitted
+        self._open[number] = (listener, guest.host)
+        if guest.arrived_at != _now() and _is_gone(guest.sock):  # it has waited; spare the broker what nobody awaits
+            self._carrying.tallies[listener].closed[GONE] += 1
+            guest.sock.close()
+            self._loop.call_soon(self._ended, number)
+        else:
+            self._carrying.carry(guest.listener, guest.sock, (guest.host, guest.port), number)
+
+    def _refuse(self, listener: str, guest: Guest) -> None:
+        self._carrying.tallies[listener].closed[DRAINED if self._closing else REFUSED] += 1
+        guest.sock.close()
+
+    def _throttled(self, throttle: Throttle) -> None:
+        self._throttles.add(throttle, monotonic())
+
+    def _tell(self, reports: list[ThrottleReport], now: float) -> None:
+        if reports:
+            self._carrying.report(reports)
+            summarise(self._summaries, reports)
+        for kind in [kind for kind in self._summaries if now >= self._log_at.get(kind, now)]:
+            self._log_at[kind] = now + LOG_EVERY
+            _log(self._summaries.pop(kind))
+
+
+def _log(summary: Summary) -> None:
+    (address, count), *_ = summary.addresses.most_common(1)
+    log.warning(
+        "connections_throttled",
+        listener=summary.listener,
+        scope=summary.scope,
+        quota=summary.quota,
+        action=summary.action,
+        connections=summary.connections,
+        limit=summary.limit,
+        observed=round(summary.observed, 3),
+        delay_ms=summary.delay_ms,
+        addresses=f"more than {len(summary.addresses) - 1}" if MANY in summary.addresses else len(summary.addresses),
+        top_address=address,
+        top_connections=count,
+    )
+
+
+def _now() -> int:
+    """Milliseconds of the clock that nobody sets."""
+    return monotonic_ns() // 1_000_000
+
+
+def _is_gone(sock: socket.socket) -> bool:
+    """Whether the client has ended the connection without having asked anything."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
