@@ -1,12 +1,13 @@
 """Kafka records in, audit envelopes and dead letters out. Pure: the same for a stream and for a backfill.
 
 An envelope is taken whole or not at all: one bad event makes all of it a dead letter, so that nothing is half counted.
+An event of a kind that is not known here is no bad one; it is passed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -73,14 +74,14 @@ def dead_letters(parsed: DataFrame) -> DataFrame:
     return parsed.where(F.col("reason").isNotNull()).select(*[column.name for column in DEAD_LETTERS.columns])
 
 
-def events(parsed: DataFrame) -> DataFrame:
-    """Return one row for each event of the good envelopes: RECORD_ID's first three, and the event's fields.
+def requests(parsed: DataFrame) -> DataFrame:
+    """Return one row for each request event of the good envelopes: RECORD_ID's first three, and the event's fields.
 
     Fields that were left out have their defaults; inside ``topics`` they are still NULL (see ``with_defaults``).
     """
     origin = RECORD_ID[:3]
     single = parsed.where(F.col("reason").isNull()).select(*origin, F.explode("events").alias("event"))
-    return single.selectExpr(*origin, *with_defaults("event", REQUEST_EVENT))
+    return single.where("event.kind = 'request'").selectExpr(*origin, *with_defaults("event", REQUEST_EVENT))
 
 
 def with_defaults(struct: str, fields: Sequence[Field]) -> list[str]:
@@ -170,15 +171,30 @@ def _checks(fields: Sequence[Field]) -> Iterator[_Check]:
     """Every check of an object, also of what is inside of its arrays, each with its path."""
     for field in fields:
         yield from _own_checks(field)
-        for inner in _checks(field.fields):
+        inside = list(_checks(field.fields))
+        for kind, more in field.kinds.items():
+            inside += [replace(check, fails=_if_kind(kind, check.fails)) for check in _checks(more)]
+        for inner in inside:
             yield _Check(inner.reason, f"{field.name}[].{inner.path}", _inside(field.name, inner.fails))
 
 
 def _any_fails(fields: Sequence[Field]) -> Callable[[str], str]:
     """Return all checks of an object in one, each array passed once."""
     fails = [check.fails for field in fields for check in _own_checks(field)]
-    fails += [_inside(field.name, _any_fails(field.fields)) for field in fields if field.fields]
+    for field in fields:
+        if field.fields:
+            inside = [_any_fails(field.fields)]
+            inside += [_if_kind(kind, _any_fails(more)) for kind, more in field.kinds.items()]
+            fails.append(_inside(field.name, _any(inside)))
+    return _any(fails)
+
+
+def _any(fails: Sequence[Callable[[str], str]]) -> Callable[[str], str]:
     return lambda of: " OR ".join(fail(of) for fail in fails)
+
+
+def _if_kind(kind: str, fails: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda of: f"({of}.kind = '{kind}' AND ({fails(of)}))"
 
 
 def _inside(array: str, fails: Callable[[str], str]) -> Callable[[str], str]:

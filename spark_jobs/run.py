@@ -21,10 +21,12 @@ class Progress:
     records: int
     """Kafka records read."""
     events: int
-    """Events taken, after deduplication."""
+    """Events taken, of all kinds that are known, after deduplication."""
     dead_letters: int
     duplicates: int
     """Kafka records that were there before."""
+    unknown: int
+    """Events of a kind that this job does not know; they are passed over."""
     seconds: float
 
     def __str__(self) -> str:
@@ -40,6 +42,7 @@ class Summary:
     events: int
     dead_letters: int
     duplicates: int
+    unknown: int
     batches: int
     seconds: float
     """From the call to the end, with the start of Spark."""
@@ -90,4 +93,5 @@ def _counts(of: Progress | Summary) -> str:
     parts = [f"{of.records:,} records", f"{of.events:,} events"]
     parts += [f"{of.dead_letters:,} dead letters"] if of.dead_letters else []
     parts += [f"{of.duplicates:,} duplicates"] if of.duplicates else []
+    parts += [f"{of.unknown:,} events of unknown kinds"] if of.unknown else []
     return ", ".join(parts)

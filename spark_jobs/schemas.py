@@ -5,7 +5,8 @@ Types are Spark's names. ``markdown`` makes docs/tables.md of the same descripti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA_LEVEL = 1
@@ -30,13 +31,20 @@ class Field:
 
     name: str
     type: str
-    """``string``, ``int``, ``bigint``, ``boolean``, or ``array`` of objects of ``fields``."""
+    """``string``, ``int``, ``bigint``, ``double``, ``boolean``, or ``array`` of objects of ``fields``."""
     required: bool = False
     default: Any = None
     least: int | None = None
     most: int | None = None
     allowed: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
+    kinds: Mapping[str, tuple[Field, ...]] = field(default_factory=dict)
+    """What the objects have besides ``fields``, by their ``kind``; those of another kind need nothing more."""
+
+    @property
+    def possible(self) -> tuple[Field, ...]:
+        """Every field that an object of the array may have."""
+        return tuple({each.name: each for some in (self.fields, *self.kinds.values()) for each in some}.values())
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,14 @@ TOPIC_PARTITION = (
     Field("claimed", "boolean", default=False),
 )
 
-REQUEST_EVENT = (
-    Field("kind", "string", required=True, allowed=("request",)),
+EVENT = (
+    Field("kind", "string", required=True),
     Field("seq", "bigint", required=True, least=1),
+)
+"""What an event of any kind has."""
+
+REQUEST_EVENT = (
+    *EVENT,
     Field("listener", "string", required=True),
     Field("connection_id", "string", required=True),
     Field("correlation_id", "int", required=True),
@@ -116,6 +129,24 @@ REQUEST_EVENT = (
     Field("topics", "array", default=(), fields=TOPIC_PARTITION),
 )
 
+THROTTLE_EVENT = (
+    *EVENT,
+    Field("listener", "string", required=True),
+    Field("client_ip", "string", required=True),
+    Field("scope", "string", required=True, allowed=("broker", "listener", "ip")),
+    Field("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
+    Field("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
+    Field("count", "bigint", required=True, least=1),
+    Field("limit", "int", required=True, least=0),
+    Field("observed", "double", required=True, least=0),
+    Field("ts_first", "bigint", required=True, least=0, most=MAX_INSTANT),
+    Field("ts_last", "bigint", required=True, least=0, most=MAX_INSTANT),
+    Field("delay_ms", "bigint", default=0, least=0),
+)
+
+KINDS = {"request": REQUEST_EVENT, "throttle": THROTTLE_EVENT}
+"""Kinds of events that are read, with all their fields; a field that several have is of one type in all of them."""
+
 ENVELOPE = (
     Field("schema_level", "int", required=True, least=1),
     Field("cluster_id", "string", required=True),
@@ -126,7 +157,7 @@ ENVELOPE = (
     Field("last_seq", "bigint", required=True, least=1),
     Field("dropped", "bigint", required=True, least=0),
     Field("sent_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("events", "array", required=True, fields=REQUEST_EVENT),
+    Field("events", "array", required=True, fields=EVENT, kinds={kind: KINDS[kind][len(EVENT) :] for kind in KINDS}),
 )
 
 _EVENT = "audit event"

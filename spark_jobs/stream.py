@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,9 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs import checkpoint as points
 from spark_jobs import failures, io
 from spark_jobs.errors import JobError
-from spark_jobs.parse import dead_letters, deduplicate, events, parse
+from spark_jobs.parse import dead_letters, deduplicate, parse, requests
 from spark_jobs.run import Progress, Summary
-from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
+from spark_jobs.schemas import DEAD_LETTERS, KINDS, TRAFFIC
 from spark_jobs.session import session, settings
 from spark_jobs.tables.traffic import traffic
 
@@ -69,7 +69,7 @@ class Sink:
         """Write one batch. Spark calls this again with the same rows and number if it did not come to the end."""
         batch.persist()
         try:
-            io.append_once(traffic(events(batch)), self._paths[TRAFFIC.name], self._writer, number)
+            io.append_once(traffic(requests(batch)), self._paths[TRAFFIC.name], self._writer, number)
             dead = dead_letters(batch)
             if not dead.isEmpty():
                 io.append_once(dead, self._paths[DEAD_LETTERS.name], self._writer, number)
@@ -111,6 +111,7 @@ def run(
         events=sum(batch.events for batch in done),
         dead_letters=sum(batch.dead_letters for batch in done),
         duplicates=sum(batch.duplicates for batch in done),
+        unknown=sum(batch.unknown for batch in done),
         batches=len(done),
         seconds=time.monotonic() - started,
     )
@@ -120,11 +121,18 @@ def read(records: DataFrame) -> DataFrame:
     """Return what becomes of Kafka's ``records``: parsed, each envelope once, counted. For stream and backfill."""
     parsed = parse(records)
     once = deduplicate(parsed, f"{DEDUP_HOURS} hours")
+    known = f"event.kind IN ({', '.join(map(repr, KINDS))})"
     return once.observe(
         "taken",
         F.count_if(F.col("reason").isNotNull()).alias("dead_letters"),
-        F.coalesce(F.sum(F.when(F.col("reason").isNull(), F.size("events"))), F.lit(0)).alias("events"),
+        _count_events(known).alias("events"),
+        _count_events(f"NOT {known}").alias("unknown"),
     )
+
+
+def _count_events(condition: str) -> Column:
+    """Return how many events meet ``condition`` (SQL of ``event``); those of dead letters are NULL and do not count."""
+    return F.expr(f"coalesce(sum(array_size(filter(events, event -> {condition}))), 0)")
 
 
 def _open(spark: SparkSession, job: str, topic: str, paths: Mapping[str, str], where: str) -> points.Identity:
@@ -192,6 +200,7 @@ def _progress(report: StreamingQueryProgress) -> Progress:
         events=taken["events"],
         dead_letters=taken["dead_letters"],
         duplicates=sum(state.customMetrics.get("numDroppedDuplicateRows", 0) for state in report.stateOperators),
+        unknown=taken["unknown"],
         seconds=report.durationMs["triggerExecution"] / 1000,
     )
 

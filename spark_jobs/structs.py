@@ -9,6 +9,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -23,6 +24,7 @@ ATOMIC: dict[str, type[DataType]] = {
     "string": StringType,
     "int": IntegerType,
     "bigint": LongType,
+    "double": DoubleType,
     "boolean": BooleanType,
     "date": DateType,
     "timestamp": TimestampType,
@@ -60,4 +62,4 @@ def array_of(fields: Sequence[Field]) -> ArrayType:
 
 
 def _type_of(field: Field) -> DataType:
-    return array_of(field.fields) if field.type == "array" else ATOMIC[field.type]()
+    return array_of(field.possible) if field.type == "array" else ATOMIC[field.type]()

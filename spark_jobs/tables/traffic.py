@@ -32,16 +32,16 @@ SUMS = {
 """How each sum column comes from the shares of requests."""
 
 
-def traffic(events: DataFrame) -> DataFrame:
-    """Return the rows of ``traffic``, one for each key, of ``events`` (as ``parse.events`` gives them)."""
-    requests = events.selectExpr(
+def traffic(requests: DataFrame) -> DataFrame:
+    """Return the rows of ``traffic``, one for each key, of ``requests`` (as ``parse.requests`` gives them)."""
+    prepared = requests.selectExpr(
         f"date_from_unix_date(CAST((ts_request - pmod(ts_request, {DAY_US})) / {DAY_US} AS INT)) AS day",
         f"timestamp_micros(ts_request - pmod(ts_request, {MINUTE_US})) AS minute",
         *["cluster_id", "broker_id", "listener", "api", "api_key", "principal", "client_id", "client_ip"],
         *["request_bytes", "response_bytes", "outcome", "throttle_ms", "topics"],
         "error_code != 0 OR exists(topics, each -> each.error_code != 0) AS failed",
     )
-    sums = _shares(requests).groupBy(*TRAFFIC.keys).agg(*[F.expr(sql).alias(name) for name, sql in SUMS.items()])
+    sums = _shares(prepared).groupBy(*TRAFFIC.keys).agg(*[F.expr(sql).alias(name) for name, sql in SUMS.items()])
     return sums.select(*[F.col(column.name).cast(column.type) for column in TRAFFIC.columns])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from observers.event import Envelope, RequestEvent, TopicPartition, encoder
+from observers.event import Envelope, RequestEvent, ThrottleEvent, TopicPartition, encoder
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 API = {PRODUCE: "Produce", FETCH: "Fetch", METADATA: "Metadata"}
@@ -43,7 +43,25 @@ def event(api_key: int = PRODUCE, *topics: TopicPartition, **changes: Any) -> Re
     return RequestEvent(**{**values, **changes})
 
 
-def envelope(events: Sequence[RequestEvent], *, first_seq: int = 1, **changes: Any) -> Envelope:
+def throttle(**changes: Any) -> ThrottleEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "listener": "CLIENT",
+        "client_ip": "10.0.0.7",
+        "scope": "ip",
+        "quota": "connection_creation_rate",
+        "action": "hold",
+        "count": 3,
+        "limit": 20,
+        "observed": 21.5,
+        "ts_first": NOON,
+        "ts_last": NOON + 250_000,
+        "delay_ms": 750,
+    }
+    return ThrottleEvent(**{**values, **changes})
+
+
+def envelope(events: Sequence[RequestEvent | ThrottleEvent], *, first_seq: int = 1, **changes: Any) -> Envelope:
     """An envelope of ``events``, which get their numbers from it."""
     numbered = [msgspec.structs.replace(each, seq=first_seq + index) for index, each in enumerate(events)]
     values: dict[str, Any] = {
@@ -61,13 +79,23 @@ def envelope(events: Sequence[RequestEvent], *, first_seq: int = 1, **changes: A
     return Envelope(**{**values, **changes})
 
 
-def encoded(*events: RequestEvent, **changes: Any) -> bytes:
+def encoded(*events: RequestEvent | ThrottleEvent, **changes: Any) -> bytes:
     return encoder.encode(envelope(events, **changes))
 
 
+def with_unknown(**changes: Any) -> bytes:
+    """An envelope of a Produce, a throttle, two events of a kind that nobody knows, and a Metadata."""
+    root = msgspec.json.decode(
+        encoded(event(), throttle(delay_ms=0), throttle(), throttle(), event(METADATA), **changes)
+    )
+    for each in root["events"][2:4]:
+        each |= {"kind": "later", "client_ip": None, "count": -1, "scope": "planet", "what": {"a": [1]}}
+    return msgspec.json.encode(root)
+
+
 def edited(path: str, value: Any, *, first_seq: int = 1) -> bytes:
-    """An envelope of one Produce, changed at ``path`` (as ``events.0.seq``); ``...`` removes what is there."""
-    root = msgspec.json.decode(encoded(event(PRODUCE, partition(), api_version=9), first_seq=first_seq))
+    """An envelope of a Produce and a throttle, changed at ``path`` (as ``events.0.seq``); ``...`` removes that."""
+    root = msgspec.json.decode(encoded(event(PRODUCE, partition(), api_version=9), throttle(), first_seq=first_seq))
     *way, last = path.split(".")
     at = root
     for step in way:
@@ -117,8 +145,16 @@ POISON: dict[str, tuple[bytes | None, str, str | None]] = {
     "more bytes than a frame has": (edited("events.0.response_bytes", 2**62), "bad_value", "events[].response_bytes"),
     "a time beyond the year 9999": (edited("events.0.ts_request", 2**62), "bad_value", "events[].ts_request"),
     "an outcome nobody knows": (edited("events.0.outcome", "eaten"), "bad_value", "events[].outcome"),
-    "another kind of event": (edited("events.0.kind", "connection"), "bad_value", "events[].kind"),
-    "an event too few": (edited("last_seq", 2), "sequence_mismatch", "1 to 2, 1 events"),
-    "other numbers": (edited("events.0.seq", 5), "sequence_mismatch", "1 to 1, 1 events"),
+    "an event without a kind": (edited("events.1.kind", ...), "missing_field", "events[].kind"),
+    "an unknown kind without a number": (edited("events.1", {"kind": "later"}), "missing_field", "events[].seq"),
+    "a throttle without an address": (edited("events.1.client_ip", ...), "missing_field", "events[].client_ip"),
+    "a throttle with a null": (edited("events.1.observed", None), "missing_field", "events[].observed"),
+    "text for a rate": (edited("events.1.observed", "fast"), "bad_value", "a value has the wrong type"),
+    "half a connection": (edited("events.1.count", 0.5), "bad_value", "a value has the wrong type"),
+    "a throttle of nobody": (edited("events.1.count", 0), "bad_value", "events[].count"),
+    "a scope nobody knows": (edited("events.1.scope", "planet"), "bad_value", "events[].scope"),
+    "a throttle before 1970": (edited("events.1.ts_first", -1), "bad_value", "events[].ts_first"),
+    "an event too few": (edited("last_seq", 3), "sequence_mismatch", "1 to 3, 2 events"),
+    "other numbers": (edited("events.0.seq", 5), "sequence_mismatch", "1 to 2, 2 events"),
 }  # fmt: skip
 """What must become a dead letter: value, reason, detail."""

@@ -8,9 +8,20 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.parse import dead_letters, deduplicate, events, parse
+from spark_jobs.parse import dead_letters, deduplicate, parse, requests
 from spark_jobs.schemas import DEAD_LETTERS, REASONS
-from tests.spark.envelopes import FETCH, METADATA, NOON, POISON, edited, encoded, event, partition
+from tests.spark.envelopes import (
+    FETCH,
+    METADATA,
+    NOON,
+    POISON,
+    edited,
+    encoded,
+    event,
+    partition,
+    throttle,
+    with_unknown,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +40,7 @@ def test_an_envelope_is_read_whole(kafka_rows: KafkaRows) -> None:
 
 
 def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> None:
-    (row,) = events(parse(kafka_rows([encoded(event(METADATA, response_bytes=0, client_id=None))]))).collect()
+    (row,) = requests(parse(kafka_rows([encoded(event(METADATA, response_bytes=0, client_id=None))]))).collect()
     assert (row.outcome, row.decode, row.response_bytes, row.throttle_ms, row.error_code) == (
         "answered",
         "none",
@@ -39,6 +50,20 @@ def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> 
     )
     assert (row.topics, row.client_id, row.acks) == ([], None, None)
     assert (row.cluster_id, row.broker_id, row.boot_id, row.seq) == ("cluster", 1, "boot", 1)
+
+
+def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_rows: KafkaRows) -> None:
+    values = [with_unknown(), encoded(throttle(), first_seq=6)]
+    parsed = parse(kafka_rows(values))
+    assert not dead_letters(parsed).collect()
+    assert [(row.seq, row.api) for row in requests(parsed).orderBy("seq").collect()] == [
+        (1, "Produce"),
+        (5, "Metadata"),
+    ]
+    (told,) = parsed.where("first_seq = 6").select("events").collect()
+    (one,) = told.events
+    assert (one.kind, one.client_ip, one["count"], one.limit, one.observed) == ("throttle", "10.0.0.7", 3, 20, 21.5)
+    assert (one.ts_first, one.ts_last, one.delay_ms) == (NOON, NOON + 250_000, 750)
 
 
 def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter(kafka_rows: KafkaRows) -> None:
@@ -76,7 +101,7 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaR
     parsed = parse(kafka_rows(values)).persist()
     found = {row.offset: (row.reason, row.detail) for row in dead_letters(parsed).collect()}
     assert found == expected
-    total = events(parsed).agg(F.count(F.lit(1)).alias("n"), F.sum("seq").alias("seqs")).first()
+    total = requests(parsed).agg(F.count(F.lit(1)).alias("n"), F.sum("seq").alias("seqs")).first()
     assert total == Row(n=2 * good, seqs=good * (2 * good + 1))
     parsed.unpersist()
 

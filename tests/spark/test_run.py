@@ -20,14 +20,14 @@ from pyspark.sql import functions as F
 
 from spark_jobs import io, stream
 from spark_jobs.errors import JobError
-from spark_jobs.parse import dead_letters, deduplicate, events, parse
+from spark_jobs.parse import dead_letters, deduplicate, parse, requests
 from spark_jobs.query import query
 from spark_jobs.run import Progress, Summary, run
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
 from tests.spark.conftest import AuditTopic
-from tests.spark.envelopes import FETCH, METADATA, POISON, PRODUCE, encoded, event, partition
+from tests.spark.envelopes import FETCH, METADATA, POISON, PRODUCE, encoded, event, partition, throttle, with_unknown
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -100,9 +100,9 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
 
     idle = run_job()
     assert (idle.records, idle.batches) == (0, 0)
-    audit.send(*first[3:5], *later)
+    audit.send(*first[3:5], *later, encoded(throttle(), throttle(), boot_id="throttled"))
     again = run_job()
-    assert (again.records, again.events, again.dead_letters, again.duplicates) == (7, 15, 0, 2)
+    assert (again.records, again.events, again.dead_letters, again.duplicates) == (8, 17, 0, 2)
     assert totals(root) == tuple(map(sum, zip(expected(12), expected(5), strict=True)))
 
     letters = query(root, 'SELECT topic, partition, "offset", reason, detail FROM dead_letters')[1]
@@ -123,11 +123,19 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
     once = deduplicate(parse(records), "2 hours").persist()
     stored = spark.read.format("delta").load(str(root / "traffic"))
     summed = stored.groupBy(*TRAFFIC.keys).agg(*[F.sum(name).alias(name) for name in TRAFFIC.sums])
-    whole = traffic(events(once))
+    whole = traffic(requests(once))
     assert sorted(map(str, summed.select(whole.columns).collect())) == sorted(map(str, whole.collect()))
     letters = spark.read.format("delta").load(str(root / "dead_letters"))
     assert sorted(map(str, letters.collect())) == sorted(map(str, dead_letters(once).collect()))
     once.unpersist()
+
+
+def test_events_of_unknown_kinds_are_passed_over_and_counted(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
+    audit.send(with_unknown(), with_unknown(first_seq=6), b"x")
+    summary = run_job()
+    assert (summary.records, summary.events, summary.unknown, summary.dead_letters) == (3, 6, 4, 1)
+    assert "4 events of unknown kinds" in str(summary)
+    assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(4,)]
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2], ids=["before any write", "between the tables", "after both"])

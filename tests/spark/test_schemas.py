@@ -11,7 +11,7 @@ import pytest
 
 from observers import event
 from spark_jobs import schemas
-from spark_jobs.schemas import ENVELOPE, REQUEST_EVENT, TOPIC_PARTITION, Field
+from spark_jobs.schemas import ENVELOPE, KINDS, REQUEST_EVENT, THROTTLE_EVENT, TOPIC_PARTITION, Field
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -19,6 +19,7 @@ PAIRS: list[tuple[type[msgspec.Struct], tuple[Field, ...]]] = [
     (event.Envelope, ENVELOPE),
     (event.RequestEvent, REQUEST_EVENT),
     (event.TopicPartition, TOPIC_PARTITION),
+    (event.ThrottleEvent, THROTTLE_EVENT),
 ]
 
 
@@ -32,7 +33,7 @@ def spark_types(annotation: Any) -> set[str]:
         return {"string"}
     if origin in (list, tuple):
         return {"array"}
-    return {str: {"string"}, int: {"int", "bigint"}, bool: {"boolean"}}[annotation]
+    return {str: {"string"}, int: {"int", "bigint"}, float: {"double"}, bool: {"boolean"}}[annotation]
 
 
 @pytest.mark.parametrize(("struct", "fields"), PAIRS)
@@ -60,7 +61,18 @@ def test_types_defaults_and_choices_are_those_of_the_event(
 
 def test_the_level_that_is_read_is_the_one_that_is_written() -> None:
     assert schemas.SCHEMA_LEVEL == event.SCHEMA_LEVEL
-    assert event.RequestEvent.__struct_config__.tag in REQUEST_EVENT[0].allowed
+
+
+def test_the_kinds_that_are_read_are_those_that_are_written() -> None:
+    (written,) = get_args(get_type_hints(event.Envelope)["events"])
+    assert {kind.__struct_config__.tag: kind for kind in get_args(written)} == {
+        kind: struct for kind in KINDS for struct, fields in PAIRS if fields is KINDS[kind]
+    }
+
+
+def test_a_field_of_several_kinds_is_of_one_type_in_all_of_them() -> None:
+    types = {(field.name, field.type) for fields in KINDS.values() for field in fields}
+    assert len(types) == len({name for name, _ in types})
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values())

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from observers.event import RequestEvent
-from spark_jobs.parse import events, parse
+from observers.event import RequestEvent, ThrottleEvent
+from spark_jobs.parse import parse, requests
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.traffic import traffic
-from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition
+from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition, throttle
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.spark
 def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callable[..., list[Row]]:
     """Makes the rows of the table of events, each in an envelope of its own."""
 
-    def make(*requests: RequestEvent) -> list[Row]:
-        values = [encoded(request, first_seq=number) for number, request in enumerate(requests, 1)]
-        return traffic(events(parse(kafka_rows(values)))).collect()
+    def make(*events: RequestEvent | ThrottleEvent) -> list[Row]:
+        values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
+        return traffic(requests(parse(kafka_rows(values)))).collect()
 
     return make
 
@@ -43,10 +43,15 @@ def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: Any) -> None:
-    made = traffic(events(parse(kafka_rows([])))).schema
+    made = traffic(requests(parse(kafka_rows([])))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(TRAFFIC)
     ]
+
+
+def test_a_throttle_gives_no_row(rows_of: Rows) -> None:
+    assert rows_of(throttle(), throttle(client_ip="*")) == []
+    assert rows_of(throttle(), event()) == rows_of(event())
 
 
 def test_a_request_counts_once_and_each_topic_once(rows_of: Rows) -> None:
@@ -128,11 +133,11 @@ def test_errors_lost_connections_and_throttling_are_of_requests(rows_of: Rows) -
 
 
 def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
-    requests = [
+    told = [
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
-    halves = [encoded(*requests[:15], first_seq=1), encoded(*requests[15:], first_seq=16)]
-    whole = traffic(events(parse(kafka_rows(halves))))
-    one, other = (traffic(events(parse(kafka_rows([half])))) for half in halves)
+    halves = [encoded(*told[:15], first_seq=1), encoded(*told[15:], first_seq=16)]
+    whole = traffic(requests(parse(kafka_rows(halves))))
+    one, other = (traffic(requests(parse(kafka_rows([half])))) for half in halves)
     summed = one.union(other).groupBy(*TRAFFIC.keys).sum(*TRAFFIC.sums)
     assert sorted(map(tuple, summed.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
