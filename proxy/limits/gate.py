@@ -37,8 +37,8 @@ class Arrival(Struct, Generic[T]):
     token: T
     ready_at: int = -1
     """When its delay is over; −1 before its turn."""
-    checked: bool = False
-    """Whether its address' rate has let it through."""
+    held_for: Excess | None = None
+    """What it was held for; back in the line after that, it is not held again."""
 
 
 class Gate(Generic[T]):
@@ -164,13 +164,12 @@ class Gate(Generic[T]):
                 return
             line.popleft()
             self._blocked[listener] += now - self._blocked_since.pop(listener, now)
-            if arrival.checked or not self._hold(arrival, now):
-                self._enter(arrival, now)
+            if arrival.held_for is not None or not self._hold(arrival, now):
+                self._enter(arrival)
 
-    def _enter(self, arrival: Arrival[T], now: int) -> None:
+    def _enter(self, arrival: Arrival[T]) -> None:
         listener = arrival.listener
         if self._address_is_full(arrival):  # by others that entered while it waited
-            self.sensors.unrecord(listener, arrival.address, now)
             self._refuse(listener, arrival.token)
             return
         self._say_observed(arrival)
@@ -181,7 +180,7 @@ class Gate(Generic[T]):
         self._admit(listener, arrival.token)
         limits = self.limits
         if limits.connections.enforced and self.total > limits.connections.limit and self._is_protected(listener):
-            self._evict([name for name in limits.listeners if name != listener])
+            self._evict([name for name in limits.listeners if not self._is_protected(name)])
 
     # ---- rates --------------------------------------------------------------------------------------------------
 
@@ -219,6 +218,7 @@ class Gate(Generic[T]):
         self._say_excess(arrival, excess, "hold")
         self.holds[arrival.listener][0] += 1
         self.holds[arrival.listener][1] += excess.wait_ms
+        arrival.held_for = excess
         self._numbers += 1
         heapq.heappush(self.held, (now + excess.wait_ms, self._numbers, arrival))
         return True
@@ -229,16 +229,14 @@ class Gate(Generic[T]):
         if self._address_is_full(arrival):
             self._refuse(listener, arrival.token)
             return
-        quota = self.sensors.quota_of(address)
-        closes = quota.enforced and not self.limits.recheck
-        excess = Excess("ip", quota, self.sensors.address_rate(address, now), 0) if closes else None
-        excess = excess or self.sensors.arrive(address, now)
+        closes = self.sensors.quota_of(address).enforced and not self.limits.recheck
+        excess = arrival.held_for if closes else self.sensors.arrive(address, now)
         if excess is not None and excess.quota.enforced:
             self._say_excess(arrival, excess, "drop")
             self._refuse(listener, arrival.token)
             return
         self.sensors.record(listener, 1, now)
-        arrival.ready_at, arrival.checked = now, True
+        arrival.ready_at = now
         self.lines[listener].appendleft(arrival)
 
     # ---- open connections ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Times are milliseconds of one monotonic clock.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import islice
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ class Sensors:
         self._limits = limits
         self._broker: Rate | None = None
         self._listeners: dict[str, Rate] = {}
-        self._addresses: dict[str, Rate] = {}  # the one used last at the end
+        self._addresses: OrderedDict[str, Rate] = OrderedDict()  # the one used last at the end
         self.change(limits)
 
     @property
@@ -78,13 +79,6 @@ class Sensors:
         if self._broker is not None and not self._limits.listeners[listener].protected:
             self._broker.record(value, now)
 
-    def unrecord(self, listener: str, address: str, now: int) -> None:
-        """Take back a connection that was counted everywhere, and is refused after all."""
-        self.record(listener, -1, now)
-        sensor = self._addresses.get(address)
-        if sensor is not None:
-            sensor.record(-1, now)
-
     def excesses(self, listener: str, now: int) -> list[Excess]:
         """Return which rates that concern ``listener`` are over their limit; the wait is at most one window."""
         limits = self._limits.listeners[listener]
@@ -104,12 +98,14 @@ class Sensors:
         quota = self.quota_of(address)
         if not quota.limited:
             return None
-        sensor = self._addresses.pop(address, None)
+        addresses = self._addresses
+        sensor = addresses.get(address)
         if sensor is None:
-            sensor = self._new()
-            if len(self._addresses) >= MAX_ADDRESSES:
-                del self._addresses[next(iter(self._addresses))]
-        self._addresses[address] = sensor
+            if len(addresses) >= MAX_ADDRESSES:
+                addresses.popitem(last=False)
+            sensor = addresses[address] = self._new()
+        else:
+            addresses.move_to_end(address)
         sensor.record(1, now)
         count, window = sensor.look(now)
         if not is_over(count, window, quota.limit):

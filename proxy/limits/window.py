@@ -16,64 +16,61 @@ MIN_WINDOW = 1
 
 
 class Rate:
-    """How many connections, over ``samples`` windows of ``window_ms``. About 500 bytes once all samples are in use."""
+    """How many connections, over ``samples`` windows of ``window_ms``. About 500 bytes once all samples are in use.
 
-    __slots__ = ("_current", "_ring", "_samples", "_window_ms")
+    A sample counts until nothing has been recorded in it for the whole time. As the next one begins later than the last
+    record of the one before, those that no longer count are always the first ones: at most ``samples + 1`` are kept.
+    """
+
+    __slots__ = ("_count", "_kept", "_kept_ms", "_least_ms", "_window_ms")
 
     def __init__(self, samples: int, window_ms: int) -> None:
-        self._samples = samples
         self._window_ms = window_ms
-        self._ring = array("q")  # one sample more than is counted, since the present one is not complete
-        self._current = 0
+        self._kept_ms = samples * window_ms
+        self._least_ms = (samples - 1) * window_ms
+        self._kept = array("q")  # samples, the oldest first
+        self._count = 0  # in all of them
 
     def record(self, value: int, now: int) -> None:
         """Count ``value`` connections; a negative one takes back."""
-        ring, at = self._ring, self._current
-        if not ring:
-            ring.extend((now, now, value))
-            return
-        if now - ring[at + START] >= self._window_ms:
-            at += FIELDS
-            if at > self._samples * FIELDS:
-                at = 0
-            self._current = at
-            if at == len(ring):
-                ring.extend((now, now, value))
-            else:
-                ring[at + START], ring[at + LAST], ring[at + SUM] = now, now, value
-            return
-        ring[at + LAST] = now
-        ring[at + SUM] += value
+        kept = self._kept
+        if kept and now - kept[START - FIELDS] < self._window_ms:
+            kept[LAST - FIELDS] = now
+            kept[SUM - FIELDS] += value
+        else:
+            self._forget(now)
+            kept.extend((now, now, value))
+        self._count += value
 
     def look(self, now: int) -> tuple[int, int]:
         """Return how many connections were counted, and over how many milliseconds.
 
         The time goes back to the oldest sample, yet never counts less than ``samples − 1`` whole windows: what a short
-        burst leaves open is not extrapolated.
+        burst leaves open is not extrapolated. Looking changes nothing.
         """
-        ring, window_ms, samples = self._ring, self._window_ms, self._samples
-        count, oldest, expired = 0, now, now - samples * window_ms
-        for at in range(0, len(ring), FIELDS):
-            if ring[at + LAST] <= expired:
-                ring[at + START], ring[at + LAST], ring[at + SUM] = now, now, 0
-            elif ring[at + START] < oldest:
-                oldest = ring[at + START]
-            count += ring[at + SUM]
-        elapsed = now - oldest
-        missing = samples - 1 - elapsed // window_ms
-        if missing > 0:
-            elapsed += missing * window_ms
-        return count, elapsed if elapsed > MIN_WINDOW else MIN_WINDOW
+        self._forget(now)
+        kept = self._kept
+        elapsed = now - kept[START] if kept else 0
+        if elapsed < self._least_ms:
+            elapsed = self._least_ms + elapsed % self._window_ms
+        return self._count, elapsed if elapsed > MIN_WINDOW else MIN_WINDOW
 
     def per_second(self, now: int) -> float:
-        """Return the rate in connections per second."""
+        """Return the rate in connections per second, never less than 0."""
         count, window = self.look(now)
-        return count * 1000 / window
+        return max(count, 0) * 1000 / window  # what is taken back may count for longer than what was counted
 
     def expired(self, now: int) -> bool:
         """Whether nothing recorded counts any more: a new ``Rate`` would behave the same from here on."""
-        expired = now - self._samples * self._window_ms
-        return all(last <= expired for last in self._ring[LAST::FIELDS])
+        self._forget(now)
+        return not self._kept
+
+    def _forget(self, now: int) -> None:
+        """Drop the samples that no longer count."""
+        kept, expired = self._kept, now - self._kept_ms
+        while kept and kept[LAST] <= expired:
+            self._count -= kept[SUM]
+            del kept[:FIELDS]
 
 
 def is_over(count: int, window: int, limit: int) -> bool:

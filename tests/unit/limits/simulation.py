@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from proxy.limits.gate import Gate
-from proxy.limits.model import ListenerLimits, Limits, Quota, Throttle
+from proxy.limits.model import Limits, ListenerLimits, Quota, Throttle
 
 A = "10.0.0.1"
 B = "10.0.0.2"
@@ -59,6 +59,7 @@ class Simulation:
             while self._coming and self._coming[0].at <= self.now:
                 client = self._coming.popleft()
                 self.backlog[client.listener].append(client)
+            self._accept()  # of one instant, arrivals come first
             self.gate.advance(self.now)
         self.now = max(self.now, until if until < 10**9 else self.now)
 

@@ -1,0 +1,246 @@
+"""Limits against a port of Kafka's classes, against what they promise, and against any order of events."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from proxy.limits.model import Limits, ListenerLimits, Quota
+from proxy.limits.window import Rate, is_over, wait, wait_at_least
+from tests.unit.limits.simulation import A, B, Client, Simulation, limits
+
+
+class Sample:
+    def __init__(self, now: int) -> None:
+        self.reset(now)
+
+    def reset(self, now: int) -> None:
+        self.started = now
+        self.last_event = now
+        self.total = 0.0
+
+
+class KafkaRate:
+    """``org.apache.kafka.common.metrics.stats.Rate`` over a ``WindowedSum``, line by line and in floats."""
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self.num = samples
+        self.window_ms = window_ms
+        self.samples: list[Sample] = []
+        self.current = 0
+
+    def record(self, value: int, now: int) -> None:
+        sample = self._current_sample(now)
+        if now - sample.started >= self.window_ms:
+            self.current = (self.current + 1) % (self.num + 1)
+            if self.current >= len(self.samples):
+                self.samples.append(Sample(now))
+            else:
+                self._current_sample(now).reset(now)
+            sample = self._current_sample(now)
+        sample.total += value
+        sample.last_event = now
+
+    def window_size(self, now: int) -> int:
+        for sample in self.samples:
+            if now - sample.last_event >= self.num * self.window_ms:
+                sample.reset(now)
+        self._current_sample(now)
+        elapsed = now - min(sample.started for sample in self.samples)
+        full_windows = elapsed // self.window_ms
+        if full_windows < self.num - 1:
+            elapsed += (self.num - 1 - full_windows) * self.window_ms
+        return max(elapsed, 1)
+
+    def total(self, now: int) -> float:
+        self.window_size(now)
+        return sum(sample.total for sample in self.samples)
+
+    def measure(self, now: int) -> float:
+        return self.total(now) / (self.window_size(now) / 1000)
+
+    def throttle_ms(self, limit: int, now: int) -> int:
+        observed = self.measure(now)
+        return math.floor((observed - limit) / limit * self.window_size(now) + 0.5)
+
+    def _current_sample(self, now: int) -> Sample:
+        if not self.samples:
+            self.samples.append(Sample(now))
+        return self.samples[self.current]
+
+
+SIZES = st.tuples(st.integers(1, 12), st.sampled_from([1, 7, 1000, 3000]))
+
+# Steps in windows, so that every size of window sees short ones, long ones and those on a boundary.
+STEPS = st.one_of(
+    st.just(0.0), st.floats(0, 1), st.floats(0, 3), st.sampled_from([1, 2, 9, 10, 11, 12, 13]), st.floats(0, 40)
+)
+RECORDS = st.lists(st.tuples(STEPS, st.sampled_from([1, 1, 1, 1, -1])), min_size=1, max_size=80)
+
+
+@given(SIZES, RECORDS, st.integers(1, 50))
+def test_the_rate_is_kafkas(size: tuple[int, int], records: list[tuple[float, int]], limit: int) -> None:
+    rate, kafka, now = Rate(*size), KafkaRate(*size), 0
+    for step, value in records:
+        now += round(step * size[1])
+        rate.record(value, now)
+        kafka.record(value, now)
+        count, window = rate.look(now)
+        assert (count, window) == (kafka.total(now), kafka.window_size(now))
+        if is_over(count, window, limit):
+            exact = (count * 1000 - limit * window) / limit
+            slack = 1 if math.isclose(exact % 1, 0.5, abs_tol=1e-6) else 0  # a float may fall on either side
+            assert abs(wait(count, window, limit) - kafka.throttle_ms(limit, now)) <= slack
+            assert kafka.measure(now) > limit * (1 - 1e-9)
+        else:
+            assert kafka.measure(now) <= limit * (1 + 1e-9)
+
+
+@given(SIZES, RECORDS, st.lists(st.floats(0, 1), max_size=4))
+def test_looking_changes_nothing(size: tuple[int, int], records: list[tuple[float, int]], looks: list[float]) -> None:
+    quiet, seen, now = Rate(*size), Rate(*size), 0
+    for step, value in records:
+        passed = round(step * size[1])
+        for part in sorted(looks):
+            seen.look(now + int(part * passed))
+            seen.expired(now + int(part * passed))
+        now += passed
+        quiet.record(value, now)
+        seen.record(value, now)
+        assert quiet.look(now) == seen.look(now)
+
+
+@given(SIZES, RECORDS, RECORDS)
+def test_what_has_expired_may_be_forgotten(
+    size: tuple[int, int], before: list[tuple[float, int]], after: list[tuple[float, int]]
+) -> None:
+    old, now = Rate(*size), 0
+    for step, value in before:
+        now += round(step * size[1])
+        old.record(value, now)
+    assert not old.expired(now)
+    now += size[0] * size[1]
+    assert old.expired(now)
+    new = Rate(*size)
+    for step, value in after:
+        now += round(step * size[1])
+        old.record(value, now)
+        new.record(value, now)
+        assert old.look(now) == new.look(now)
+
+
+@given(SIZES, RECORDS, st.integers(1, 50))
+def test_the_wait_rounded_up_is_enough_and_no_longer_than_needed(
+    size: tuple[int, int], records: list[tuple[float, int]], limit: int
+) -> None:
+    """Where the window only grows meanwhile. It shrinks when the oldest sample is dropped, and in the first ten seconds
+    whenever another second of them is complete: Kafka's formula does not foresee that.
+    """
+
+    def replay(until: int) -> tuple[int, int]:
+        rate, then = Rate(*size), 0
+        for step, value in records:
+            then += round(step * size[1])
+            rate.record(value, then)
+        if until > then:  # refused, and back again later
+            rate.record(-1, then)
+            rate.record(1, until)
+        return rate.look(until)
+
+    now = sum(round(step * size[1]) for step, _ in records)
+    count, window = replay(now)
+    if not is_over(count, window, limit):
+        return
+    needed = wait_at_least(count, window, limit)
+    assert needed > 0
+    if replay(now + needed) == (count, window + needed):
+        assert not is_over(*replay(now + needed), limit)
+    if needed > 1 and replay(now + needed - 1) == (count, window + needed - 1):
+        assert is_over(*replay(now + needed - 1), limit)
+
+
+# ---- what a limit promises ------------------------------------------------------------------------------------------
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, 17, 100, 999, 1000, 1001, 5_000, 30_000]), st.sampled_from([1, 1, 2, 10, 60])
+    ),
+    min_size=1,
+    max_size=15,
+)
+
+
+def times(arrivals: list[tuple[int, int]]) -> list[int]:
+    """Bursts after pauses, as the time of each connection."""
+    now, found = 0, []
+    for pause, burst in arrivals:
+        now += pause
+        found += [now] * burst
+    return found
+
+
+def most_over(clients: list[Client], limit: int, samples: int) -> float:
+    """How many connections more than ``limit × (t + samples − 1 windows)`` had entered at any time t."""
+    entered = sorted(client.admitted for client in clients if client.admitted is not None)
+    first = entered[0] if entered else 0
+    return max(
+        (count - limit * ((at - first) / 1000 + samples - 1) for count, at in enumerate(entered, start=1)), default=0.0
+    )
+
+
+def rounding(limit: int) -> float:
+    """Connections by which Kafka's delay, rounded half up, may be too short."""
+    return limit * 0.0005 + 1e-6
+
+
+@given(ARRIVALS, st.integers(1, 30), st.sampled_from([2, 3, 11]))
+@example([(0, 60), (0, 60)], 3, 11)
+def test_a_listener_never_exceeds_its_rate(arrivals: list[tuple[int, int]], limit: int, samples: int) -> None:
+    simulation = Simulation(limits(limit, samples=samples))
+    clients = simulation.connect(times(arrivals))
+    simulation.run()
+    assert all(client.admitted is not None for client in clients)
+    assert most_over(clients, limit, samples) <= rounding(limit)
+    assert all(throttle.delay_ms <= 1000 for throttle in simulation.throttles)
+
+
+@given(ARRIVALS, ARRIVALS, st.integers(10, 30))
+def test_two_listeners_never_exceed_the_rate_of_the_broker(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], limit: int
+) -> None:
+    """By more than one. It does where the limit is a few connections a second: a delay is at most a window, so each
+    listener accepts one in every window, and nothing makes up for what has been too much. So it is in Kafka.
+    """
+    own = ListenerLimits(rate=Quota(limit))
+    simulation = Simulation(Limits(listeners={"A": own, "B": own}, rate=Quota(limit)))
+    clients = simulation.connect(times(first), "A") + simulation.connect(times(second), "B")
+    simulation.run()
+    assert all(client.admitted is not None for client in clients)
+    assert most_over(clients, limit, 11) <= 1 + rounding(limit)
+
+
+@given(ARRIVALS, ARRIVALS, st.integers(1, 30), st.sampled_from([2, 11]), st.booleans())
+def test_an_address_never_exceeds_its_rate(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], limit: int, samples: int, recheck: bool
+) -> None:
+    simulation = Simulation(limits(samples=samples, ips={A: limit, B: limit + 1}, recheck=recheck))
+    one = simulation.connect(times(first), address=A)
+    other = simulation.connect(times(second), address=B)
+    simulation.run()
+    assert most_over(one, limit, samples) <= 1e-6
+    assert most_over(other, limit + 1, samples) <= 1e-6
+    ends = Counter((client.admitted is None) + (client.refused is None) for client in one + other)
+    assert set(ends) == {1}
+    assert all((client.admitted or client.refused or 0) - client.at <= 1000 for client in one + other)
+
+
+@pytest.mark.parametrize("samples", [2, 11])
+def test_the_bound_is_reached(samples: int) -> None:
+    simulation = Simulation(limits(20, samples=samples))
+    clients = simulation.connect([0] * 500)
+    simulation.run()
+    assert most_over(clients, 20, samples) == pytest.approx(0)
