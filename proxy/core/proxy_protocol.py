@@ -28,7 +28,7 @@ MAX_SIZE = 4096
 a virtual network, parts of a certificate) a few hundred; a longer one is refused."""
 
 _FIXED = 16  # bytes of version 2 before the addresses
-_PROTOCOLS = {b"TCP4": IPv4Address, b"TCP6": IPv6Address}
+_PROTOCOLS: dict[bytes, type[IPv4Address | IPv6Address]] = {b"TCP4": IPv4Address, b"TCP6": IPv6Address}
 _TEXT_PROTOCOLS = [*_PROTOCOLS, b"UNKNOWN"]
 _TEXT_BEGINNINGS = [*_PROTOCOLS, b"UNKNOWN\r"]  # the last one may end there
 _PORT = re.compile(rb"0|[1-9][0-9]{0,4}")

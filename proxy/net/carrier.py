@@ -41,7 +41,10 @@ class Carrier:
         self._config = config
         self._record = record
         patience = config.upstream_connect_timeout_ms / 1000
-        self._upstreams = {listener.name: Upstream(listener.upstream, patience) for listener in config.listeners}
+        self._upstreams = {
+            listener.name: Upstream(listener.upstream, patience, listener.upstream_source)
+            for listener in config.listeners
+        }
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._ended: Callable[[int], None] = lambda number: None
         self._repeated = Repeated(log)
@@ -122,6 +125,14 @@ class Carrier:
             relay.close("evicted")
             if relay in self._connecting:
                 self._connecting[relay].cancel()
+
+    def close_idlest(self, listeners: Collection[str]) -> None:
+        """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
+        asyncio.get_running_loop().call_soon(self._close_idlest, listeners)
+
+    def _close_idlest(self, listeners: Collection[str]) -> None:
+        if (found := self.idlest(listeners)) is not None:
+            self.evict(found[0])
 
     async def drain(self, patience: float) -> None:
         """Let open requests be answered, then close; whatever is open after ``patience`` seconds is cut."""

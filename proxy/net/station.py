@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -48,6 +48,7 @@ class Station:
         self.tallies = self._carrier.tallies
         self.carry = self._carrier.carry
         self.on_end = self._carrier.on_end
+        self.close_idlest = self._carrier.close_idlest
         self.idlest = self._carrier.idlest
         self.evict = self._carrier.evict
         if self._dispatcher is not None:
@@ -62,10 +63,6 @@ class Station:
         """Responses of this api that have passed."""
         return sum(tally.responses.get(api_key, 0) for tally in self.tallies.values())
 
-    def close_idlest(self, listeners: Collection[str]) -> None:
-        """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
-        asyncio.get_running_loop().call_soon(self._close_idlest, listeners)
-
     def report(self, reports: Sequence[ThrottleReport]) -> None:
         """Tell the observers of throttled connections."""
         if self._dispatcher is not None:
@@ -73,10 +70,6 @@ class Station:
 
     def set_log_level(self, level: str) -> None:
         """Nothing to do: who accepts is this same process, and sets its own."""
-
-    def _close_idlest(self, listeners: Collection[str]) -> None:
-        if (found := self.idlest(listeners)) is not None:
-            self.evict(found[0])
 
     async def snapshot(self) -> Snapshot:
         """Present counts."""

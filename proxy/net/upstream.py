@@ -16,11 +16,16 @@ Address = tuple[socket.AddressFamily, Any]
 
 
 class Upstream:
-    """Where the connections of one listener go. ``timeout``: seconds until a connect is given up."""
+    """Where the connections of one listener go. ``timeout``: seconds until a connect is given up.
 
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+    ``source``: the local IP address they come from; None leaves it to the kernel.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout: float, source: str | None = None) -> None:
         self._endpoint = endpoint
         self._timeout = timeout
+        self._source = source
+        self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._fixed: list[Address] = []
         with contextlib.suppress(socket.gaierror):  # a name: looked up for each connection, since it may move
             self._fixed = _addresses(
@@ -48,11 +53,13 @@ class Upstream:
     async def _connect(self, deadline: float) -> socket.socket:
         failure: OSError | None = None
         for family, address in self._fixed or await self._look_up(deadline):
-            try:
-                return await _connected(family, address, deadline)
-            except OSError as error:
-                failure = error
-        raise failure or OSError(f"{self._endpoint} has no address")
+            if self._family in (0, family):
+                try:
+                    return await _connected(family, address, self._source, deadline)
+                except OSError as error:
+                    failure = error
+        where = "" if self._source is None else f" of the kind of upstream.source {self._source}"
+        raise failure or OSError(f"{self._endpoint} has no address{where}")
 
     async def _look_up(self, deadline: float) -> list[Address]:
         host, port = self._endpoint.host, self._endpoint.port
@@ -60,10 +67,14 @@ class Upstream:
             return _addresses(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
 
-async def _connected(family: socket.AddressFamily, address: Any, deadline: float) -> socket.socket:
+async def _connected(family: socket.AddressFamily, address: Any, source: str | None, deadline: float) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         tune(sock)
+        if source is not None:
+            # The port is chosen with the connect then: it need not be one that goes nowhere else.
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((source, 0))
         error = sock.connect_ex(address)
         if error == errno.EINPROGRESS:
             error = sock.connect_ex(address)  # over loopback, where brokers mostly are, it is decided by now

@@ -71,3 +71,40 @@ async def test_a_broker_that_is_not_there_is_told_of_as_such(host):
         await Upstream(endpoint, 10.0).connect()
 
     assert descriptors() == before
+
+
+@pytest.fixture
+def broker() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+async def test_the_broker_is_dialled_from_the_address_given(broker):
+    upstream = Upstream(Endpoint(*broker.getsockname()), 10.0, "127.0.0.9")
+    for _ in range(2):
+        with await upstream.connect() as ours, broker.accept()[0] as theirs:
+            assert theirs.getpeername() == ours.getsockname()
+            assert ours.getsockname()[0] == "127.0.0.9"
+            assert ours.getsockopt(socket.IPPROTO_IP, socket.IP_BIND_ADDRESS_NO_PORT)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("192.0.2.1", "Cannot assign requested address"), ("::1", "has no address of the kind of upstream.source ::1")],
+)
+async def test_an_address_that_the_broker_cannot_be_dialled_from_is_told_of(broker, source, message):
+    before = descriptors()
+    with pytest.raises(OSError, match=message):
+        await Upstream(Endpoint(*broker.getsockname()), 10.0, source).connect()
+
+    assert descriptors() == before
+
+
+async def test_of_a_name_s_addresses_only_those_of_the_source_s_kind_are_tried(broker, monkeypatch):
+    async def both_kinds(upstream: Upstream, deadline: float):
+        return [(socket.AF_INET6, ("::1", 9, 0, 0)), (socket.AF_INET, broker.getsockname())]
+
+    monkeypatch.setattr(Upstream, "_look_up", both_kinds)
+    upstream = Upstream(Endpoint("localhost", broker.getsockname()[1]), 10.0, "127.0.0.9")
+    with await upstream.connect() as ours:
+        assert ours.getsockname()[0] == "127.0.0.9"
