@@ -11,6 +11,7 @@ secret_files.py  values that stand in files of their own.
 crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; every mistake told at once.
 limits.py        from the quotas of the file and of the cluster to the limits that act.
+difference.py    what is different between two configurations.
 transfer.py      a configuration on its way to another process.
 reference.py     docs/config.md.
 """

@@ -127,6 +127,7 @@ def _listener_quotas(document: Document, count: int) -> Iterator[Problem]:
     quotas = document.get(("quotas",))
     names = [document.get(("listeners", number, "name")) for number in range(count)]
     known = {name.lower() for name in names if isinstance(name, str)}
+    sure = bool(names) and len(known) == count  # else some listener is wrong itself, and may be the one that is meant
     spelled: dict[str, str] = {}
     for key in quotas if isinstance(quotas, dict) else ():
         found = place(key)
@@ -137,7 +138,7 @@ def _listener_quotas(document: Document, count: int) -> Iterator[Problem]:
             continue
         name, _ = found
         first = spelled.setdefault(name.lower(), name)
-        if name.lower() not in known:
+        if sure and name.lower() not in known:
             allowed = printable(", ".join(sorted(known)))
             yield Problem(("quotas", key), f"{printable(repr(name))} is no listener (allowed: {allowed})", final=True)
         elif name != first:

@@ -96,7 +96,8 @@ def parse(source: str, text: str) -> tuple[Document, list[Problem]]:
         reader = _Reader()
         document = reader.read(root)
     except yaml.reader.ReaderError as error:
-        raise ConfigError(source, [f"is not text: character {error.position} cannot stand in YAML"]) from None
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(source, [f"is not text: a control character cannot stand in YAML at line {line}"]) from None
     except yaml.MarkedYAMLError as error:
         raise ConfigError(source, [_syntax(error)]) from None
     except RecursionError:

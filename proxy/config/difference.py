@@ -1,0 +1,82 @@
+"""What is different between two configurations, and a short text that is different whenever they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from proxy.config.keys import OPEN, Path, printable, show
+from proxy.config.model import Config, redacted
+from proxy.config.values import Secret
+
+HASH_LENGTH = 16
+"""Hexadecimal digits of a configuration's hash."""
+
+ROUNDS = 100_000
+"""Of the hash of a secret: what is guessed is not worth trying where the rest of the configuration is known."""
+
+
+class Difference(NamedTuple):
+    """One key with two values; None where it has none."""
+
+    path: Path
+    running: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        """Return why it cannot be taken over; nothing of what stands below ``internal`` is shown."""
+        text = f"{show(self.path)}: a change needs a restart"
+        if self.path[0] == "internal.bootstrap.servers" or any(self.path[: len(above)] == above for above in OPEN):
+            return text
+        return f"{text} (running: {_shown(self.running)}, file: {_shown(self.wanted)})"
+
+
+def differences(running: Config, wanted: Config) -> list[Difference]:
+    """Return where they differ, in the order of the keys; where the number of listeners differs, that alone of them."""
+    one, other = _values(running), _values(wanted)
+    if len(running.listeners) != len(wanted.listeners):
+        for values, config in ((one, running), (other, wanted)):
+            for path in [path for path in values if path[0] == "listeners"]:
+                del values[path]
+            values["listeners",] = [listener.name for listener in config.listeners]
+    found = [Difference(path, one.get(path), other.get(path)) for path in one | other]
+    return [difference for difference in found if difference.running != difference.wanted]
+
+
+def fingerprint(config: Config) -> str:
+    """Return ``HASH_LENGTH`` hexadecimal digits, the same for the same configuration in every process."""
+    values = {"/".join(map(str, path)): _hashed(path, value) for path, value in _values(config).items()}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
+
+
+def _values(config: Config) -> dict[Path, Any]:
+    return dict(_leaves((), {**redacted(config), "internal": dict(config.internal)}))
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _leaves((*path, name), below)
+    elif path == ("listeners",):
+        for number, below in enumerate(value):
+            yield from _leaves((*path, number), below)
+    else:
+        yield path, value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _hashed(path: Path, value: Any) -> Any:
+    return {"hash": _hash(value, show(path))} if isinstance(value, Secret) else value
+
+
+@lru_cache(maxsize=32)
+def _hash(secret: Secret, salt: str) -> str:
+    return hashlib.pbkdf2_hmac("sha256", secret.reveal().encode(), salt.encode(), ROUNDS).hex()

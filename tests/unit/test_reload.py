@@ -1,0 +1,405 @@
+"""A running configuration takes over another one as a whole or not at all, whoever asks and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+import proxy.reload
+from proxy.config import Config, load
+from proxy.config.difference import differences, fingerprint
+from proxy.config.reference import EXAMPLE
+from proxy.reload import FileWatch, Reloader, ReloadResult
+from tests.tools.mutations import mutations
+
+CANARY = "c4n4ry-hunter2"
+
+BASE = """\
+broker.id: 1
+internal.bootstrap.servers: 127.0.0.1:19094
+internal: {sasl.username: brokerside, sasl.password: {file: password}}
+listeners:
+  - {name: CLIENT, bind: "127.0.0.1:9092", upstream: "127.0.0.1:19092"}
+quotas: {max.connections: 5, ips: {10.0.0.7: {connection_creation_rate: 5}}}
+"""
+
+
+class Running:
+    """A ``Reloader`` of a real file, and what it applied."""
+
+    def __init__(self, folder: Path, text: str = BASE) -> None:
+        self.path = folder / "sidecar.yaml"
+        (folder / "password").write_text(CANARY)
+        self.path.write_text(text)
+        self.applied: list[Config] = []
+        self.has_applied = asyncio.Event()
+        self.time = 100.0
+        self.loads = 0
+        self.before_load = threading.Event()  # a load waits for it
+        self.before_load.set()
+        self.loading = threading.Event()
+        self.reloader = Reloader(self.path, load(self.path, {}), self._apply, load=self._load, now=lambda: self.time)
+
+    def _apply(self, config: Config) -> None:
+        self.applied.append(config)
+        self.has_applied.set()
+
+    def _load(self, path: str | os.PathLike[str]) -> Config:
+        self.loads += 1
+        self.loading.set()
+        assert self.before_load.wait(10)
+        return load(path, {})
+
+    async def reload(self, text: str | None = None) -> ReloadResult:
+        if text is not None:
+            self.path.write_text(text)
+        return await self.reloader.reload("test")
+
+    async def until_loading(self) -> None:
+        assert await asyncio.to_thread(self.loading.wait, 10)
+
+
+@pytest.fixture
+def running(tmp_path):
+    return Running(tmp_path)
+
+
+async def test_a_change_is_applied_and_told(running):
+    before = running.reloader.state.hash
+    running.time = 200.0
+
+    with capture_logs() as logged:
+        result = await running.reload(BASE.replace("max.connections: 5", "max.connections: 6") + "log.level: debug\n")
+
+    assert result == ReloadResult("applied", changed=("quotas.max.connections", "log.level"))
+    (applied,) = running.applied
+    assert applied is running.reloader.config
+    assert (applied.quotas.max_connections, applied.log_level) == (6, "debug")
+    state = running.reloader.state
+    assert state.hash == fingerprint(applied) != before
+    assert (state.loaded_at, state.last_successful) == (200.0, True)
+    assert state.results == {"applied": 1, "unchanged": 0, "rejected": 0}
+    (line,) = logged
+    assert line["event"] == "config_reloaded"
+    assert line["keys"] == ("quotas.max.connections", "log.level")
+    assert line["reason"] == "test"
+
+
+async def test_an_address_may_come_and_go(running):
+    result = await running.reload(BASE.replace("10.0.0.7", "10.0.0.8"))
+
+    assert result.changed == (
+        "quotas.ips.10.0.0.7.connection_creation_rate",
+        "quotas.ips.10.0.0.8.connection_creation_rate",
+    )
+
+
+async def test_what_says_the_same_is_no_change(running):
+    running.time = 200.0
+
+    result = await running.reload("# " + BASE + "log.level: info\n# the default\nbroker.id: 1\n")
+
+    assert result == ReloadResult("unchanged")
+    assert running.applied == []
+    assert running.reloader.state.loaded_at == 200.0
+
+
+async def test_a_mistake_changes_nothing(running):
+    config, state = running.reloader.config, running.reloader.state
+    before = state.hash
+
+    with capture_logs() as logged:
+        result = await running.reload(BASE.replace("max.connections: 5", "max.connections: 0") + "log.level: loud\n")
+
+    assert result.result == "rejected"
+    assert [error.partition(":")[0] for error in result.errors] == ["quotas.max.connections", "log.level"]
+    assert (running.applied, running.reloader.config) == ([], config)
+    assert (state.hash, state.loaded_at, state.last_successful) == (before, 100.0, False)
+    assert state.last_errors == list(result.errors)
+    assert [(line["event"], line["log_level"], line["errors"]) for line in logged] == [
+        ("config_rejected", "error", list(result.errors))
+    ]
+
+    assert (await running.reload(BASE)).result == "unchanged"
+    assert (state.last_successful, state.last_errors) == (True, [])
+
+
+async def test_what_needs_a_restart_rejects_the_rest_too(running):
+    text = (
+        BASE.replace("broker.id: 1", "broker.id: 2")
+        .replace("max.connections: 5", "max.connections: 6")
+        .replace("name: CLIENT", "proxy.protocol.trusted: [10.0.0.0/8], upstream.source: 127.0.0.1, name: CLIENT")
+    )
+    result = await running.reload(text)
+
+    assert result == ReloadResult(
+        "rejected",
+        errors=(
+            "broker.id: a change needs a restart (running: 1, file: 2)",
+            'listeners[0].proxy.protocol.trusted: a change needs a restart (running: [], file: ["10.0.0.0/8"])',
+            "listeners[0].upstream.source: a change needs a restart (running: nothing, file: 127.0.0.1)",
+        ),
+    )
+    assert running.applied == []
+
+
+async def test_another_number_of_listeners_is_one_difference(running):
+    more = '  - {name: MORE, bind: "127.0.0.1:9093", upstream: "127.0.0.1:19093"}\nquotas:'
+
+    assert (await running.reload(BASE.replace("quotas:", more))).errors == (
+        'listeners: a change needs a restart (running: ["CLIENT"], file: ["CLIENT", "MORE"])',
+    )
+
+
+async def test_nothing_of_the_own_traffic_is_shown(running):
+    (running.path.parent / "password").write_text("another")
+    text = BASE.replace("sasl.username: brokerside", "sasl.username: other").replace("19094", "29094")
+
+    with capture_logs() as logged:
+        result = await running.reload(text)
+
+    assert result.errors == (
+        "internal.bootstrap.servers: a change needs a restart",
+        "internal.sasl.username: a change needs a restart",
+        "internal.sasl.password: a change needs a restart",
+    )
+    assert not re.search(f"another|other|{CANARY}|29094", str(logged) + str(running.reloader.state))
+
+
+async def test_a_file_that_is_gone_or_no_text_changes_nothing(running):
+    running.path.write_bytes(b"\xff")
+    assert (await running.reload()).errors == ("is not text in UTF-8: byte 0",)
+
+    running.path.unlink()
+    assert (await running.reload()).errors == ("cannot be read: No such file or directory",)
+
+
+async def test_a_fault_of_ours_does_not_end_the_sidecar(running, monkeypatch):
+    def broken(*_: object) -> Config:
+        raise RuntimeError(CANARY)
+
+    monkeypatch.setattr(running.reloader, "_load", broken)
+
+    with capture_logs():
+        result = await running.reload()
+
+    assert result == ReloadResult("rejected", errors=("cannot be read: RuntimeError, see the log",))
+
+
+async def test_two_hundred_mutations_change_nothing(tmp_path):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "internal-password").write_text(CANARY)
+    running = Running(tmp_path, EXAMPLE)
+    before = running.reloader.state.hash
+
+    for mutation in mutations(EXAMPLE, 200):
+        with capture_logs():
+            result = await running.reload(mutation.text)
+
+        assert result.result == "rejected", mutation.what
+        (error,) = result.errors
+        located = (
+            r" at lines? \d+(, column \d+| and \d+)?$|: a change needs a restart|^(broker.id|listeners): is missing"
+        )
+        assert re.search(located, error), (mutation.what, error)
+        assert CANARY not in error
+        assert running.reloader.state.hash == fingerprint(running.reloader.config) == before
+    assert running.applied == []
+    assert running.reloader.state.results == {"applied": 0, "unchanged": 0, "rejected": 200}
+
+
+class TestTogether:
+    """One reload at a time, and everybody gets the result of one that began after they asked."""
+
+    async def test_all_who_ask_during_one_share_the_next(self, running):
+        running.before_load.clear()
+        first = asyncio.create_task(running.reloader.reload("first"))
+        await running.until_loading()
+        others = [asyncio.create_task(running.reloader.reload(f"other {n}")) for n in range(100)]
+        await asyncio.sleep(0)
+        running.path.write_text(BASE + "log.level: debug\n")  # after the first began to read: it may see either
+        running.before_load.set()
+
+        results = await asyncio.gather(*others)
+
+        assert {(await first).result} | {result.result for result in results} <= {"applied", "unchanged"}
+        assert running.loads == 2
+        assert running.reloader.config.log_level == "debug"
+        assert len(running.applied) == 1
+
+    async def test_one_after_the_other_reads_again(self, running):
+        for _ in range(3):
+            assert (await running.reload()).result == "unchanged"
+
+        assert running.loads == 3
+
+    async def test_who_gives_up_takes_nobody_s_result_away(self, running):
+        running.before_load.clear()
+        first = asyncio.create_task(running.reloader.reload("first"))
+        await running.until_loading()
+        second = asyncio.create_task(running.reloader.reload("second"))
+        await asyncio.sleep(0)
+        first.cancel()
+        running.path.write_text(BASE + "log.level: debug\n")
+        running.before_load.set()
+
+        assert (await second).changed == ("log.level",)
+
+    async def test_draining_reads_nothing(self, running):
+        running.reloader.stop()
+
+        assert await running.reload(BASE + "log.level: debug\n") == ReloadResult("draining")
+        assert (running.loads, running.applied) == (0, [])
+
+    async def test_what_is_being_read_when_it_begins_to_drain_is_not_taken_over(self, running):
+        running.before_load.clear()
+        reload = asyncio.create_task(running.reload(BASE + "log.level: debug\n"))
+        await running.until_loading()
+        running.reloader.stop()
+        running.before_load.set()
+
+        assert await reload == ReloadResult("draining")
+        assert running.applied == []
+
+
+class TestWatch:
+    async def test_a_request_is_served_and_a_hundred_are_few(self, running):
+        watching = asyncio.create_task(running.reloader.watch())
+        running.path.write_text(BASE + "log.level: debug\n")
+
+        for _ in range(100):
+            running.reloader.request("SIGHUP")
+        await asyncio.wait_for(running.has_applied.wait(), 10)
+        running.reloader.stop()
+        await watching
+
+        assert running.loads <= 2
+
+    async def test_a_changed_file_is_taken_over_without_a_request(self, running, monkeypatch):
+        monkeypatch.setattr(proxy.reload, "LOOK_EVERY", 0.01)
+        watching = asyncio.create_task(running.reloader.watch())
+        running.path.write_text(BASE + "log.level: debug\n")
+
+        await asyncio.wait_for(running.has_applied.wait(), 10)
+        running.reloader.stop()
+        await watching
+
+        assert running.reloader.config.log_level == "debug"
+
+    async def test_it_ends_with_its_task(self, running):
+        watching = asyncio.create_task(running.reloader.watch())
+        await asyncio.sleep(0)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class TestFile:
+    @pytest.fixture
+    def file(self, tmp_path):
+        path = tmp_path / "config.yaml"
+        path.write_text("a")
+        return path
+
+    def test_a_change_counts_when_it_was_seen_twice(self, file):
+        watch = FileWatch(file)
+        assert not watch.changed()
+
+        file.write_text("ab")
+        assert not watch.changed()
+        file.write_text("abc")
+        assert not watch.changed()
+        assert watch.changed()
+
+    def test_what_was_read_is_known(self, file):
+        watch = FileWatch(file)
+        file.write_text("ab")
+        watch.note()
+
+        assert [watch.changed(), watch.changed()] == [False, False]
+
+    def test_another_file_of_the_same_size_and_time_is_a_change(self, file, tmp_path):
+        watch = FileWatch(file)
+        other = tmp_path / "other"
+        other.write_text("b")
+        times = file.stat()
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+        other.replace(file)
+
+        assert [watch.changed(), watch.changed()] == [False, True]
+
+    def test_so_is_another_target_of_a_link(self, tmp_path):
+        for version in ("v1", "v2"):
+            (tmp_path / version).mkdir()
+            (tmp_path / version / "config.yaml").write_text(version)
+        data = tmp_path / "..data"
+        data.symlink_to("v1")
+        config = tmp_path / "config.yaml"
+        config.symlink_to("..data/config.yaml")
+        watch = FileWatch(config)
+
+        (tmp_path / "new").symlink_to("v2")
+        (tmp_path / "new").replace(data)
+
+        assert [watch.changed(), watch.changed()] == [False, True]
+
+    def test_a_vanished_one_is_no_change_and_told_once(self, file):
+        watch = FileWatch(file)
+        file.unlink()
+
+        with capture_logs() as logged:
+            assert not any(watch.changed() for _ in range(3))
+        assert [line["event"] for line in logged] == ["config_vanished"]
+
+        file.write_text("new")
+        assert [watch.changed(), watch.changed()] == [False, True]
+
+
+class TestDifference:
+    @pytest.fixture
+    def config(self, tmp_path):
+        (tmp_path / "password").write_text(CANARY)
+
+        def config(text: str = BASE) -> Config:
+            (tmp_path / "c.yaml").write_text(text)
+            return load(tmp_path / "c.yaml", {})
+
+        return config
+
+    def test_the_same_configuration_has_the_same_hash(self, config):
+        first = fingerprint(config())
+
+        assert re.fullmatch("[0-9a-f]{16}", first)
+        assert fingerprint(config("log.level: info\n" + BASE)) == first
+        assert differences(config(), config("log.level: info\n" + BASE)) == []
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            ("broker.id: 1", "broker.id: 2"),
+            ("sasl.username: brokerside", "sasl.username: other"),
+            ("name: CLIENT", "name: client"),
+            ("max.connections: 5", "max.connections: 6"),
+            ("connection_creation_rate: 5", "connection_creation_rate: 5, action: observe"),
+        ],
+    )
+    def test_another_one_has_another(self, config, change):
+        changed = config(BASE.replace(*change))
+
+        assert fingerprint(changed) != fingerprint(config())
+        assert len(differences(config(), changed)) == 1
+
+    def test_another_secret_is_another_configuration(self, config, tmp_path):
+        before = config()
+        (tmp_path / "password").write_text("another")
+
+        assert fingerprint(config()) != fingerprint(before)
+        assert len(differences(before, config())) == 1
