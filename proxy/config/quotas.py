@@ -155,7 +155,9 @@ class Quotas(Section):
         allowed=LIMIT,
         unit="connections",
     )
-    max_connections_action: Action = _action("max.connections.action", "As above.", default="enforce")
+    max_connections_action: Action = _action(
+        "max.connections.action", "The same for `max.connections`.", default="enforce"
+    )
     max_connections_per_ip: int = number(
         "max.connections.per.ip",
         "Open connections of one address; more are closed at once. 0 needs overrides.",
@@ -172,7 +174,7 @@ class Quotas(Section):
         default="",
     )
     max_connections_per_ip_action: Action = _action(
-        "max.connections.per.ip.action", "As above, overrides included.", default="enforce"
+        "max.connections.per.ip.action", "The same for `max.connections.per.ip`, overrides included.", default="enforce"
     )
     listener_name: Mapping[str, ListenerQuotas] = key(
         "listener.name", "", kind="mapping", allowed="quotas of a listener", default_factory=dict
@@ -187,7 +189,7 @@ class Quotas(Section):
     )
     connection_creation_rate_action: Action = _action(
         "connection_creation_rate.action",
-        "As above, for the rates of all addresses, also those that the cluster has stored.",
+        "The same for the rates of all addresses, also those that the cluster has stored.",
         default="enforce",
     )
     ip_throttle_recheck: bool = switch(

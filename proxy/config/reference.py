@@ -8,6 +8,7 @@ from typing import Any
 from proxy.config.environment import NOT_KEYS, variable
 from proxy.config.keys import ITEM, KEYS, OPEN, Key, reloadable, single
 from proxy.config.values import Endpoint
+from proxy.limits.model import DEFAULT_ADDRESS
 
 EXAMPLE = """\
 broker.id: 1
@@ -136,7 +137,9 @@ def _documented() -> list[Key]:
 
 def _row(key: Key) -> str:
     name = ".".join(key.path).replace(f".{ITEM}", ITEM)
-    allowed = "" if key.kind == "host:port" else f" Allowed: {key.allowed}."
+    allowed = (
+        "" if key.kind == "host:port" else f" Allowed: {key.allowed.replace(DEFAULT_ADDRESS, f'`{DEFAULT_ADDRESS}`')}."
+    )
     change = "reload" if reloadable(key.path) else "restart"
     return f"| `{name}` | {key.kind} | {_default(key)} | {key.unit} | {change} | {key.meaning}{allowed} |\n"
 
