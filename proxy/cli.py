@@ -65,7 +65,7 @@ def run(config: Path) -> int:
 
         loaded = load(config)
     configure_logging(loaded.log_level)
-    return run_sidecar(loaded)
+    return run_sidecar(config, loaded)
 
 
 def worker(descriptor: int) -> int:

@@ -1,35 +1,62 @@
-"""The admin endpoint, on loopback unless configured otherwise: /metrics, /livez, /readyz.
+"""The admin endpoint, on loopback unless configured otherwise.
 
-``/livez``: the process turns. ``/readyz``: it accepts connections, every upstream accepts one from here, and the broker
-there is the one it was configured for.
+``GET /metrics``: see docs/metrics.md. ``GET /livez``: the process turns. ``GET /readyz``: it accepts connections, every
+upstream accepts one from here, and the broker there is the one it was configured for. ``GET /quotas``: the limits on
+connections now, as ``QuotasView``. ``GET /config``: what runs, secrets as ``***``, with its hash and when it was last
+read. ``POST /reload``: read it again; 200 where it was applied or has not changed, 422 where it was rejected, with the
+errors, 503 where the sidecar is about to end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from http import HTTPStatus
+from typing import Any
 
-from proxy.config import Config, Listener
+import msgspec
+
+from proxy.config import Listener, redacted
 from proxy.errors import LocalError
+from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net import identity
 from proxy.net.http import HttpServer, Response
 from proxy.net.sidecar import Sidecar
+from proxy.quotas_view import view
+from proxy.reload import Outcome, Reloader
 from proxy.telemetry.metrics import render
+from proxy.telemetry.snapshot import QuotaSource
 
 PROBE_TIMEOUT = 1.0
 """Seconds an upstream has to accept the probe of ``/readyz``."""
 
 
-class Admin:
-    """Tells of ``sidecar``."""
+STATUS: dict[Outcome, HTTPStatus] = {
+    "applied": HTTPStatus.OK,
+    "unchanged": HTTPStatus.OK,
+    "rejected": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "draining": HTTPStatus.SERVICE_UNAVAILABLE,
+}
 
-    def __init__(self, config: Config, sidecar: Sidecar) -> None:
-        self._config = config
-        self._bind = config.admin.bind
+
+class Admin:
+    """Tells of ``sidecar``, its configuration, and how it goes with asking the cluster, where that is done."""
+
+    def __init__(self, sidecar: Sidecar, reloader: Reloader, watch: QuotaWatch | None) -> None:
+        self._bind = reloader.config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
         self._sidecar = sidecar
+        self._reloader = reloader
+        self._watch = watch
         self._server = HttpServer(
-            {"/metrics": self._metrics, "/livez": self._livez, "/readyz": self._readyz},
-            {},
+            {
+                "/metrics": self._metrics,
+                "/livez": self._livez,
+                "/readyz": self._readyz,
+                "/quotas": self._quotas,
+                "/config": self._config,
+            },
+            {"/reload": self._reload},
         )
 
     async def start(self) -> None:
@@ -44,7 +71,10 @@ class Admin:
         await self._server.close()
 
     async def _metrics(self) -> Response:
-        text, content_type = await asyncio.to_thread(render, await self._sidecar.snapshot())
+        snapshot = await self._sidecar.snapshot()
+        snapshot.reload = self._reloader.state
+        snapshot.source = self._source()
+        text, content_type = await asyncio.to_thread(render, snapshot)
         return Response(text, content_type=content_type)
 
     async def _livez(self) -> Response:
@@ -53,15 +83,35 @@ class Admin:
     async def _readyz(self) -> Response:
         problems = [self._sidecar.problem]
         if not any(problems):
-            problems = await asyncio.gather(*(self._probe(listener) for listener in self._config.listeners))
+            listeners = self._reloader.config.listeners
+            problems = await asyncio.gather(*(self._probe(listener) for listener in listeners))
         failed = [problem for problem in problems if problem]
         return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
+
+    async def _quotas(self) -> Response:
+        return _json(view(self._sidecar.gate_state()))
+
+    async def _config(self) -> Response:
+        state = self._reloader.state
+        config = redacted(self._reloader.config)
+        return _json({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
+
+    async def _reload(self) -> Response:
+        done = await self._reloader.reload("admin")
+        rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        return _json({"result": done.result, **rest}, STATUS[done.result])
+
+    def _source(self) -> QuotaSource | None:
+        if self._watch is None:
+            return None
+        ago = asyncio.get_running_loop().time() - self._watch.state.last_ok_at
+        return QuotaSource(self._watch.state.ok, time.time() - ago)
 
     async def _probe(self, listener: Listener) -> str | None:
         """What keeps this listener from being ready; the broker's identity is asked for until it is right."""
         try:
             if listener.name not in self._identified and listener.security_protocol == "PLAINTEXT":
-                problem = await identity.problem(listener, self._config.broker_id)
+                problem = await identity.problem(listener, self._reloader.config.broker_id)
                 if problem is None:
                     self._identified.add(listener.name)
                 return problem
@@ -71,3 +121,7 @@ class Admin:
         except Exception as error:  # mostly OSError, but a name may also be no name
             return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
         return None
+
+
+def _json(answer: Any, status: int = HTTPStatus.OK) -> Response:
+    return Response(msgspec.json.encode(answer) + b"\n", status, "application/json")

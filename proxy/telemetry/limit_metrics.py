@@ -1,4 +1,4 @@
-"""The metrics of limits on connections, with what became of them. docs/limits.md maps them to Kafka's MBeans."""
+"""The metrics of limits on connections, and of where they come from. docs/limits.md maps them to Kafka's MBeans."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
 from proxy.limits.model import UNLIMITED, Done, GateState, Scope, What
+from proxy.reload import ReloadState
 from proxy.telemetry.family import Definition, Samples
-from proxy.telemetry.snapshot import Snapshot
+from proxy.telemetry.snapshot import QuotaSource, Snapshot
 
 RATE, CONNECTIONS = get_args(What)
 
@@ -43,6 +44,14 @@ def _summary(
     counts: Callable[[GateState], Mapping[str, float]], sums: Callable[[GateState], Mapping[str, float]]
 ) -> Callable[[Snapshot], Samples]:
     return _gate(lambda gate: [((listener,), count, sums(gate)[listener]) for listener, count in counts(gate).items()])
+
+
+def _config(read: Callable[[ReloadState], Samples]) -> Callable[[Snapshot], Samples]:
+    return lambda s: read(s.reload) if s.reload is not None else ()
+
+
+def _source(read: Callable[[QuotaSource], float]) -> Callable[[Snapshot], Samples]:
+    return lambda s: [((), read(s.source))] if s.source is not None else ()
 
 
 def _limits(gate: GateState) -> Samples:
@@ -172,5 +181,53 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         f"Client addresses of which something is kept: `{RATE}` those whose rate is measured, `{CONNECTIONS}` those "
         "with open connections.",
         _gate(lambda gate: [((RATE,), gate.addresses_tracked), ((CONNECTIONS,), gate.addresses_connected)]),
+    ),
+    Definition(
+        "config_info",
+        "gauge",
+        ("hash",),
+        "",
+        "Always 1; `hash` is the same wherever the same configuration runs.",
+        _config(lambda reload: [((reload.hash,), 1)]),
+    ),
+    Definition(
+        "config_reloads_total",
+        "counter",
+        ("result",),
+        "reloads",
+        "Times the configuration was read again: `applied`, `unchanged`, or `rejected`, which changes nothing.",
+        _config(lambda reload: [((result,), count) for result, count in reload.results.items()]),
+    ),
+    Definition(
+        "config_last_reload_successful",
+        "gauge",
+        (),
+        "",
+        "0 while the last reload was rejected, that is: while the file is not what runs.",
+        _config(lambda reload: [((), reload.last_successful)]),
+    ),
+    Definition(
+        "config_last_reload_success_timestamp_seconds",
+        "gauge",
+        (),
+        "seconds since 1970",
+        "When the file was last read and found good, at the start or later.",
+        _config(lambda reload: [((), reload.loaded_at)]),
+    ),
+    Definition(
+        "quota_source_up",
+        "gauge",
+        (),
+        "",
+        "Whether the cluster answered when it was last asked for its quotas; no series where it is not asked.",
+        _source(lambda source: source.ok),
+    ),
+    Definition(
+        "quota_source_last_success_timestamp_seconds",
+        "gauge",
+        (),
+        "seconds since 1970",
+        "When the cluster last answered; NaN where it never did. Until it does again, its last quotas stay.",
+        _source(lambda source: source.last_ok_at),
     ),
 )

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from observers.lane import ObserverStats
 from proxy.core.tally import Tally
 from proxy.limits.model import GateState
+from proxy.reload import ReloadState
 
 _STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # now: there may be no descriptor for it later
 
@@ -27,6 +28,13 @@ class ProcessCounts(Struct):
     open_fds: int = 0
     max_fds: int = 0
     started_at: float = 0.0
+
+
+class QuotaSource(Struct):
+    """How it goes with asking the cluster for its quotas. ``last_ok_at``: seconds since 1970; NaN before the first."""
+
+    ok: bool
+    last_ok_at: float
 
 
 class Snapshot(Struct):
@@ -48,7 +56,10 @@ class Snapshot(Struct):
     """Open connections by the worker's number."""
     worker_restarts: int = 0
     quotas: GateState | None = None
-    """Of the main process, which sets it after the sum."""
+    """This and what follows is set by the main process, after the sum."""
+    reload: ReloadState | None = None
+    source: QuotaSource | None = None
+    """None where the cluster is not asked for quotas."""
 
 
 def total(snapshots: Iterable[Snapshot]) -> Snapshot:

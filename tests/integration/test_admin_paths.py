@@ -1,0 +1,175 @@
+"""What the admin endpoint tells of the limits and the configuration, and how it reloads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.config import Config, load
+from proxy.core.tally import Tally
+from proxy.fleet.quota_watch import QuotaWatch, QuotaWatchState
+from proxy.limits.model import GateState
+from proxy.net.admin import Admin
+from proxy.net.sidecar import Sidecar
+from proxy.reload import Reloader
+from proxy.telemetry.snapshot import Snapshot
+from tests.integration.conftest import free_port
+from tests.unit.gate_states import busy
+
+
+class Gated:
+    """Of a sidecar, what the endpoint asks."""
+
+    problem = None
+
+    def gate_state(self) -> GateState:
+        return busy()
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot({"CLIENT": Tally()}, quotas=busy())
+
+
+class Watched:
+    """Of a quota watch, what the endpoint asks."""
+
+    state = QuotaWatchState()
+
+
+class Served:
+    """An endpoint before a configuration in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.port = free_port()
+        self.applied: list[Config] = []
+        self.write(max_connections=100)
+        self.reloader = Reloader(path, load(path), self.applied.append)
+        self.watched = Watched()
+        self.admin = Admin(cast(Sidecar, Gated()), self.reloader, cast(QuotaWatch, self.watched))
+
+    def write(self, max_connections: object, broker_id: int = 1) -> None:
+        self.path.write_text(
+            f"broker.id: {broker_id}\nadmin: {{bind: '127.0.0.1:{self.port}'}}\n"
+            "internal.bootstrap.servers: 127.0.0.1:3\ninternal: {sasl.password: {file: secret}}\n"
+            "listeners: [{name: CLIENT, bind: '127.0.0.1:1', upstream: '127.0.0.1:2'}]\n"
+            f"quotas: {{max.connections: {max_connections}}}\n"
+        )
+
+    async def ask(self, method: str, path: str) -> tuple[int, str]:
+        """The status and the body of an answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), body.decode()
+
+    async def json(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
+        status, body = await self.ask(method, path)
+        return status, json.loads(body)
+
+    async def metrics(self) -> dict[str, float]:
+        """Samples without labels, or with one, by name and label."""
+        _, text = await self.ask("GET", "/metrics")
+        return {
+            " ".join([sample.name.removeprefix("brokerside_"), *sample.labels.values()]): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    (tmp_path / "secret").write_text("c4n4ry-hunter2")
+    served = Served(tmp_path / "brokerside.yaml")
+    await served.admin.start()
+    yield served
+    await served.admin.close()
+
+
+async def test_quotas_are_told_as_json(served: Served) -> None:
+    status, quotas = await served.json("GET", "/quotas")
+    assert status == 200
+    assert quotas["limits"][0]["used"] == 187.25
+    assert quotas["limits"][4]["used"] is None
+    assert quotas["listeners"]["CLIENT"]["held"] == 7
+
+
+async def test_the_running_configuration_is_told_without_secrets(served: Served) -> None:
+    status, told = await served.json("GET", "/config")
+    assert (status, told["hash"]) == (200, served.reloader.state.hash)
+    assert told["loaded_at"] == pytest.approx(time.time(), abs=60)
+    assert told["config"]["quotas"]["max.connections"] == 100
+    assert told["config"]["internal"] == {"sasl.password": "***"}
+    assert "c4n4ry" not in json.dumps(told)
+
+
+async def test_a_reload_tells_what_changed_and_the_new_configuration_runs(served: Served) -> None:
+    assert await served.json("POST", "/reload") == (200, {"result": "unchanged", "changed": []})
+    _, before = await served.json("GET", "/config")
+    served.write(max_connections=200)
+    assert await served.json("POST", "/reload") == (
+        200,
+        {"result": "applied", "changed": ["quotas.max.connections"]},
+    )
+    _, after = await served.json("GET", "/config")
+    assert [config.quotas.max_connections for config in served.applied] == [200]
+    assert (after["config"]["quotas"]["max.connections"], after["hash"] == before["hash"]) == (200, False)
+
+
+async def test_a_rejected_reload_tells_why_and_nothing_changes(served: Served) -> None:
+    _, before = await served.json("GET", "/config")
+    for write, key in (
+        (lambda: served.write(max_connections=0), "quotas.max.connections"),
+        (lambda: served.write(max_connections=100, broker_id=2), "broker.id"),
+    ):
+        write()
+        status, done = await served.json("POST", "/reload")
+        assert (status, done["result"], len(done["errors"])) == (422, "rejected", 1)
+        assert key in done["errors"][0]
+    assert (await served.json("GET", "/config"))[1] == before
+    assert served.applied == []
+
+
+async def test_a_sidecar_that_is_about_to_end_reloads_nothing(served: Served) -> None:
+    served.reloader.stop()
+    served.write(max_connections=200)
+    assert await served.json("POST", "/reload") == (503, {"result": "draining", "changed": []})
+    assert served.applied == []
+
+
+async def test_a_get_does_not_reload(served: Served) -> None:
+    served.write(max_connections=200)
+    assert (await served.ask("GET", "/reload"))[0] == 405
+    assert served.applied == []
+
+
+async def test_reloads_are_metrics(served: Served) -> None:
+    found = await served.metrics()
+    assert found[f"config_info {served.reloader.state.hash}"] == 1
+    assert found["config_last_reload_successful"] == 1
+    assert {key: value for key, value in found.items() if key.startswith("config_reloads_total")} == {
+        f"config_reloads_total {result}": 0 for result in ("applied", "unchanged", "rejected")
+    }
+    served.write(max_connections=0)
+    await served.ask("POST", "/reload")
+    found = await served.metrics()
+    assert (found["config_reloads_total rejected"], found["config_last_reload_successful"]) == (1, 0)
+    assert found["config_last_reload_success_timestamp_seconds"] == served.reloader.state.loaded_at
+
+
+async def test_asking_the_cluster_is_in_the_metrics(served: Served) -> None:
+    found = await served.metrics()
+    assert found["quota_source_up"] == 0
+    assert math.isnan(found["quota_source_last_success_timestamp_seconds"])
+    served.watched.state = QuotaWatchState(ok=True, last_ok_at=asyncio.get_running_loop().time() - 500)
+    found = await served.metrics()
+    assert found["quota_source_up"] == 1
+    assert found["quota_source_last_success_timestamp_seconds"] == pytest.approx(time.time() - 500, abs=60)
