@@ -79,12 +79,17 @@ class Stage:
         planned = _plan(self.folder, self.ports["CLIENT"], self.broker_ports["CLIENT"], taken)
         node = planned.nodes[0]
         own = broker.server_properties(planned, node, {})
-        listen = [f"{name}://{HOST}:{port}" for name, port in self.broker_ports.items() if name != "CLIENT"]
-        protocols = [f"{listener.partition(':')[0]}:PLAINTEXT" for listener in listen]
+        further = LISTENERS[1:]
         properties = {
-            "listeners": [own["listeners"], *listen],
-            "advertised.listeners": [own["advertised.listeners"], *listen],
-            "listener.security.protocol.map": [own["listener.security.protocol.map"], *protocols],
+            "listeners": [own["listeners"], *(f"{name}://{HOST}:{self.broker_ports[name]}" for name in further)],
+            "advertised.listeners": [
+                own["advertised.listeners"],
+                *(f"{name}://{HOST}:{self.ports[name]}" for name in further),
+            ],
+            "listener.security.protocol.map": [
+                own["listener.security.protocol.map"],
+                *(f"{name}:PLAINTEXT" for name in further),
+            ],
             "socket.listen.backlog.size": [
                 "4096"
             ],  # as the sidecar has it; Kafka's own 50 would be what limits a storm
@@ -111,12 +116,12 @@ class Stage:
 
     @contextmanager
     def sidecar(self, limits: Limits) -> Iterator[SidecarProcess]:
-        """Run a sidecar with these limits, all of whose listeners lead to the broker's CLIENT."""
+        """Run a sidecar with these limits, each listener before the broker's of the same name."""
         node = self.cluster.nodes[0]
         config = broker.sidecar_config(node)
         config["listeners"] = [
-            {"name": name, "bind": f"{HOST}:{port}", "upstream": node.upstream, "security.protocol": "PLAINTEXT"}
-            for name, port in self.ports.items()
+            {"name": name, "bind": f"{HOST}:{self.ports[name]}", "upstream": f"{HOST}:{self.broker_ports[name]}"}
+            for name in LISTENERS
         ]
         config["quotas"] = limits.quotas()
         path = self.folder / "sidecar.yaml"
