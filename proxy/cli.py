@@ -129,7 +129,7 @@ def reload(admin: Endpoint) -> int:
     if done.result == "applied":
         print(f"applied: {', '.join(done.changed)}")
     elif done.result == "unchanged":
-        print("nothing in it has changed")
+        print("unchanged: what runs is already what the file says")
     elif done.result == "draining":
         print(f"brokerside: the sidecar at {admin} is shutting down", file=sys.stderr)
         return 1

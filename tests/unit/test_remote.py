@@ -84,7 +84,7 @@ async def test_a_reload_says_what_changed() -> None:
     assert (done.returncode, done.stdout) == (0, "applied: quotas.max.connections, log.level\n")
     async with answering("POST", "/reload", Response(told(result="unchanged", changed=[]))) as admin:
         done = await brokerside("reload", "--admin", admin)
-    assert (done.returncode, done.stdout) == (0, "nothing in it has changed\n")
+    assert (done.returncode, done.stdout) == (0, "unchanged: what runs is already what the file says\n")
 
 
 async def test_a_rejected_reload_says_every_reason_and_fails() -> None:

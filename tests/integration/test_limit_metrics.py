@@ -1,0 +1,151 @@
+"""Kafka's metrics of connection limits (KIP-612), scraped from a running sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from proxy.config import Config, load
+from proxy.net.beat import Beat
+from proxy.net.sidecar import Sidecar
+from proxy.net.station import Station
+from proxy.telemetry.metrics import render
+from tests.integration.conftest import free_port
+from tests.integration.metrics import sample
+from tests.integration.peer import answer_in_order, upstream
+
+WAITED = "connection_accept_throttle_time_seconds"
+HELD = "ip_connection_accept_throttle_time_seconds"
+BLOCKED = "acceptor_blocked_seconds_total"
+
+
+class Limited:
+    """A sidecar with the listeners A and B."""
+
+    def __init__(self, path: Path, broker: int, quotas: dict[str, Any]) -> None:
+        self._path = path
+        self._settings: dict[str, Any] = {
+            "broker.id": 1,
+            "listeners": [
+                {"name": name, "bind": f"127.0.0.1:{free_port()}", "upstream": f"127.0.0.1:{broker}"} for name in "AB"
+            ],
+        }
+        config, beat = self.config(quotas), Beat()
+        self._ports = {listener.name: listener.bind.port for listener in config.listeners}
+        self._station = Station(config, beat)
+        self.sidecar = Sidecar(config, self._station, beat)
+        self.sidecar.start()
+        self._clients: list[asyncio.StreamWriter] = []
+
+    def config(self, quotas: dict[str, Any]) -> Config:
+        self._path.write_text(yaml.safe_dump({**self._settings, "quotas": quotas}))
+        return load(self._path, environ={})
+
+    async def dial(self, listener: str, count: int, source: str = "127.0.0.1") -> None:
+        for _ in range(count):
+            port = self._ports[listener]
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+            self._clients.append(writer)
+
+    async def scrape(self) -> Callable[..., float]:
+        text = render(await self.sidecar.snapshot())[0].decode()
+        return lambda name, **labels: sample(text, f"brokerside_{name}", **labels)
+
+    async def until(self, condition: Callable[[Callable[..., float]], object]) -> Callable[..., float]:
+        """The first scrape of which it is true."""
+        async with asyncio.timeout(30):
+            while not condition(found := await self.scrape()):  # noqa: ASYNC110  # a counter has no event to wait for
+                await asyncio.sleep(0.01)
+        return found
+
+    async def close(self) -> None:
+        self.sidecar.close()
+        for writer in self._clients:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        now = asyncio.Event()
+        now.set()
+        await self._station.stop(now)
+
+
+@asynccontextmanager
+async def limited(folder: Path, **quotas: Any) -> AsyncIterator[Limited]:
+    async with upstream(answer_in_order) as broker:
+        site = Limited(folder / "brokerside.yaml", broker, {name.replace("_", "."): v for name, v in quotas.items()})
+        try:
+            yield site
+        finally:
+            await site.close()
+
+
+async def test_only_the_listener_that_is_over_its_rate_is_delayed_and_blocked(tmp_path: Path) -> None:
+    rate = {"listener_name_a_max_connection_creation_rate": 10}
+    async with limited(tmp_path, quota_window_num=2, **rate) as site:
+        await site.dial("B", 15)
+        await site.dial("A", 25)
+        found = await site.until(lambda found: found("connections_admitted_total") == 40)
+    delays = found(f"{WAITED}_count", listener="A")
+    assert 1 <= delays <= 15
+    assert 0 < found(f"{WAITED}_sum", listener="A") <= delays
+    assert found(BLOCKED, listener="A") >= found(f"{WAITED}_sum", listener="A") - 0.001 * delays
+    throttled = "connections_throttled_total"
+    assert found(throttled) == found(throttled, listener="A", scope="listener", action="delay") == delays
+    for name in (f"{WAITED}_count", f"{WAITED}_sum", BLOCKED):
+        assert found(name, listener="B") == 0
+    assert found(f"{HELD}_count") == 0
+
+
+async def test_an_address_over_its_rate_is_held_and_blocks_nobody(tmp_path: Path) -> None:
+    ips = {"127.0.0.9": {"connection_creation_rate": 1}}
+    async with limited(tmp_path, quota_window_num=2, max_connection_creation_rate=1000, ips=ips) as site:
+        await site.dial("A", 5, source="127.0.0.9")
+        found = await site.until(lambda found: found(f"{HELD}_count") == 4)
+        # What is not let in is not counted: of five there is one, in each rate.
+        for name in ("ip_connection_accept_rate", "broker_connection_accept_rate"):
+            assert 0 < found(name) <= 1
+        assert 0 < found("connection_accept_rate", listener="A") <= 1
+        found = await site.until(
+            lambda found: found("connections_admitted_total") + found("connections_throttled_total", action="drop") == 5
+        )
+    assert found("connections_held") == 0
+    assert 0 < found(f"{HELD}_sum", listener="A") <= 4
+    assert found(f"{HELD}_count", listener="B") == 0
+    for name in (f"{WAITED}_count", f"{WAITED}_sum", BLOCKED):
+        assert found(name) == 0
+
+
+async def test_rates_are_those_of_the_accepted_connections(tmp_path: Path) -> None:
+    ips = {"<default>": {"connection_creation_rate": 1000}}
+    async with limited(tmp_path, max_connection_creation_rate=1000, ips=ips) as site:
+        await site.dial("A", 20, source="127.0.0.8")
+        await site.dial("B", 20, source="127.0.0.9")
+        found = await site.until(lambda found: found("connections_admitted_total") == 40)
+    # Over ten whole windows and the one that runs.
+    for name, labels, count in (
+        ("connection_accept_rate", {"listener": "A"}, 20),
+        ("connection_accept_rate", {"listener": "B"}, 20),
+        ("ip_connection_accept_rate", {"ip": "127.0.0.8"}, 20),
+        ("broker_connection_accept_rate", {}, 40),
+    ):
+        assert count / 11 <= found(name, **labels) <= count / 10
+
+
+async def test_a_new_limit_is_told_at_once_and_nothing_is_measured_without_one(tmp_path: Path) -> None:
+    async with limited(tmp_path, max_connections=5) as site:
+        await site.dial("A", 3)
+        found = await site.until(lambda found: found("connections_active") == 3)
+        assert found("quota_limit") == found("quota_limit", scope="broker", quota="connections") == 5
+        state = site.sidecar.gate_state()
+        assert all(math.isnan(limit.used) for limit in state.limits if limit.quota == "connection_creation_rate")
+        site.sidecar.change(site.config({"max.connections": 2, "max.connections.action": "observe"}))
+        found = await site.scrape()
+        assert found("quota_limit") == found("quota_limit", action="observe") == 2
+        assert found("connections_active") == 3
