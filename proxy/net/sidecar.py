@@ -64,6 +64,8 @@ class Sidecar:
         """What keeps it from accepting connections now."""
         if self.draining:
             return "draining"
+        if not self._acceptors:
+            return "starting"
         return self.unready if self._carrying.able else "no worker runs"
 
     def change(self, config: Config) -> None:
