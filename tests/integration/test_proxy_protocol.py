@@ -1,0 +1,137 @@
+"""Behind a real HAProxy: clients keep the address that they have before it, and limits are theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from proxy.config import load
+from proxy.net.beat import Beat
+from proxy.net.sidecar import Sidecar
+from proxy.net.station import Station
+from tests.bench import peers
+from tests.frames import METADATA, request, response
+from tests.integration.conftest import free_port
+from tests.integration.peer import Reader, Writer, answer_in_order, read_frame, upstream
+
+OPTIONS = {"v1": "send-proxy", "v2": "send-proxy-v2", "v2 and TLVs": "send-proxy-v2 proxy-v2-options unique-id,crc32c"}
+
+
+class Running(NamedTuple):
+    station: Station
+    port: int
+    """Of the sidecar."""
+    balanced: int
+    """Of the HAProxy before it."""
+
+
+@asynccontextmanager
+async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
+    """Run one that sends headers as ``option`` says; yields its port. Skips the test where there is none to run."""
+    try:
+        program, root = await asyncio.to_thread(peers.debian, "haproxy", ["haproxy"])
+    except peers.MissingError as missing:
+        pytest.skip(f"no HAProxy: {missing}")
+    port = free_port()
+    (folder / "haproxy.cfg").write_text(
+        "global\n  nbthread 1\n  maxconn 100\n"
+        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1m\n  timeout server 1m\n"
+        f"listen kafka\n  bind 127.0.0.1:{port}\n  unique-id-format id-%pid\n"
+        f"  server sidecar 127.0.0.1:{to} {option}\n"
+    )
+    libraries = {} if root is None else {"LD_LIBRARY_PATH": ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))}
+    process = await asyncio.create_subprocess_exec(
+        program, "-db", "-f", str(folder / "haproxy.cfg"), env=os.environ | libraries
+    )
+    try:
+        async with asyncio.timeout(20):
+            while process.returncode is None:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.02)
+                else:
+                    writer.close()
+                    break
+        yield port
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.fixture
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+    async with upstream(answer_in_order) as broker:
+        port = free_port()
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(
+            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\nquotas: {{max.connections.per.ip: 1}}\n"
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{port}', upstream: '127.0.0.1:{broker}', "
+            "proxy.protocol: required, proxy.protocol.trusted: [127.0.0.1/32]}]\n"
+        )
+        config, beat = load(path), Beat()
+        station = Station(config, beat)
+        sidecar = Sidecar(config, station, beat)
+        sidecar.start()
+        try:
+            async with haproxy(tmp_path, port, request.param) as balanced:
+                yield Running(station, port, balanced)
+        finally:
+            sidecar.close()
+            now = asyncio.Event()
+            now.set()
+            await station.stop(now)
+            await asyncio.sleep(0)
+
+
+every_version = pytest.mark.parametrize("running", OPTIONS.values(), ids=OPTIONS.keys(), indirect=True)
+
+
+async def dial(port: int, source: str) -> tuple[Reader, Writer]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+
+
+async def none_open(running: Running) -> None:
+    async with asyncio.timeout(10):
+        while running.station.tallies["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
+            await asyncio.sleep(0.005)
+
+
+@every_version
+async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer(running: Running) -> None:
+    clients = [await dial(running.balanced, source) for source in ("127.0.0.5", "127.0.0.6")]
+    for number, (reader, writer) in enumerate(clients):
+        writer.write(request(METADATA, 1, number, b"x" * 5000))
+        async with asyncio.timeout(10):
+            assert await read_frame(reader) == response(number)
+    known = {relay.id.split("-")[1] for relay in running.station._carrier.relays}
+    known = {name for name in known if not name.startswith("127.0.0.1:")}  # with which HAProxy was found ready
+    assert known == {"{}:{}".format(*writer.get_extra_info("sockname")) for _, writer in clients}
+
+    reader, again = await dial(running.balanced, "127.0.0.6")
+    again.write(request(METADATA, 1, 1))
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    assert running.station.tallies["CLIENT"].closed["quota_exceeded"] == 1
+    for writer in [again, *(writer for _, writer in clients)]:
+        writer.close()
+    await none_open(running)
+
+
+@pytest.mark.parametrize("running", ["send-proxy", ""], ids=["past the load balancer", "no header sent"], indirect=True)
+async def test_without_a_header_a_connection_is_closed(running: Running, request: pytest.FixtureRequest) -> None:
+    port = running.port if "past" in request.node.name else running.balanced
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\x00\x00\x00\x10 no header here")
+    async with asyncio.timeout(10):
+        with suppress(ConnectionResetError):  # what it sent was not read
+            assert await reader.read() == b""
+    writer.close()
+    assert running.station.tallies["CLIENT"].closed["invalid_proxy_header"] == 1
