@@ -235,18 +235,17 @@ def test_the_audit_and_the_log_say_who_was_throttled(limited: Limited, cluster: 
 
 def throttles(cluster: ClusterState, topic: str) -> Iterator[ThrottleEvent]:
     consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": topic})
-    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-    for number in partitions:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), 30)
-        consumer.assign([TopicPartition(topic, number, 0)])
-        offset = 0
-        while offset < end:
-            message = consumer.poll(30)
-            assert message is not None
-            assert not message.error()
-            offset = message.offset() + 1
-            events = decoder.decode(message.value()).events
-            yield from (event for event in events if isinstance(event, ThrottleEvent))
+    partitions = [
+        TopicPartition(topic, number, 0) for number in consumer.list_topics(topic, 30).topics[topic].partitions
+    ]
+    ends = [consumer.get_watermark_offsets(partition, 30)[1] for partition in partitions]
+    consumer.assign(partitions)
+    for _ in range(sum(ends)):
+        message = consumer.poll(30)
+        assert message is not None
+        assert not message.error()
+        events = decoder.decode(message.value()).events
+        yield from (event for event in events if isinstance(event, ThrottleEvent))
     consumer.close()
 
 
