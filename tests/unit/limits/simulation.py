@@ -50,7 +50,7 @@ class Simulation:
     def run(self, until: int = 10**9) -> None:
         while True:
             self._accept()
-            times = [client.at for client in list(self._coming)[:1]]
+            times = [self._coming[0].at] if self._coming else []
             due = self.gate.due()
             times += [] if due is None else [max(due, self.now)]
             if not times or min(times) > until:
@@ -93,7 +93,7 @@ class Simulation:
 
 
 def limits(
-    rate: int | None = None,
+    own: int | None = None,
     *,
     samples: int = 11,
     ips: dict[str, int] | None = None,
@@ -101,10 +101,10 @@ def limits(
     **rest: object,
 ) -> Limits:
     """Limits of one listener, ``CLIENT``: its own rate, and those of addresses."""
-    own = ListenerLimits(rate=Quota(rate) if rate else Quota())
+    listener = ListenerLimits(rate=Quota(own) if own else Quota())
     by_address = {address: Quota(limit) for address, limit in (ips or {}).items()}
     return Limits(
-        **{"listeners": {"CLIENT": own}, "ip_rates": by_address, "samples": samples, "recheck": recheck, **rest}
+        **{"listeners": {"CLIENT": listener}, "ip_rates": by_address, "samples": samples, "recheck": recheck, **rest}
     )
 
 

@@ -1,0 +1,192 @@
+"""Rates of addresses: who is held, who enters after that, and what is remembered of whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from proxy.limits import sensors
+from proxy.limits.model import Limits, ListenerLimits, Quota
+from tests.unit.limits.simulation import A, B, Client, Simulation, admitted, limits, refused
+
+Ends = Counter[tuple[int | None, int | None]]
+
+
+def ends(clients: list[Client]) -> Ends:
+    """How many were (admitted, refused) at which time."""
+    return Counter((client.admitted, client.refused) for client in clients)
+
+
+@pytest.mark.parametrize(("samples", "burst"), [(2, 20), (11, 200)])
+def test_after_the_hold_one_enters_and_the_others_are_closed(samples: int, burst: int) -> None:
+    simulation = Simulation(limits(samples=samples, ips={A: 20}))
+    clients = simulation.connect([0] * (burst + 5))
+    simulation.run()
+    assert ends(clients) == {(0, None): burst, (50, None): 1, (None, 50): 4}
+
+
+def test_thirty_at_once_with_a_default_of_two() -> None:
+    simulation = Simulation(limits(ips={"<default>": 2}))
+    clients = simulation.connect([0] * 30)
+    other = simulation.connect([0, 100, 499], address=B)
+    simulation.run()
+    assert ends(clients) == {(0, None): 20, (500, None): 1, (None, 500): 9}
+    assert admitted(other) == [0, 100, 499]
+
+
+def test_as_kafka_does_without_a_second_look_all_held_are_closed() -> None:
+    simulation = Simulation(limits(ips={"<default>": 2}, recheck=False))
+    clients = simulation.connect([0] * 30)
+    simulation.run()
+    assert ends(clients) == {(0, None): 20, (None, 500): 10}
+    assert [throttle.observed for throttle in simulation.throttles] == [2.1] * 20
+
+
+def test_a_hold_is_rounded_up_so_that_the_second_look_does_not_come_too_early() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 3}))
+    clients = simulation.connect([0] * 4)
+    simulation.run()
+    assert admitted(clients) == [0, 0, 0, 334]
+
+
+@pytest.mark.parametrize("recheck", [True, False])
+def test_nobody_is_held_for_longer_than_a_second(recheck: bool) -> None:
+    simulation = Simulation(limits(ips={A: 20}, recheck=recheck))
+    clients = simulation.connect(i * 25_000 // 10_000 for i in range(10_000))
+    simulation.run()
+    assert len(admitted(clients)) == 697  # ± 2 % of 20 × (25 + 10)
+    assert len(refused(clients)) == 10_000 - 697
+    assert max((client.admitted or client.refused or 0) - client.at for client in clients) == 1_000
+
+
+def test_no_more_are_held_than_may_be() -> None:
+    simulation = Simulation(limits(ips={A: 2}, max_held=1_000))
+    clients = simulation.connect(i // 5 for i in range(5_000))
+    most = 0
+    for instant in range(2_500):
+        simulation.run(instant)
+        most = max(most, len(simulation.gate.held))
+    assert most == 1_000
+    at_once = [client for client in clients if client.at in (client.admitted, client.refused)]
+    assert len(refused(at_once)) > 1_000
+    assert simulation.gate.holds["CLIENT"][0] == 5_000 - len(at_once)
+    assert simulation.gate.held == []
+
+
+def test_a_held_connection_counts_nowhere() -> None:
+    simulation = Simulation(limits(1_000, ips={A: 20}, rate=Quota(1_000)))
+    simulation.connect([0] * 250)
+    simulation.run(0)
+    gate = simulation.gate
+    assert (gate.total, gate.open, gate.open_by_address) == (200, {"CLIENT": 200}, {A: 200})
+    assert len(gate.held) == 50
+    assert not gate.busy("CLIENT")
+    assert gate.sensors.rate("CLIENT", 0) == gate.sensors.rate(None, 0) == gate.sensors.address_rate(A, 0) == 20
+    assert gate.blocked("CLIENT", 0) == 0
+
+
+def test_after_a_burst_that_was_refused_as_a_whole_all_rates_are_zero() -> None:
+    simulation = Simulation(limits(1_000_000, ips={A: 1}, rate=Quota(1_000_000), samples=1))
+    clients = simulation.connect([0] * 30)  # one sample only: a single connection is a thousand a second
+    simulation.run()
+    rates = simulation.gate.sensors
+    assert len(refused(clients)) == 30
+    assert [rates.rate("CLIENT", 1_000), rates.rate(None, 1_000), rates.address_rate(A, 1_000)] == [0, 0, 0]
+
+
+def test_who_was_held_waits_for_a_slot_like_others_and_is_not_held_again() -> None:
+    own = ListenerLimits(connections=Quota(20))
+    simulation = Simulation(Limits(listeners={"CLIENT": own}, ip_rates={A: Quota(20)}, samples=2))
+    clients = simulation.connect([0] * 20)
+    simulation.run()
+    simulation.leave(clients[0])
+    held = simulation.connect([0])
+    simulation.run(0)
+    assert len(simulation.gate.held) == 1
+    other = simulation.connect([10, 20], address=B)
+    simulation.run(3_000)
+    assert (held[0].admitted, [client.admitted for client in other]) == (None, [10, None])
+    simulation.leave(clients[1])
+    assert (held[0].admitted, other[1].admitted) == (3_000, None)
+    simulation.leave(clients[2])
+    assert other[1].admitted == 3_000
+
+
+def test_a_hold_ends_while_its_listener_waits() -> None:
+    simulation = Simulation(limits(5, samples=2, ips={A: 4}))
+    held = simulation.connect([0] * 5, address=A)
+    others = simulation.connect([0] * 2, address=B)
+    simulation.run(249)
+    assert simulation.gate.busy("CLIENT") is False
+    slow = simulation.connect([249] * 2, address=B)
+    simulation.run()
+    assert admitted(held) == [0, 0, 0, 0, 250]
+    assert admitted(others) == [0, 200]
+    assert all(client.admitted is not None and client.admitted > 250 for client in slow)
+
+
+def test_an_address_of_its_own_quota_does_not_have_the_default_one() -> None:
+    simulation = Simulation(limits(samples=2, ips={"<default>": 1, A: 5}))
+    one, other = simulation.connect([0] * 10, address=A), simulation.connect([0] * 10, address=B)
+    simulation.run(0)
+    assert (len(admitted(one)), len(admitted(other))) == (5, 1)
+
+
+def test_addresses_without_a_quota_are_not_measured() -> None:
+    simulation = Simulation(limits(ips={A: 5}))
+    for i in range(1_000):
+        simulation.connect([i], address=f"10.1.{i // 256}.{i % 256}")
+    simulation.run()
+    assert simulation.gate.sensors.addresses == 0
+    simulation.connect([2_000], address=A)
+    simulation.run()
+    assert simulation.gate.sensors.addresses == 1
+
+
+def test_addresses_are_forgotten_when_nothing_of_them_counts_any_more() -> None:
+    simulation = Simulation(limits(ips={"<default>": 5}))
+    for i in range(1_500):
+        simulation.connect([i // 100], address=f"10.1.{i // 256}.{i % 256}")
+    simulation.run()
+    measured = simulation.gate.sensors
+    measured.expire(10_999)
+    assert measured.addresses == 1_500
+    measured.expire(11_000)
+    assert measured.addresses == 1_400
+    measured.expire(12_000)  # a thousand at a time
+    assert measured.addresses == 400
+    measured.expire(12_000)
+    assert measured.addresses == 0
+
+
+def test_one_that_is_looked_at_is_forgotten_all_the_same() -> None:
+    simulation = Simulation(limits(ips={A: 5}))
+    simulation.connect([0])
+    simulation.run()
+    measured = simulation.gate.sensors
+    assert [measured.address_rate(address, 11_000) for address in measured.recent()] == [0]
+    measured.expire(11_000)
+    assert measured.addresses == 0
+
+
+def test_beyond_the_most_addresses_the_one_unused_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors, "MAX_ADDRESSES", 3)
+    simulation = Simulation(limits(ips={"<default>": 5}))
+    for at, address in enumerate(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.4"]):
+        simulation.connect([at], address=address)
+    simulation.run()
+    assert simulation.gate.sensors.recent() == ["10.0.0.4", "10.0.0.1", "10.0.0.3"]
+
+
+def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:
+    own = ListenerLimits(connections=Quota(20))
+    simulation = Simulation(Limits(listeners={"CLIENT": own}, ip_rates={A: Quota(10)}, samples=2))
+    clients = simulation.connect([0] * 15) + simulation.connect([0] * 11, address=B)
+    simulation.run(0)
+    assert len(simulation.gate.held) == 5
+    assert simulation.gate.busy("CLIENT")
+    simulation.gate.close()
+    simulation.gate.close()
+    assert ends(clients) == {(0, None): 20, (None, 0): 6}
+    assert simulation.gate.due() is None

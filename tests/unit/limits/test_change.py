@@ -1,0 +1,119 @@
+"""New limits while connections are open, waiting and held: nothing measured is lost, and nobody's delay changes."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace as with_
+
+from proxy.limits.model import Limits, ListenerLimits, Quota
+from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, refused
+
+
+def test_an_addresses_limit_is_raised_removed_and_a_default_given() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 20}))
+    first = simulation.connect([0] * 40)
+    simulation.run(0)
+    assert len(admitted(first)) == 20
+    simulation.change(limits(samples=2, ips={A: 30}))
+    second = simulation.connect([0] * 40)
+    simulation.run(0)
+    assert len(admitted(first + second)) == 30
+    simulation.change(limits(samples=2))
+    third = simulation.connect([0] * 40)
+    simulation.run(0)
+    assert len(admitted(third)) == 40
+    simulation.change(limits(samples=2, ips={"<default>": 20}))
+    other = simulation.connect([0] * 40, address=B)
+    simulation.run(0)
+    assert len(admitted(other)) == 20
+
+
+def test_a_listeners_limit_changes_over_what_was_measured() -> None:
+    simulation = Simulation(limits(20, samples=2))
+    clients = simulation.connect([0] * 40)
+    simulation.run(0)
+    simulation.change(limits(30, samples=2))
+    simulation.run(50)
+    assert len(admitted(clients)) == 31  # the one that waited, and those 30 a second leave room for
+    simulation.change(limits(samples=2))
+    simulation.run(90)
+    assert len(admitted(clients)) == 40
+
+
+def test_who_waits_keeps_its_delay() -> None:
+    simulation = Simulation(limits(1, samples=2))
+    clients = simulation.connect([0] * 4)
+    simulation.run(10)
+    simulation.change(limits(1_000, samples=2))
+    simulation.run()
+    assert admitted(clients) == [0, 1_000, 1_000, 1_000]
+
+
+def test_who_is_held_is_looked_at_again_by_the_new_limit_when_its_hold_is_over() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 2}))
+    clients = simulation.connect([0] * 6)
+    simulation.run(10)
+    simulation.change(limits(samples=2, ips={A: 3}))
+    simulation.run()
+    assert [(client.admitted, client.refused) for client in clients] == [
+        *[(0, None)] * 2,
+        *[(500, None)] * 2,  # four in one and a half seconds
+        *[(None, 500)] * 2,
+    ]
+
+
+def test_who_is_held_enters_when_its_limit_is_gone_by_then_even_without_a_second_look() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 2}, recheck=False))
+    clients = simulation.connect([0] * 4)
+    simulation.run(10)
+    simulation.change(limits(samples=2, recheck=False))
+    simulation.run()
+    assert admitted(clients) == [0, 0, 500, 500]
+
+
+def test_who_waits_for_a_slot_enters_as_soon_as_there_may_be_more() -> None:
+    def full_at(limit: int) -> Limits:
+        return Limits(listeners={"CLIENT": ListenerLimits(connections=Quota(limit))})
+
+    simulation = Simulation(full_at(1))
+    clients = simulation.connect([0, 0, 0])
+    simulation.run(100)
+    simulation.change(full_at(2))
+    assert [client.admitted for client in clients] == [0, 100, None]
+    simulation.change(full_at(1))
+    simulation.leave(clients[0])
+    assert clients[2].admitted is None
+    simulation.leave(clients[1])
+    assert clients[2].admitted == 100
+
+
+def test_another_window_begins_anew() -> None:
+    simulation = Simulation(limits(20, samples=2, ips={A: 20}))
+    first = simulation.connect([0] * 20)
+    simulation.run(0)
+    simulation.change(limits(20, samples=3, ips={A: 20}))
+    second = simulation.connect([0] * 41)
+    simulation.run(0)
+    assert (len(admitted(first)), len(admitted(second))) == (20, 40)
+
+
+def test_another_window_while_some_are_held_closes_them_with_what_they_were_held_for() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 2}, recheck=False))
+    clients = simulation.connect([0] * 3)
+    simulation.run(10)
+    simulation.change(limits(samples=3, ips={A: 2}, recheck=False))
+    simulation.run()
+    assert refused(clients) == [500]
+    assert [(throttle.action, throttle.observed) for throttle in simulation.throttles] == [("hold", 3.0), ("drop", 3.0)]
+
+
+def test_without_a_limit_nothing_is_measured_any_more() -> None:
+    limited = limits(20, ips={A: 20}, rate=Quota(50))
+    simulation = Simulation(limited)
+    simulation.connect([0] * 20)
+    simulation.run()
+    simulation.change(limits())
+    rates = simulation.gate.sensors
+    assert rates.rate("CLIENT", 0) != rates.rate("CLIENT", 0)  # NaN
+    assert rates.rate(None, 0) != rates.rate(None, 0)
+    simulation.change(with_(limited, ip_rates={}))
+    assert rates.rate("CLIENT", 0) == rates.rate(None, 0) == 0

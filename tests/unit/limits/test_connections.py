@@ -1,0 +1,157 @@
+"""Limits of open connections: of a listener, of the broker, of an address; and the listener that is let in anyway."""
+
+from __future__ import annotations
+
+from proxy.limits.model import Limits, ListenerLimits, Quota
+from tests.unit.limits.simulation import A, B, Client, Simulation, admitted, refused
+
+
+def of(broker: int, own: int, *names: str) -> Limits:
+    """Limits of the broker, and of each listener; ``INTERNAL`` is protected."""
+    listeners = {name: ListenerLimits(connections=Quota(own), protected=name == "INTERNAL") for name in names}
+    return Limits(listeners=listeners, connections=Quota(broker))
+
+
+def per_ip(limit: int, **overrides: int) -> Limits:
+    by_address = {A: overrides[key] for key in overrides if key == "a"} | {
+        B: overrides[key] for key in overrides if key == "b"
+    }
+    own = ListenerLimits(rate=Quota(1_000))
+    return Limits(
+        listeners={"CLIENT": own},
+        rate=Quota(1_000),
+        ip_rates={"<default>": Quota(1_000)},
+        ip_connections=Quota(limit),
+        ip_connections_overrides=by_address,
+    )
+
+
+def test_a_full_listener_accepts_nothing_until_one_has_left() -> None:
+    simulation = Simulation(of(100, 50, "CLIENT", "OTHER"))
+    clients = simulation.connect([0] * 60)
+    other = simulation.connect([1] * 10, "OTHER")
+    simulation.run(5_000)
+    assert (len(admitted(clients)), len(admitted(other))) == (50, 10)
+    assert len(simulation.gate.lines["CLIENT"]) == 1
+    simulation.leave(clients[0])
+    assert clients[50].admitted == 5_000
+    assert clients[51].admitted is None
+    assert refused(clients) == []
+
+
+def test_a_full_broker_stops_all_its_listeners() -> None:
+    simulation = Simulation(of(100, 60, "CLIENT", "OTHER"))
+    clients, other = simulation.connect([0] * 60), simulation.connect([1] * 60, "OTHER")
+    simulation.run(5_000)
+    assert (len(admitted(clients)), len(admitted(other))) == (60, 40)
+    assert [throttle.scope for throttle in simulation.throttles] == ["broker"]
+    simulation.leave(clients[0])
+    assert len(admitted(other)) == 41
+    assert simulation.gate.total == 100
+
+
+def test_the_inter_broker_listener_enters_a_full_broker_and_one_other_has_to_go() -> None:
+    simulation = Simulation(of(100, 100, "CLIENT", "OTHER", "INTERNAL"))
+    clients = simulation.connect([0] * 101)
+    internal = simulation.connect([1], "INTERNAL")
+    simulation.run(1)
+    assert admitted(internal) == [1]
+    assert simulation.evictions == [["CLIENT", "OTHER"]]
+    simulation.leave(clients[0])
+    assert simulation.gate.total == 100
+    assert clients[100].admitted is None
+    simulation.leave(clients[1])
+    assert clients[100].admitted == 1
+    assert len(simulation.evictions) == 1
+
+
+def test_each_one_that_is_too_many_costs_exactly_one_even_where_it_ends_at_once() -> None:
+    simulation = Simulation(of(10, 100, "CLIENT", "INTERNAL"))
+    clients = iter(simulation.connect([0] * 12))
+    simulation.on_evict = lambda listeners: simulation.leave(next(clients))
+    internal = simulation.connect([1] * 3, "INTERNAL")
+    simulation.run(1)
+    assert admitted(internal) == [1, 1, 1]
+    assert len(simulation.evictions) == 3
+    assert simulation.gate.open == {"CLIENT": 7, "INTERNAL": 3}
+
+
+def test_the_inter_broker_listener_keeps_its_own_limit() -> None:
+    simulation = Simulation(of(100, 2, "CLIENT", "INTERNAL"))
+    internal = simulation.connect([0] * 3, "INTERNAL")
+    simulation.run(1_000)
+    assert admitted(internal) == [0, 0]
+    simulation.leave(internal[0])
+    assert admitted(internal) == [0, 0, 1_000]
+    assert simulation.evictions == []
+
+
+def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> None:
+    simulation = Simulation(per_ip(20))
+    clients = simulation.connect([0] * 30, address=A)
+    other = simulation.connect([0] * 5, address=B)
+    simulation.run()
+    assert admitted(clients) == [0] * 20
+    assert refused(clients) == [0] * 10
+    assert admitted(other) == [0] * 5
+    sensors = simulation.gate.sensors
+    assert [sensors.rate("CLIENT", 0), sensors.rate(None, 0), sensors.address_rate(A, 0)] == [2.5, 2.5, 2.0]
+    simulation.leave(clients[0])
+    again = simulation.connect([0] * 2, address=A)
+    simulation.run()
+    assert [(client.admitted, client.refused) for client in again] == [(0, None), (None, 0)]
+
+
+def test_overrides_take_the_place_of_the_limit_of_addresses() -> None:
+    simulation = Simulation(per_ip(2, a=3, b=0))
+    one, other = simulation.connect([0] * 5, address=A), simulation.connect([0] * 5, address=B)
+    third = simulation.connect([0] * 5, address="10.0.0.3")
+    simulation.run()
+    assert [len(admitted(clients)) for clients in (one, other, third)] == [3, 0, 2]
+
+
+def test_an_override_limits_where_there_is_no_other_limit() -> None:
+    limits = Limits(listeners={"CLIENT": ListenerLimits()}, ip_connections_overrides={A: 1})
+    simulation = Simulation(limits)
+    one, other = simulation.connect([0] * 5, address=A), simulation.connect([0] * 5, address=B)
+    simulation.run()
+    assert [len(admitted(clients)) for clients in (one, other)] == [1, 5]
+
+
+def test_an_address_may_fill_up_while_one_of_it_waits() -> None:
+    own = {"CLIENT": ListenerLimits(rate=Quota(1)), "OTHER": ListenerLimits()}
+    simulation = Simulation(Limits(listeners=own, samples=2, ip_connections=Quota(1)))
+    simulation.connect([0], "CLIENT", B)
+    waiting = simulation.connect([0], "CLIENT", A)
+    quicker = simulation.connect([10], "OTHER", A)
+    simulation.run()
+    assert admitted(quicker) == [10]
+    assert (waiting[0].admitted, waiting[0].refused) == (None, 1_000)
+
+
+def test_a_held_connection_takes_no_place_of_its_address() -> None:
+    own = {"CLIENT": ListenerLimits()}
+    simulation = Simulation(Limits(listeners=own, samples=2, ip_rates={A: Quota(4)}, ip_connections=Quota(5)))
+    clients = simulation.connect([0] * 6)
+    simulation.run(0)
+    assert len(simulation.gate.held) == 2
+    simulation.run()
+    assert [client.admitted for client in clients] == [0, 0, 0, 0, 250, None]
+
+
+def test_all_counts_are_zero_again_after_all_have_left() -> None:
+    simulation = Simulation(of(3, 2, "CLIENT", "OTHER", "INTERNAL"))
+    gone: list[Client] = []
+    for i in range(3_000):
+        clients = [
+            simulation.connect([i], ("CLIENT", "OTHER", "INTERNAL")[i % 3], f"10.0.0.{i % 7}")[0]
+            for i in range(i, i + 3)
+        ]
+        simulation.run(i + 2)
+        for client in clients:
+            simulation.leave(client)
+        gone += clients
+    gate = simulation.gate
+    assert len(admitted(gone)) == 9_000
+    assert (gate.total, set(gate.open.values()), gate.open_by_address) == (0, {0}, {})
+    assert sum(gate.admitted.values()) == 9_000

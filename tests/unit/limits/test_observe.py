@@ -1,0 +1,87 @@
+"""``action: observe``: everything enters at once, and what would have been throttled is counted and told."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.limits.model import Limits, ListenerLimits, Quota, Scope, What
+from tests.unit.limits.simulation import A, Simulation, admitted
+
+CASES: list[tuple[Limits, Scope, What, int]] = [
+    (
+        Limits(listeners={"CLIENT": ListenerLimits()}, rate=Quota(20, "observe")),
+        "broker",
+        "connection_creation_rate",
+        10,
+    ),
+    (
+        Limits(listeners={"CLIENT": ListenerLimits(rate=Quota(20, "observe"))}),
+        "listener",
+        "connection_creation_rate",
+        10,
+    ),
+    (
+        Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={A: Quota(20, "observe")}),
+        "ip",
+        "connection_creation_rate",
+        10,
+    ),
+    (Limits(listeners={"CLIENT": ListenerLimits()}, connections=Quota(200, "observe")), "broker", "connections", 10),
+    (Limits(listeners={"CLIENT": ListenerLimits(connections=Quota(200, "observe"))}), "listener", "connections", 10),
+    (Limits(listeners={"CLIENT": ListenerLimits()}, ip_connections=Quota(200, "observe")), "ip", "connections", 10),
+    (
+        Limits(
+            listeners={"CLIENT": ListenerLimits()},
+            ip_connections=Quota(200, "observe"),
+            ip_connections_overrides={A: 190},
+        ),
+        "ip",
+        "connections",
+        20,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("limits", "scope", "what", "count"), CASES, ids=[f"{scope}-{what}-{count}" for _, scope, what, count in CASES]
+)
+def test_all_enter_at_once_and_what_is_too_many_is_told(limits: Limits, scope: Scope, what: What, count: int) -> None:
+    simulation = Simulation(limits)
+    clients = simulation.connect([0] * 210)
+    simulation.run()
+    assert admitted(clients) == [0] * 210
+    assert simulation.gate.throttled == {("CLIENT", scope, what, "observe"): count}
+    assert len(simulation.throttles) == count
+    assert simulation.gate.blocked("CLIENT", 0) == 0
+    assert simulation.gate.held == []
+    assert simulation.evictions == []
+
+
+def test_the_delay_it_would_have_had_is_told() -> None:
+    simulation = Simulation(CASES[0][0])
+    simulation.connect([0] * 201)
+    simulation.run()
+    (throttle,) = simulation.throttles
+    assert (throttle.action, throttle.limit, throttle.observed, throttle.delay_ms) == ("observe", 20, 20.1, 50)
+
+
+def test_one_quota_observes_while_another_is_enforced() -> None:
+    own = ListenerLimits(rate=Quota(5))
+    simulation = Simulation(Limits(listeners={"CLIENT": own}, rate=Quota(2, "observe"), samples=2))
+    clients = simulation.connect([0] * 6)
+    simulation.run()
+    assert admitted(clients) == [0, 0, 0, 0, 0, 200]
+    assert simulation.gate.throttled == {
+        ("CLIENT", "broker", "connection_creation_rate", "observe"): 4,
+        ("CLIENT", "listener", "connection_creation_rate", "delay"): 1,
+    }
+
+
+def test_a_full_broker_that_only_observes_costs_nobody_its_connection() -> None:
+    own = {"CLIENT": ListenerLimits(), "INTERNAL": ListenerLimits(protected=True)}
+    simulation = Simulation(Limits(listeners=own, connections=Quota(1, "observe")))
+    clients = simulation.connect([0, 0]) + simulation.connect([0, 0], "INTERNAL")
+    simulation.run()
+    assert admitted(clients) == [0] * 4
+    assert simulation.evictions == []
+    assert simulation.gate.throttled == {("CLIENT", "broker", "connections", "observe"): 1}

@@ -1,0 +1,170 @@
+"""Rates of a listener and of the broker: who waits, for how long, and who does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.limits.model import UNLIMITED, Limits, ListenerLimits, Quota
+from tests.unit.limits.simulation import A, B, Client, Simulation, admitted, limits
+
+UNTIL = 60_000
+EVERY_10_MS = range(0, UNTIL, 10)
+
+
+def entered(clients: list[Client], start: int = 0) -> int:
+    """How many had entered by the end, counted from ``start``."""
+    return sum(start < at <= UNTIL for at in admitted(clients))
+
+
+def test_without_limits_nobody_waits_and_nothing_is_measured() -> None:
+    simulation = Simulation(limits())
+    clients = simulation.connect(i // 3 for i in range(3_000))
+    simulation.run()
+    assert admitted(clients) == [client.at for client in clients]
+    assert simulation.throttles == []
+    assert simulation.gate.due() is None
+    assert simulation.gate.sensors.addresses == 0
+    assert simulation.gate.sensors.excesses("CLIENT", 0) == []
+
+
+def test_one_address_does_not_take_all_of_a_listeners_rate() -> None:
+    simulation = Simulation(limits(35, ips={"<default>": 20}))
+    one, other = simulation.connect(EVERY_10_MS, address=A), simulation.connect(EVERY_10_MS, address=B)
+    simulation.run(UNTIL)
+    for clients in (one, other):
+        assert entered(clients) <= 20 * (60 + 10)
+        assert entered(clients, 10_000) <= 20 * 50 + 20
+    assert 35 * 55 <= entered(one + other) <= 35 * (60 + 10)
+
+
+def test_a_listeners_own_rate_comes_on_top_of_the_brokers() -> None:
+    own = {"CLIENT": ListenerLimits(rate=Quota(20)), "OTHER": ListenerLimits(rate=Quota(50))}
+    simulation = Simulation(Limits(listeners=own, rate=Quota(50)))
+    client, other = simulation.connect(EVERY_10_MS, "CLIENT"), simulation.connect(EVERY_10_MS, "OTHER")
+    simulation.run(UNTIL)
+    assert entered(client) <= 20 * (60 + 10)
+    assert 50 * 60 <= entered(client + other) <= 50 * (60 + 10) + 1
+
+
+def test_the_inter_broker_listener_is_spared_the_brokers_rate() -> None:
+    own = {"CLIENT": ListenerLimits(rate=Quota(20)), "INTERNAL": ListenerLimits(rate=Quota(20), protected=True)}
+    alone = Simulation(Limits(listeners=own, rate=Quota(20)))
+    beside = Simulation(Limits(listeners=own, rate=Quota(20)))
+    expected, clients = alone.connect(EVERY_10_MS), beside.connect(EVERY_10_MS)
+    internal = beside.connect(range(5, UNTIL, 100), "INTERNAL")
+    alone.run(UNTIL)
+    beside.run(UNTIL)
+    assert admitted(internal) == [client.at for client in internal]
+    assert admitted(clients) == admitted(expected)
+
+
+def test_the_inter_broker_listener_keeps_its_own_rate_and_that_of_addresses() -> None:
+    own = ListenerLimits(rate=Quota(20), protected=True)
+    simulation = Simulation(Limits(listeners={"INTERNAL": own}, rate=Quota(1), ip_rates={B: Quota(2)}))
+    many = simulation.connect([0] * 201, "INTERNAL", A)
+    simulation.run()
+    assert many[-1].admitted == 50
+    held = simulation.connect([20_000] * 21, "INTERNAL", B)
+    simulation.run(20_000)
+    assert len(admitted(held)) == 20
+
+
+@pytest.mark.parametrize(("samples", "burst"), [(2, 20), (11, 200)])
+def test_the_window_says_how_large_a_burst_may_be(samples: int, burst: int) -> None:
+    simulation = Simulation(limits(20, samples=samples))
+    clients = simulation.connect([0] * 300)
+    simulation.run(0)
+    assert len(admitted(clients)) == burst
+
+
+def test_while_one_waits_its_listener_accepts_nothing_and_others_do() -> None:
+    own = ListenerLimits(rate=Quota(20))
+    simulation = Simulation(Limits(listeners={"CLIENT": own, "OTHER": own}))
+    clients = simulation.connect([0] * 203, "CLIENT")
+    other = simulation.connect([10], "OTHER")
+    simulation.run(49)
+    assert simulation.gate.busy("CLIENT")
+    assert not simulation.gate.busy("OTHER")
+    assert other[0].admitted == 10
+    assert [client.accepted for client in clients[-3:]] == [0, None, None]
+    assert simulation.gate.due() == 50
+    simulation.run(50)
+    assert [client.accepted for client in clients[-3:]] == [0, 50, None]
+
+
+def test_of_two_exceeded_rates_the_longer_delay_counts_and_both_are_measured() -> None:
+    own = ListenerLimits(rate=Quota(5))
+    simulation = Simulation(Limits(listeners={"OTHER": own, "CLIENT": own}, rate=Quota(5)))
+    first = simulation.connect([0] * 50, "CLIENT")
+    other = simulation.connect([1], "OTHER")
+    last = simulation.connect([1], "CLIENT")  # the 51st of its listener, the 52nd of the broker
+    simulation.run()
+    assert admitted(first + other + last) == [*[0] * 50, 200, 400]
+    assert [(throttle.scope, throttle.delay_ms) for throttle in simulation.throttles] == [
+        ("broker", 199),
+        ("broker", 399),
+    ]
+    rates = [simulation.gate.sensors.rate(name, 400) for name in ("OTHER", "CLIENT", None)]
+    assert rates == pytest.approx([1 / 10.399, 51 / 10.4, 52 / 10.4])
+
+
+def test_a_delay_is_never_longer_than_a_window() -> None:
+    simulation = Simulation(limits(1_000))
+    simulation.connect([0] * 5_000)
+    simulation.run()
+    simulation.change(limits(1))
+    clients = simulation.connect([1_000] * 4)
+    simulation.run()
+    assert admitted(clients) == [2_000, 3_000, 4_000, 5_000]
+
+
+def test_one_a_second_always_enters() -> None:
+    """If a second late: the first one still counts when the 11th comes, and 11 in 10 s are more than one a second."""
+    simulation = Simulation(limits(1))
+    clients = simulation.connect(range(0, 100_000, 1_000))
+    simulation.run()
+    assert admitted(clients) == [client.at + (1_000 if client.at >= 10_000 else 0) for client in clients]
+
+
+def test_who_waits_for_a_slot_waits_whatever_the_rate() -> None:
+    own = ListenerLimits(rate=Quota(25), connections=Quota(350))
+    simulation = Simulation(Limits(listeners={"CLIENT": own}))
+    clients = simulation.connect(range(0, 351 * 50, 50))
+    simulation.run()
+    assert admitted(clients) == [client.at for client in clients[:350]]
+    assert simulation.gate.due() is None
+    simulation.now = 30_000
+    simulation.leave(clients[0])
+    assert clients[-1].admitted == 30_000
+
+
+@pytest.mark.parametrize(("left_at", "enters_at"), [(10, 50), (50, 50), (90, 90)])
+def test_a_free_slot_does_not_cut_a_delay_short(left_at: int, enters_at: int) -> None:
+    own = ListenerLimits(rate=Quota(20), connections=Quota(200))
+    simulation = Simulation(Limits(listeners={"CLIENT": own}))
+    clients = simulation.connect([0] * 201)
+    simulation.run(left_at)
+    assert clients[-1].admitted is None
+    simulation.leave(clients[0])
+    simulation.run()
+    assert clients[-1].admitted == enters_at
+    assert simulation.gate.blocked("CLIENT", 1_000) == enters_at
+
+
+def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> None:
+    own = {"CLIENT": ListenerLimits(connections=Quota(1)), "OTHER": ListenerLimits()}
+    simulation = Simulation(Limits(listeners=own, ip_rates={B: Quota(1)}, samples=2))
+    clients = simulation.connect([0, 100], "CLIENT")
+    simulation.connect([0] * 5, "OTHER", B)
+    simulation.run(400)
+    assert simulation.gate.blocked("CLIENT", 400) == 300
+    simulation.now = 500
+    simulation.leave(clients[0])
+    assert [simulation.gate.blocked(name, 9_000) for name in own] == [400, 0]
+
+
+def test_the_largest_number_is_no_limit() -> None:
+    simulation = Simulation(limits(UNLIMITED))
+    simulation.connect([0] * 100)
+    simulation.run()
+    assert simulation.gate.sensors.rate("CLIENT", 0) != simulation.gate.sensors.rate("CLIENT", 0)  # NaN
