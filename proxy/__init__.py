@@ -14,10 +14,17 @@ cause       why a connection ended; a closed list, also the label of the metric.
 Folders
 -------
 core        Kafka's wire protocol without IO: frames, headers, walkers, the session.
-net         the data path's IO: accept loop, relay, workers, admin HTTP, life cycle.
+limits      who may enter, and when: rates and numbers of connections, without IO.
+config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
+net         the data path's IO: accept loop, entrance, relay, workers, admin HTTP, life cycle.
+fleet       the sidecar's own calls to its cluster: the quotas that are stored there.
+telemetry   log lines and metrics.
 compiled    optional twins in Cython of what runs for each byte and request: walkers, exchange, session, relay.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
-cli.py      the ``brokerside`` command; the only module that wires the parts together.
+run.py      a sidecar from its start to its end.
+reload.py   another configuration for a running sidecar: as a whole, or not at all.
+remote.py   what the command asks of a running sidecar; quotas_view.py: how it shows the answer.
+cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.
 """
 
 __version__ = "0.1.0"

@@ -70,7 +70,7 @@ async def _run(path: Path, config: Config) -> int:
     watch = _quota_watch(config, sidecar, carrying, beat)
     reloader = Reloader(path, config, apply)
     loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
-    admin = Admin(sidecar, reloader, watch)
+    admin = Admin(sidecar, reloader, watch.state if watch is not None else None)
     reloading = asyncio.create_task(reloader.watch())
     try:
         await admin.start()

@@ -194,11 +194,12 @@ class Audit(Section):
 
 
 class Admin(Section):
-    """The endpoint of metrics and health."""
+    """The endpoint of metrics, health, limits and reload."""
 
     bind: Address = key(
         "bind",
-        "Address of `/metrics`, `/livez` and `/readyz`. They have no authentication: leave them on loopback.",
+        "Address of `/metrics`, `/livez`, `/readyz`, `/quotas`, `/config` and `POST /reload`. They have no "
+        "authentication: leave them on loopback.",
         kind="host:port",
         allowed=ENDPOINT,
         default=Endpoint("127.0.0.1", 9644),

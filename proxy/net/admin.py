@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import time
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from proxy.config import Listener, redacted
 from proxy.errors import LocalError
-from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net import identity
 from proxy.net.http import HttpServer, Response
 from proxy.net.sidecar import Sidecar
@@ -39,15 +38,24 @@ STATUS: dict[Outcome, HTTPStatus] = {
 }
 
 
+class Source(Protocol):
+    """How it goes with asking the cluster for its quotas."""
+
+    ok: bool
+    """Whether the last time was answered."""
+    last_ok_at: float
+    """The loop's time of the last answer; NaN before the first."""
+
+
 class Admin:
     """Tells of ``sidecar``, its configuration, and how it goes with asking the cluster, where that is done."""
 
-    def __init__(self, sidecar: Sidecar, reloader: Reloader, watch: QuotaWatch | None) -> None:
+    def __init__(self, sidecar: Sidecar, reloader: Reloader, source: Source | None) -> None:
         self._bind = reloader.config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
         self._sidecar = sidecar
         self._reloader = reloader
-        self._watch = watch
+        self._source = source
         self._server = HttpServer(
             {
                 "/metrics": self._metrics,
@@ -73,7 +81,7 @@ class Admin:
     async def _metrics(self) -> Response:
         snapshot = await self._sidecar.snapshot()
         snapshot.reload = self._reloader.state
-        snapshot.source = self._source()
+        snapshot.source = self._quota_source()
         text, content_type = await asyncio.to_thread(render, snapshot)
         return Response(text, content_type=content_type)
 
@@ -101,11 +109,11 @@ class Admin:
         rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
         return _json({"result": done.result, **rest}, STATUS[done.result])
 
-    def _source(self) -> QuotaSource | None:
-        if self._watch is None:
+    def _quota_source(self) -> QuotaSource | None:
+        if self._source is None:
             return None
-        ago = asyncio.get_running_loop().time() - self._watch.state.last_ok_at
-        return QuotaSource(self._watch.state.ok, time.time() - ago)
+        ago = asyncio.get_running_loop().time() - self._source.last_ok_at
+        return QuotaSource(self._source.ok, time.time() - ago)
 
     async def _probe(self, listener: Listener) -> str | None:
         """What keeps this listener from being ready; the broker's identity is asked for until it is right."""

@@ -216,7 +216,7 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("observer",),
         "exchanges",
-        "Exchanges that the observer was told of.",
+        "Exchanges, and reports of throttled connections, that the observer was told of.",
         _observer(lambda o: o.delivered),
     ),
     Definition(
@@ -224,7 +224,7 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("observer",),
         "exchanges",
-        "Exchanges lost without a call: the queue was full, the breaker open, or the time to close over.",
+        "The same, lost without a call: the queue was full, the breaker open, or the time to close over.",
         _observer(lambda o: o.dropped),
     ),
     Definition(
@@ -232,7 +232,7 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("observer",),
         "exchanges",
-        "Exchanges for which a call raised.",
+        "The same, for which a call raised.",
         _observer(lambda o: o.failed),
     ),
     Definition(
@@ -240,7 +240,7 @@ METRICS: tuple[Definition, ...] = (
         "gauge",
         ("observer",),
         "exchanges",
-        "Exchanges that wait for the observer.",
+        "The same, that wait for the observer.",
         _observer(lambda o: o.queued),
     ),
     Definition(

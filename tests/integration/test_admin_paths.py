@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.config import Config, load
 from proxy.core.tally import Tally
-from proxy.fleet.quota_watch import QuotaWatch, QuotaWatchState
+from proxy.fleet.quota_watch import QuotaWatchState
 from proxy.limits.model import GateState
 from proxy.net.admin import Admin
 from proxy.net.sidecar import Sidecar
@@ -37,12 +37,6 @@ class Gated:
         return Snapshot({"CLIENT": Tally()}, quotas=busy())
 
 
-class Watched:
-    """Of a quota watch, what the endpoint asks."""
-
-    state = QuotaWatchState()
-
-
 class Served:
     """An endpoint before a configuration in a file."""
 
@@ -52,8 +46,8 @@ class Served:
         self.applied: list[Config] = []
         self.write(max_connections=100)
         self.reloader = Reloader(path, load(path), self.applied.append)
-        self.watched = Watched()
-        self.admin = Admin(cast(Sidecar, Gated()), self.reloader, cast(QuotaWatch, self.watched))
+        self.watched = QuotaWatchState()
+        self.admin = Admin(cast(Sidecar, Gated()), self.reloader, self.watched)
 
     def write(self, max_connections: object, broker_id: int = 1) -> None:
         self.path.write_text(
@@ -169,7 +163,7 @@ async def test_asking_the_cluster_is_in_the_metrics(served: Served) -> None:
     found = await served.metrics()
     assert found["quota_source_up"] == 0
     assert math.isnan(found["quota_source_last_success_timestamp_seconds"])
-    served.watched.state = QuotaWatchState(ok=True, last_ok_at=asyncio.get_running_loop().time() - 500)
+    served.watched = QuotaWatchState(ok=True, last_ok_at=asyncio.get_running_loop().time() - 500)
     found = await served.metrics()
     assert found["quota_source_up"] == 1
     assert found["quota_source_last_success_timestamp_seconds"] == pytest.approx(time.time() - 500, abs=60)
