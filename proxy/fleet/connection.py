@@ -100,4 +100,4 @@ async def _bounded(endpoint: Endpoint) -> AsyncIterator[None]:
     except ssl.SSLError as error:
         raise Unreachable(f"{endpoint}: TLS: {getattr(error, 'verify_message', None) or error.reason}") from None
     except OSError as error:
-        raise Unreachable(f"{endpoint}: {error.strerror or error}") from None
+        raise Unreachable(f"{endpoint}: {error.strerror or str(error) or 'the connection was closed'}") from None

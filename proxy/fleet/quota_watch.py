@@ -88,8 +88,9 @@ class QuotaWatch:
 
     def poke(self) -> None:
         """Look now, and some more times soon: quotas may just have been changed."""
-        self._schedule.poke(asyncio.get_running_loop().time())
-        self._woken.set()
+        if self._task is not None:
+            self._schedule.poke(asyncio.get_running_loop().time())
+            self._woken.set()
 
     def change(self, config: Config) -> None:
         """Go on with another configuration; how the cluster is reached stays."""
@@ -183,9 +184,9 @@ class QuotaWatch:
             listener_rates if quotas.source != "file" else {},
         )
         if found != self._found:
-            self._found = found
             log.info("cluster_quotas", addresses=len(found.ip_rates), rate=found.rate, listeners=found.listener_rates)
             self._on_change(found)
+            self._found = found
 
     async def _protected(self, stored: dict[str, int], sources: Collection[str]) -> str | None:
         """Store the overrides that are missing; return what limits the sidecar all the same."""

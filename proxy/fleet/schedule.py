@@ -20,7 +20,7 @@ class Schedule:
 
     def __init__(self, now: float) -> None:
         self._due = [now]
-        self._last = float("-inf")
+        self._last = now - POLL
         self._retry = FIRST_RETRY
 
     def at(self) -> float:

@@ -1,0 +1,70 @@
+"""A cluster made of bytes: it answers what the watch asks, as a broker would that has what a test put there."""
+
+from __future__ import annotations
+
+import struct
+
+from proxy.fleet import messages
+from proxy.fleet.connection import Unreachable
+from proxy.fleet.messages import Request
+
+
+class Cluster:
+    """``stored``: rates by the name they were stored under, None for the default one."""
+
+    def __init__(self) -> None:
+        self.at_home = True
+        self.stored: dict[str | None, float] = {}
+        self.configs: dict[str, str] = {}
+        self.refused: dict[int, int] = {}  # error codes by api key
+        self.down = False
+        self.asked: list[int] = []
+
+    async def ask(self, request: Request) -> bytes:
+        self.asked.append(request.key)
+        if self.down:
+            raise Unreachable("127.0.0.1:1: Connection refused")
+        code = self.refused.get(request.key, 0)
+        if request.key == messages.DESCRIBE_CLIENT_QUOTAS:
+            return self._quotas(code)
+        if request.key == messages.ALTER_CLIENT_QUOTAS:
+            return self._altered(request.body, code)
+        assert request.key == messages.DESCRIBE_CONFIGS
+        configs = b"".join(text(key) + text(value) + b"\0\5\0\0\0\0\0" for key, value in self.configs.items())
+        return struct.pack(">iihh", 0, 1, code, -1) + b"\4" + text("1") + struct.pack(">i", len(self.configs)) + configs
+
+    def close(self) -> None:
+        return
+
+    def _quotas(self, code: int) -> bytes:
+        if code:
+            return struct.pack(">ihhi", 0, code, -1, -1)
+        entries = [
+            entity(name) + struct.pack(">i", 1) + text(messages.IP_RATE) + struct.pack(">d", rate)
+            for name, rate in self.stored.items()
+        ]
+        return struct.pack(">ihhi", 0, 0, -1, len(entries)) + b"".join(entries)
+
+    def _altered(self, body: bytes, code: int) -> bytes:
+        """Store what the one kind of request asks for that the sidecar makes."""
+        (count,), pos, answers = struct.unpack_from(">i", body), 4, []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", body, pos + 8)
+            name = body[pos + 10 : pos + 10 + length].decode()
+            pos += 10 + length + 4 + len(text(messages.IP_RATE))
+            (rate,) = struct.unpack_from(">d", body, pos)
+            pos += 9
+            answers.append(struct.pack(">hh", code, -1) + entity(name))
+            if not code:
+                self.stored[name] = rate
+        return struct.pack(">ii", 0, count) + b"".join(answers)
+
+
+def text(value: str | None) -> bytes:
+    if value is None:
+        return b"\xff\xff"
+    return struct.pack(">h", len(value.encode())) + value.encode()
+
+
+def entity(name: str | None) -> bytes:
+    return struct.pack(">i", 1) + text("ip") + text(name)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from proxy.fleet import broker_limits
+from proxy.limits.model import Limits, ListenerLimits, Quota
+
+CLIENT = "listener.name.client."
+SOURCES = {"127.0.0.1"}
+
+
+def unlimited(*names: str) -> Limits:
+    return Limits({name: ListenerLimits() for name in names})
+
+
+def tight(configs: dict[str, str], limits: Limits | None = None) -> dict[str, int]:
+    return {one.key: one.value for one in broker_limits.tight(configs, SOURCES, limits or unlimited("CLIENT"))}
+
+
+def test_keys_are_those_of_the_broker_and_of_each_listener_in_lower_case() -> None:
+    assert broker_limits.keys(["Ext.A"]) == [
+        "max.connection.creation.rate",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+        "listener.name.ext.a.max.connection.creation.rate",
+        "listener.name.ext.a.max.connections",
+    ]
+
+
+def test_only_rates_that_limit_are_taken_over() -> None:
+    none = {"max.connection.creation.rate": "2147483647"}
+    assert broker_limits.rates(none, ["CLIENT"]) == (None, {})
+    some = {"max.connection.creation.rate": "20", CLIENT + "max.connection.creation.rate": "5"}
+    assert broker_limits.rates(some, ["CLIENT", "OTHER"]) == (20, {"client": 5})
+    assert broker_limits.rates({}, ["CLIENT"]) == (None, {})
+
+
+def test_a_broker_without_limits_is_never_too_tight() -> None:
+    at_default = dict.fromkeys(broker_limits.keys(["CLIENT"]), "2147483647") | {"max.connections.per.ip.overrides": ""}
+    assert tight(at_default) == {}
+    assert tight({}) == {}
+
+
+def test_every_limit_lower_than_the_sidecar_s_own_is_told() -> None:
+    configs = {
+        "max.connection.creation.rate": "20",
+        "max.connections": "100",
+        "max.connections.per.ip": "10",
+        CLIENT + "max.connection.creation.rate": "5",
+        CLIENT + "max.connections": "50",
+    }
+    assert tight(configs) == {key: int(value) for key, value in configs.items()}
+
+
+def test_a_sidecar_that_lets_no_more_through_has_nothing_to_fear() -> None:
+    own = Limits(
+        {"CLIENT": ListenerLimits(Quota(5), Quota(10))},
+        rate=Quota(20),
+        connections=Quota(100),
+    )
+    configs = {
+        "max.connection.creation.rate": "5",
+        "max.connections": "10",
+        "max.connections.per.ip": "10",
+        CLIENT + "max.connection.creation.rate": "5",
+    }
+    assert tight(configs, own) == {}
+    assert tight(configs | {"max.connections.per.ip": "9"}, own) == {"max.connections.per.ip": 9}
+
+
+def test_a_limit_that_is_only_observed_lets_everything_through() -> None:
+    own = Limits({"CLIENT": ListenerLimits()}, rate=Quota(5, "observe"))
+    assert tight({"max.connection.creation.rate": "20"}, own) == {"max.connection.creation.rate": 20}
+
+
+def test_an_override_of_the_sidecar_s_address_goes_before_the_limit_of_each() -> None:
+    configs = {"max.connections.per.ip": "10", "max.connections.per.ip.overrides": "10.0.0.1:3, 127.0.0.1:2147483647"}
+    assert tight(configs) == {}
+    configs["max.connections.per.ip.overrides"] = "127.0.0.1:7"
+    assert tight(configs) == {"max.connections.per.ip": 7}

@@ -1,0 +1,215 @@
+"""Connections before brokers that are scripts: what they may say, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.config import Config, Endpoint
+from proxy.errors import LocalError, PeerError
+from proxy.fleet import connection, messages
+from proxy.fleet.client import Client
+from proxy.fleet.connection import Connection, Unreachable
+from proxy.fleet.messages import Refused, Request
+from proxy.fleet.security import Security
+from tests.unit.fleet.cluster import text
+
+PING = Request(48, 0, b"ping")
+Answer = Callable[[int, bytes], Awaitable[bytes | None]]
+
+
+@asynccontextmanager
+async def broker(answer: Answer) -> AsyncIterator[int]:
+    """Answer each request, given its key and body, with a body; None ends the connection. Yields the port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                frame = await reader.readexactly(size)
+                key, _, correlation_id, length = struct.unpack_from(">hhih", frame)
+                body = await answer(key, frame[10 + length :])
+                if body is None:
+                    return
+                head = struct.pack(">ii", 4 + len(body), correlation_id)
+                writer.write(head + body)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.sleep(0)
+
+
+async def raw(reply: bytes) -> Exception:
+    """What a connection raises that gets exactly these bytes, and then the end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(reply)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+    opened = await Connection.open(endpoint, Security(), None, "me")
+    try:
+        with pytest.raises((Unreachable, PeerError)) as failed:
+            await opened.ask(PING)
+        return failed.value
+    finally:
+        opened.close()
+        server.close()
+        await asyncio.sleep(0)
+
+
+def client(*ports: int, **internal: str) -> Client:
+    servers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    listener = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
+    settings = {name.replace("_", "."): value for name, value in internal.items()}
+    values = {"broker.id": 1, "internal.bootstrap.servers": servers, "listeners": [listener], "internal": settings}
+    return Client(Config.model_validate(values), "me")
+
+
+def brokers(**ports: int) -> bytes:
+    """A Metadata answer: ports of loopback by broker id."""
+    listed = [
+        struct.pack(">i", int(name.lstrip("b"))) + text("127.0.0.1") + struct.pack(">ih", port, -1)
+        for name, port in ports.items()
+    ]
+    return struct.pack(">i", len(listed)) + b"".join(listed)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (b"", "the connection was closed"),
+        (b"\0\0\0\x08\0\0\0\x01\0", "the connection was closed"),
+        (b"HTTP/1.1 400 Bad Request", "an answer of 1213486160 bytes"),
+        (b"\xff\xff\xff\xff", "an answer of -1 bytes"),
+        (b"\0\0\0\x03\0\0\0", "an answer of 3 bytes"),
+        (b"\0\0\0\x04\0\0\0\x07", "an answer to another request"),
+    ],
+)
+async def test_what_is_no_answer(reply: bytes, said: str) -> None:
+    assert said in str(await raw(reply))
+
+
+async def test_a_broker_that_says_nothing_is_waited_for_no_longer_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(_: int, __: bytes) -> bytes:
+        return await asyncio.get_running_loop().create_future()
+
+    async with broker(silent) as port:
+        opened = await Connection.open(Endpoint("127.0.0.1", port), Security(), None, "me")
+        monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+        with pytest.raises(Unreachable, match="no answer within"):
+            await opened.ask(PING)
+        opened.close()
+
+
+async def test_the_own_broker_is_found_from_any_other() -> None:
+    home: list[bytes] = []
+
+    async def own(key: int, body: bytes) -> bytes:
+        home.append(body)
+        return b"from home"
+
+    async with broker(own) as own_port:
+
+        async def other(key: int, body: bytes) -> bytes:
+            assert key == messages.METADATA
+            return brokers(b2=1, b1=own_port)
+
+        async with broker(other) as other_port:
+            asking = client(other_port)
+            assert await asking.ask(PING) == b"from home"
+            assert asking.at_home
+            asking.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_another_broker_answers_where_the_own_one_does_not_run(known: bool) -> None:
+    async def other(key: int, body: bytes) -> bytes:
+        if key == messages.METADATA:
+            return brokers(b2=2, b1=1) if known else brokers(b2=2)
+        return b"from another"
+
+    async with broker(other) as port:
+        asking = client(1, port)
+        assert await asking.ask(PING) == b"from another"
+        assert not asking.at_home
+        asking.close()
+
+
+async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
+    answered = 0
+
+    async def restarting(key: int, body: bytes) -> bytes | None:
+        nonlocal answered
+        if key == messages.METADATA:
+            return brokers()
+        answered += 1
+        return None if answered in (2, 4, 5) else b"%d" % answered
+
+    async with broker(restarting) as port:
+        asking = client(port)
+        assert await asking.ask(PING) == b"1"
+        assert await asking.ask(PING) == b"3"
+        with pytest.raises(Unreachable, match="the connection was closed"):
+            await asking.ask(PING)
+        assert await asking.ask(PING) == b"6"
+        asking.close()
+
+
+async def test_nobody_there_is_told_with_an_address() -> None:
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: Connection refused"):
+        await client(1).ask(PING)
+
+
+async def test_settings_it_cannot_heed_are_no_network_error() -> None:
+    with pytest.raises(LocalError, match=r"sasl\.mechanism GSSAPI"):
+        await client(1, security_protocol="sasl_plaintext").ask(PING)
+
+
+async def test_a_password_that_is_wrong() -> None:
+    async def strict(key: int, body: bytes) -> bytes:
+        if key == messages.SASL_HANDSHAKE:
+            return b"\0\0\0\0\0\1" + text("PLAIN")
+        assert body[4:] == b"\0me\0hunter2"
+        return struct.pack(">h", 58) + text("Authentication failed") + struct.pack(">i", 0)
+
+    async with broker(strict) as port:
+        security = Security(mechanism="PLAIN", user="me", password="hunter2")
+        with pytest.raises(Refused, match="Authentication failed") as refused:
+            await Connection.open(Endpoint("127.0.0.1", port), security, None, "me")
+        assert "hunter2" not in str(refused.value)
+
+
+async def test_who_stops_waiting_leaves_nothing_behind() -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        asked.set()
+        await reader.read()
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    task = asyncio.create_task(client(server.sockets[0].getsockname()[1]).ask(PING))
+    async with asyncio.timeout(5):
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await ended.wait()
+    server.close()
+    await asyncio.sleep(0)

@@ -1,0 +1,146 @@
+"""Answers below were recorded from a broker of Kafka 4.3.1; requests are compared with kafka-python's encoder."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.protocol.admin import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    DescribeConfigsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from proxy.config import Endpoint
+from proxy.errors import MalformedBody
+from proxy.fleet import messages
+from proxy.fleet.messages import Refused
+
+BROKERS = bytes.fromhex("000000010000000100093132372e302e302e310000670dffff0000000100000000")
+QUOTAS = bytes.fromhex(
+    "000000000000000000000002000000010002697000033a3a31000000010018636f6e6e656374696f6e5f6372656174696f6e5f72617465"
+    "4014000000000000000000010002697000093132372e302e302e39000000010018636f6e6e656374696f6e5f6372656174696f6e5f72617465"
+    "4014000000000000"
+)
+DENIED = bytes.fromhex("00000000001fffffffffffff")
+ALTERED = bytes.fromhex("00000000000000010000ffff000000010002697000093132372e302e302e39")
+HALF_ALTERED = bytes.fromhex(
+    "00000000000000020000ffff0000000100026970000831302e302e302e39002a003239332e3238342e35332e3133206973206e6f7420612076"
+    "616c6964204950206f72207265736f6c7661626c6520686f73742e0000000100026970000c39332e3238342e35332e3133"
+)
+CONFIGS = bytes.fromhex(
+    "0000000000000001000000000400013100000003001c6d61782e636f6e6e656374696f6e2e6372656174696f6e2e72617465000a"
+    "3231343734383336343700050000000000000f6d61782e636f6e6e656374696f6e73000a3231343734383336343700050000000000"
+    "00206d61782e636f6e6e656374696f6e732e7065722e69702e6f7665727269646573000000050000000000"
+)
+OTHER_BROKER = bytes.fromhex(
+    "0000000000000001002a0040556e65787065637465642062726f6b65722069642c2065787065637465642031206f7220656d707479"
+    "20737472696e672c2062757420726563656976656420320400013200000000"
+)
+HANDSHAKE = bytes.fromhex("00000000000100055052414e44")
+TOKEN = bytes.fromhex("0000ffff00000003613d62")
+
+READERS = [
+    (messages.brokers, BROKERS[:-8]),  # what follows is not read
+    (lambda answer: list(messages.ip_quotas(answer)), QUOTAS),
+    (messages.check_altered, ALTERED),
+    (messages.broker_configs, CONFIGS),
+    (messages.check_handshake, HANDSHAKE),
+    (messages.sasl_token, TOKEN),
+]
+
+
+def test_answers_of_a_broker() -> None:
+    assert messages.brokers(BROKERS) == {1: Endpoint("127.0.0.1", 26381)}
+    assert list(messages.ip_quotas(QUOTAS)) == [("::1", 5.0), ("127.0.0.9", 5.0)]
+    assert messages.broker_configs(CONFIGS) == {
+        "max.connection.creation.rate": "2147483647",
+        "max.connections": "2147483647",
+        "max.connections.per.ip.overrides": "",
+    }
+    assert messages.sasl_token(TOKEN) == b"a=b"
+    messages.check_altered(ALTERED)
+    messages.check_handshake(HANDSHAKE)
+
+
+def test_the_default_quota_has_no_name_and_other_entities_are_passed_over() -> None:
+    default = QUOTAS.replace(b"\0\x02ip\0\x03::1", b"\0\x02ip\xff\xff")
+    assert next(messages.ip_quotas(default)) == (None, 5.0)
+    user = QUOTAS.replace(b"\0\x02ip\0\x03::1", b"\0\x04user\0\x03::1")
+    assert list(messages.ip_quotas(user)) == [("127.0.0.9", 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "answer", "code", "said"),
+    [
+        (lambda answer: list(messages.ip_quotas(answer)), DENIED, 31, "DescribeConfigs"),
+        (messages.check_altered, HALF_ALTERED, 42, "93.284.53.13 is not a valid IP or resolvable host."),
+        (messages.broker_configs, OTHER_BROKER, 42, "expected 1"),
+        (messages.check_handshake, b"\0\x21" + HANDSHAKE[2:], 33, "only PRAND"),
+        (messages.check_handshake, b"\0\x22\0\0\0\0", 34, "SASL"),
+        (messages.sasl_token, b"\0\x3a\0\x02no\0\0\0\0", 58, "SASL: no"),
+    ],
+)
+def test_a_refusal_says_what_and_why(reader, answer: bytes, code: int, said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        reader(answer)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(("reader", "answer"), READERS)
+def test_an_answer_that_is_cut_anywhere_is_malformed(reader, answer: bytes) -> None:
+    for length in range(len(answer)):
+        with pytest.raises(MalformedBody):
+            reader(answer[:length])
+
+
+@pytest.mark.parametrize(("reader", "answer"), READERS)
+def test_no_declared_count_or_length_is_believed(reader, answer: bytes) -> None:
+    for pos in range(len(answer) - 4):
+        for lie in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe"):
+            try:
+                reader(answer[:pos] + lie + answer[pos + 4 :])
+            except (MalformedBody, Refused):
+                continue
+
+
+def test_requests() -> None:
+    assert messages.describe_ip_quotas().body == encoded(
+        DescribeClientQuotasRequest(
+            components=[DescribeClientQuotasRequest.ComponentData(entity_type="ip", match_type=2, match=None)],
+            strict=False,
+            version=0,
+        )
+    )
+    entry = AlterClientQuotasRequest.EntryData
+    set_two = AlterClientQuotasRequest(
+        entries=[
+            entry(
+                entity=[entry.EntityData(entity_type="ip", entity_name=name)],
+                ops=[entry.OpData(key="connection_creation_rate", value=7.0, remove=False)],
+            )
+            for name in ("10.0.0.1", "::1")
+        ],
+        validate_only=False,
+        version=0,
+    )
+    assert messages.set_ip_rates(["10.0.0.1", "::1"], 7).body == encoded(set_two)
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    configs = DescribeConfigsRequest(
+        resources=[resource(resource_type=4, resource_name="3", configuration_keys=["a", "b"])],
+        include_synonyms=False,
+        version=1,
+    )
+    assert messages.describe_broker(3, ["a", "b"]).body == encoded(configs)
+    assert messages.metadata().body == encoded(MetadataRequest(topics=[], version=1))
+    assert messages.sasl_handshake("PLAIN").body == encoded(SaslHandshakeRequest(mechanism="PLAIN", version=1))
+    assert messages.sasl_authenticate(b"xy").body == encoded(SaslAuthenticateRequest(auth_bytes=b"xy", version=0))
+
+
+def test_a_frame_has_its_length_and_a_header() -> None:
+    request = messages.Request(48, 0, b"body")
+    assert messages.frame(request, 7, "me") == b"\0\0\0\x10\0\x30\0\0\0\0\0\x07\0\x02mebody"
+
+
+def encoded(request) -> bytes:
+    return bytes(request.encode(header=False, framed=False))

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.config import Listener
+from proxy.fleet.protection import exposure, for_clients, sources_of
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED
+
+HERE = frozenset({"127.0.0.1"})
+
+
+@pytest.mark.parametrize(
+    ("stored", "missing", "limited"),
+    [
+        ({}, (), {}),
+        ({"10.0.0.1": 5}, (), {}),
+        ({DEFAULT_ADDRESS: 5}, ("127.0.0.1",), {}),
+        ({DEFAULT_ADDRESS: UNLIMITED}, (), {}),
+        ({DEFAULT_ADDRESS: 5, "127.0.0.1": UNLIMITED}, (), {}),
+        ({DEFAULT_ADDRESS: 5, "127.0.0.1": 3}, (), {"127.0.0.1": 3}),
+        ({"127.0.0.1": 3}, (), {"127.0.0.1": 3}),
+    ],
+)
+def test_what_limits_the_sidecar_itself(
+    stored: dict[str, int], missing: tuple[str, ...], limited: dict[str, int]
+) -> None:
+    found = exposure(stored, HERE)
+    assert (found.missing, found.limited) == (missing, limited)
+
+
+def test_what_can_be_mended_is_a_problem_only_where_it_is_not() -> None:
+    found = exposure({DEFAULT_ADDRESS: 5}, HERE)
+    assert found.problem(None) is None
+    assert "127.0.0.1 cannot be stored: not authorized" in (found.problem("not authorized") or "")
+
+
+def test_a_quota_of_an_operator_s_is_a_problem_with_a_way_out() -> None:
+    problem = exposure({"127.0.0.1": 3}, HERE).problem(None) or ""
+    assert "quota of 3 connections/s for 127.0.0.1" in problem
+    assert "upstream.source" in problem
+
+
+def test_the_override_of_the_sidecar_is_not_for_clients_of_its_address() -> None:
+    stored = {DEFAULT_ADDRESS: 5, "127.0.0.1": UNLIMITED, "10.0.0.1": UNLIMITED}
+    assert for_clients(stored, HERE) == {DEFAULT_ADDRESS: 5, "10.0.0.1": UNLIMITED}
+    assert len(stored) == 3
+
+
+def test_a_quota_of_an_operator_s_is_for_clients_too() -> None:
+    stored = {"127.0.0.1": 3}
+    assert for_clients(stored, HERE) == stored
+
+
+async def test_where_the_sidecar_dials_from() -> None:
+    def listener(host: str, source: str | None = None) -> Listener:
+        values = {"name": "C", "bind": "127.0.0.1:1", "upstream": f"{host}:9", "upstream.source": source}
+        return Listener.model_validate(values)
+
+    assert await sources_of([listener("127.0.0.1"), listener("localhost")]) == {"127.0.0.1"}
+    two = [listener("127.0.0.1", "127.0.0.99"), listener("127.0.0.1", "::0001")]
+    assert await sources_of(two) == {"127.0.0.99", "::1"}

@@ -1,0 +1,282 @@
+"""What the watch tells, stores and says, before a cluster made of bytes; each look is asked for by a poke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import Config
+from proxy.fleet import messages, schedule
+from proxy.fleet.quota_watch import QuotaWatch
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
+from tests.unit.fleet.cluster import Cluster
+
+
+def config_of(quotas: dict[str, Any], source: str | None = None) -> Config:
+    listener = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2", "upstream.source": source}
+    values = {"broker.id": 1, "internal.bootstrap.servers": "127.0.0.1:3", "listeners": [listener], "quotas": quotas}
+    return Config.model_validate(values)
+
+
+class Watched:
+    """A running watch, and what came of it."""
+
+    def __init__(self, cluster: Cluster, config: Config) -> None:
+        self.cluster = cluster
+        self.changes: list[ClusterQuotas] = []
+        self.problems: list[str | None] = []
+        self.watch = QuotaWatch(config, self.changes.append, self.problems.append, asking=cluster)
+
+    async def look(self) -> None:
+        """Let it look once more."""
+        before = self.watch.state.polls
+        self.watch.poke()
+        await until(lambda: self.watch.state.polls > before)
+
+
+@asynccontextmanager
+async def watching(cluster: Cluster, config: Config | None = None) -> AsyncIterator[Watched]:
+    watched = Watched(cluster, config or config_of({}))
+    watched.watch.start()
+    try:
+        await until(lambda: watched.watch.state.polls > 0)
+        yield watched
+    finally:
+        await watched.watch.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - the watch tells of nothing at the end of a look
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poke is a look, however soon after the last one."""
+    monkeypatch.setattr(schedule, "GAP", 0.0)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+async def test_a_cluster_without_quotas_is_nothing_to_tell(cluster: Cluster) -> None:
+    async with watching(cluster) as watched:
+        await watched.look()
+        assert (watched.changes, watched.problems) == ([], [])
+        assert (watched.watch.state.ok, watched.watch.state.error) == (True, None)
+
+
+async def test_quotas_are_told_once_and_again_when_they_change(cluster: Cluster) -> None:
+    cluster.stored = {"10.0.0.1": 5.0, "0:0:0::7": 6.0}
+    async with watching(cluster) as watched:
+        await watched.look()
+        cluster.stored["10.0.0.1"] = 7.0
+        await watched.look()
+        cluster.stored.clear()
+        await watched.look()
+    assert [change.ip_rates for change in watched.changes] == [
+        {"10.0.0.1": 5, "::7": 6},
+        {"10.0.0.1": 7, "::7": 6},
+        {},
+    ]
+
+
+async def test_what_is_known_stays_while_the_cluster_does_not_answer(cluster: Cluster) -> None:
+    cluster.stored = {"10.0.0.1": 5.0}
+    with capture_logs() as logs:
+        async with watching(cluster) as watched:
+            cluster.down = True
+            await watched.look()
+            await watched.look()
+            assert watched.watch.state.error == "127.0.0.1:1: Connection refused"
+            assert not watched.watch.state.ok
+            cluster.down = False
+            await watched.look()
+    assert [change.ip_rates for change in watched.changes] == [{"10.0.0.1": 5}]
+    assert [line["event"] for line in logs if line["event"].startswith("quota_source")] == [
+        "quota_source_unreachable",
+        "quota_source_back",
+    ]
+
+
+async def test_a_user_without_rights_is_told_of_and_keeps_nobody_from_working(cluster: Cluster) -> None:
+    cluster.refused = {messages.DESCRIBE_CLIENT_QUOTAS: 31}
+    async with watching(cluster) as watched:
+        assert "DescribeConfigs" in (watched.watch.state.error or "")
+        assert (watched.changes, watched.problems) == ([], [])
+
+
+async def test_the_sidecar_s_own_address_is_kept_off_a_default_quota(cluster: Cluster) -> None:
+    cluster.stored = {None: 5.0}
+    async with watching(cluster) as watched:
+        assert cluster.stored == {None: 5.0, "127.0.0.1": UNLIMITED}
+        await watched.look()
+        assert cluster.asked.count(messages.ALTER_CLIENT_QUOTAS) == 1
+    assert [change.ip_rates for change in watched.changes] == [{DEFAULT_ADDRESS: 5}]
+    assert watched.problems == []
+
+
+async def test_a_sidecar_that_cannot_protect_itself_does_not_become_ready(cluster: Cluster) -> None:
+    cluster.stored = {None: 5.0}
+    cluster.refused = {messages.ALTER_CLIENT_QUOTAS: 31}
+    async with watching(cluster) as watched:
+        assert len(watched.problems) == 1
+        assert "127.0.0.1 cannot be stored" in (watched.problems[0] or "")
+        cluster.refused.clear()
+        await watched.look()
+        assert watched.problems[1:] == [None]
+
+
+async def test_a_running_sidecar_stays_ready_whatever_an_operator_stores(cluster: Cluster) -> None:
+    with capture_logs() as logs:
+        async with watching(cluster) as watched:
+            cluster.stored = {"127.0.0.1": 3.0}
+            await watched.look()
+            await watched.look()
+            assert "upstream.source" in (watched.watch.state.problem or "")
+            cluster.stored.clear()
+            await watched.look()
+            assert watched.watch.state.problem is None
+    assert [change.ip_rates for change in watched.changes] == [{"127.0.0.1": 3}, {}]
+    assert watched.problems == []
+    assert cluster.stored == {}
+    events = [line["event"] for line in logs]
+    assert (events.count("upstream_limited"), events.count("upstream_not_limited")) == (1, 1)
+
+
+async def test_an_address_of_its_own_is_the_way_out(cluster: Cluster) -> None:
+    cluster.stored = {"127.0.0.1": 3.0, None: 5.0}
+    async with watching(cluster, config_of({}, "127.0.0.99")) as watched:
+        assert cluster.stored["127.0.0.99"] == UNLIMITED
+    assert watched.problems == []
+    assert [change.ip_rates for change in watched.changes] == [{"127.0.0.1": 3, DEFAULT_ADDRESS: 5}]
+
+
+async def test_without_protection_nothing_is_stored_and_all_is_taken_over(cluster: Cluster) -> None:
+    cluster.stored = {None: 5.0, "127.0.0.1": UNLIMITED}
+    async with watching(cluster, config_of({"protect.upstream": False})) as watched:
+        del cluster.stored["127.0.0.1"]
+        await watched.look()
+    assert messages.ALTER_CLIENT_QUOTAS not in cluster.asked
+    assert watched.changes[0].ip_rates == {DEFAULT_ADDRESS: 5, "127.0.0.1": UNLIMITED}
+
+
+async def test_quotas_of_addresses_in_the_file_alone_are_still_kept_off_the_sidecar(cluster: Cluster) -> None:
+    cluster.stored = {None: 5.0}
+    async with watching(cluster, config_of({"ip.store": "file"})) as watched:
+        assert cluster.stored["127.0.0.1"] == UNLIMITED
+    assert watched.changes == []
+
+
+@pytest.mark.parametrize(("source", "rate", "listener"), [("file", None, {}), ("min", 20, {"client": 5})])
+async def test_rates_of_the_broker_are_taken_over_where_they_are_asked_for(
+    cluster: Cluster, source: str, rate: int | None, listener: dict[str, int]
+) -> None:
+    cluster.stored = {"10.0.0.1": 5.0}
+    key = "max.connection.creation.rate"
+    cluster.configs = {key: "20", f"listener.name.client.{key}": "5"}
+    async with watching(cluster, config_of({"source": source})) as watched:
+        assert watched.changes == [ClusterQuotas({"10.0.0.1": 5}, rate, listener)]
+        cluster.configs.clear()
+        await watched.look()
+        assert watched.changes[-1] == ClusterQuotas({"10.0.0.1": 5})
+
+
+async def test_another_broker_says_nothing_of_the_own_one(cluster: Cluster) -> None:
+    cluster.configs = {"max.connection.creation.rate": "20"}
+    async with watching(cluster, config_of({"source": "broker"})) as watched:
+        cluster.at_home = False
+        cluster.configs.clear()
+        await watched.look()
+    assert [change.rate for change in watched.changes] == [20]
+
+
+async def test_a_limit_of_the_broker_that_is_too_tight_is_warned_of_once(cluster: Cluster) -> None:
+    cluster.configs = {"max.connections.per.ip": "10"}
+    with capture_logs() as logs:
+        async with watching(cluster) as watched:
+            await watched.look()
+            cluster.configs["max.connections.per.ip"] = "20"
+            await watched.look()
+            watched.watch.change(config_of({"max.connections": 20}))
+            await watched.look()
+    warned = [(line["key"], line["value"]) for line in logs if line["event"] == "broker_limits_sidecar"]
+    assert warned == [("max.connections.per.ip", 10), ("max.connections.per.ip", 20)]
+
+
+async def test_a_host_name_stands_for_its_address_and_an_address_goes_before_it(cluster: Cluster) -> None:
+    cluster.stored = {"localhost": 5.0, "10.0.0.1": 6.0}
+    async with watching(cluster, config_of({}, "127.0.0.99")) as watched:
+        cluster.stored["127.0.0.1"] = 7.0
+        await watched.look()
+    assert [change.ip_rates for change in watched.changes] == [
+        {"127.0.0.1": 5, "10.0.0.1": 6},
+        {"127.0.0.1": 7, "10.0.0.1": 6},
+    ]
+
+
+async def test_what_kafka_would_not_have_stored_is_passed_over(cluster: Cluster) -> None:
+    cluster.stored = {"10.0.0.1": 0.0, "10.0.0.2": float("nan"), "10.0.0.3": float("inf"), "10.0.0.4": 1.0}
+    async with watching(cluster) as watched:
+        assert watched.changes[0].ip_rates == {"10.0.0.3": UNLIMITED, "10.0.0.4": 1}
+
+
+async def test_very_many_quotas_leave_the_loop_to_others(cluster: Cluster) -> None:
+    cluster.stored = {f"10.0.{number // 256}.{number % 256}": 5.0 for number in range(10_000)}
+    watched, turns = Watched(cluster, config_of({})), 0
+    watched.watch.start()
+    while not watched.changes:
+        await asyncio.sleep(0)
+        turns += 1
+    await watched.watch.close()
+    assert len(watched.changes[0].ip_rates) == 10_000
+    assert turns > 100
+
+
+async def test_a_new_configuration_acts_at_once(cluster: Cluster) -> None:
+    cluster.stored = {"10.0.0.1": 5.0}
+    async with watching(cluster) as watched:
+        watched.watch.change(config_of({"ip.store": "file"}))
+        await until(lambda: len(watched.changes) == 2)
+    assert watched.changes[1].ip_rates == {}
+
+
+async def test_a_mistake_of_whoever_is_told_does_not_end_the_watch(cluster: Cluster) -> None:
+    told: list[ClusterQuotas] = []
+
+    def broken_once(found: ClusterQuotas) -> None:
+        told.append(found)
+        if len(told) == 1:
+            raise ValueError("a mistake")
+
+    cluster.stored = {"10.0.0.1": 5.0}
+    watch = QuotaWatch(config_of({}), broken_once, lambda _: None, asking=cluster)
+    with capture_logs() as logs:
+        watch.start()
+        await until(lambda: watch.state.polls > 0)
+        assert "see its log" in (watch.state.error or "")
+        watch.poke()
+        await until(lambda: watch.state.ok)
+        await watch.close()
+    assert [found.ip_rates for found in told] == 2 * [{"10.0.0.1": 5}]
+    assert "quota_watch_failed" in [line["event"] for line in logs]
+
+
+async def test_it_ends_in_the_middle_of_a_look() -> None:
+    class Silent(Cluster):
+        async def ask(self, request: messages.Request) -> bytes:
+            return await asyncio.get_running_loop().create_future()
+
+    watch = QuotaWatch(config_of({}), lambda _: None, lambda _: None, asking=Silent())
+    watch.start()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await watch.close()

@@ -1,0 +1,69 @@
+"""The examples of RFC 5802 (section 5) and RFC 7677 (section 3), and servers that lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import PeerError
+from proxy.fleet.scram import Scram
+
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+LAST = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_rfc_7677() -> None:
+    scram = Scram("sha256", "user", "pencil", NONCE)
+    assert scram.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert scram.final(FIRST) == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    scram.check(LAST)
+
+
+def test_rfc_5802() -> None:
+    scram = Scram("sha1", "user", "pencil", "fyko+d2lbbFgONRv9qkxdawL")
+    assert scram.final(b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096") == (
+        b"c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="
+    )
+    scram.check(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+
+
+def test_a_name_may_hold_what_separates() -> None:
+    assert Scram("sha256", "a=b,c", "x", "n").first() == b"n,,n=a=3Db=2Cc,r=n"
+
+
+def test_every_exchange_has_a_nonce_of_its_own() -> None:
+    assert Scram("sha256", "a", "x").first() != Scram("sha256", "a", "x").first()
+
+
+@pytest.mark.parametrize(
+    ("challenge", "said"),
+    [
+        (FIRST.replace(b"rOpr", b"xOpr"), "not an answer to ours"),
+        (b"r=rOprNGfwEbeRWgbNEkqO,s=AA==,i=4096", "not an answer to ours"),
+        (FIRST.replace(b"i=4096", b"i=4095"), "4095 iterations"),
+        (FIRST.replace(b"i=4096", b"i=2147483647"), "2147483647 iterations"),
+        (FIRST.replace(b"i=4096", b"i=x"), "cannot be read"),
+        (FIRST.replace(b"s=W", b"s=*"), "cannot be read"),
+        (b"e=unknown-user", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"", "cannot be read"),
+    ],
+)
+def test_a_challenge_no_server_may_send(challenge: bytes, said: str) -> None:
+    with pytest.raises(PeerError, match=said):
+        Scram("sha256", "user", "pencil", NONCE).final(challenge)
+
+
+@pytest.mark.parametrize("last", [LAST.replace(b"6rri", b"7rri"), b"e=invalid-proof", b"v=", b""])
+def test_a_server_that_does_not_know_the_password(last: bytes) -> None:
+    scram = Scram("sha256", "user", "pencil", NONCE)
+    scram.final(FIRST)
+    with pytest.raises(PeerError, match="does not prove"):
+        scram.check(last)
+
+
+def test_nothing_is_proven_before_the_challenge() -> None:
+    with pytest.raises(PeerError):
+        Scram("sha256", "user", "pencil").check(b"v=")

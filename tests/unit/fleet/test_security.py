@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from proxy.errors import LocalError
+from proxy.fleet.security import Security
+
+SCRAM = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "me",
+    "sasl.password": "hunter2",
+}
+
+
+def test_without_settings_there_is_neither_tls_nor_sasl() -> None:
+    security = Security.of({"bootstrap.servers": "127.0.0.1:9092", "socket.timeout.ms": "7"})
+    assert security == Security()
+    assert security.context() is None
+
+
+def test_sasl_and_tls() -> None:
+    security = Security.of(SCRAM)
+    assert (security.mechanism, security.user, security.password) == ("SCRAM-SHA-512", "me", "hunter2")
+    context = security.context()
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "verify", "names"),
+    [
+        ({"ssl.endpoint.identification.algorithm": "none"}, ssl.CERT_REQUIRED, False),
+        ({"enable.ssl.certificate.verification": "false"}, ssl.CERT_NONE, False),
+    ],
+)
+def test_what_is_verified_can_be_less(settings: dict[str, str], verify: ssl.VerifyMode, names: bool) -> None:
+    context = Security.of({"security.protocol": "ssl", **settings}).context()
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (verify, names)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"security.protocol": "tls"}, "security.protocol 'tls' is not known"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism OAUTHBEARER is not supported"),
+        ({"sasl.mechanism": "gssapi"}, "sasl.mechanism GSSAPI"),
+        ({"sasl.password": ""}, "sasl.password is missing"),
+        ({"ssl.keystore.location": "/x"}, "ssl.keystore.location is not supported"),
+        ({"ssl.crl.location": "/x"}, "ssl.crl.location is not supported"),
+        ({"sasl.oauthbearer.config": "x"}, "sasl.oauthbearer.config is not supported"),
+    ],
+)
+def test_what_it_cannot_heed_it_names(change: dict[str, str], named: str) -> None:
+    with pytest.raises(LocalError, match=named) as refused:
+        Security.of(SCRAM | change)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_settings_of_what_is_not_used_are_passed_over() -> None:
+    assert Security.of({"ssl.crl.location": "/x", "sasl.mechanism": "OAUTHBEARER"}) == Security()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"ssl.ca.location": "/no/such/file"}, "ssl.ca.location: No such file"),
+        ({"ssl.ca.pem": "junk-in-memory"}, "ssl.ca.location: "),
+        ({"ssl.certificate.location": "/no/such/file"}, "ssl.certificate.location: No such file"),
+        ({"ssl.certificate.pem": "junk-in-memory", "ssl.key.pem": "hunter2"}, "ssl.certificate.location: "),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_and_not_shown(settings: dict[str, str], named: str) -> None:
+    with pytest.raises(LocalError, match=named) as refused:
+        Security.of({"security.protocol": "ssl", **settings}).context()
+    assert "hunter2" not in str(refused.value)
+    assert "junk" not in str(refused.value)
+
+
+def test_it_does_not_show_secrets() -> None:
+    shown = repr(Security.of(SCRAM | {"ssl.key.password": "swordfish"}))
+    assert "hunter2" not in shown
+    assert "swordfish" not in shown
