@@ -85,11 +85,6 @@ def added(one: Any, other: Any) -> Any:
     return one or other
 
 
-def closed(tallies: Mapping[str, Tally]) -> int:
-    """Return how many connections have ended, whatever the listener and the cause."""
-    return sum(sum(tally.closed.values()) for tally in tallies.values())
-
-
 def process_counts() -> ProcessCounts:
     """Read ``/proc`` about this process."""
     stat = os.pread(_STAT, 4096, 0).decode().rpartition(")")[2].split()  # the name before may hold anything

@@ -163,7 +163,8 @@ async def test_asking_the_cluster_is_in_the_metrics(served: Served) -> None:
     found = await served.metrics()
     assert found["quota_source_up"] == 0
     assert math.isnan(found["quota_source_last_success_timestamp_seconds"])
-    served.watched = QuotaWatchState(ok=True, last_ok_at=asyncio.get_running_loop().time() - 500)
+    served.watched.ok = True
+    served.watched.last_ok_at = asyncio.get_running_loop().time() - 500
     found = await served.metrics()
     assert found["quota_source_up"] == 1
     assert found["quota_source_last_success_timestamp_seconds"] == pytest.approx(time.time() - 500, abs=60)
