@@ -126,8 +126,8 @@ METRICS: tuple[Definition, ...] = (
         "gauge",
         ("listener",),
         "connections",
-        "Connections of clients that are open, those included whose PROXY header is awaited. Accepted = active + closed "
-        "+ waiting + held.",
+        "Connections of clients that are open, those included whose PROXY header is awaited. "
+        "Accepted = active + waiting + held + closed.",
         _plain(lambda t: t.active),
     ),
     Definition(
