@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from proxy.limits.model import Limits, ListenerLimits, Quota
+from proxy.limits.gate import Gate
+from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota, Throttle
+from proxy.limits.state import state
 from proxy.limits.window import Rate, is_over, wait, wait_at_least
 from tests.unit.limits.simulation import A, B, Client, Simulation, limits
 
@@ -244,3 +248,141 @@ def test_the_bound_is_reached(samples: int) -> None:
     clients = simulation.connect([0] * 500)
     simulation.run()
     assert most_over(clients, 20, samples) == pytest.approx(0)
+
+
+# ---- any order of events --------------------------------------------------------------------------------------------
+
+LISTENERS = ("CLIENT", "OTHER", "INTERNAL")
+MAX_HELD = 5
+
+QUOTAS = st.one_of(
+    st.just(Quota()), st.builds(Quota, st.integers(1, 6), st.sampled_from(["enforce", "enforce", "observe"]))
+)
+ANY_LIMITS = st.builds(
+    Limits,
+    listeners=st.fixed_dictionaries(
+        {name: st.builds(ListenerLimits, QUOTAS, QUOTAS, st.just(name == "INTERNAL")) for name in LISTENERS}
+    ),
+    rate=QUOTAS,
+    connections=QUOTAS,
+    ip_rates=st.dictionaries(st.sampled_from([A, DEFAULT_ADDRESS]), QUOTAS),
+    ip_connections=QUOTAS,
+    ip_connections_overrides=st.dictionaries(st.just(B), st.integers(0, 4)),
+    samples=st.sampled_from([1, 2, 11]),
+    recheck=st.booleans(),
+    max_held=st.just(MAX_HELD),
+)
+
+
+class Everything(RuleBasedStateMachine):
+    """Whatever happens, each connection that arrives is either admitted or refused, once, and no limit is exceeded."""
+
+    @initialize(limits=ANY_LIMITS, evicts_at_once=st.booleans())
+    def begin(self, limits: Limits, evicts_at_once: bool) -> None:
+        self.now = 0
+        self.arrived = 0
+        self.settled: set[int] = set()
+        self.open: list[tuple[int, str, str]] = []
+        self.told = Counter[tuple[str, str, str, str]]()
+        self.of: dict[int, tuple[str, str]] = {}
+        self.evicts_at_once = evicts_at_once
+        self.gate: Gate[int] = Gate(limits, admit=self.admit, refuse=self.refuse, evict=self.evict, report=self.note)
+
+    def admit(self, listener: str, token: int) -> None:
+        assert token not in self.settled
+        self.settled.add(token)
+        where, address = self.of[token]
+        assert where == listener
+        self.open.append((token, where, address))
+        limits, own = self.gate.limits, self.gate.limits.listeners[listener]
+        if own.connections.enforced:
+            assert self.gate.open[listener] <= own.connections.limit
+        if limits.connections.enforced and not own.protected:
+            assert self.gate.total <= limits.connections.limit
+        if self.gate.limit_of(address).enforced:
+            assert self.gate.open_by_address[address] <= self.gate.limit_of(address).limit
+
+    def refuse(self, listener: str, token: int) -> None:
+        assert token not in self.settled
+        self.settled.add(token)
+        assert self.of[token][0] == listener
+
+    def evict(self, listeners: Collection[str]) -> None:
+        assert set(listeners) == {"CLIENT", "OTHER"}
+        idle = next((one for one in self.open if one[1] in listeners), None)
+        if self.evicts_at_once and idle is not None:
+            self.end(idle)
+
+    def note(self, throttle: Throttle) -> None:
+        assert throttle.delay_ms <= 1000
+        assert throttle.observed >= throttle.limit
+        self.told[throttle.listener, throttle.scope, throttle.quota, throttle.action] += 1
+
+    def end(self, one: tuple[int, str, str]) -> None:
+        self.open.remove(one)
+        self.gate.leave(one[1], one[2], self.now)
+
+    @rule(listener=st.sampled_from(LISTENERS), address=st.sampled_from([A, B, "::1"]), count=st.integers(1, 8))
+    def arrive(self, listener: str, address: str, count: int) -> None:
+        for _ in range(count):
+            if not self.gate.busy(listener):
+                self.arrived += 1
+                self.of[self.arrived] = (listener, address)
+                self.gate.arrive(listener, address, self.arrived, self.now)
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 1_000))
+    def leave(self, which: int) -> None:
+        self.end(self.open[which % len(self.open)])
+
+    @rule(ms=st.sampled_from([0, 1, 50, 500, 1_000, 3_000, 20_000]))
+    def pass_time(self, ms: int) -> None:
+        until = self.now + ms
+        while (due := self.gate.due()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.gate.advance(self.now)
+        self.now = until
+        self.gate.sensors.expire(self.now)
+
+    @rule(limits=ANY_LIMITS)
+    def change(self, limits: Limits) -> None:
+        self.gate.change(limits, self.now)
+
+    @rule()
+    def ask(self) -> None:
+        state(self.gate, self.now)
+
+    @invariant()
+    def nobody_is_lost(self) -> None:
+        gate = self.gate
+        waiting = [arrival.token for line in gate.lines.values() for arrival in line]
+        held = [arrival.token for _, _, arrival in gate.held]
+        assert sorted([*self.settled, *waiting, *held]) == list(range(1, self.arrived + 1))
+        assert len(held) <= MAX_HELD
+        assert all(due <= self.now + 1000 for due, _, _ in gate.held)
+
+    @invariant()
+    def counts_are_of_what_is_open(self) -> None:
+        gate = self.gate
+        assert gate.total == len(self.open) == sum(gate.open.values())
+        assert {name: count for name, count in gate.open.items() if count} == Counter(one[1] for one in self.open)
+        assert gate.open_by_address == Counter(one[2] for one in self.open)
+        assert gate.throttled == self.told
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        due = self.gate.due()
+        assert due is None or due > self.now
+
+    def teardown(self) -> None:
+        """Once limits are gone and a second has passed, all have entered or been refused."""
+        self.change(Limits(listeners=dict.fromkeys(LISTENERS, ListenerLimits())))
+        self.pass_time(1_000)
+        assert self.settled == set(range(1, self.arrived + 1))
+        for one in list(self.open):
+            self.end(one)
+        assert (self.gate.total, self.gate.open_by_address) == (0, {})
+
+
+TestEverything = Everything.TestCase
+TestEverything.settings = settings(stateful_step_count=40)

@@ -12,17 +12,13 @@ def of(broker: int, own: int, *names: str) -> Limits:
     return Limits(listeners=listeners, connections=Quota(broker))
 
 
-def per_ip(limit: int, **overrides: int) -> Limits:
-    by_address = {A: overrides[key] for key in overrides if key == "a"} | {
-        B: overrides[key] for key in overrides if key == "b"
-    }
-    own = ListenerLimits(rate=Quota(1_000))
+def per_ip(limit: int, overrides: dict[str, int] | None = None) -> Limits:
     return Limits(
-        listeners={"CLIENT": own},
+        listeners={"CLIENT": ListenerLimits(rate=Quota(1_000))},
         rate=Quota(1_000),
         ip_rates={"<default>": Quota(1_000)},
         ip_connections=Quota(limit),
-        ip_connections_overrides=by_address,
+        ip_connections_overrides=overrides or {},
     )
 
 
@@ -103,7 +99,7 @@ def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> 
 
 
 def test_overrides_take_the_place_of_the_limit_of_addresses() -> None:
-    simulation = Simulation(per_ip(2, a=3, b=0))
+    simulation = Simulation(per_ip(2, {A: 3, B: 0}))
     one, other = simulation.connect([0] * 5, address=A), simulation.connect([0] * 5, address=B)
     third = simulation.connect([0] * 5, address="10.0.0.3")
     simulation.run()
@@ -144,10 +140,10 @@ def test_all_counts_are_zero_again_after_all_have_left() -> None:
     gone: list[Client] = []
     for i in range(3_000):
         clients = [
-            simulation.connect([i], ("CLIENT", "OTHER", "INTERNAL")[i % 3], f"10.0.0.{i % 7}")[0]
-            for i in range(i, i + 3)
+            simulation.connect([i], name, f"10.0.0.{(i + at) % 7}")[0]
+            for at, name in enumerate(("CLIENT", "OTHER", "INTERNAL"))
         ]
-        simulation.run(i + 2)
+        simulation.run(i)
         for client in clients:
             simulation.leave(client)
         gone += clients

@@ -7,38 +7,18 @@ import pytest
 from proxy.limits.model import Limits, ListenerLimits, Quota, Scope, What
 from tests.unit.limits.simulation import A, Simulation, admitted
 
+RATE = Quota(20, "observe")
+FULL = Quota(200, "observe")
+ONE = {"CLIENT": ListenerLimits()}
+
 CASES: list[tuple[Limits, Scope, What, int]] = [
-    (
-        Limits(listeners={"CLIENT": ListenerLimits()}, rate=Quota(20, "observe")),
-        "broker",
-        "connection_creation_rate",
-        10,
-    ),
-    (
-        Limits(listeners={"CLIENT": ListenerLimits(rate=Quota(20, "observe"))}),
-        "listener",
-        "connection_creation_rate",
-        10,
-    ),
-    (
-        Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={A: Quota(20, "observe")}),
-        "ip",
-        "connection_creation_rate",
-        10,
-    ),
-    (Limits(listeners={"CLIENT": ListenerLimits()}, connections=Quota(200, "observe")), "broker", "connections", 10),
-    (Limits(listeners={"CLIENT": ListenerLimits(connections=Quota(200, "observe"))}), "listener", "connections", 10),
-    (Limits(listeners={"CLIENT": ListenerLimits()}, ip_connections=Quota(200, "observe")), "ip", "connections", 10),
-    (
-        Limits(
-            listeners={"CLIENT": ListenerLimits()},
-            ip_connections=Quota(200, "observe"),
-            ip_connections_overrides={A: 190},
-        ),
-        "ip",
-        "connections",
-        20,
-    ),
+    (Limits(listeners=ONE, rate=RATE), "broker", "connection_creation_rate", 10),
+    (Limits(listeners={"CLIENT": ListenerLimits(rate=RATE)}), "listener", "connection_creation_rate", 10),
+    (Limits(listeners=ONE, ip_rates={A: RATE}), "ip", "connection_creation_rate", 10),
+    (Limits(listeners=ONE, connections=FULL), "broker", "connections", 10),
+    (Limits(listeners={"CLIENT": ListenerLimits(connections=FULL)}), "listener", "connections", 10),
+    (Limits(listeners=ONE, ip_connections=FULL), "ip", "connections", 10),
+    (Limits(listeners=ONE, ip_connections=FULL, ip_connections_overrides={A: 190}), "ip", "connections", 20),
 ]
 
 
