@@ -52,6 +52,8 @@ def _run(quick: bool, checks: list[Check]) -> Iterator[str]:
 
     sizes = schedules.QUICK if quick else schedules.FULL
     with Stage() as stage:
+        say("a broker")
+        run_together(schedules.warm_up(stage.broker_ports))
         say("the broker, with limits set by kafka-configs")
         with stage.limited(schedules.LIMITS):
             broker = _all(stage.broker_ports, quick)
@@ -83,7 +85,6 @@ def _run(quick: bool, checks: list[Check]) -> Iterator[str]:
 
 def _all(ports: Mapping[str, int], quick: bool) -> dict[str, Visits]:
     """Run all schedules; a quick run lets the storm fall into the time when the slowest of the others only waits."""
-    run_together(schedules.warm_up(ports))
     if quick:
         return run_together(schedules.light(ports, schedules.QUICK) | schedules.storm(ports, schedules.QUICK, 6.5))
     return run_together(schedules.light(ports, schedules.FULL)) | run_together(schedules.storm(ports, schedules.FULL))

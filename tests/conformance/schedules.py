@@ -42,18 +42,24 @@ class Sizes:
 
 FULL = Sizes(rate20=300, storm=10_000)
 QUICK = Sizes(rate20=240, storm=1_000)
+WARM_UP = 3_000
+"""Connects; a JVM compiles what it does often."""
+
+ONE_AFTER_ANOTHER = 4_000.0
+"""Connects per second, more than any limit, that keep their order and wait in the kernel for their turn."""
+
 STORM_RATE, BYSTANDER_RATE = 400.0, 20.0
 """Connects per second."""
 
 
 def warm_up(ports: Mapping[str, int]) -> dict[str, Plan]:
     """Connects before those that count, so that a JVM that has just started is not what is measured."""
-    return {"warm_up": Plan(ports["CLIENT"], 500, FREE, in_turn=True, leave="answered", watch=10)}
+    return {"warm_up": Plan(ports["CLIENT"], WARM_UP, FREE, rate=1_500, leave="answered", watch=10)}
 
 
 def light(ports: Mapping[str, int], sizes: Sizes) -> dict[str, Plan]:
     """Those that do not load the machine: they overlap, but no burst falls into another one."""
-    rates = Plan(0, 60, FREE, in_turn=True, leave="answered", watch=30)
+    rates = Plan(0, 60, FREE, rate=ONE_AFTER_ANOTHER, leave="answered", watch=30)
     return {
         "rate20": replace(rates, port=ports["RATE20"], count=sizes.rate20, begin_after=0.5),
         "rate5": replace(rates, port=ports["RATE5"], begin_after=1.5),

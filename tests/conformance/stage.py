@@ -170,7 +170,7 @@ def run_together(plans: Mapping[str, Plan]) -> dict[str, Visits]:
 
 def crowd_process(plan: Plan) -> subprocess.Popen[str]:
     """Start the crowd of a plan."""
-    command = [sys.executable, "-m", "tests.conformance.crowd", json.dumps(asdict(plan))]
+    command = ["nice", sys.executable, "-m", "tests.conformance.crowd", json.dumps(asdict(plan))]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
 
