@@ -19,7 +19,7 @@ class Rate:
     """How many connections, over ``samples`` windows of ``window_ms``. About 500 bytes once all samples are in use.
 
     A sample counts until nothing has been recorded in it for the whole time. As the next one begins later than the last
-    record of the one before, those that no longer count are always the first ones: at most ``samples + 1`` are kept.
+    record of the one before, those that no longer count are always the first ones. A look forgets them.
     """
 
     __slots__ = ("_count", "_kept", "_kept_ms", "_least_ms", "_window_ms")
@@ -38,7 +38,6 @@ class Rate:
             kept[LAST - FIELDS] = now
             kept[SUM - FIELDS] += value
         else:
-            self._forget(now)
             kept.extend((now, now, value))
         self._count += value
 
@@ -46,7 +45,7 @@ class Rate:
         """Return how many connections were counted, and over how many milliseconds.
 
         The time goes back to the oldest sample, yet never counts less than ``samples − 1`` whole windows: what a short
-        burst leaves open is not extrapolated. Looking changes nothing.
+        burst leaves open is not extrapolated. Looking does not change what later looks find.
         """
         self._forget(now)
         kept = self._kept

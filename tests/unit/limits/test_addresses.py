@@ -86,6 +86,14 @@ def test_a_held_connection_counts_nowhere() -> None:
     assert gate.blocked("CLIENT", 0) == 0
 
 
+def test_who_enters_after_a_hold_counts_everywhere_again() -> None:
+    simulation = Simulation(limits(1_000, samples=2, ips={A: 20}, rate=Quota(1_000)))
+    simulation.connect([0] * 25)
+    simulation.run()
+    rates = simulation.gate.sensors
+    assert rates.rate("CLIENT", 50) == rates.rate(None, 50) == rates.address_rate(A, 50) == 21 / 1.05
+
+
 def test_after_a_burst_that_was_refused_as_a_whole_all_rates_are_zero() -> None:
     simulation = Simulation(limits(1_000_000, ips={A: 1}, rate=Quota(1_000_000), samples=1))
     clients = simulation.connect([0] * 30)  # one sample only: a single connection is a thousand a second

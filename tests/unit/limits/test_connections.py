@@ -61,6 +61,15 @@ def test_the_inter_broker_listener_enters_a_full_broker_and_one_other_has_to_go(
     assert len(simulation.evictions) == 1
 
 
+def test_the_inter_broker_listener_takes_the_last_slot_from_nobody() -> None:
+    simulation = Simulation(of(10, 100, "CLIENT", "INTERNAL"))
+    simulation.connect([0] * 9)
+    simulation.connect([1], "INTERNAL")
+    simulation.run()
+    assert simulation.gate.total == 10
+    assert simulation.evictions == []
+
+
 def test_each_one_that_is_too_many_costs_exactly_one_even_where_it_ends_at_once() -> None:
     simulation = Simulation(of(10, 100, "CLIENT", "INTERNAL"))
     clients = iter(simulation.connect([0] * 12))
