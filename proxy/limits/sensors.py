@@ -119,6 +119,8 @@ class Sensors:
             if not self._addresses[address].expired(now):
                 return
             del self._addresses[address]
+        if not self._addresses:
+            self._addresses.clear()  # gives back the memory of its table, too
 
     def rate(self, listener: str | None, now: int) -> float:
         """Return connections per second of ``listener``, or broker-wide for None; NaN where it is not measured."""
