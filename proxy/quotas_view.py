@@ -20,7 +20,8 @@ MET = {"delay": "delayed", "hold": "held", "drop": "closed", "observe": "dry run
 
 
 class LimitView(Struct):
-    """``listener``: empty for all of them together. ``used``: connections, or connections per second."""
+    """``listener``: empty for all of them together, and for what each address may have that has no limit of its own
+    (``scope`` is ``ip``). ``used``: connections, or connections per second."""
 
     scope: str
     listener: str
@@ -160,7 +161,7 @@ def text(quotas: QuotasView) -> str:
 def _limit_row(limit: LimitView) -> Sequence[str]:
     used = f"{limit.used / limit.limit:.0%}" if limit.limit and limit.used is not None else ""
     return (
-        limit.listener or "all listeners",
+        limit.listener or ("each address" if limit.scope == "ip" else "all listeners"),
         WHAT[limit.quota],
         _shown(limit.used, limit.quota),
         _shown(limit.limit),

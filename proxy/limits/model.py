@@ -113,17 +113,17 @@ class Throttle(Struct, frozen=True, gc=False):
 
 
 class LimitState(Struct, frozen=True):
-    """One broker-wide limit, or one of a listener, now."""
+    """One limit now: broker-wide, of a listener, or (scope ``ip``) of each address that has none of its own."""
 
     scope: Scope
     listener: str
-    """Empty for the broker-wide ones."""
+    """Empty unless it is that of a listener."""
     quota: What
     limit: int
     action: Action
     used: float
     """Connections per second over the quota's window, or open connections; NaN for a rate that is not measured because
-    there is no limit."""
+    there is no limit, and for what each address has a number of its own."""
 
 
 class AddressState(Struct, frozen=True):
@@ -142,7 +142,7 @@ class GateState(Struct):
     """What ``/quotas`` and the metrics tell of the limits. Mappings by listener have every listener."""
 
     limits: tuple[LimitState, ...] = ()
-    """Broker-wide first, then by listener; both quotas of each, limited or not."""
+    """Broker-wide first, then by listener, then of each address; both quotas of each, limited or not."""
     addresses: tuple[AddressState, ...] = ()
     """Those with the highest rate, then with the most connections; at most ``state.TOP``."""
     addresses_tracked: int = 0

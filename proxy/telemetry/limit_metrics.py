@@ -85,7 +85,8 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "gauge",
         ("scope", "listener", "quota", "action"),
         "connections, or connections per second",
-        "Each limit there is on the whole sidecar (`listener` empty) or on a listener; without a limit no series. "
+        "Each limit there is on the whole sidecar (`broker`, `listener` empty), on a listener, or on each address that "
+        "has none of its own (`ip`, `listener` empty); without a limit no series. "
         "`action`: `enforce`, or `observe` for a dry run.",
         _gate(_limits),
     ),

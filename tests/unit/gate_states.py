@@ -24,6 +24,8 @@ def unlimited(*listeners: str) -> GateState:
                     LimitState("listener", listener, CONNECTIONS, UNLIMITED, "enforce", 0),
                 )
             ),
+            LimitState("ip", "", RATE, UNLIMITED, "enforce", math.nan),
+            LimitState("ip", "", CONNECTIONS, UNLIMITED, "enforce", math.nan),
         ),
         waiting={**none},
         held={**none},
@@ -46,6 +48,8 @@ def busy() -> GateState:
         LimitState("listener", "CLIENT", CONNECTIONS, UNLIMITED, "enforce", 1200),
         LimitState("listener", "REPLICATION", RATE, UNLIMITED, "enforce", math.nan),
         LimitState("listener", "REPLICATION", CONNECTIONS, UNLIMITED, "enforce", 34),
+        LimitState("ip", "", RATE, 20, "enforce", math.nan),
+        LimitState("ip", "", CONNECTIONS, 500, "observe", math.nan),
     )
     state.addresses = (
         AddressState("10.1.2.3", 22.9, 20, 40, 500, 7),

@@ -43,6 +43,8 @@ def test_limits_are_told_where_there_are_any(found) -> None:
         ("broker", "", RATE, "enforce"): 200,
         ("broker", "", CONNECTIONS, "enforce"): 5000,
         ("listener", "CLIENT", RATE, "observe"): 100,
+        ("ip", "", RATE, "enforce"): 20,
+        ("ip", "", CONNECTIONS, "observe"): 500,
     }
 
 

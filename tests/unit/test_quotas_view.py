@@ -27,7 +27,13 @@ def test_what_is_not_limited_or_not_measured_is_null() -> None:
         "action": "enforce",
         "used": 187.25,
     }
-    assert [(one["limit"], one["used"]) for one in limits[3:]] == [(None, 1200), (None, None), (None, 34)]
+    assert [(one["limit"], one["used"]) for one in limits[3:]] == [
+        (None, 1200),
+        (None, None),
+        (None, 34),
+        (20, None),
+        (500, None),
+    ]
     addresses = answer(busy())["addresses"]
     assert [(one["rate"], one["rate_limit"]) for one in addresses] == [(22.9, 20), (None, None)]
 
@@ -66,6 +72,8 @@ def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
         "CLIENT         connections    1,200      -",
         "REPLICATION    connections/s      -      -",
         "REPLICATION    connections       34      -",
+        "each address   connections/s      -     20",
+        "each address   connections        -    500        dry run",
         "",
         "LISTENER     ADMITTED  WAITING  HELD  DELAYED  MEAN DELAY  HELD EVER  MEAN HOLD  BLOCKED",
         "CLIENT          4,321        3     7       12       50 ms         90     450 ms    2.5 s",

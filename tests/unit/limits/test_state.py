@@ -40,6 +40,8 @@ def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> Non
         ("listener", "CLIENT", "connections", 21, "enforce"),
         ("listener", "OTHER", "connection_creation_rate", 50, "enforce"),
         ("listener", "OTHER", "connections", UNLIMITED, "enforce"),
+        ("ip", "", "connection_creation_rate", UNLIMITED, "enforce"),
+        ("ip", "", "connections", 30, "observe"),
     ]
     per_second = 22 / 10.1  # 20 of A, one of B, and one that waits
     assert [one.used for one in now.limits] == pytest.approx([per_second, 21, per_second, 21, 0, 0])
@@ -71,7 +73,7 @@ def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
 
 def test_a_rate_without_a_limit_is_not_a_number() -> None:
     now = state(Simulation(Limits(listeners={"CLIENT": ListenerLimits()})).gate, 0)
-    assert [math.isnan(one.used) for one in now.limits] == [True, False, True, False]
+    assert [math.isnan(one.used) for one in now.limits] == [True, False, True, False, True, True]
     assert now.limits[1] == LimitState("broker", "", "connections", UNLIMITED, "enforce", 0)
     assert now.addresses == ()
 
