@@ -173,7 +173,11 @@ class QuotaWatch:
         self.state.quotas = len(self._rates) + len(self._named)
         if not addresses:
             return self._rates
-        return {address: self._named[name] for name, address in addresses.items()} | self._rates
+        rates = dict(self._rates)
+        for name, address in addresses.items():
+            # Brokers go by whichever of two for one address they heard of last; the lower is the one to reckon with.
+            rates[address] = min(self._named[name], rates.get(address, UNLIMITED))
+        return rates
 
     def _take(self, rates: Mapping[str, int]) -> None:
         quotas = self._config.quotas

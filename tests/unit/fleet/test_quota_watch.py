@@ -212,14 +212,16 @@ async def test_a_limit_of_the_broker_that_is_too_tight_is_warned_of_once(cluster
     assert warned == [("max.connections.per.ip", 10), ("max.connections.per.ip", 20)]
 
 
-async def test_a_host_name_stands_for_its_address_and_an_address_goes_before_it(cluster: Cluster) -> None:
+async def test_a_host_name_stands_for_its_address_and_the_lower_of_two_counts(cluster: Cluster) -> None:
     cluster.stored = {"localhost": 5.0, "10.0.0.1": 6.0}
     async with watching(cluster, config_of({}, "127.0.0.99")) as watched:
         cluster.stored["127.0.0.1"] = 7.0
         await watched.look()
+        cluster.stored["127.0.0.1"] = 3.0
+        await watched.look()
     assert [change.ip_rates for change in watched.changes] == [
         {"127.0.0.1": 5, "10.0.0.1": 6},
-        {"127.0.0.1": 7, "10.0.0.1": 6},
+        {"127.0.0.1": 3, "10.0.0.1": 6},
     ]
 
 

@@ -1,0 +1,276 @@
+"""The sidecar's own questions to a real broker: over every kind of listener, and as a user who may not ask."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from proxy.config import Config
+from proxy.fleet.quota_watch import QuotaWatch
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import Node
+from proxy.local.java import java
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.conftest import free_port
+from tests.integration.quotas import ALTER, ANY, CREATION, DESCRIBE, RATE, Peer, alter, describe, error_of, set_config
+
+pytestmark = pytest.mark.kafka
+
+SECURITY = "org.apache.kafka.common.security"
+USER, PASSWORD = "s,i=decar", "pä,ss=word"
+"""With what SCRAM has to escape, and what is not ASCII."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker with a listener of every kind: ``sasl``, ``sasl_ssl``, ``ssl`` are host:port; ``ca`` is a file."""
+
+    node: Node
+    sasl: str
+    sasl_ssl: str
+    ssl: str
+    sasl_advertised: str
+    """Where a sidecar may listen before ``sasl``."""
+    ca: str
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    node = local_cluster.up(folder, progress=False).nodes[0]
+    local_cluster.down(folder)  # once more with listeners beside those it has chosen ports for
+    store, ca = certificate(folder)
+    found = Secured(node, *(f"127.0.0.1:{port}" for port in free_ports(4)), str(ca))
+    own = {"SASL": found.sasl, "BOTH": found.sasl_ssl, "TLS": found.ssl}
+    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, **own}
+    advertised = {**own, "CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": found.sasl_advertised}
+    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT", "BOTH": "SASL_SSL", "TLS": "SSL"}
+    properties = {
+        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": "changeit",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:admin",
+    }
+    for name in ("sasl", "both"):
+        jaas = f"listener.name.{name}.%s.sasl.jaas.config"
+        users = 'user_admin="admin-secret" user_alice="alice-secret"'
+        properties[jaas % "plain"] = f"{SECURITY}.plain.PlainLoginModule required {users};"
+        for mechanism in ("scram-sha-256", "scram-sha-512"):
+            properties[jaas % mechanism] = f"{SECURITY}.scram.ScramLoginModule required;"
+    try:
+        local_cluster.up(folder, broker_properties=properties, progress=False)
+        admin = AdminClient({"bootstrap.servers": node.internal})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            info = ScramCredentialInfo(mechanism, 4096)
+            new = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
+            admin.alter_user_scram_credentials([new])[USER].result(30)
+        yield found
+    finally:
+        local_cluster.down(folder)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A key store for 127.0.0.1, and its certificate; Java's own tool makes them."""
+    store, ca = folder / "broker.p12", folder / "ca.pem"
+    keytool = Path(java()).resolve().with_name("keytool")
+    common = [str(keytool), "-keystore", str(store), "-storepass", "changeit", "-alias", "broker"]
+    subprocess.run(
+        [*common, "-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    subprocess.run([*common, "-exportcert", "-rfc", "-file", str(ca)], check=True, capture_output=True, timeout=60)
+    return store, ca
+
+
+@pytest.fixture(autouse=True)
+def no_quotas(secured: Secured) -> Iterator[None]:
+    yield
+    with Peer(secured.node.internal) as peer:
+        for name in (None, "127.0.0.1", "10.0.0.1", "localhost"):
+            peer.ask(ALTER, 0, alter([("ip", name)], (RATE, 0.0, True)))
+        peer.ask(44, 0, set_config(1, CREATION, None))
+
+
+def config_of(bootstrap: str, internal: dict[str, str] | None = None, **quotas: Any) -> Config:
+    values = {
+        "broker.id": 1,
+        "internal.bootstrap.servers": bootstrap,
+        "internal": internal or {},
+        "listeners": [{"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}],
+        "quotas": {name.replace("_", "."): value for name, value in quotas.items()},
+    }
+    return Config.model_validate(values)
+
+
+class Told:
+    """What a watch has told of."""
+
+    def __init__(self, config: Config) -> None:
+        self.quotas = ClusterQuotas()
+        self.problem: str | None = None
+        self.watch = QuotaWatch(config, self._change, self._report)
+
+    def _change(self, quotas: ClusterQuotas) -> None:
+        self.quotas = quotas
+
+    def _report(self, problem: str | None) -> None:
+        self.problem = problem
+
+
+@asynccontextmanager
+async def watching(config: Config) -> AsyncIterator[Told]:
+    """Watch until the first look is over, and then on."""
+    told = Told(config)
+    told.watch.start()
+    try:
+        async with asyncio.timeout(30):
+            while not told.watch.state.polls:  # noqa: ASYNC110 - a look that fails has no event
+                await asyncio.sleep(0.01)
+        yield told
+    finally:
+        await told.watch.close()
+
+
+async def until(told: Told, wanted: ClusterQuotas) -> None:
+    told.watch.poke()
+    async with asyncio.timeout(30):
+        while told.quotas != wanted:  # noqa: ASYNC110 - it is told between the looks of this loop
+            await asyncio.sleep(0.01)
+
+
+def store(secured: Secured, address: str | None, rate: int) -> None:
+    with Peer(secured.node.internal) as peer:
+        peer.ask(ALTER, 0, alter([("ip", address)], (RATE, rate, False)))
+
+
+def scram(mechanism: str, password: str = PASSWORD) -> dict[str, str]:
+    return {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
+
+
+PLAIN = {"sasl.mechanisms": "PLAIN", "sasl.username": "admin", "sasl.password": "admin-secret"}
+
+
+@pytest.mark.parametrize(
+    ("listener", "settings"),
+    [
+        ("sasl", {"security.protocol": "sasl_plaintext", **PLAIN}),
+        ("sasl", {"security.protocol": "SASL_PLAINTEXT", **scram("SCRAM-SHA-256")}),
+        ("sasl", {"security.protocol": "SASL_PLAINTEXT", **scram("SCRAM-SHA-512")}),
+        ("sasl_ssl", {"security.protocol": "SASL_SSL", "ssl.ca.location": "CA", **scram("SCRAM-SHA-512")}),
+        ("ssl", {"security.protocol": "SSL", "ssl.ca.location": "CA"}),
+        ("ssl", {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value,
+)
+async def test_quotas_are_read_over_every_kind_of_listener(
+    secured: Secured, listener: str, settings: dict[str, str]
+) -> None:
+    store(secured, "10.0.0.1", 5)
+    settings = {key: secured.ca if value == "CA" else value for key, value in settings.items()}
+    async with watching(config_of(getattr(secured, listener), settings)) as told:
+        assert told.watch.state.error is None
+        await until(told, ClusterQuotas({"10.0.0.1": 5}))
+
+
+@pytest.mark.parametrize(
+    ("listener", "settings", "said"),
+    [
+        ("sasl", {"security.protocol": "SASL_PLAINTEXT", **scram("SCRAM-SHA-512", "wrong")}, "Authentication failed"),
+        ("sasl", {"security.protocol": "SASL_PLAINTEXT", **PLAIN, "sasl.username": "eve"}, "Authentication failed"),
+        ("sasl", {}, "the connection was closed"),
+        ("ssl", {"security.protocol": "SSL"}, "TLS: self-signed certificate"),
+        ("ssl", {}, "an answer of 352518912 bytes"),
+    ],
+    ids=["password", "user", "no-sasl", "not-trusted", "no-tls"],
+)
+async def test_a_broker_that_does_not_let_it_in_is_an_error_that_says_so(
+    secured: Secured, listener: str, settings: dict[str, str], said: str
+) -> None:
+    async with watching(config_of(getattr(secured, listener), settings)) as told:
+        error = told.watch.state.error or ""
+        assert said in error
+        assert PASSWORD not in error
+
+
+async def test_a_user_without_rights_is_refused_in_words(secured: Secured) -> None:
+    alice = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    async with watching(config_of(secured.sasl, alice | {"sasl.password": "alice-secret"})) as told:
+        assert "needs DescribeConfigs and AlterConfigs on the cluster (error 31)" in (told.watch.state.error or "")
+
+
+async def test_an_override_is_stored_when_a_default_quota_appears(secured: Secured) -> None:
+    async with watching(config_of(secured.node.internal)) as told:
+        store(secured, None, 100)
+        await until(told, ClusterQuotas({DEFAULT_ADDRESS: 100}))
+        async with watching(config_of(secured.node.internal, protect_upstream=False)) as everything:
+            await until(everything, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": UNLIMITED}))
+        store(secured, "localhost", 7)
+        await until(told, ClusterQuotas({DEFAULT_ADDRESS: 100, "127.0.0.1": 7}))
+        assert "upstream.source" in (told.watch.state.problem or "")
+        assert told.problem is None
+
+
+async def test_a_rate_of_the_broker_s_own_is_taken_over(secured: Secured) -> None:
+    async with watching(config_of(secured.node.internal, source="broker")) as told:
+        with Peer(secured.node.internal) as peer:
+            peer.ask(44, 0, set_config(1, CREATION, "1000"))
+            peer.ask(44, 0, set_config(1, f"listener.name.client.{CREATION}", "500"))
+            await until(told, ClusterQuotas(rate=1000, listener_rates={"client": 500}))
+            peer.ask(44, 0, set_config(1, f"listener.name.client.{CREATION}", None))
+            await until(told, ClusterQuotas(rate=1000))
+
+
+@pytest.fixture
+def behind(secured: Secured, tmp_path: Path) -> Iterator[str]:
+    """The address of a sidecar before the broker's SASL listener."""
+    admin = f"127.0.0.1:{free_port()}"
+    listener = {"name": "SASL", "bind": secured.sasl_advertised, "upstream": secured.sasl}
+    config = {
+        "broker.id": 1,
+        "internal.bootstrap.servers": secured.node.internal,
+        "listeners": [listener | {"security.protocol": "SASL_PLAINTEXT"}],
+        "admin": {"bind": admin},
+    }
+    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
+    process = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", admin)
+    yield secured.sasl_advertised
+    assert process.stop()
+
+
+def test_a_client_without_rights_gets_the_broker_s_refusal(secured: Secured, behind: str) -> None:
+    requests = [
+        (ALTER, alter([("ip", "10.0.0.1")], (RATE, 5.0, False))),
+        (ALTER, alter([("user", "u")], ("producer_byte_rate", 5.0, False))),
+        (DESCRIBE, describe(("ip", ANY, None))),
+    ]
+    alice = ("alice", "alice-secret")
+    with Peer(secured.sasl, user=alice) as direct, Peer(behind, user=alice) as through:
+        for key, body in requests:
+            answer = through.ask(key, 0, body)
+            assert error_of(key, 0, answer)[0] == 31
+            assert answer == direct.ask(key, 0, body)
+    with Peer(behind, user=("admin", "admin-secret")) as peer:
+        assert error_of(ALTER, 0, peer.ask(ALTER, 0, requests[0][1])) == (0, "")
