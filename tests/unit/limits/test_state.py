@@ -44,7 +44,7 @@ def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> Non
         ("ip", "", "connections", 30, "observe"),
     ]
     per_second = 22 / 10.1  # 20 of A, one of B, and one that waits
-    assert [one.used for one in now.limits] == pytest.approx([per_second, 21, per_second, 21, 0, 0])
+    assert [one.used for one in now.limits[:6]] == pytest.approx([per_second, 21, per_second, 21, 0, 0])
 
 
 def test_counts_are_told_of_every_listener() -> None:
