@@ -202,13 +202,14 @@ def rounding(limit: int) -> float:
 
 
 @given(ARRIVALS, st.integers(1, 30), st.sampled_from([2, 3, 11]))
-@example([(0, 60), (0, 60)], 3, 11)
+@example([(0, 121), (1001, 120)], 30, 3)
 def test_a_listener_never_exceeds_its_rate(arrivals: list[tuple[int, int]], limit: int, samples: int) -> None:
+    """By more than one: where the window has just become shorter, a delay of at most a window may be too short."""
     simulation = Simulation(limits(limit, samples=samples))
     clients = simulation.connect(times(arrivals))
     simulation.run()
     assert all(client.admitted is not None for client in clients)
-    assert most_over(clients, limit, samples) <= rounding(limit)
+    assert most_over(clients, limit, samples) <= 1 + rounding(limit)
     assert all(throttle.delay_ms <= 1000 for throttle in simulation.throttles)
 
 
