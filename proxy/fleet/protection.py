@@ -3,13 +3,13 @@
 The broker sees every client of a sidecar come from one address, the one the sidecar dials from, and applies quotas of
 addresses on all of its listeners. So:
 
-* Where the cluster has a default quota, the sidecar stores a quota of 2147483647, Kafka's "no limit", for its own
-  address. It is not taken over for clients that really come from this address: to them the default applies.
+* The sidecar stores a quota of 2147483647, Kafka's "no limit", for its own address: once at its start, so that no
+  default quota to come hits it, and whenever there is a default quota without it. It is not taken over for clients
+  that really come from this address: to them the default applies.
 * Where an operator has stored a lower quota for that very address, it is theirs: it is never overwritten. Clients that
   come from it get it, and the broker goes on to limit the sidecar by it, so this is a problem; it ends where the
   sidecar dials from an address of its own (``upstream.source``).
-* Nothing is stored before it is needed, and nothing is taken back: the override of a cluster without a default quota
-  does nothing, and without it a new default would hit until the next look.
+* Nothing is taken back: without a default quota the override does nothing.
 
 A problem keeps a sidecar that has just started from being ready, so that a rollout stops there. One that has been ready
 goes on and only says so: its clients are worse off when every sidecar leaves the load balancer at once, because of a
@@ -39,7 +39,9 @@ class Exposure:
     """What the stored quotas mean for the addresses the sidecar dials from."""
 
     missing: tuple[str, ...]
-    """Those that the default quota applies to."""
+    """Those without a quota of their own."""
+    by_default: bool
+    """Whether the cluster has a default quota, which limits these."""
     limited: Mapping[str, int]
     """Those with a quota of their own that is a limit."""
 
@@ -51,7 +53,7 @@ class Exposure:
                 f"the cluster's quota of {rate} connections/s for {address} also limits this sidecar, which dials the "
                 "broker from there; set listeners[].upstream.source to an address of its own"
             )
-        if self.missing and failure is not None:
+        if self.missing and self.by_default and failure is not None:
             return (
                 "the cluster's default quota of addresses also limits this sidecar, and the override for "
                 f"{', '.join(self.missing)} cannot be stored: {failure}"
@@ -63,7 +65,8 @@ def exposure(stored: Mapping[str, int], sources: Collection[str]) -> Exposure:
     """Compare ``stored`` rates by address with the addresses the sidecar dials from."""
     by_default = stored.get(DEFAULT_ADDRESS, UNLIMITED) < UNLIMITED
     return Exposure(
-        tuple(sorted(source for source in sources if by_default and source not in stored)),
+        tuple(sorted(source for source in sources if source not in stored)),
+        by_default,
         {source: stored[source] for source in sorted(sources) if stored.get(source, UNLIMITED) < UNLIMITED},
     )
 

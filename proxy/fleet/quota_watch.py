@@ -76,6 +76,7 @@ class QuotaWatch:
         self._found = ClusterQuotas()
         self._tight: list[Tight] = []
         self._been_fine = False
+        self._protected_once = False
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
@@ -196,11 +197,14 @@ class QuotaWatch:
         """Store the overrides that are missing; return what limits the sidecar all the same."""
         found = exposure(stored, sources)
         failure = None
-        if found.missing:
+        if found.missing and (found.by_default or not self._protected_once):
+            self._protected_once = True
             try:
                 messages.check_altered(await self._asking.ask(messages.set_ip_rates(found.missing, UNLIMITED)))
             except BrokersideError as error:
                 failure = str(error)
+                if not found.by_default:
+                    log.warning("upstream_not_protected", addresses=found.missing, error=failure)
             else:
                 log.info("upstream_protected", addresses=found.missing)
                 self.poke()

@@ -102,7 +102,9 @@ def replay(peer: Peer, broker: int) -> list[bytes]:
     answers = []
     for case in cases(broker):
         if case.key == DESCRIBE:
-            wait(lambda: not stored(peer), 20)  # a broker learns of what was removed a little later
+            wait(
+                lambda: not removed(peer), 20
+            )  # what sidecars stored to be spared; a broker learns of it a little later
         answer = peer.ask(case.key, case.version, case.body)
         code, said = error_of(case.key, case.version, answer)
         assert (case.name, code) == (case.name, case.code)

@@ -10,22 +10,26 @@ HERE = frozenset({"127.0.0.1"})
 
 
 @pytest.mark.parametrize(
-    ("stored", "missing", "limited"),
+    ("stored", "missing", "by_default", "limited"),
     [
-        ({}, (), {}),
-        ({"10.0.0.1": 5}, (), {}),
-        ({DEFAULT_ADDRESS: 5}, ("127.0.0.1",), {}),
-        ({DEFAULT_ADDRESS: UNLIMITED}, (), {}),
-        ({DEFAULT_ADDRESS: 5, "127.0.0.1": UNLIMITED}, (), {}),
-        ({DEFAULT_ADDRESS: 5, "127.0.0.1": 3}, (), {"127.0.0.1": 3}),
-        ({"127.0.0.1": 3}, (), {"127.0.0.1": 3}),
+        ({}, ("127.0.0.1",), False, {}),
+        ({"10.0.0.1": 5}, ("127.0.0.1",), False, {}),
+        ({DEFAULT_ADDRESS: 5}, ("127.0.0.1",), True, {}),
+        ({DEFAULT_ADDRESS: UNLIMITED}, ("127.0.0.1",), False, {}),
+        ({DEFAULT_ADDRESS: 5, "127.0.0.1": UNLIMITED}, (), True, {}),
+        ({DEFAULT_ADDRESS: 5, "127.0.0.1": 3}, (), True, {"127.0.0.1": 3}),
+        ({"127.0.0.1": 3}, (), False, {"127.0.0.1": 3}),
     ],
 )
 def test_what_limits_the_sidecar_itself(
-    stored: dict[str, int], missing: tuple[str, ...], limited: dict[str, int]
+    stored: dict[str, int], missing: tuple[str, ...], by_default: bool, limited: dict[str, int]
 ) -> None:
     found = exposure(stored, HERE)
-    assert (found.missing, found.limited) == (missing, limited)
+    assert (found.missing, found.by_default, found.limited) == (missing, by_default, limited)
+
+
+def test_without_a_default_a_missing_override_is_no_problem() -> None:
+    assert exposure({}, HERE).problem("not authorized") is None
 
 
 def test_what_can_be_mended_is_a_problem_only_where_it_is_not() -> None:

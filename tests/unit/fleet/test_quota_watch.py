@@ -124,6 +124,25 @@ async def test_the_sidecar_s_own_address_is_kept_off_a_default_quota(cluster: Cl
     assert watched.problems == []
 
 
+async def test_a_default_quota_to_come_is_provided_for_once(cluster: Cluster) -> None:
+    async with watching(cluster) as watched:
+        assert cluster.stored == {"127.0.0.1": UNLIMITED}
+        cluster.stored.clear()  # an operator's tidying up
+        await watched.look()
+        assert cluster.stored == {}
+    assert watched.problems == []
+
+
+async def test_a_sidecar_without_the_right_to_provide_works_all_the_same(cluster: Cluster) -> None:
+    cluster.refused = {messages.ALTER_CLIENT_QUOTAS: 31}
+    with capture_logs() as logs:
+        async with watching(cluster) as watched:
+            await watched.look()
+    assert watched.problems == []
+    assert cluster.asked.count(messages.ALTER_CLIENT_QUOTAS) == 1
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["upstream_not_protected"]
+
+
 async def test_a_sidecar_that_cannot_protect_itself_does_not_become_ready(cluster: Cluster) -> None:
     cluster.stored = {None: 5.0}
     cluster.refused = {messages.ALTER_CLIENT_QUOTAS: 31}
