@@ -19,7 +19,10 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 MAX_TEXT = 256
-"""Characters of one text in a log line; longer ones are cut and end in ``…``."""
+"""Characters of one text in a log line; longer ones are cut, with ``…`` before the last ``END`` of them."""
+
+END = 32
+"""An error of the configuration tells at its end where it is."""
 
 MAX_ITEMS = 32
 """Items of a list or mapping in a log line; the rest is left out."""
@@ -127,7 +130,7 @@ def _value(key: str, value: Any, depth: int) -> Any:
 
 def _text(text: str) -> str:
     """Return ``text`` without control characters, neither terminal escapes nor line ends, and cut."""
-    cut = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+    cut = text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - END - 1]}…{text[-END:]}"
     if cut.isprintable():
         return cut
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)

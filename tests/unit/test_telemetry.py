@@ -19,7 +19,7 @@ from proxy.config import Secret
 from proxy.core.tally import Tally
 from proxy.telemetry import Repeated, configure_logging
 from proxy.telemetry.definitions import METRICS
-from proxy.telemetry.logs import MAX_ITEMS, MAX_TEXT, clean
+from proxy.telemetry.logs import END, MAX_ITEMS, MAX_TEXT, clean
 from proxy.telemetry.metrics import render
 from proxy.telemetry.reference import reference_markdown
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, total
@@ -115,9 +115,9 @@ def test_control_characters_are_escaped():
 
 
 def test_text_is_cut():
-    line = clean(None, "info", {"event": "e", "client_id": "x" * 32_768, "exact": "y" * MAX_TEXT})
+    line = clean(None, "info", {"event": "e", "client_id": "x" * 32_768 + "z" * END, "exact": "y" * MAX_TEXT})
 
-    assert line["client_id"] == "x" * (MAX_TEXT - 1) + "…"
+    assert line["client_id"] == "x" * (MAX_TEXT - END - 1) + "…" + "z" * END
     assert line["exact"] == "y" * MAX_TEXT
 
 
