@@ -1,0 +1,77 @@
+"""Very many client addresses: what is kept of each is small, and goes when they have gone."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+
+from proxy.limits.gate import Gate
+from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
+from tests.conformance.crowd import Plan
+from tests.faults.site import FULL, Site
+from tests.integration.metrics import sample
+
+KIB = 1024
+MANY = 100_000 if FULL else 5_000
+SAMPLES = 12
+"""Of a rate, once it is in full use."""
+
+SECOND = 1_000
+
+
+def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() -> None:
+    """D2; each is as large as it can be, with every sample in use."""
+    quotas = {DEFAULT_ADDRESS: Quota(5)}
+    gate: Gate[int] = Gate(
+        Limits({"CLIENT": ListenerLimits()}, ip_rates=quotas, ip_connections=Quota(100)),
+        admit=lambda _listener, _token: None,
+        refuse=lambda _listener, _token: None,
+        evict=lambda _listeners: None,
+        report=lambda _throttle: None,
+    )
+    addresses = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(MANY)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        now = 0
+        for _ in range(SAMPLES):
+            now += SECOND
+            for address in addresses:
+                gate.arrive("CLIENT", address, 0, now)
+        assert gate.total == SAMPLES * MANY
+        assert tracemalloc.get_traced_memory()[0] <= MANY * KIB
+        for address in addresses * SAMPLES:
+            gate.leave("CLIENT", address, now)
+        assert gate.sensors.addresses == MANY
+        now += SAMPLES * SECOND
+        while gate.sensors.addresses:
+            before = gate.sensors.addresses
+            gate.sensors.expire(now)
+            assert gate.sensors.addresses < before
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] <= MANY * KIB // 10  # Python's dicts keep their tables
+        assert not gate.open_by_address
+    finally:
+        tracemalloc.stop()
+
+
+async def test_thousands_of_addresses_pass_a_limit_of_the_listener_at_its_rate(site: Site) -> None:
+    """D2: whoever they are, they share the rate of the listener; of each one a rate of its own is kept."""
+    await site.start(
+        {
+            "quota.window.num": 2,
+            "listener.name.client.max.connection.creation.rate": 100,
+            "ips": {"<default>": {"connection_creation_rate": 10}},
+        }
+    )
+    count = 10_000 if FULL else 2_000
+    visits = await site.crowd(Plan(site.port, count, "127.9.0.1", count, 1_000, leave="answered", patience=1, watch=1))
+    text = await site.get("metrics")
+    passed = time.monotonic() - visits.began
+    admitted = sample(text, "brokerside_connections_admitted_total")
+    assert len(visits.accepted()) <= admitted <= 100 * (passed + 1) + 1
+    assert admitted >= 100 * visits.dialled[-1] / 2
+    # Those whose window is over are forgotten again.
+    assert 0 < sample(text, "brokerside_quota_addresses", quota="connection_creation_rate") <= admitted
+    assert not sample(text, "brokerside_connections_throttled_total", scope="ip")

@@ -1,0 +1,123 @@
+"""The wall clock jumps by hours and days under a running sidecar, and no limit takes notice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.crowd import Plan
+from tests.faults.site import Site
+
+HOUR, DAY = 3_600, 86_400
+STEPS = (HOUR, -HOUR, DAY, -DAY, 1, 0)
+"""Seconds that the wall clock is ahead, one after the other."""
+
+EVERY = 0.1
+"""Seconds between two steps."""
+
+SLOW = 3.0
+"""Seconds that this machine may be late; a step that was noticed would make hours, or nothing, of a wait."""
+
+
+class WallClock:
+    """Moves the wall clock of the processes that are started with it."""
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        self._offset = folder / "offset"
+        self._offset.write_bytes(bytes(8))
+        self._library = library
+
+    @asynccontextmanager
+    async def started(self, site: Site, quotas: Mapping[str, Any]) -> AsyncIterator[None]:
+        """Run the sidecar with this clock, which jumps all the time."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CLOCK_OFFSET", str(self._offset))
+            patch.setenv("LD_PRELOAD", str(self._library))
+            await site.start(quotas)
+        jumping = asyncio.create_task(self._jump())
+        try:
+            yield
+        finally:
+            jumping.cancel()
+            await asyncio.wait([jumping])
+
+    def set(self, ahead: int) -> None:
+        # In place: the sidecar has mapped it.
+        with self._offset.open("r+b") as file:
+            file.write(struct.pack("@q", ahead))
+
+    async def _jump(self) -> None:
+        for step in itertools.cycle(STEPS):
+            self.set(step)
+            await asyncio.sleep(EVERY)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler, which makes the clock that jumps")
+    path = tmp_path_factory.mktemp("clock") / "clock.so"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
+    return path
+
+
+@pytest.fixture
+def clock(tmp_path: Path, library: Path) -> WallClock:
+    return WallClock(tmp_path, library)
+
+
+async def test_the_clock_of_these_tests_does_jump(site: Site, clock: WallClock) -> None:
+    """Otherwise they would show nothing."""
+    async with clock.started(site, {}):
+        pass
+    clock.set(DAY)
+    os.kill(site.pid, signal.SIGHUP)
+    assert site.sidecar is not None
+    async with asyncio.timeout(30):
+        while "config_unchanged" not in site.sidecar.log.read_text():  # noqa: ASYNC110  # a log has no event
+            await asyncio.sleep(0.02)
+    lines = [json.loads(line) for line in site.sidecar.log.read_text().splitlines()]
+    (said,) = (line["timestamp"] for line in lines if line["event"] == "config_unchanged")
+    assert datetime.fromisoformat(said) > datetime.now(UTC) + timedelta(hours=23)
+
+
+async def test_a_listener_accepts_at_its_rate_whatever_the_wall_clock_says(site: Site, clock: WallClock) -> None:
+    """G1."""
+    limit, count = 10, 40
+    quotas = {"quota.window.num": 2, "listener.name.client.max.connection.creation.rate": limit}
+    async with clock.started(site, quotas):
+        visits = await site.crowd(Plan(site.port, count, watch=60))
+    accepted = visits.accepted()
+    assert len(accepted) == count
+    for number, when in enumerate(accepted, 1):
+        assert number <= limit * (when - accepted[0] + 1) + 1
+    assert accepted[-1] <= count / limit + SLOW
+
+
+@pytest.mark.parametrize("recheck", [True, False])
+async def test_holds_are_as_long_as_ever_whatever_the_wall_clock_says(
+    site: Site, clock: WallClock, recheck: bool
+) -> None:
+    """G1."""
+    quotas = {"ips": {"<default>": {"connection_creation_rate": 2}}, "ip.throttle.recheck": recheck}
+    async with clock.started(site, quotas):
+        visits = await site.crowd(Plan(site.port, 30, ask=False, watch=2 * SLOW))
+    assert len(visits.accepted()) == 20 + recheck
+    holds = visits.holds()
+    assert holds[0] >= 0.45
+    assert holds[-1] <= 1 + SLOW

@@ -1,0 +1,111 @@
+"""Connections opened, dropped and left silent in great numbers: counts come back to nothing, refusals are exact."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.conformance.crowd import Plan
+from tests.faults.site import FULL, Site
+from tests.integration.metrics import sample
+
+SCALE = 10 if FULL else 1
+PER_ADDRESS = 20
+
+
+async def test_one_slot_serves_ten_thousand_connections_one_after_the_other(site: Site) -> None:
+    """D5: the slot of one is free for the next, and never for two."""
+    await site.start({"max.connections": 1, "max.connections.per.ip": 5})
+    count = 10_000 * SCALE
+    visits = await site.crowd(Plan(site.port, count, in_turn=True, leave="answered", watch=60))
+    assert len(visits.accepted()) == count
+    text = await site.quiet()
+    assert sample(text, "brokerside_connections_admitted_total") == count
+    assert sample(text, "brokerside_connections_closed_total") == count
+    assert site.peer.seen == count
+
+
+async def test_of_an_address_that_has_all_its_connections_every_further_one_is_refused(site: Site) -> None:
+    """D5: exactly those, each at once, and the others keep theirs."""
+    await site.start({"max.connections.per.ip": PER_ADDRESS})
+    count = 5_000 * SCALE
+    stay = await site.crowd_process(Plan(site.port, PER_ADDRESS, ask=False, watch=5 * SCALE + 5))
+    await site.until(lambda text: sample(text, "brokerside_connections_active") == PER_ADDRESS)
+    visits = await site.crowd(Plan(site.port, count, rate=2_000, ask=False, watch=0.5))
+    assert len(visits.refused()) == count
+    text = await site.get("metrics")
+    dropped = {"scope": "ip", "quota": "connections", "action": "drop"}
+    assert sample(text, "brokerside_connections_throttled_total", **dropped) == count
+    assert sample(text, "brokerside_connections_active") == PER_ADDRESS
+    assert set((await site.finished(stay)).how) == {"open"}
+    await site.quiet()
+    assert site.peer.seen == PER_ADDRESS
+    again = await site.crowd(Plan(site.port, PER_ADDRESS, watch=10))
+    assert len(again.accepted()) == PER_ADDRESS
+
+
+async def test_connections_that_are_reset_at_once_leave_nothing_behind(site: Site) -> None:
+    """D8."""
+    await site.start({"max.connections": 1_000, "max.connections.per.ip": 1_000})
+    before = site.descriptors()
+    count = 2_000 * SCALE
+    visits = await site.crowd(Plan(site.port, count, leave="connected", watch=10))
+    assert visits.how == ["left"] * count
+    text = await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") == count)
+    text = await site.quiet()
+    assert sample(text, "brokerside_connections_admitted_total") == count
+    await site.gives_back(before)
+    await _slots_are_free(site)
+
+
+async def test_connections_that_say_nothing_hold_their_slots_and_give_them_back(site: Site) -> None:
+    """D8."""
+    count = 500 * SCALE
+    await site.start({"max.connections": count})
+    before = site.descriptors()
+    silent = await site.crowd_process(Plan(site.port, count, ask=False, watch=3))
+    await site.until(lambda text: sample(text, "brokerside_connections_active") == count)
+    waits = await site.crowd(Plan(site.port, 1, watch=10))
+    assert len(waits.accepted()) == 1
+    visits = await site.finished(silent)
+    assert set(visits.how) == {"open"}
+    # Not before the first of them had gone.
+    assert waits.began + waits.answered[0] >= visits.began + max(visits.dialled) + 3
+    await site.quiet()
+    await site.gives_back(before)
+
+
+@pytest.mark.parametrize("recheck", [True, False])
+async def test_held_connections_that_are_reset_leave_nothing_behind(site: Site, recheck: bool) -> None:
+    """D8, in the one place where nobody reads a connection."""
+    await site.start({"ips": {"<default>": {"connection_creation_rate": 1}}, "ip.throttle.recheck": recheck})
+    before = site.descriptors()
+    count = 500 * SCALE
+    await site.crowd(Plan(site.port, count, leave="connected", rate=1_000, watch=10))
+    await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") == count)
+    text = await site.quiet()
+    refused = sample(text, "brokerside_connections_throttled_total", action="drop")
+    assert sample(text, "brokerside_connections_admitted_total") + refused == count
+    await site.gives_back(before)
+
+
+async def test_a_storm_costs_the_broker_what_is_let_through_and_nothing_more(site: Site) -> None:
+    """S2-01: connections to the broker are counted where they arrive."""
+    limit = 500
+    await site.start({"listener.name.client.max.connection.creation.rate": limit, "quota.window.num": 2})
+    count = 40_000 if FULL else 4_000
+    plan = Plan(site.port, count, "127.0.2.1", 100, 2_000, leave="answered", patience=1, watch=1)
+    visits = await site.crowd(plan)
+    admitted = await site.metric("connections_admitted_total")
+    passed = time.monotonic() - visits.began
+    assert len(visits.accepted()) <= site.peer.seen
+    assert admitted <= limit * (passed + 1) + 1
+    await site.quiet()
+    assert site.peer.seen == await site.metric("connections_admitted_total")
+
+
+async def _slots_are_free(site: Site) -> None:
+    """All of them, at the same time."""
+    visits = await site.crowd(Plan(site.port, 1_000, watch=10))
+    assert len(visits.accepted()) == 1_000

@@ -1,0 +1,82 @@
+"""A sidecar without a descriptor left: nobody is turned away, whoever is there is served, and the rest follow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.conformance.crowd import Plan
+from tests.faults.site import Site
+from tests.frames import API_VERSIONS, request, response
+from tests.integration.metrics import sample
+from tests.integration.peer import read_frame
+
+CLIENTS = 100
+LEFT = 40
+
+
+@contextmanager
+def few_descriptors(site: Site) -> Iterator[None]:
+    """Leave the running sidecar so many more than it uses."""
+    limits = resource.prlimit(site.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (site.descriptors() + LEFT, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(site.pid, resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize(
+    "quotas",
+    [
+        pytest.param({}, id="unlimited"),
+        pytest.param({"max.connections": 1_000, "max.connections.per.ip": CLIENTS + 1}, id="limited"),
+    ],
+)
+async def test_without_descriptors_clients_wait_and_are_served_later(site: Site, quotas: dict[str, Any]) -> None:
+    """D6: fds + 40, 100 clients."""
+    await site.start(quotas)
+    reader, writer = await site.dial()
+    await ask(reader, writer)
+    await site.metric("connections_active")  # the admin connection has its descriptors from now on
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with few_descriptors(site):
+        crowd = await site.crowd_process(Plan(site.port, CLIENTS, watch=60))
+        while out_of_capacity(site) < 2:  # noqa: ASYNC110  # a line of a log has no event to wait for
+            await asyncio.sleep(0.05)
+        await ask(reader, writer)
+    passed = loop.time() - began
+    visits = await site.finished(crowd)
+    assert len(visits.accepted()) == CLIENTS
+    assert out_of_capacity(site) <= passed + 2  # a line a second
+    writer.close()
+    text = await site.quiet()
+    assert set(site_errors(text)) == {"EMFILE"}
+    assert sample(text, "brokerside_connections_accepted_total") == CLIENTS + 1
+    assert sample(text, "brokerside_upstream_connect_failures_total") == 0
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(request(API_VERSIONS, 0, 5))
+    assert await asyncio.wait_for(read_frame(reader), 30) == response(5)
+
+
+def out_of_capacity(site: Site) -> int:
+    """Lines of the log that say so."""
+    assert site.sidecar is not None
+    lines = [json.loads(line) for line in site.sidecar.log.read_text().splitlines() if line.startswith("{")]
+    return sum(line["event"] == "accept_out_of_capacity" for line in lines)
+
+
+def site_errors(text: str) -> Iterator[str]:
+    """Names of the errnos that accepting failed with."""
+    for line in text.splitlines():
+        if line.startswith("brokerside_accept_errors_total{"):
+            yield line.partition('error="')[2].partition('"')[0]
