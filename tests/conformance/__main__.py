@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from proxy.errors import LocalError
-from tests.conformance import schedules, storm
+from tests.conformance import reload, schedules, storm
 from tests.conformance.crowd import Visits
-from tests.conformance.report import beside_rows, cost_rows, filled, judged, side_by_side, table
+from tests.conformance.report import beside_rows, cost_rows, filled, judged, reload_rows, side_by_side, table
 from tests.conformance.stage import Stage, run_together
-from tests.conformance.verdicts import Check, Outcome, judge, judge_beside
+from tests.conformance.verdicts import Check, Outcome, judge, judge_beside, judge_reload
 
-STORMS, QUICK_STORMS = (30.0, 10.0, 3), (5.0, 4.0, 1)
-"""Beside a producer: seconds of each storm, seconds of peace before it, and how many."""
+STORMS = ((storm.SMOOTH, 30.0, 10.0, 2), (storm.SIDECAR, 30.0, 10.0, 1), (storm.BROKER, 30.0, 11.0, 1))
+QUICK_STORMS = ((storm.SMOOTH, 5.0, 4.0, 1),)
+"""Beside a producer: who has the limit, seconds of each storm, seconds of peace before it, and how many."""
 
 COST_COUNT = 5_000
 
@@ -66,16 +67,19 @@ def _run(quick: bool, checks: list[Check]) -> Iterator[str]:
                 {"default": schedules.default(stage.ports), **schedules.storm(stage.ports, sizes, begin_after=4.0)}
             )
         say("a producer beside storms")
-        beside = storm.beside(stage, *(QUICK_STORMS if quick else STORMS))
+        storm.create_topic(stage)
+        besides = [storm.beside(stage, *planned) for planned in (QUICK_STORMS if quick else STORMS)]
+        say("a changed limit")
+        changed = reload.measure(stage)
         cost = None
         if not quick:
             say("what connections cost")
             cost = storm.cost(stage, COST_COUNT)
         say("done")
     rows, found = judge(Outcome(broker, sidecar, kafka, sizes))
-    checks += [*found, *judge_beside(beside)]
+    checks += [*found, *judge_beside(besides), *judge_reload(changed)]
     yield f"{datetime.now(UTC):%Y-%m-%d}{', a quick run' if quick else ''}"
-    tables = [side_by_side(rows), table(beside_rows(beside))]
+    tables = [side_by_side(rows), table(beside_rows(besides)), table(reload_rows(changed))]
     if cost:
         tables.append(table(cost_rows(cost)))
     for part in (*tables, judged(checks)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from proxy.errors import LocalError
+from tests.conformance.reload import Reload
 from tests.conformance.storm import LIMIT, RATE, Beside, Cost
 from tests.conformance.verdicts import Check, Row, quantile
 
@@ -19,15 +20,18 @@ def side_by_side(rows: Iterable[Row]) -> Iterator[str]:
     return table([HEAD, *((row.what, row.model, row.broker, row.sidecar, row.kafka) for row in rows)])
 
 
-def beside_rows(beside: Beside) -> list[tuple[str, ...]]:
+def beside_rows(all_: Iterable[Beside]) -> list[tuple[str, ...]]:
     """Return the table of the storms beside a producer."""
-    before, during = sorted(beside.before), sorted(beside.during)
-    rows: list[tuple[str, ...]] = [("a producer beside a storm", "before", "during", "ratio")]
-    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)):
-        calm, stormy = quantile(before, share), quantile(during, share)
-        rows.append((f"– its {name}", f"{1000 * calm:.2f} ms", f"{1000 * stormy:.2f} ms", f"{stormy / calm:.2f}"))
-    rows.append((f"– connects offered, {RATE:,.0f}/s; limit {LIMIT}/s", "", f"{beside.offered:,}", ""))
-    rows.append(("– let through to the broker; allowed", "", f"{beside.admitted:,}; {beside.allowed:,}", ""))
+    rows: list[tuple[str, ...]] = [(f"a producer beside {RATE:,.0f} connects/s", "before", "during", "ratio")]
+    for one in all_:
+        before, during = sorted(one.before), sorted(one.during)
+        rows.append((f"{one.setting.title}, {one.offered:,} connects", "", "", ""))
+        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)):
+            calm, stormy = quantile(before, share), quantile(during, share)
+            rows.append((f"– {name}", f"{1000 * calm:.2f} ms", f"{1000 * stormy:.2f} ms", f"{stormy / calm:.2f}"))
+        if not one.setting.broker:
+            rows.append((f"– let through, with a limit of {LIMIT}/s", "", f"{one.admitted:,} of {one.allowed:,}", ""))
+        rows.append(("– answered", "", f"{one.answered:,}", ""))
     return rows
 
 
@@ -38,6 +42,15 @@ def cost_rows(cost: Cost) -> list[tuple[str, ...]]:
         (f"accepted, with one request ({cost.accepts:,.0f}/s, of the whole machine)", f"{cost.accepted_us:.0f} µs"),
         ("held, looked at again, refused", f"{cost.held_us:.0f} µs"),
         ("refused at once", f"{cost.dropped_us:.0f} µs"),
+    ]
+
+
+def reload_rows(reload: Reload) -> list[tuple[str, ...]]:
+    """Return the table of a changed limit."""
+    return [
+        ("a higher limit, from SIGHUP", "sidecar"),
+        ("– until it acts", f"{1000 * reload.acts:.0f} ms"),
+        (f"– of {reload.connections} connections closed", f"{reload.closed}"),
     ]
 
 

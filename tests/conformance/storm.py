@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from proxy.limits.model import DEFAULT_ADDRESS
+from proxy.local.sidecars import SidecarProcess
 from tests.bench.measure import cpu_seconds, family
 from tests.conformance.crowd import Plan, Visits
 from tests.conformance.stage import Limits, Stage, crowd_process, finished
@@ -27,9 +28,6 @@ RATE = 2000.0
 LIMIT = 100
 """Connects per second that come, and that are let through."""
 
-WINDOWS = 10
-"""Seconds' worth of the limit that may come at once, with the default window."""
-
 SOURCES = ("127.0.2.1", 200)
 """Addresses of the storm: the first, and how many."""
 
@@ -42,14 +40,29 @@ SETTLE = 1.0
 CRC32C = 0x82F63B78
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Who has the limit of 100/s: a sidecar whose window has so many samples, or the broker itself."""
+
+    title: str
+    samples: int = 11
+    broker: bool = False
+
+
+SMOOTH = Setting("sidecar, `quota.window.num: 2`", samples=2)
+SIDECAR = Setting("sidecar, 11 samples as by default")
+BROKER = Setting("the broker alone, 11 samples", broker=True)
+
+
 @dataclass
 class Beside:
     """What became of a producer and of the storms beside it.
 
-    ``before``, ``during``: latencies of the producer, in seconds. ``admitted``: connections let through, at most
-    ``allowed``; ``answered``: those that the broker has answered a request on.
+    ``before``, ``during``: latencies of the producer, in seconds. ``admitted``: connections that the sidecar let
+    through, at most ``allowed``. ``answered``: those that the broker has answered a request on.
     """
 
+    setting: Setting
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
     offered: int = 0
@@ -58,29 +71,41 @@ class Beside:
     answered: int = 0
 
 
-def beside(stage: Stage, seconds: float, calm: float, rounds: int) -> Beside:
-    """Produce through a sidecar with a limit of 100/s; in each round first in peace, then beside 2,000 connects/s."""
-    limits = Limits({"listener.name.client.max.connection.creation.rate": LIMIT})
-    admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-    result = Beside()
-    plan = _storm(stage, int(RATE * seconds), RATE)
+def beside(stage: Stage, setting: Setting, seconds: float, calm: float, rounds: int) -> Beside:
+    """Produce through what has a limit of 100/s; in each round first in peace, then beside 2,000 connects/s."""
+    key = {"listener.name.client.max.connection.creation.rate": LIMIT}
+    result = Beside(setting)
+    port = (stage.broker_ports if setting.broker else stage.ports)["CLIENT"]
     for _ in range(rounds):
         # Another one each time: what has been given up still waits to be accepted, and would spoil the next peace.
-        with stage.sidecar(limits) as sidecar, _producer(stage) as samples:
+        limited: AbstractContextManager[SidecarProcess | None] = (
+            stage.limited(Limits(key))
+            if setting.broker
+            else stage.sidecar(Limits(key, sidecar={"quota.window.num": setting.samples}))
+        )
+        with limited as sidecar, _producer(port) as samples:
             time.sleep(SETTLE + calm)
-            before = sidecar.metric("brokerside_connections_admitted_total")
-            visits = finished(crowd_process(plan))
-            admitted = sidecar.metric("brokerside_connections_admitted_total") - before
+            before = _admitted(sidecar)
+            visits = finished(crowd_process(_storm(port, int(RATE * seconds), RATE)))
+            result.admitted += _admitted(sidecar) - before
             passed = time.monotonic() - visits.began
         begin, end = visits.began, visits.began + visits.dialled[-1]
         result.before += [took for when, took in samples if begin - calm <= when < begin]
         result.during += [took for when, took in samples if begin <= when < end]
         result.offered += len(visits.dialled)
-        result.admitted += int(admitted)
-        result.allowed += int(LIMIT * (passed + WINDOWS)) + 1
+        result.allowed += int(LIMIT * (passed + setting.samples - 1)) + 1
         result.answered += len(visits.accepted())
     return result
+
+
+def create_topic(stage: Stage) -> None:
+    """Create the producer's topic."""
+    admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+
+
+def _admitted(sidecar: SidecarProcess | None) -> int:
+    return int(sidecar.metric("brokerside_connections_admitted_total")) if sidecar else 0
 
 
 @dataclass(frozen=True)
@@ -99,20 +124,18 @@ class Cost:
 
 def cost(stage: Stage, count: int) -> Cost:
     """Measure with so many connections of each kind."""
-    accepting, accepted = _cpu_us(stage, Limits(), _storm(stage, count, 0))
-    held, _ = _cpu_us(stage, Limits(ips={DEFAULT_ADDRESS: 1}), _one_address(stage, count, RATE / 2))
-    dropped, _ = _cpu_us(stage, Limits({"max.connections.per.ip": 1}), _one_address(stage, count, RATE))
+    port = stage.ports["CLIENT"]
+    accepting, accepted = _cpu_us(stage, Limits(), _storm(port, count, 0))
+    one_address = Plan(port, count, SOURCES[0], rate=RATE / 2, ask=False, watch=2 * PATIENCE)
+    held, _ = _cpu_us(stage, Limits(ips={DEFAULT_ADDRESS: 1}), one_address)
+    dropped, _ = _cpu_us(stage, Limits({"max.connections.per.ip": 1}), one_address)
     took = max(accepted.answered) - accepted.dialled[0]
     return Cost(len(accepted.accepted()) / took, accepting, held, dropped)
 
 
-def _storm(stage: Stage, count: int, rate: float) -> Plan:
+def _storm(port: int, count: int, rate: float) -> Plan:
     first, sources = SOURCES
-    return Plan(stage.ports["CLIENT"], count, first, sources, rate, leave="answered", patience=PATIENCE, watch=PATIENCE)
-
-
-def _one_address(stage: Stage, count: int, rate: float) -> Plan:
-    return Plan(stage.ports["CLIENT"], count, SOURCES[0], 1, rate, ask=False, watch=2 * PATIENCE)
+    return Plan(port, count, first, sources, rate, leave="answered", patience=PATIENCE, watch=PATIENCE)
 
 
 def _cpu_us(stage: Stage, limits: Limits, plan: Plan) -> tuple[float, Visits]:
@@ -130,10 +153,10 @@ def _cpu_us(stage: Stage, limits: Limits, plan: Plan) -> tuple[float, Visits]:
 
 
 @contextmanager
-def _producer(stage: Stage) -> Iterator[list[tuple[float, float]]]:
-    """Produce through the sidecar's CLIENT listener; the list is filled at the end."""
+def _producer(port: int) -> Iterator[list[tuple[float, float]]]:
+    """Produce to a port; the list is filled at the end."""
     samples: list[tuple[float, float]] = []
-    command = [sys.executable, "-m", "tests.conformance.producer", str(stage.ports["CLIENT"]), str(PRODUCER_RATE)]
+    command = [sys.executable, "-m", "tests.conformance.producer", str(port), str(PRODUCER_RATE)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     try:

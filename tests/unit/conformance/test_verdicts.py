@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conformance.crowd import Visits
+from tests.conformance.reload import Reload
 from tests.conformance.report import beside_rows, judged, side_by_side, table
 from tests.conformance.schedules import PER_ADDRESS, SLOTS, Sizes
-from tests.conformance.storm import Beside, crc32c, request
-from tests.conformance.verdicts import Outcome, judge, judge_beside
+from tests.conformance.storm import BROKER, SIDECAR, SMOOTH, Beside, Setting, crc32c, request
+from tests.conformance.verdicts import Outcome, judge, judge_beside, judge_reload
 
 SIZES = Sizes(rate20=240, storm=100)
 Change = Callable[[Outcome], None]
@@ -19,7 +20,7 @@ Change = Callable[[Outcome], None]
 
 def visits(rows: Iterator[tuple[float, float, float, float, str]]) -> Visits:
     """``rows``: dialled, connected, answered, ended, how."""
-    return Visits(0.0, *map(list, zip(*rows, strict=True)))  # type: ignore[arg-type]
+    return Visits(0.0, *map(list, zip(*rows, strict=True)))
 
 
 def rate(limit: int, count: int) -> Visits:
@@ -101,12 +102,22 @@ def test_what_is_different_does_not_pass(change: Change, what: str) -> None:
     assert any(what in line for line in failed(outcome)), failed(outcome)
 
 
+def beside(setting: Setting, during: float, admitted: int) -> Beside:
+    return Beside(setting, [0.001] * 100, [during] * 100, 1000, admitted, allowed=100, answered=99)
+
+
 def test_a_storm_may_cost_a_producer_a_quarter_and_the_broker_what_is_allowed() -> None:
-    good = Beside([0.001] * 100, [0.0012] * 100, 1000, admitted=100, allowed=100, answered=99)
-    assert [check.ok for check in judge_beside(good)] == [True, True]
-    slow = Beside([0.001] * 100, [0.0013] * 100, 1000, admitted=101, allowed=100, answered=99)
-    assert [check.ok for check in judge_beside(slow)] == [False, False]
-    assert ("– its p99", "1.00 ms", "1.20 ms", "1.20") in beside_rows(good)
+    good = beside(SMOOTH, 0.0012, 100)
+    assert [check.ok for check in judge_beside([good])] == [True, True]
+    assert [check.ok for check in judge_beside([beside(SMOOTH, 0.0013, 101)])] == [False, False]
+    assert [check.ok for check in judge_beside([beside(SMOOTH, 0.001, 98)])] == [True, False]
+    assert [check.ok for check in judge_beside([beside(SIDECAR, 1.0, 101), beside(BROKER, 1.0, 0)])] == [False]
+    assert ("– p99", "1.00 ms", "1.20 ms", "1.20") in beside_rows([good])
+
+
+def test_a_changed_limit_has_a_second_to_act_and_closes_nothing() -> None:
+    assert [check.ok for check in judge_reload(Reload(0.9, 100, 0))] == [True, True]
+    assert [check.ok for check in judge_reload(Reload(1.1, 100, 1))] == [False, False]
 
 
 def test_of_refused_connections_it_is_known_how_many_were_held_at_a_time() -> None:
@@ -121,10 +132,9 @@ def test_tables_line_up_and_name_what_does_not_hold() -> None:
     assert len({len(line) for line in lines}) == 1
     assert lines[1] == "|-----------|-------:|"
     assert all(line.count("|") == 6 for line in side_by_side(judge(same())[0]))
-    checks = judge_beside(Beside([1.0], [2.0], 1, admitted=1, allowed=1, answered=1))
-    summary, wrong = judged(checks)
+    summary, wrong = judged(judge_reload(Reload(0.9, 100, 1)))
     assert summary == "1 of 2 checks hold"
-    assert wrong.startswith("NOT: producer beside a storm: its p99 rises")
+    assert wrong == "NOT: a reload: closes no connection: 1"
 
 
 def test_the_producers_request_has_kafkas_checksum() -> None:
