@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.config.model import Config, Listener
-from proxy.config.quotas import ListenerQuotas, Quotas, Source, overrides_of
+from proxy.config.quotas import ListenerQuotas, Source, overrides_of
 from proxy.limits.model import UNLIMITED, ClusterQuotas, Limits, ListenerLimits, Quota
 
 NOTHING = ClusterQuotas()
@@ -28,7 +28,12 @@ def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
         },
         rate=rate,
         connections=connections,
-        ip_rates=_ip_rates(quotas, stored),
+        ip_rates={
+            address: Quota(given.connection_creation_rate, given.action or quotas.connection_creation_rate_action)
+            for address, given in quotas.ips.items()
+        },
+        stored_ip_rates=stored.ip_rates if quotas.ip_store == "broker" else {},
+        stored_ip_action=quotas.connection_creation_rate_action,
         ip_connections=Quota(quotas.max_connections_per_ip, quotas.max_connections_per_ip_action),
         ip_connections_overrides=overrides_of(quotas.max_connections_per_ip_overrides),
         samples=quotas.quota_window_num,
@@ -66,15 +71,3 @@ def _rate(source: Source, file: int | None, broker: int | None, otherwise: int) 
     if broker is None or source == "file":
         return otherwise if file is None else file
     return broker if source == "broker" or file is None else min(file, broker)
-
-
-def _ip_rates(quotas: Quotas, stored: ClusterQuotas) -> dict[str, Quota]:
-    """An address' action is that of the file, also where its rate is that of the cluster."""
-    rates = {address: given.connection_creation_rate for address, given in quotas.ips.items()}
-    if quotas.ip_store == "broker":
-        rates |= stored.ip_rates
-    actions = {address: given.action for address, given in quotas.ips.items()}
-    return {
-        address: Quota(rate, actions.get(address) or quotas.connection_creation_rate_action)
-        for address, rate in rates.items()
-    }

@@ -37,6 +37,8 @@ class Arrival(Struct, Generic[T]):
     token: T
     ready_at: int = -1
     """When its delay is over; −1 before its turn."""
+    wants_slot: bool = False
+    """Whether it waits for another connection to end, and nothing else."""
     held_for: Excess | None = None
     """What it was held for; back in the line after that, it is not held again."""
 
@@ -44,7 +46,9 @@ class Arrival(Struct, Generic[T]):
 class Gate(Generic[T]):
     """All limits of one sidecar, and the connections that wait for them.
 
-    ``admit(listener, token)`` and ``refuse(listener, token)`` take a connection over. ``evict(listeners)`` asks to
+    ``admit(listener, token)`` and ``refuse(listener, token)`` take a connection over. ``is_gone(token)`` tells whether
+    its client has given up, and is asked of those that may have waited: after an outage the kernel's queue is full of
+    them, and were they counted, clients that are still there would never get their turn. ``evict(listeners)`` asks to
     close the longest idle connection of any of these listeners. ``report`` is told of each throttle. After every call
     of a method ``due`` may have changed.
     """
@@ -55,6 +59,7 @@ class Gate(Generic[T]):
         *,
         admit: Callable[[str, T], None],
         refuse: Callable[[str, T], None],
+        is_gone: Callable[[T], bool],
         evict: Callable[[Collection[str]], None],
         report: Callable[[Throttle], None],
     ) -> None:
@@ -81,6 +86,7 @@ class Gate(Generic[T]):
         self._numbers = 0
         self._admit = admit
         self._refuse = refuse
+        self._is_gone = is_gone
         self._evict = evict
         self._report = report
 
@@ -111,7 +117,7 @@ class Gate(Generic[T]):
 
     def due(self) -> int | None:
         """When ``advance`` has something to do; None if it never has. A free slot makes itself known in ``leave``."""
-        times = [line[0].ready_at for name, line in self.lines.items() if line and self._has_slot(name)]
+        times = [line[0].ready_at for line in self.lines.values() if line and not line[0].wants_slot]
         if self.held:
             times.append(self.held[0][0])
         return min(times, default=None)
@@ -120,9 +126,18 @@ class Gate(Generic[T]):
         """Whether ``listener`` is not to accept anything now."""
         return bool(self.lines[listener])
 
+    def slotless(self, listener: str) -> bool:
+        """Whether the first of the line waits for another connection to end, and nothing else."""
+        line = self.lines[listener]
+        return bool(line) and line[0].wants_slot
+
+    def waiting(self, listener: str, now: int) -> int:
+        """For how many ms ``listener`` has now accepted nothing; 0 where it may."""
+        return now - self._blocked_since.get(listener, now)
+
     def blocked(self, listener: str, now: int) -> int:
         """For how many ms ``listener`` has accepted nothing, in sum, because of a limit other than an address'."""
-        return self._blocked[listener] + now - self._blocked_since.get(listener, now)
+        return self._blocked[listener] + self.waiting(listener, now)
 
     def change(self, limits: Limits, now: int) -> None:
         """Take new limits over everything measured so far. Who waits out a delay or hold does so to its end."""
@@ -152,19 +167,20 @@ class Gate(Generic[T]):
         while line:
             arrival = line[0]
             if arrival.ready_at < 0:
-                if self._address_is_full(arrival):
+                if (self._may_wait(listener) and self._is_gone(arrival.token)) or self._address_is_full(arrival):
                     line.popleft()
                     self._refuse(listener, arrival.token)
                     continue
                 arrival.ready_at = now + self._delay(arrival, now)
-                if not self._has_slot(listener):
-                    self._say_full(arrival)
-            if now < arrival.ready_at or not self._has_slot(listener):
+            if now < arrival.ready_at or not self._gets_slot(arrival):
                 self._blocked_since.setdefault(listener, now)
                 return
             line.popleft()
-            self._blocked[listener] += now - self._blocked_since.pop(listener, now)
-            if arrival.held_for is not None or not self._hold(arrival, now):
+            since = self._blocked_since.pop(listener, now)
+            self._blocked[listener] += now - since
+            if since < now and self._is_gone(arrival.token):
+                self._refuse(listener, arrival.token)
+            elif arrival.held_for is not None or not self._hold(arrival, now):
                 self._enter(arrival)
 
     def _enter(self, arrival: Arrival[T]) -> None:
@@ -188,17 +204,16 @@ class Gate(Generic[T]):
         """Count it against broker and listener; return for how many ms it has to wait."""
         listener = arrival.listener
         self.sensors.record(listener, 1, now)
-        delay = 0
         excesses = self.sensors.excesses(listener, now)
         enforced = [excess for excess in excesses if excess.quota.enforced]
-        if enforced:
-            worst = max(enforced, key=lambda excess: excess.wait_ms)
-            delay = worst.wait_ms
+        worst = max(enforced, key=lambda excess: excess.wait_ms, default=None)
+        delay = worst.wait_ms if worst is not None else 0
+        if worst is not None and delay:  # as in Kafka, less than half a millisecond is none
             self._say_excess(arrival, worst, "delay")
             self.delays[listener][0] += 1
             self.delays[listener][1] += delay
         for excess in excesses:
-            if not excess.quota.enforced:
+            if not excess.quota.enforced and excess.wait_ms:
                 self._say_excess(arrival, excess, "observe")
         return delay
 
@@ -226,7 +241,7 @@ class Gate(Generic[T]):
     def _look_again(self, arrival: Arrival[T], now: int) -> None:
         """Its hold is over: it is counted once more, and enters, or waits for a slot, or is refused."""
         listener, address = arrival.listener, arrival.address
-        if self._address_is_full(arrival):
+        if self._is_gone(arrival.token) or self._address_is_full(arrival):
             self._refuse(listener, arrival.token)
             return
         closes = self.sensors.quota_of(address).enforced and not self.limits.recheck
@@ -249,6 +264,23 @@ class Gate(Generic[T]):
         if own.enforced and self.open[listener] >= own.limit:
             return False
         return not all_.enforced or self.total < all_.limit or self._is_protected(listener)
+
+    def _may_wait(self, listener: str) -> bool:
+        """Whether there is a limit for which a connection of ``listener`` may have waited, be it in the kernel."""
+        limits, own = self.limits, self.limits.listeners[listener]
+        if own.rate.enforced or own.connections.enforced:
+            return True
+        return not own.protected and (limits.rate.enforced or limits.connections.enforced)
+
+    def _gets_slot(self, arrival: Arrival[T]) -> bool:
+        """Whether there is a slot for it; the first time there is none, that is reported."""
+        if self._has_slot(arrival.listener):
+            return True
+        if not arrival.wants_slot:
+            arrival.wants_slot = True
+            scope, quota, count = next(full for full in self._full_quotas(arrival.listener) if full[1].enforced)
+            self._say(arrival, scope, "connections", "delay", quota.limit, count)
+        return False
 
     def _full_quotas(self, listener: str) -> list[tuple[Scope, Quota, int]]:
         """Return the limits of connections that leave ``listener`` no slot, or would if they were enforced."""
@@ -276,11 +308,6 @@ class Gate(Generic[T]):
         return True
 
     # ---- what happened ------------------------------------------------------------------------------------------
-
-    def _say_full(self, arrival: Arrival[T]) -> None:
-        """Report the limit of connections that it waits for."""
-        scope, quota, count = next(full for full in self._full_quotas(arrival.listener) if full[1].enforced)
-        self._say(arrival, scope, "connections", "delay", quota.limit, count)
 
     def _say_observed(self, arrival: Arrival[T]) -> None:
         """Report limits of connections that would have kept it out."""

@@ -71,6 +71,10 @@ class Limits(Struct, frozen=True):
     """Broker-wide."""
     ip_rates: Mapping[str, Quota] = {}
     """By address in its canonical form (``canonical``), and ``DEFAULT_ADDRESS``."""
+    stored_ip_rates: Mapping[str, int] = {}
+    """The same, stored in the cluster: goes before that of ``ip_rates``, whose action it takes over."""
+    stored_ip_action: Action = "enforce"
+    """Of those that ``ip_rates`` does not have."""
     ip_connections: Quota = NO_QUOTA
     """Of each address without an override."""
     ip_connections_overrides: Mapping[str, int] = {}
@@ -83,6 +87,17 @@ class Limits(Struct, frozen=True):
     """Whether a held connection gets a second look (KIP-612), or is closed after its hold (as Kafka does)."""
     max_held: int = 1000
     """Connections that may be held at a time; one more is closed at once."""
+
+    def ip_rate(self, address: str) -> Quota:
+        """Return the rate limit of ``address``, of its own or by default. Nothing is merged beforehand: there may be a
+        hundred thousand, and one may change at any time."""
+        for name in (address, DEFAULT_ADDRESS):
+            own, stored = self.ip_rates.get(name), self.stored_ip_rates.get(name)
+            if stored is not None:
+                return Quota(stored, self.stored_ip_action if own is None else own.action)
+            if own is not None:
+                return own
+        return NO_QUOTA
 
 
 class ClusterQuotas(Struct, frozen=True):
@@ -165,6 +180,8 @@ class GateState(Struct):
     """How long they had to wait, by listener, in total."""
     blocked_seconds: dict[str, float] = field(default_factory=dict)
     """How long each listener accepted nothing because of a limit, in total."""
+    queued: dict[str, int] = field(default_factory=dict)
+    """Connections, by listener, in the kernel's queue: not accepted yet, and in no other number."""
     admitted: dict[str, int] = field(default_factory=dict)
     """Connections, by listener, that were let through."""
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import NamedTuple
 
-from proxy.limits.model import DEFAULT_ADDRESS, NO_QUOTA, Limits, Quota, Scope
+from proxy.limits.model import Limits, Quota, Scope
 from proxy.limits.window import Rate, is_over, wait, wait_at_least
 
 MAX_ADDRESSES = 100_000
@@ -68,8 +68,7 @@ class Sensors:
 
     def quota_of(self, address: str) -> Quota:
         """Return the rate limit of ``address``: its own, or the default one."""
-        rates = self._limits.ip_rates
-        return rates.get(address) or rates.get(DEFAULT_ADDRESS, NO_QUOTA)
+        return self._limits.ip_rate(address)
 
     def record(self, listener: str, value: int, now: int) -> None:
         """Count a connection of ``listener``, or take one back with −1."""
@@ -91,9 +90,10 @@ class Sensors:
         return found
 
     def arrive(self, address: str, now: int) -> Excess | None:
-        """Count a connection of ``address``. Where that is one too many it is taken back, and what it exceeds returned.
+        """Count a connection of ``address``; return what it exceeds, where that is one too many.
 
-        Without taking it back nobody would ever be let in again while the address goes on trying.
+        It is taken back where the limit is enforced: else nobody would ever be let in again while the address goes on
+        trying.
         """
         quota = self.quota_of(address)
         if not quota.limited:
@@ -110,7 +110,8 @@ class Sensors:
         count, window = sensor.look(now)
         if not is_over(count, window, quota.limit):
             return None
-        sensor.record(-1, now)
+        if quota.enforced:
+            sensor.record(-1, now)
         return Excess("ip", quota, count * 1000 / window, min(wait_at_least(count, window, quota.limit), MAX_HOLD_MS))
 
     def expire(self, now: int) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from proxy.limits.gate import Gate
-from proxy.limits.model import DEFAULT_ADDRESS, NO_QUOTA, AddressState, GateState, LimitState
+from proxy.limits.model import DEFAULT_ADDRESS, AddressState, GateState, LimitState
 
 TOP = 20
 """Addresses told of at most: half of them by rate, the others by open connections."""
@@ -46,7 +46,7 @@ def _limits(gate: Gate[Any], now: int) -> list[LimitState]:
             LimitState("listener", name, "connection_creation_rate", own.rate.limit, own.rate.action, used),
             LimitState("listener", name, "connections", own.connections.limit, own.connections.action, gate.open[name]),
         ]
-    each, many = limits.ip_rates.get(DEFAULT_ADDRESS, NO_QUOTA), limits.ip_connections
+    each, many = limits.ip_rate(DEFAULT_ADDRESS), limits.ip_connections
     return [
         *found,
         LimitState("ip", "", "connection_creation_rate", each.limit, each.action, math.nan),

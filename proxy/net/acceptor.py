@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import sys
 from collections.abc import Callable
 
 from proxy.core.tally import Tally
@@ -27,6 +28,15 @@ CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 USER_TIMEOUT_MS = 30_000
 """Milliseconds for which sent bytes may stay unacknowledged before a peer counts as gone (TCP_USER_TIMEOUT)."""
+
+TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+"""Linux only."""
+
+QUEUED = slice(24, 28)
+"""Where ``struct tcp_info`` has ``tcpi_unacked``: of a listening socket, how many wait to be accepted."""
+
+ESTABLISHED = 1
+"""``tcpi_state``, the first byte, of a connection that neither side has ended."""
 
 
 class Acceptor:
@@ -61,6 +71,13 @@ class Acceptor:
         except OSError as error:
             self._socket.close()
             raise LocalError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+    @property
+    def queued(self) -> int:
+        """Connections in the kernel's queue, where the kernel tells it."""
+        if TCP_INFO is None:
+            return 0
+        return int.from_bytes(self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, QUEUED.stop)[QUEUED], sys.byteorder)
 
     def start(self) -> None:
         """Begin, or go on, accepting."""
@@ -112,3 +129,8 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with contextlib.suppress(OSError):  # not on every platform
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Whether the other side has ended an accepted connection, whatever it has sent before; False if unknown."""
+    return TCP_INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] != ESTABLISHED

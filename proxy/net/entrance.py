@@ -7,18 +7,20 @@ log a line for each kind of throttle every ``LOG_EVERY`` seconds at most, howeve
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from proxy.config import Listener
 from proxy.limits.gate import Gate
 from proxy.limits.model import GateState, Limits, Throttle
 from proxy.limits.state import state
 from proxy.limits.throttles import MANY, Summary, ThrottleReport, Throttles, summarise
+from proxy.net.acceptor import is_ended
 from proxy.net.carrying import Carrying
 from proxy.net.relay import Cause
 
@@ -27,6 +29,9 @@ REPORT_EVERY = 1.0
 
 LOG_EVERY = 10.0
 """Seconds between two log lines of the same kind of throttle; the first one comes with the next report."""
+
+HELD_SHARE = 20
+"""At most one in so many descriptors is for held connections, whatever is configured."""
 
 REFUSED: Cause = "quota_exceeded"
 DRAINED: Cause = "drain_completed"
@@ -42,7 +47,8 @@ class Guest(Struct):
     sock: socket.socket
     host: str
     port: int
-    arrived_at: int
+    gone: bool = False
+    """Whether the client has given up."""
 
 
 class Entrance:
@@ -53,7 +59,12 @@ class Entrance:
         self._on_free = on_free
         self._loop = asyncio.get_running_loop()
         self._gate: Gate[Guest] = Gate(
-            limits, admit=self._admit, refuse=self._refuse, evict=carrying.close_idlest, report=self._throttled
+            self._bounded(limits),
+            admit=self._admit,
+            refuse=self._refuse,
+            is_gone=_is_gone,
+            evict=carrying.close_idlest,
+            report=self._throttled,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
@@ -63,13 +74,14 @@ class Entrance:
         self._report_at = 0.0
         self._summaries: dict[tuple[str, ...], Summary] = {}
         self._log_at: dict[tuple[str, ...], float] = {}
+        self._slotless_at = 0.0
         self._closing = False
         carrying.on_end(self._ended)
 
     def arrive(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
         """Take over an accepted connection. ``host``: the client's address, canonical."""
         now = _now()
-        self._gate.arrive(listener.name, host, Guest(listener, sock, host, port, now), now)
+        self._gate.arrive(listener.name, host, Guest(listener, sock, host, port), now)
         self._arm()
 
     def busy(self, listener: str) -> bool:
@@ -78,9 +90,8 @@ class Entrance:
 
     def change(self, limits: Limits) -> None:
         """Take new limits, with all that was measured so far."""
-        if limits != self._gate.limits:
-            self._gate.change(limits, _now())
-            self._moved()
+        self._gate.change(self._bounded(limits), _now())
+        self._moved()
 
     def state(self) -> GateState:
         """Present limits, rates and counts."""
@@ -102,6 +113,11 @@ class Entrance:
             self._timer.cancel()
         self._log_at.clear()
         self._tell(self._throttles.take(), monotonic())
+
+    @staticmethod
+    def _bounded(limits: Limits) -> Limits:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // HELD_SHARE
+        return structs.replace(limits, max_held=min(limits.max_held, most))
 
     def _ended(self, number: int) -> None:
         listener, address = self._open.pop(number)
@@ -131,15 +147,11 @@ class Entrance:
         self._admitted += 1
         number = self._admitted
         self._open[number] = (listener, guest.host)
-        if guest.arrived_at != _now() and _is_gone(guest.sock):  # it has waited; spare the broker what nobody awaits
-            self._carrying.tallies[listener].closed[GONE] += 1
-            guest.sock.close()
-            self._loop.call_soon(self._ended, number)
-        else:
-            self._carrying.carry(guest.listener, guest.sock, (guest.host, guest.port), number)
+        self._carrying.carry(guest.listener, guest.sock, (guest.host, guest.port), number)
 
     def _refuse(self, listener: str, guest: Guest) -> None:
-        self._carrying.tallies[listener].closed[DRAINED if self._closing else REFUSED] += 1
+        cause = DRAINED if self._closing else GONE if guest.gone else REFUSED
+        self._carrying.tallies[listener].closed[cause] += 1
         guest.sock.close()
 
     def _throttled(self, throttle: Throttle) -> None:
@@ -152,6 +164,16 @@ class Entrance:
         for kind in [kind for kind in self._summaries if now >= self._log_at.get(kind, now)]:
             self._log_at[kind] = now + LOG_EVERY
             _log(self._summaries.pop(kind))
+        if now >= self._slotless_at and not self._closing:
+            self._slotless_at = now + LOG_EVERY
+            self._log_slotless()
+
+    def _log_slotless(self) -> None:
+        """Say again and again which listeners wait for an end: that is reported once, and may last for hours."""
+        for name in self._carrying.tallies:
+            if self._gate.slotless(name):
+                waiting = self._gate.waiting(name, _now()) / 1000
+                log.warning("listener_full", listener=name, open=self._gate.open[name], waiting_s=round(waiting, 1))
 
 
 def _log(summary: Summary) -> None:
@@ -177,11 +199,6 @@ def _now() -> int:
     return monotonic_ns() // 1_000_000
 
 
-def _is_gone(sock: socket.socket) -> bool:
-    """Whether the client has ended the connection without having asked anything."""
-    try:
-        return not sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+def _is_gone(guest: Guest) -> bool:
+    guest.gone = is_ended(guest.sock)
+    return guest.gone

@@ -80,7 +80,9 @@ class Sidecar:
 
     def gate_state(self) -> GateState:
         """What the limits do now."""
-        return self._entrance.state()
+        state = self._entrance.state()
+        state.queued = {name: acceptor.queued for name, acceptor in self._acceptors.items()}
+        return state
 
     async def snapshot(self) -> Snapshot:
         """Present counts of all there is."""

@@ -287,7 +287,15 @@ class Everything(RuleBasedStateMachine):
         self.told = Counter[tuple[str, str, str, str]]()
         self.of: dict[int, tuple[str, str]] = {}
         self.evicts_at_once = evicts_at_once
-        self.gate: Gate[int] = Gate(limits, admit=self.admit, refuse=self.refuse, evict=self.evict, report=self.note)
+        self.gone: set[int] = set()
+        self.gate: Gate[int] = Gate(
+            limits,
+            admit=self.admit,
+            refuse=self.refuse,
+            is_gone=self.gone.__contains__,
+            evict=self.evict,
+            report=self.note,
+        )
 
     def admit(self, listener: str, token: int) -> None:
         assert token not in self.settled
@@ -330,6 +338,12 @@ class Everything(RuleBasedStateMachine):
                 self.arrived += 1
                 self.of[self.arrived] = (listener, address)
                 self.gate.arrive(listener, address, self.arrived, self.now)
+
+    @precondition(lambda self: self.arrived > len(self.settled))
+    @rule(which=st.integers(0, 1_000))
+    def give_up(self, which: int) -> None:
+        waiting = sorted(self.of.keys() - self.settled)
+        self.gone.add(waiting[which % len(waiting)])
 
     @precondition(lambda self: self.open)
     @rule(which=st.integers(0, 1_000))

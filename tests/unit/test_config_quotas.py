@@ -348,12 +348,16 @@ class TestCluster:
     def test_rates_of_addresses(self, config, store, stored, expected):
         loaded = config(f"{HEAD}{CLUSTER}quotas:\n  ip.store: {store}\n{self.IPS}")
 
-        assert limits_of(loaded, ClusterQuotas(ip_rates=stored)).ip_rates == expected
+        limits = limits_of(loaded, ClusterQuotas(ip_rates=stored))
+        assert {address: limits.ip_rate(address) for address in expected} == expected
+        assert limits.ip_rate("192.0.2.1") == expected[DEFAULT_ADDRESS]
 
     def test_the_action_for_all_rates_holds_for_the_stored_ones_too(self, config):
         loaded = config(f"{HEAD}{CLUSTER}quotas: {{connection_creation_rate.action: observe}}\n")
 
-        assert limits_of(loaded, ClusterQuotas({"10.0.0.7": 9})).ip_rates == {"10.0.0.7": Quota(9, "observe")}
+        limits = limits_of(loaded, ClusterQuotas({"10.0.0.7": 9}))
+        assert limits.ip_rate("10.0.0.7") == Quota(9, "observe")
+        assert not limits.ip_rate("10.0.0.8").limited
 
     @pytest.mark.parametrize(
         ("source", "file", "broker", "expected"),

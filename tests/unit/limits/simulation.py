@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class Client:
     accepted: int | None = None
     admitted: int | None = None
     refused: int | None = None
+    patience: float = math.inf
+    """Milliseconds from ``at`` until it gives up, unless it has been admitted."""
 
 
 @dataclass
@@ -36,7 +39,12 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.gate: Gate[Client] = Gate(
-            self.limits, admit=self._admit, refuse=self._refuse, evict=self._evict, report=self.throttles.append
+            self.limits,
+            admit=self._admit,
+            refuse=self._refuse,
+            is_gone=self._is_gone,
+            evict=self._evict,
+            report=self.throttles.append,
         )
         self.backlog: dict[str, deque[Client]] = {name: deque() for name in self.limits.listeners}
         self._coming: deque[Client] = deque()
@@ -86,6 +94,9 @@ class Simulation:
     def _refuse(self, listener: str, client: Client) -> None:
         assert client.admitted is client.refused is None
         client.refused = self.now
+
+    def _is_gone(self, client: Client) -> bool:
+        return client.at + client.patience <= self.now
 
     def _evict(self, listeners: Collection[str]) -> None:
         self.evictions.append(listeners)

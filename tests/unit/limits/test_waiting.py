@@ -1,0 +1,80 @@
+"""Clients that give up while they wait, and what is told of a wait for a slot."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.limits.model import Limits, ListenerLimits, Quota
+from tests.unit.limits.simulation import A, Simulation, admitted, limits, refused
+
+RATE, CONNECTIONS = "connection_creation_rate", "connections"
+
+
+def test_clients_that_gave_up_take_nobody_s_turn() -> None:
+    simulation = Simulation(limits(20, samples=2))
+    crowd = simulation.connect([0] * 600)
+    for client in crowd:
+        client.patience = 4_000
+    simulation.run(until=10_000)
+    assert len(admitted(crowd)) == 20 * 4
+    assert set(refused(crowd)) == {4_000}
+    late = simulation.connect([10_000] * 20)
+    simulation.run()
+    assert max(admitted(late)) <= 11_000
+
+
+def test_whoever_gives_up_while_it_is_held_is_not_counted_again() -> None:
+    simulation = Simulation(limits(samples=2, ips={A: 20}))
+    crowd = simulation.connect([0] * 25)
+    for client in crowd[20:]:
+        client.patience = 10
+    simulation.run()
+    assert len(refused(crowd)) == 5
+    assert simulation.gate.throttled["CLIENT", "ip", RATE, "drop"] == 0
+    assert simulation.gate.sensors.address_rate(A, 50) == pytest.approx(20 / 1.05)
+
+
+def test_whoever_gives_up_in_front_of_a_slot_does_not_get_it() -> None:
+    simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits(connections=Quota(1))}))
+    inside, impatient, patient = simulation.connect([0, 1, 2])
+    impatient.patience = 100
+    simulation.run(until=1_000)
+    simulation.leave(inside)
+    assert impatient.refused == patient.admitted == 1_000
+
+
+def test_without_a_limit_that_lets_wait_nobody_is_asked() -> None:
+    simulation = Simulation(limits(ips={A: 20}))
+    (half_closed,) = simulation.connect([0])
+    half_closed.patience = 0
+    simulation.run()
+    assert half_closed.admitted == 0
+
+
+def test_a_slot_that_is_taken_during_a_delay_is_told_when_it_is_missed() -> None:
+    own = {"CLIENT": ListenerLimits(rate=Quota(1), connections=Quota(12)), "OTHER": ListenerLimits()}
+    simulation = Simulation(Limits(listeners=own, connections=Quota(12), samples=11))
+    simulation.connect([0] * 10)
+    (delayed,) = simulation.connect([1])
+    simulation.connect([2, 3], "OTHER")
+    simulation.run(until=60_000)
+    assert delayed.admitted is None
+    assert simulation.gate.slotless("CLIENT")
+    assert simulation.gate.throttled["CLIENT", "broker", CONNECTIONS, "delay"] == 1
+    assert simulation.gate.due() is None
+
+
+def test_a_delay_that_rounds_to_nothing_is_none() -> None:
+    simulation = Simulation(limits(5_000, samples=2))
+    simulation.connect([0] * 5_003)  # the last three exceed it, by 0.2, 0.4 and 0.6 ms
+    simulation.run()
+    assert simulation.gate.delays["CLIENT"] == [1, 1]
+    assert simulation.gate.throttled["CLIENT", "listener", RATE, "delay"] == 1
+
+
+def test_a_dry_run_of_an_address_shows_its_real_rate() -> None:
+    simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={A: Quota(20, "observe")}))
+    simulation.connect([0] * 500)
+    simulation.run()
+    assert simulation.gate.sensors.address_rate(A, 0) == 50
+    assert simulation.gate.throttled["CLIENT", "ip", RATE, "observe"] == 300
