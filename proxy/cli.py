@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
@@ -58,6 +59,7 @@ def version() -> None:
 
 def run(config: Path) -> int:
     """Run the sidecar until SIGTERM."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with _lean():
         from proxy.config import load
         from proxy.run import run as run_sidecar

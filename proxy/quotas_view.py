@@ -32,11 +32,13 @@ class LimitView(Struct):
 
 
 class ListenerView(Struct):
-    """Connections of one listener: those that wait and are held now, and what there was since the start.
+    """Connections of one listener: those in the kernel's queue, that wait and are held now, and what there was since
+    the start.
 
     ``delayed…``: by a rate of the listener or the broker. ``held…``: by the rate of their address.
     """
 
+    queued: int
     waiting: int
     held: int
     admitted: int
@@ -88,6 +90,7 @@ def view(state: GateState) -> QuotasView:
         ],
         listeners={
             name: ListenerView(
+                queued=state.queued.get(name, 0),
                 waiting=state.waiting[name],
                 held=state.held[name],
                 admitted=state.admitted[name],
@@ -125,7 +128,18 @@ def text(quotas: QuotasView) -> str:
             left=(0, 1, 5),
         ),
         _columns(
-            ("LISTENER", "ADMITTED", "WAITING", "HELD", "DELAYED", "MEAN DELAY", "HELD EVER", "MEAN HOLD", "BLOCKED"),
+            (
+                "LISTENER",
+                "ADMITTED",
+                "QUEUED",
+                "WAITING",
+                "HELD",
+                "DELAYED",
+                "MEAN DELAY",
+                "HELD EVER",
+                "MEAN HOLD",
+                "BLOCKED",
+            ),
             [_listener_row(name, listener) for name, listener in quotas.listeners.items()],
         ),
     ]
@@ -173,7 +187,7 @@ def _limit_row(limit: LimitView) -> Sequence[str]:
 def _listener_row(name: str, listener: ListenerView) -> Sequence[str]:
     return (
         name,
-        *map(_shown, (listener.admitted, listener.waiting, listener.held, listener.delayed)),
+        *map(_shown, (listener.admitted, listener.queued, listener.waiting, listener.held, listener.delayed)),
         _mean(listener.delayed_seconds, listener.delayed),
         _shown(listener.held_before),
         _mean(listener.held_seconds, listener.held_before),

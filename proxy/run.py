@@ -64,12 +64,12 @@ async def _run(path: Path, config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
+    reloader = Reloader(path, config, apply)  # first of all: it notices what is changed from here on
+    loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
     beat = Beat()
     carrying = await _carrying(config, beat)
     sidecar = Sidecar(config, carrying, beat)
     watch = _quota_watch(config, sidecar, carrying, beat)
-    reloader = Reloader(path, config, apply)
-    loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
     admin = Admin(sidecar, reloader, watch.state if watch is not None else None)
     reloading = asyncio.create_task(reloader.watch())
     try:

@@ -138,8 +138,17 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "gauge",
         ("listener",),
         "connections",
-        "Accepted connections that wait for the limit of the listener or the broker.",
+        "Accepted connections that wait for the limit of the listener or the broker. Mostly one: while it does, the "
+        "others stay in the kernel's queue.",
         _by_listener(lambda gate: gate.waiting),
+    ),
+    Definition(
+        "connections_queued",
+        "gauge",
+        ("listener",),
+        "connections",
+        "Connections in the kernel's queue, not accepted yet and in no other number.",
+        _by_listener(lambda gate: gate.queued),
     ),
     Definition(
         "connections_held",

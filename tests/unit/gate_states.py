@@ -27,6 +27,7 @@ def unlimited(*listeners: str) -> GateState:
             LimitState("ip", "", RATE, UNLIMITED, "enforce", math.nan),
             LimitState("ip", "", CONNECTIONS, UNLIMITED, "enforce", math.nan),
         ),
+        queued={**none},
         waiting={**none},
         held={**none},
         delayed={**none},
@@ -57,7 +58,8 @@ def busy() -> GateState:
     )
     state.addresses_tracked = 41
     state.addresses_connected = 57
-    state.waiting["CLIENT"] = 3
+    state.waiting["CLIENT"] = 1
+    state.queued["CLIENT"] = 213
     state.held["CLIENT"] = 7
     state.throttled = {
         ("CLIENT", "broker", RATE, "delay"): 12,

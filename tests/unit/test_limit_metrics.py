@@ -67,7 +67,8 @@ def test_times_are_sums_and_counts_by_listener(found) -> None:
 
 
 def test_connections_are_told_by_listener(found) -> None:
-    assert of(found, "connections_waiting") == {("CLIENT",): 3, ("REPLICATION",): 0}
+    assert of(found, "connections_waiting") == {("CLIENT",): 1, ("REPLICATION",): 0}
+    assert of(found, "connections_queued") == {("CLIENT",): 213, ("REPLICATION",): 0}
     assert of(found, "connections_held") == {("CLIENT",): 7, ("REPLICATION",): 0}
     assert of(found, "connections_admitted_total") == {("CLIENT",): 4321, ("REPLICATION",): 0}
     assert of(found, "quota_addresses") == {(RATE,): 41, (CONNECTIONS,): 57}

@@ -41,7 +41,8 @@ def test_what_is_not_limited_or_not_measured_is_null() -> None:
 def test_counts_are_told_by_listener() -> None:
     listeners = answer(busy())["listeners"]
     assert listeners["CLIENT"] == {
-        "waiting": 3,
+        "queued": 213,
+        "waiting": 1,
         "held": 7,
         "admitted": 4321,
         "delayed": 12,
@@ -75,9 +76,9 @@ def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
         "each address   connections/s      -     20",
         "each address   connections        -    500        dry run",
         "",
-        "LISTENER     ADMITTED  WAITING  HELD  DELAYED  MEAN DELAY  HELD EVER  MEAN HOLD  BLOCKED",
-        "CLIENT          4,321        3     7       12       50 ms         90     450 ms    2.5 s",
-        "REPLICATION         0        0     0        0           -          0          -    0.0 s",
+        "LISTENER     ADMITTED  QUEUED  WAITING  HELD  DELAYED  MEAN DELAY  HELD EVER  MEAN HOLD  BLOCKED",
+        "CLIENT          4,321     213        1     7       12       50 ms         90     450 ms    2.5 s",
+        "REPLICATION         0       0        0     0        0           -          0          -    0.0 s",
         "",
         "THROTTLED AT  LIMIT OF  ON             WHAT IT MET  CONNECTIONS",
         "CLIENT        broker    connections/s  delayed               12",

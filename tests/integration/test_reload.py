@@ -1,0 +1,87 @@
+"""A running sidecar and its configuration file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy import remote
+from proxy.config import Endpoint
+from proxy.errors import LocalError
+from proxy.local import process
+from proxy.local.ports import free_ports
+
+PATIENCE = 30.0
+
+
+class Sidecar:
+    """Before a port where nobody is. ``start`` does not wait for anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.log = folder / "sidecar.yaml", folder / "sidecar.log"
+        self.port, self.upstream, admin = free_ports(3)
+        self.admin = Endpoint("127.0.0.1", admin)
+
+    def write(self, limit: int, workers: int = 1) -> None:
+        listener = {"name": "CLIENT", "bind": f"127.0.0.1:{self.port}", "upstream": f"127.0.0.1:{self.upstream}"}
+        config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": str(self.admin)}, "workers": workers}
+        part = self.path.with_suffix(".part")
+        part.write_text(yaml.safe_dump({**config, "quotas": {"max.connections": limit}}))
+        part.replace(self.path)
+
+    def start(self) -> None:
+        self.process = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(self.path)], self.log)
+
+    def limit(self) -> int | None:
+        """What acts now; None before there is an answer."""
+        try:
+            found = remote.quotas(self.admin)
+        except LocalError:
+            return None
+        return next(one.limit for one in found.limits if one.quota == "connections")
+
+    def says(self, event: str) -> bool:
+        return f'"{event}"' in self.log.read_text()
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path) -> Iterator[Sidecar]:
+    sidecar = Sidecar(tmp_path)
+    yield sidecar
+    assert process.stop([sidecar.process], 15)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.01)
+
+
+def test_what_is_written_while_it_starts_acts_when_it_runs(sidecar: Sidecar) -> None:
+    sidecar.write(7, workers=2)
+    sidecar.start()
+    until(lambda: sidecar.log.exists() and sidecar.says("descriptors"))
+    sidecar.write(9, workers=2)
+    until(lambda: sidecar.says("started"))
+    until(lambda: sidecar.limit() == 9)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_reload_asked_for_while_it_starts_does_not_end_it(sidecar: Sidecar, workers: int) -> None:
+    sidecar.write(7, workers)
+    sidecar.start()
+    until(lambda: sidecar.log.exists() and sidecar.says("descriptors"))
+    while not sidecar.says("started"):
+        os.kill(sidecar.process.pid, signal.SIGHUP)
+        time.sleep(0.02)
+    sidecar.write(9, workers)
+    os.kill(sidecar.process.pid, signal.SIGHUP)
+    until(lambda: sidecar.limit() == 9)
