@@ -105,6 +105,9 @@ def check_config(config: Path) -> None:
     loaded = load(config)
     listeners = ", ".join(f"{listener.name} {listener.bind} -> {listener.upstream}" for listener in loaded.listeners)
     print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
+    if loaded.quotas_unread is not None:
+        said = "the cluster's quotas do not count here, and may limit the sidecar itself"
+        print(f"brokerside: {config}: {said}: {loaded.quotas_unread}", file=sys.stderr)
 
 
 def quotas(admin: Endpoint, watch: bool, output: str) -> None:

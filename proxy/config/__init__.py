@@ -8,6 +8,7 @@ keys.py          the model as a flat table of keys, for those who need to look o
 document.py      YAML to plain values that know their line.
 environment.py   BROKERSIDE_* variables over the file.
 secret_files.py  values that stand in files of their own.
+internal.py      with which settings of librdkafka the cluster's quotas can be read.
 crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; every mistake told at once.
 limits.py        from the quotas of the file and of the cluster to the limits that act.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from proxy.config.document import Document, Problem
+from proxy.config.internal import unheeded
 from proxy.config.keys import GATHERED, KEYS, Path, printable
 from proxy.config.quotas import place
 from proxy.config.values import Endpoint, address
@@ -163,12 +164,18 @@ def _quota_sources(document: Document) -> Iterator[Problem]:
     ):
         text = "0 lets nobody in (allowed: 1 or more, or 0 with max.connections.per.ip.overrides)"
         yield Problem(("quotas", "max.connections.per.ip"), text)
-    if document.get(("internal.bootstrap.servers",)) is None:
-        for name in ("ip.store", "source"):
-            value = document.get(("quotas", name))
-            if value in ("broker", "min"):
-                text = f"{value!r} needs internal.bootstrap.servers, which is missing (allowed: file)"
-                yield Problem(("quotas", name), text, final=True)
+    missing = document.get(("internal.bootstrap.servers",)) is None
+    internal = document.get(("internal",))
+    found = unheeded(internal) if isinstance(internal, dict) else None
+    for name in ("ip.store", "source"):
+        value = document.get(("quotas", name))
+        if value not in ("broker", "min"):
+            continue
+        if missing:
+            text = f"{value!r} needs internal.bootstrap.servers, which is missing (allowed: file)"
+            yield Problem(("quotas", name), text, final=True)
+        elif found is not None:
+            yield Problem(("quotas", name), f"{value!r} is not possible (allowed: file), {found}", final=True)
 
 
 def _endpoint(document: Document, path: Path) -> Endpoint | None:

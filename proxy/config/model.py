@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator, model_validator
 
+from proxy.config.internal import unheeded
 from proxy.config.quotas import Quotas
 from proxy.config.section import INT32_MAX, Section, key, number, switch
 from proxy.config.values import Endpoint, Secret, address, network
@@ -314,11 +315,20 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _choose_ip_store(cls, values: object) -> object:
-        """Where there is a cluster to ask, its rates of addresses count unless the file says otherwise."""
+        """Where there is a cluster that can be asked, its rates of addresses count unless the file says otherwise."""
         if not isinstance(values, dict) or values.get("internal.bootstrap.servers") is None:
+            return values
+        internal = values.get("internal")
+        if isinstance(internal, dict) and unheeded(internal) is not None:
             return values
         quotas = values.get("quotas", {})
         return values | {"quotas": {"ip.store": "broker"} | quotas} if isinstance(quotas, dict) else values
+
+    @property
+    def quotas_unread(self) -> str | None:
+        """Why the cluster's quotas cannot be read though there is a cluster; None where nothing speaks against it."""
+        found = unheeded(self.internal) if self.internal_bootstrap_servers is not None else None
+        return None if found is None else str(found)
 
     def internal_client_settings(self) -> dict[str, str]:
         """Return librdkafka's settings for the INTERNAL listeners, ``bootstrap.servers`` included, secrets revealed.

@@ -209,7 +209,8 @@ class Quotas(Section):
     ip_store: IpStore = key(
         "ip.store",
         "Where the rates of addresses stand: in `ips` alone, or also in the cluster, as `kafka-configs --entity-type "
-        "ips` writes them; the cluster's go before those of the file.",
+        "ips` writes them; the cluster's go before those of the file. That works over TLS or none, "
+        "and with SASL PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or none.",
         kind="text",
         allowed="broker (needs internal.bootstrap.servers) or file",
         default="file",

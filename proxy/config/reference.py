@@ -150,7 +150,7 @@ def _default(key: Key) -> str:
     if key.path == ("listeners", ITEM, "advertised"):
         return "`bind`"
     if key.path == ("quotas", "ip.store"):
-        return "`broker` with internal.bootstrap.servers, else `file`"
+        return "`broker` where the cluster can be asked, else `file`"
     return "none" if key.default is None else f"`{_literal(key.default)}`"
 
 

@@ -6,21 +6,11 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from proxy.config.internal import mechanism_of, protocol_of, unheeded
 from proxy.errors import LocalError
-from proxy.fleet.scram import HASHES
-
-PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-MECHANISMS = ("PLAIN", *HASHES)
-
-READ = {
-    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
-    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
-    *("ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.endpoint.identification.algorithm"),
-}
-"""What is heeded here of ``sasl.`` and ``ssl.``; any other could make a connection safer, so none is passed over."""
 
 
 @dataclass(frozen=True)
@@ -36,28 +26,17 @@ class Security:
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Security:
         """Read librdkafka's settings. Raises LocalError naming the setting that cannot be had."""
-        protocol = settings.get("security.protocol", "plaintext").lower()
-        if protocol not in PROTOCOLS:
-            raise LocalError(f"internal: security.protocol {protocol!r} is not known (allowed: {', '.join(PROTOCOLS)})")
-        with_tls, with_sasl = protocol.endswith("ssl"), protocol.startswith("sasl")
-        for prefix, wanted in (("ssl.", with_tls), ("sasl.", with_sasl)):
-            for name in sorted(settings):
-                if wanted and name.startswith(prefix) and name not in READ:
-                    raise LocalError(f"internal: {name} is not supported for reading the cluster's quotas")
-        tls = {name: value for name, value in settings.items() if name.startswith("ssl.")} if with_tls else None
+        found = unheeded(settings)
+        if found is not None:
+            raise LocalError(str(found))
+        protocol = protocol_of(settings)
+        tls = {name: value for name, value in settings.items() if name.startswith("ssl.")}
         verify = settings.get("enable.ssl.certificate.verification", "true").lower() not in ("false", "0", "f")
-        if not with_sasl:
-            return cls(tls, verify)
-        mechanism = settings.get("sasl.mechanisms", settings.get("sasl.mechanism", "GSSAPI")).upper()
-        if mechanism not in MECHANISMS:
-            raise LocalError(
-                f"internal: sasl.mechanism {mechanism} is not supported for reading the cluster's quotas "
-                f"(allowed: {', '.join(MECHANISMS)})"
-            )
-        for name in ("sasl.username", "sasl.password"):
-            if not settings.get(name):
-                raise LocalError(f"internal: {name} is missing, and sasl.mechanism {mechanism} needs it")
-        return cls(tls, verify, mechanism, settings["sasl.username"], settings["sasl.password"])
+        security = cls(tls if protocol.endswith("ssl") else None, verify)
+        if not protocol.startswith("sasl"):
+            return security
+        user, password = settings["sasl.username"], settings["sasl.password"]
+        return replace(security, mechanism=mechanism_of(settings), user=user, password=password)
 
     def context(self) -> ssl.SSLContext | None:
         """Return what TLS needs, None without it. Reads files: not for the loop. Raises LocalError."""

@@ -53,6 +53,20 @@ def test_a_good_configuration_is_said_to_be_good(tmp_path: Path) -> None:
     assert "ok" in done.stdout
 
 
+def test_a_good_configuration_that_cannot_do_all_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "brokerside.yaml"
+    path.write_text(
+        "broker.id: 1\nlisteners: [{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:19092'}]\n"
+        "internal.bootstrap.servers: 127.0.0.1:3\n"
+        "internal: {security.protocol: SASL_SSL, sasl.mechanism: OAUTHBEARER}\n"
+    )
+    done = brokerside("check-config", str(path))
+    assert done.returncode == 0
+    assert "ok" in done.stdout
+    assert "the cluster's quotas do not count here" in done.stderr
+    assert "OAUTHBEARER" in done.stderr
+
+
 def test_a_taken_port_is_named_and_nothing_else_is_started(tmp_path: Path) -> None:
     import socket
 

@@ -323,6 +323,40 @@ class TestListeners:
         assert limits_of(config(alone)).listeners == {"My.Other": ListenerLimits()}
 
 
+class TestUnheeded:
+    """Settings with which the cluster's quotas cannot be read."""
+
+    OAUTH = "internal: {security.protocol: SASL_SSL, sasl.mechanism: OAUTHBEARER}\n"
+    WHY = "internal: sasl.mechanism OAUTHBEARER is not supported for reading the cluster's quotas"
+
+    def test_by_default_only_the_file_counts(self, config):
+        loaded = config(HEAD + CLUSTER + self.OAUTH)
+
+        assert loaded.quotas.ip_store == "file"
+        assert loaded.quotas_unread.startswith(self.WHY)
+
+    def test_without_a_cluster_nothing_is_missed(self, config):
+        assert config(HEAD + self.OAUTH).quotas_unread is None
+        assert config(HEAD + CLUSTER).quotas_unread is None
+
+    @pytest.mark.parametrize("line", ["ip.store: broker", "source: broker", "source: min"])
+    def test_what_depends_on_them_is_a_mistake(self, problem, line):
+        key, value = line.split(": ")
+
+        found = problem(f"{HEAD}{CLUSTER}{self.OAUTH}quotas:\n  {line}\n")
+
+        assert found.startswith(f"quotas.{key}: {value!r} is not possible (allowed: file), {self.WHY}")
+        assert found.endswith(" at line 8")
+
+    def test_a_secret_in_its_file_is_there(self, config, tmp_path):
+        (tmp_path / "secret").write_text("hunter2")
+        own = "sasl.mechanism: PLAIN, sasl.username: me, sasl.password: {file: secret}"
+
+        loaded = config(f"{HEAD}{CLUSTER}internal: {{security.protocol: SASL_SSL, {own}}}\n")
+
+        assert (loaded.quotas.ip_store, loaded.quotas_unread) == ("broker", None)
+
+
 class TestCluster:
     """What the cluster has stored beside what the file says."""
 
