@@ -17,8 +17,8 @@ from proxy.fleet.security import Security
 class Asking(Protocol):
     """Somebody in the cluster who answers."""
 
-    at_home: bool
-    """Whether it was the sidecar's own broker that answered last."""
+    away: str | None
+    """Why it was not the sidecar's own broker that answered last; None where it was."""
 
     async def ask(self, request: Request) -> bytes:
         """Return the answer without its header. Raises BrokersideError."""
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, config: Config, client_id: str) -> None:
         """Nothing connects before the first request."""
-        self.at_home = False
+        self.away: str | None = None
         self._settings = config.internal_client_settings()
         self._broker_id = config.broker_id
         self._client_id = client_id
@@ -83,16 +83,19 @@ class Client:
     async def _home_from(self, connection: Connection) -> Connection:
         """Go on to the sidecar's own broker where that is another one and can be reached."""
         home = messages.brokers(await connection.ask(messages.metadata())).get(self._broker_id)
-        self.at_home = home == connection.endpoint
-        if home is None or self.at_home:
+        if home is None:
+            self.away = f"broker {self._broker_id} is not in the cluster"
             return connection
-        try:
-            at_home = await self._dial(home)
-        except BrokersideError:
-            return connection
-        connection.close()
-        self.at_home = True
-        return at_home
+        if home != connection.endpoint:
+            try:
+                at_home = await self._dial(home)
+            except BrokersideError as error:
+                self.away = f"broker {self._broker_id} does not answer ({error})"
+                return connection
+            connection.close()
+            connection = at_home
+        self.away = None
+        return connection
 
     async def _dial(self, endpoint: Endpoint) -> Connection:
         if self._tls is None:

@@ -32,9 +32,14 @@ ANY_NAME = 2
 BROKER = 4
 """Resource type of a broker's configuration."""
 
+MOST_PARTS = 100
+"""Types of one quota entity, or quotas it has; Kafka knows three and five. More would keep the loop busy."""
+
+NOT_AUTHORIZED = 31
+
 ERRORS = {
     29: "not authorized for this topic",
-    31: "not authorized: the sidecar's own user needs DescribeConfigs and AlterConfigs on the cluster",
+    NOT_AUTHORIZED: "not authorized: the sidecar's own user needs DescribeConfigs and AlterConfigs on the cluster",
     33: "SASL mechanism not enabled",
     34: "SASL is not what the listener speaks",
     35: "not in a version that the broker knows",
@@ -132,10 +137,11 @@ def describe_ip_quotas() -> Request:
     return Request(DESCRIBE_CLIENT_QUOTAS, 0, body)
 
 
-def ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float]]:
+def ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float] | None]:
     """Name (None: the default) and connections per second of each address that has a quota, one by one.
 
-    The names are as they were given to Kafka: addresses in any form, and host names.
+    The names are as they were given to Kafka: addresses in any form, and host names. For an entity that is no address
+    with such a quota there is a None, so that whoever reads can count the steps.
     """
     with _read(answer):
         code = _int16(answer, 4)[0]
@@ -146,15 +152,14 @@ def ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float]]:
     for _ in range(count):
         with _read(answer):
             entity, pos = _entity(answer, pos)
-            values, pos = wire.int32_length(answer, pos)
+            values, pos = _few(answer, pos)
             rate = None
             for _ in range(values):
                 key, pos = _text(answer, pos)
                 if key == IP_RATE:
                     rate = _float64(answer, pos)[0]
                 pos += 8
-        if rate is not None and len(entity) == 1 and entity[0][0] == IP:
-            yield entity[0][1], rate
+        yield (entity[0][1], rate) if rate is not None and len(entity) == 1 and entity[0][0] == IP else None
 
 
 def set_ip_rates(addresses: Iterable[str], rate: int) -> Request:
@@ -233,9 +238,16 @@ def _text(buf: Buffer, pos: int) -> tuple[str | None, int]:
 def _entity(buf: Buffer, pos: int) -> tuple[list[tuple[str | None, str | None]], int]:
     """The (type, name) pairs of one quota entity."""
     parts = []
-    count, pos = wire.int32_length(buf, pos)
+    count, pos = _few(buf, pos)
     for _ in range(count):
         kind, pos = _text(buf, pos)
         name, pos = _text(buf, pos)
         parts.append((kind, name))
     return parts, pos
+
+
+def _few(buf: Buffer, pos: int) -> tuple[int, int]:
+    count, pos = wire.int32_length(buf, pos)
+    if count > MOST_PARTS:
+        raise wire.Nonsense(f"{count} parts of one quota")
+    return count, pos

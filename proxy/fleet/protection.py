@@ -3,13 +3,15 @@
 The broker sees every client of a sidecar come from one address, the one the sidecar dials from, and applies quotas of
 addresses on all of its listeners. So:
 
-* The sidecar stores a quota of 2147483647, Kafka's "no limit", for its own address: once at its start, so that no
-  default quota to come hits it, and whenever there is a default quota without it. It is not taken over for clients
-  that really come from this address: to them the default applies.
+* The sidecar stores a quota of 2147483647, Kafka's "no limit", for each address it dials from: once after its start, so
+  that no default quota to come hits it, and whenever there is a default quota without it. This sidecar does not take
+  it over for clients that really come from this address: to them the default applies. To all other sidecars that do
+  not dial from it, it is what an operator might have stored, and clients from there have no limit.
 * Where an operator has stored a lower quota for that very address, it is theirs: it is never overwritten. Clients that
   come from it get it, and the broker goes on to limit the sidecar by it, so this is a problem; it ends where the
   sidecar dials from an address of its own (``upstream.source``).
-* Nothing is taken back: without a default quota the override does nothing.
+* Nothing is taken back: another sidecar may dial from the same address, or an operator have meant it. What a sidecar
+  leaves behind whose address changes, only a person can tell and delete (docs/limits.md).
 
 A problem keeps a sidecar that has just started from being ready, so that a rollout stops there. One that has been ready
 goes on and only says so: its clients are worse off when every sidecar leaves the load balancer at once, because of a
@@ -18,20 +20,10 @@ quota somebody stored, than when they are throttled.
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from proxy.config import Listener
-from proxy.fleet.names import address_of
-from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, canonical
-
-TIMEOUT = 2.0
-"""Seconds to look up the name of an upstream."""
-
-DISCARD = 9
-"""Any port: nothing is sent."""
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED
 
 
 @dataclass(frozen=True)
@@ -80,22 +72,3 @@ def for_clients(stored: Mapping[str, int], sources: Collection[str]) -> Mapping[
     for source in ours:
         del rates[source]
     return rates
-
-
-async def sources_of(listeners: Iterable[Listener]) -> frozenset[str]:
-    """Return the addresses that brokers see the sidecar come from; raises OSError where an upstream has no address."""
-    found = set()
-    for listener in listeners:
-        if listener.upstream_source is not None:
-            found.add(canonical(listener.upstream_source))
-        else:
-            async with asyncio.timeout(TIMEOUT):
-                found.add(_source_towards(await address_of(listener.upstream.host)))
-    return frozenset(found)
-
-
-def _source_towards(address: str) -> str:
-    """The local address that the kernel chooses for a connection; nothing is sent."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect((address, DISCARD))
-        return canonical(sock.getsockname()[0])

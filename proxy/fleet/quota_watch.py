@@ -16,10 +16,15 @@ from proxy.errors import BrokersideError
 from proxy.fleet import broker_limits, messages
 from proxy.fleet.broker_limits import Tight
 from proxy.fleet.client import Asking, Client
-from proxy.fleet.names import Names
-from proxy.fleet.protection import exposure, for_clients, sources_of
+from proxy.fleet.messages import NOT_AUTHORIZED, Refused
+from proxy.fleet.names import Names, literal
+from proxy.fleet.protection import exposure, for_clients
 from proxy.fleet.schedule import Schedule
-from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas, canonical
+from proxy.fleet.sources import Sources
+from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
+
+FORBIDDEN_RETRY = 60.0
+"""Seconds until the sidecar tries again to store what it has no right to and does not need yet."""
 
 SLICE = 64
 """Quotas read before the loop gets its turn: less than a millisecond. In a thread, 100,000 of them would make the loop
@@ -36,13 +41,9 @@ class QuotaWatchState(Struct):
     error: str | None = None
     """Why it was not answered."""
     problem: str | None = None
-    """What limits the sidecar itself and cannot be mended."""
+    """What limits the sidecar itself, or what it has to limit by and is not told; None where nothing is wrong."""
     last_ok_at: float = float("nan")
     """The loop's time of the last look that was answered; NaN where none was."""
-    polls: int = 0
-    """Looks, answered or not."""
-    quotas: int = 0
-    """Rates of addresses that are stored."""
 
 
 class QuotaWatch:
@@ -69,23 +70,35 @@ class QuotaWatch:
         self._woken = asyncio.Event()
         self._answered = asyncio.Event()
         self._names = Names()
+        self._sources = Sources()
         self._answer = b""
         self._rates: dict[str, int] = {}
         self._named: dict[str, int] = {}
         self._configs: dict[str, str] = {}
         self._found = ClusterQuotas()
         self._tight: list[Tight] = []
+        self._limited: str | None = None
+        self._unasked: str | None = None
         self._been_fine = False
-        self._protected_once = False
+        self._settled: set[str] = set()  # addresses that an override was once stored for
+        self._protect_at = 0.0
+        self._protect_failure: str | None = None
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
+        if self._config.quotas_unread is not None:
+            self._give_up(self._config.quotas_unread)
+            return
         self._schedule = Schedule(asyncio.get_running_loop().time())
         self._task = asyncio.create_task(self._run())
 
     async def known(self) -> None:
-        """Wait until the cluster has answered once."""
+        """Wait until the cluster has answered once, or is known not to be asked."""
         await self._answered.wait()
+
+    def accepting(self) -> None:
+        """Tell that the sidecar has begun to accept: a problem that is first found now is only told of."""
+        self._been_fine = self._been_fine or self._limited is None
 
     def poke(self) -> None:
         """Look now, and some more times soon: quotas may just have been changed."""
@@ -105,6 +118,7 @@ class QuotaWatch:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+        self._names.close()
         self._asking.close()
 
     async def _run(self) -> None:
@@ -133,22 +147,17 @@ class QuotaWatch:
             log.exception("quota_watch_failed")
             return "a mistake in the sidecar, see its log"
         finally:
-            if not self._asking.at_home:
+            if self._asking.away is not None:
                 self._asking.close()  # the own broker may be back by the next look
         return None
 
     async def _look(self) -> None:
         stored = await self._stored()
-        if self._asking.at_home:
+        if self._asking.away is None:
             names = [listener.name for listener in self._config.listeners]
             asked = messages.describe_broker(self._config.broker_id, broker_limits.keys(names))
             self._configs = messages.broker_configs(await self._asking.ask(asked))
-        try:
-            sources = await sources_of(self._config.listeners)
-        except OSError as error:
-            raise BrokersideError(
-                f"the address this sidecar dials from is not known: {error.strerror or 'no answer'}"
-            ) from None
+        sources = await self._sources.of(self._config.listeners)
         quotas = self._config.quotas
         self._take(for_clients(stored, sources) if quotas.protect_upstream else stored)
         self._compare(sources)
@@ -158,20 +167,22 @@ class QuotaWatch:
         """Rates by address, ``DEFAULT_ADDRESS`` included, as the cluster has them now."""
         answer = await self._asking.ask(messages.describe_ip_quotas())
         if answer != self._answer:
-            rates, named = {}, {}
-            for number, (name, value) in enumerate(messages.ip_quotas(answer), 1):
+            rates: dict[str, int] = {}
+            named: dict[str, int] = {}
+            for number, quota in enumerate(messages.ip_quotas(answer), 1):
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
-                rate = _rate(value)
-                if rate is None:
+                rate = None if quota is None else _rate(quota[1])
+                if quota is None or rate is None:
                     continue
-                try:
-                    rates[DEFAULT_ADDRESS if name is None else canonical(name)] = rate
-                except ValueError:
-                    named[name or ""] = rate
+                name = quota[0]
+                address = DEFAULT_ADDRESS if name is None else literal(name)
+                if address is not None:
+                    rates[address] = min(rate, rates.get(address, UNLIMITED))
+                elif name is not None:
+                    named[name] = rate
             self._rates, self._named, self._answer = rates, named, answer
         addresses = await self._names.resolve(self._named)
-        self.state.quotas = len(self._rates) + len(self._named)
         if not addresses:
             return self._rates
         rates = dict(self._rates)
@@ -196,18 +207,23 @@ class QuotaWatch:
     async def _protected(self, stored: dict[str, int], sources: Collection[str]) -> str | None:
         """Store the overrides that are missing; return what limits the sidecar all the same."""
         found = exposure(stored, sources)
-        failure = None
-        if found.missing and (found.by_default or not self._protected_once):
-            self._protected_once = True
+        self._settled.update(source for source in sources if source in stored)
+        wanted = found.missing if found.by_default else [one for one in found.missing if one not in self._settled]
+        now, failure = asyncio.get_running_loop().time(), None
+        if wanted and (found.by_default or now >= self._protect_at):
             try:
-                messages.check_altered(await self._asking.ask(messages.set_ip_rates(found.missing, UNLIMITED)))
+                messages.check_altered(await self._asking.ask(messages.set_ip_rates(wanted, UNLIMITED)))
             except BrokersideError as error:
                 failure = str(error)
-                if not found.by_default:
-                    log.warning("upstream_not_protected", addresses=found.missing, error=failure)
+                if not found.by_default and failure != self._protect_failure:
+                    log.warning("upstream_not_protected", addresses=wanted, error=failure)
+                if isinstance(error, Refused) and error.code == NOT_AUTHORIZED:
+                    self._protect_at = now + FORBIDDEN_RETRY
             else:
-                log.info("upstream_protected", addresses=found.missing)
+                log.info("upstream_protected", addresses=wanted)
+                self._settled.update(wanted)
                 self.poke()
+            self._protect_failure = failure
         return found.problem(failure)
 
     def _compare(self, sources: Collection[str]) -> None:
@@ -218,20 +234,37 @@ class QuotaWatch:
                 log.warning("broker_limits_sidecar", key=one.key, value=one.value, advice=one.advice)
         self._tight = tight
 
-    def _tell(self, problem: str | None) -> None:
-        if problem != self.state.problem:
-            self.state.problem = problem
-            if problem is None:
+    def _tell(self, limited: str | None) -> None:
+        """Say what is new of ``limited``, which limits the sidecar itself, and of what the own broker does not tell."""
+        if limited != self._limited:
+            self._limited = limited
+            if limited is None:
                 log.info("upstream_not_limited")
             else:
-                log.warning("upstream_limited", problem=problem)
+                log.warning("upstream_limited", problem=limited)
             if not self._been_fine:
-                self._on_problem(problem)
-        self._been_fine = self._been_fine or problem is None
+                self._on_problem(limited)
+        self._been_fine = self._been_fine or limited is None
+        unasked = None
+        if self._config.quotas.source != "file" and self._asking.away is not None:
+            unasked = f"the broker's own {broker_limits.RATE} is not known: {self._asking.away}"
+        if unasked != self._unasked:
+            self._unasked = unasked
+            if unasked is None:
+                log.info("broker_limits_known")
+            else:
+                log.warning("broker_limits_unknown", problem=unasked)
+        self.state.problem = "; ".join(filter(None, (limited, unasked))) or None
+
+    def _give_up(self, reason: str) -> None:
+        log.warning("quotas_not_read", reason=reason)
+        self.state.error = reason
+        if self._config.quotas.protect_upstream:
+            self.state.problem = f"the cluster's quotas of addresses may limit this sidecar: {reason}"
+        self._answered.set()
 
     def _report(self, error: str | None) -> None:
         state = self.state
-        state.polls += 1
         if error is None:
             self._answered.set()
             state.last_ok_at = asyncio.get_running_loop().time()

@@ -147,7 +147,7 @@ async def watching(config: Config) -> AsyncIterator[Told]:
     told.watch.start()
     try:
         async with asyncio.timeout(30):
-            while not told.watch.state.polls:  # noqa: ASYNC110 - a look that fails has no event
+            while not (told.watch.state.ok or told.watch.state.error):  # noqa: ASYNC110 - a look that fails has no event
                 await asyncio.sleep(0.01)
         yield told
     finally:

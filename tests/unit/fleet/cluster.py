@@ -13,7 +13,7 @@ class Cluster:
     """``stored``: rates by the name they were stored under, None for the default one."""
 
     def __init__(self) -> None:
-        self.at_home = True
+        self.away: str | None = None
         self.stored: dict[str | None, float] = {}
         self.configs: dict[str, str] = {}
         self.refused: dict[int, int] = {}  # error codes by api key

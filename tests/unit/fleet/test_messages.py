@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from kafka.protocol.admin import (
     AlterClientQuotasRequest,
@@ -67,7 +69,7 @@ def test_the_default_quota_has_no_name_and_other_entities_are_passed_over() -> N
     default = QUOTAS.replace(b"\0\x02ip\0\x03::1", b"\0\x02ip\xff\xff")
     assert next(messages.ip_quotas(default)) == (None, 5.0)
     user = QUOTAS.replace(b"\0\x02ip\0\x03::1", b"\0\x04user\0\x03::1")
-    assert list(messages.ip_quotas(user)) == [("127.0.0.9", 5.0)]
+    assert list(messages.ip_quotas(user)) == [None, ("127.0.0.9", 5.0)]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,15 @@ def test_no_declared_count_or_length_is_believed(reader, answer: bytes) -> None:
                 reader(answer[:pos] + lie + answer[pos + 4 :])
             except (MalformedBody, Refused):
                 continue
+
+
+@pytest.mark.parametrize("parts", [(101, 0), (0, 101)])
+def test_one_quota_of_very_many_parts_is_malformed(parts: tuple[int, int]) -> None:
+    answer = struct.pack(">ihhi", 0, 0, -1, 1) + b"".join(
+        struct.pack(">i", count) + bytes(10 * count) for count in parts
+    )
+    with pytest.raises(MalformedBody):
+        list(messages.ip_quotas(answer))
 
 
 def test_requests() -> None:

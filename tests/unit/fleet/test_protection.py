@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.config import Listener
-from proxy.fleet.protection import exposure, for_clients, sources_of
+from proxy.fleet.protection import exposure, for_clients
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED
 
 HERE = frozenset({"127.0.0.1"})
@@ -53,13 +52,3 @@ def test_the_override_of_the_sidecar_is_not_for_clients_of_its_address() -> None
 def test_a_quota_of_an_operator_s_is_for_clients_too() -> None:
     stored = {"127.0.0.1": 3}
     assert for_clients(stored, HERE) == stored
-
-
-async def test_where_the_sidecar_dials_from() -> None:
-    def listener(host: str, source: str | None = None) -> Listener:
-        values = {"name": "C", "bind": "127.0.0.1:1", "upstream": f"{host}:9", "upstream.source": source}
-        return Listener.model_validate(values)
-
-    assert await sources_of([listener("127.0.0.1"), listener("localhost")]) == {"127.0.0.1"}
-    two = [listener("127.0.0.1", "127.0.0.99"), listener("127.0.0.1", "::0001")]
-    assert await sources_of(two) == {"127.0.0.99", "::1"}

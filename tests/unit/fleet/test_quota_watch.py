@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,16 +12,26 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import messages, schedule
+from proxy.fleet import messages, quota_watch, schedule, sources
 from proxy.fleet.quota_watch import QuotaWatch
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from tests.unit.fleet.cluster import Cluster
 
 
-def config_of(quotas: dict[str, Any], source: str | None = None) -> Config:
+def config_of(quotas: dict[str, Any], source: str | None = None, **more: Any) -> Config:
     listener = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2", "upstream.source": source}
     values = {"broker.id": 1, "internal.bootstrap.servers": "127.0.0.1:3", "listeners": [listener], "quotas": quotas}
-    return Config.model_validate(values)
+    return Config.model_validate(values | more)
+
+
+class Counted(QuotaWatch):
+    """Counts its looks."""
+
+    looks = 0
+
+    def _report(self, error: str | None) -> None:
+        super()._report(error)
+        self.looks += 1
 
 
 class Watched:
@@ -30,13 +41,13 @@ class Watched:
         self.cluster = cluster
         self.changes: list[ClusterQuotas] = []
         self.problems: list[str | None] = []
-        self.watch = QuotaWatch(config, self.changes.append, self.problems.append, asking=cluster)
+        self.watch = Counted(config, self.changes.append, self.problems.append, asking=cluster)
 
     async def look(self) -> None:
         """Let it look once more."""
-        before = self.watch.state.polls
+        before = self.watch.looks
         self.watch.poke()
-        await until(lambda: self.watch.state.polls > before)
+        await until(lambda: self.watch.looks > before)
 
 
 @asynccontextmanager
@@ -44,7 +55,7 @@ async def watching(cluster: Cluster, config: Config | None = None) -> AsyncItera
     watched = Watched(cluster, config or config_of({}))
     watched.watch.start()
     try:
-        await until(lambda: watched.watch.state.polls > 0)
+        await until(lambda: watched.watch.looks > 0)
         yield watched
     finally:
         await watched.watch.close()
@@ -143,6 +154,52 @@ async def test_a_sidecar_without_the_right_to_provide_works_all_the_same(cluster
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["upstream_not_protected"]
 
 
+@pytest.mark.parametrize(("code", "attempts"), [(7, 4), (31, 1)])
+async def test_what_could_not_be_provided_is_tried_again(cluster: Cluster, code: int, attempts: int) -> None:
+    """At each look, without the right to it only once a minute; it is told once."""
+    cluster.refused = {messages.ALTER_CLIENT_QUOTAS: code}
+    with capture_logs() as logs:
+        async with watching(cluster) as watched:
+            for _ in range(3):
+                await watched.look()
+            assert cluster.asked.count(messages.ALTER_CLIENT_QUOTAS) == attempts
+            cluster.refused.clear()
+            await watched.look()
+            assert (cluster.stored == {"127.0.0.1": UNLIMITED}) == (code != 31)
+    assert [line["event"] for line in logs].count("upstream_not_protected") == 1
+
+
+async def test_the_right_to_provide_is_tried_for_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_watch, "FORBIDDEN_RETRY", 0.0)
+    cluster.refused = {messages.ALTER_CLIENT_QUOTAS: 31}
+    async with watching(cluster) as watched:
+        cluster.refused.clear()
+        await watched.look()
+        assert cluster.stored == {"127.0.0.1": UNLIMITED}
+
+
+async def test_an_address_that_it_dials_from_later_is_provided_for_too(cluster: Cluster) -> None:
+    async with watching(cluster) as watched:
+        watched.watch.change(config_of({}, "127.0.0.99"))
+        await watched.look()
+    assert cluster.stored == {"127.0.0.1": UNLIMITED, "127.0.0.99": UNLIMITED}
+
+
+async def test_an_upstream_without_an_address_hides_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def addresses_of(host: str) -> list[str]:
+        return [host] if host == "127.0.0.1" else []
+
+    monkeypatch.setattr(sources, "addresses_of", addresses_of)
+    cluster.stored = {None: 5.0, "10.0.0.1": 6.0}
+    listeners = [
+        {"name": f"L-{host}", "bind": "127.0.0.1:1", "upstream": f"{host}:2"} for host in ("lost", "127.0.0.1")
+    ]
+    async with watching(cluster, config_of({}, listeners=listeners)) as watched:
+        assert watched.watch.state.ok
+    assert watched.changes[0].ip_rates == {DEFAULT_ADDRESS: 5, "10.0.0.1": 6}
+    assert cluster.stored["127.0.0.1"] == UNLIMITED
+
+
 async def test_a_sidecar_that_cannot_protect_itself_does_not_become_ready(cluster: Cluster) -> None:
     cluster.stored = {None: 5.0}
     cluster.refused = {messages.ALTER_CLIENT_QUOTAS: 31}
@@ -169,6 +226,27 @@ async def test_a_running_sidecar_stays_ready_whatever_an_operator_stores(cluster
     assert cluster.stored == {}
     events = [line["event"] for line in logs]
     assert (events.count("upstream_limited"), events.count("upstream_not_limited")) == (1, 1)
+
+
+async def test_one_that_accepts_since_it_knew_nothing_stays_ready_too(cluster: Cluster) -> None:
+    cluster.down = True
+    async with watching(cluster) as watched:
+        watched.watch.accepting()
+        cluster.down = False
+        cluster.stored = {"127.0.0.1": 3.0}
+        await watched.look()
+        assert watched.watch.state.problem is not None
+    assert watched.problems == []
+
+
+async def test_one_that_accepts_though_it_is_not_ready_becomes_so_when_the_problem_ends(cluster: Cluster) -> None:
+    cluster.stored = {"127.0.0.1": 3.0}
+    async with watching(cluster) as watched:
+        watched.watch.accepting()
+        assert len(watched.problems) == 1
+        cluster.stored.clear()
+        await watched.look()
+    assert watched.problems[1:] == [None]
 
 
 async def test_an_address_of_its_own_is_the_way_out(cluster: Cluster) -> None:
@@ -211,11 +289,27 @@ async def test_rates_of_the_broker_are_taken_over_where_they_are_asked_for(
 
 async def test_another_broker_says_nothing_of_the_own_one(cluster: Cluster) -> None:
     cluster.configs = {"max.connection.creation.rate": "20"}
-    async with watching(cluster, config_of({"source": "broker"})) as watched:
-        cluster.at_home = False
-        cluster.configs.clear()
-        await watched.look()
+    with capture_logs() as logs:
+        async with watching(cluster, config_of({"source": "broker"})) as watched:
+            cluster.away = "broker 1 does not answer"
+            cluster.configs.clear()
+            await watched.look()
+            await watched.look()
+            assert "broker 1 does not answer" in (watched.watch.state.problem or "")
+            cluster.away = None
+            cluster.configs["max.connection.creation.rate"] = "20"
+            await watched.look()
+            assert watched.watch.state.problem is None
     assert [change.rate for change in watched.changes] == [20]
+    assert watched.problems == []  # it works, with what was known
+    events = [line["event"] for line in logs]
+    assert (events.count("broker_limits_unknown"), events.count("broker_limits_known")) == (1, 1)
+
+
+async def test_who_is_not_asked_need_not_be_at_home(cluster: Cluster) -> None:
+    cluster.away = "broker 1 is not in the cluster"
+    async with watching(cluster) as watched:
+        assert watched.watch.state.problem is None
 
 
 async def test_a_limit_of_the_broker_that_is_too_tight_is_warned_of_once(cluster: Cluster) -> None:
@@ -244,6 +338,14 @@ async def test_a_host_name_stands_for_its_address_and_the_lower_of_two_counts(cl
     ]
 
 
+async def test_names_are_read_as_brokers_read_them(cluster: Cluster) -> None:
+    cluster.stored = {"[::1]": 5.0, "0:0::1": 6.0, "010.0.0.7": 7.0, "0x7f.1": 8.0}
+    with capture_logs() as logs:
+        async with watching(cluster) as watched:
+            assert watched.changes[0].ip_rates == {"::1": 5, "10.0.0.7": 7}
+    assert [line["name"] for line in logs if line["event"] == "quota_name_unknown"] == ["0x7f.1"]
+
+
 async def test_what_kafka_would_not_have_stored_is_passed_over(cluster: Cluster) -> None:
     cluster.stored = {"10.0.0.1": 0.0, "10.0.0.2": float("nan"), "10.0.0.3": float("inf"), "10.0.0.4": 1.0}
     async with watching(cluster) as watched:
@@ -260,6 +362,39 @@ async def test_very_many_quotas_leave_the_loop_to_others(cluster: Cluster) -> No
     await watched.watch.close()
     assert len(watched.changes[0].ip_rates) == 10_000
     assert turns > 100
+
+
+async def test_very_many_entities_that_are_no_addresses_leave_the_loop_to_others() -> None:
+    class Empty(Cluster):
+        def _quotas(self, code: int) -> bytes:
+            return struct.pack(">ihhi", 0, code, -1, 10_000) + 10_000 * struct.pack(">ii", 0, 0)
+
+    watched, turns = Watched(Empty(), config_of({})), 0
+    watched.watch.start()
+    while not watched.watch.looks:
+        await asyncio.sleep(0)
+        turns += 1
+    await watched.watch.close()
+    assert watched.watch.state.ok
+    assert turns > 100
+
+
+@pytest.mark.parametrize("protect", [True, False])
+async def test_what_it_cannot_ask_it_says_once_and_does_not_try(cluster: Cluster, protect: bool) -> None:
+    internal = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    with capture_logs() as logs:
+        watched = Watched(cluster, config_of({"protect.upstream": protect}, internal=internal))
+        watched.watch.start()
+        async with asyncio.timeout(5):
+            await watched.watch.known()
+        watched.watch.poke()
+        await asyncio.sleep(0)
+        await watched.watch.close()
+    assert cluster.asked == []
+    assert [(line["event"], line["log_level"]) for line in logs] == [("quotas_not_read", "warning")]
+    assert "OAUTHBEARER" in (watched.watch.state.error or "")
+    assert (watched.watch.state.problem is not None) == protect
+    assert watched.problems == []
 
 
 async def test_a_new_configuration_acts_at_once(cluster: Cluster) -> None:
@@ -279,10 +414,10 @@ async def test_a_mistake_of_whoever_is_told_does_not_end_the_watch(cluster: Clus
             raise ValueError("a mistake")
 
     cluster.stored = {"10.0.0.1": 5.0}
-    watch = QuotaWatch(config_of({}), broken_once, lambda _: None, asking=cluster)
+    watch = Counted(config_of({}), broken_once, lambda _: None, asking=cluster)
     with capture_logs() as logs:
         watch.start()
-        await until(lambda: watch.state.polls > 0)
+        await until(lambda: watch.looks > 0)
         assert "see its log" in (watch.state.error or "")
         watch.poke()
         await until(lambda: watch.state.ok)

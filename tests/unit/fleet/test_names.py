@@ -1,0 +1,120 @@
+"""Names that quotas are stored under: which are addresses, and what is looked up, when, and at whose expense."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.fleet import names
+from proxy.fleet.names import Names, literal
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("0:0::1", "::1"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("[::1]", "::1"),
+        ("010.0.0.7", "10.0.0.7"),
+        ("0127.0.0.010", "127.0.0.10"),
+        ("10.0.0.08", "10.0.0.8"),
+        ("127.1", "127.0.0.1"),
+        ("1.2.3", "1.2.0.3"),
+        ("1.256", "1.0.1.0"),
+        ("2130706433", "127.0.0.1"),
+        ("localhost", None),
+        ("", None),
+        ("[127.0.0.1]", None),
+        ("[::1", None),
+        ("256.1.1.1", None),
+        ("10.0.65536", None),
+        ("4294967296", None),
+        ("0000000000000001", None),
+        ("10..0.7", None),
+        ("1.2.3.4.5", None),
+        ("0x7f.1", None),
+        ("٣.1.1.1", None),
+    ],
+)
+def test_addresses_are_read_as_brokers_read_them(name: str, address: str | None) -> None:
+    assert literal(name) == address
+
+
+class Resolver:
+    """Answers by name; None: not until ``go`` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, str | OSError | None]) -> None:
+        self.answers = answers
+        self.go = asyncio.Event()
+        self.asked: list[str] = []
+        monkeypatch.setattr(names, "addresses_of", self.addresses_of)
+        monkeypatch.setattr(names, "TIMEOUT", 0.05)
+
+    async def addresses_of(self, host: str) -> list[str]:
+        self.asked.append(host)
+        answer = self.answers[host]
+        if isinstance(answer, OSError):
+            raise answer
+        if answer is None:
+            await self.go.wait()
+        return ["::1", answer or "10.0.0.9"]
+
+
+async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(monkeypatch, {"slow": None, "a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"})
+    known = Names()
+    with capture_logs() as logs:
+        fast = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
+        assert await known.resolve(list(resolver.answers)) == fast
+        monkeypatch.setattr(names, "TIMEOUT", 3600.0)  # nothing new, nothing to wait for
+        assert await known.resolve(list(resolver.answers)) == fast
+        resolver.go.set()
+        await asyncio.sleep(0.01)
+        assert await known.resolve(list(resolver.answers)) == fast | {"slow": "10.0.0.9"}
+    assert resolver.asked == ["slow", "a", "b", "c"]
+    assert [(line["name"], line["error"]) for line in logs] == [("slow", "no answer within 0 s")]
+
+
+async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(monkeypatch, {"gone": OSError(-2, "Name or service not known")})
+    known = Names()
+    with capture_logs() as logs:
+        assert await known.resolve(["gone"]) == await known.resolve(["gone"]) == {}
+        assert resolver.asked == ["gone"]
+        monkeypatch.setattr(names, "RETRY", 0.0)
+        known = Names()
+        assert await known.resolve(["gone"]) == {}
+        resolver.answers["gone"] = "10.0.0.1"
+        await known.resolve(["gone"])  # asks again, and does not wait for it
+        await asyncio.sleep(0.01)
+        assert await known.resolve(["gone"]) == {"gone": "10.0.0.1"}
+    assert [line["error"] for line in logs] == 2 * ["Name or service not known"]
+
+
+async def test_a_name_that_is_asked_for_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(monkeypatch, {"a": "10.0.0.1"})
+    known = Names()
+    await known.resolve(["a"])
+    assert await known.resolve([]) == {}
+    await known.resolve(["a"])
+    assert resolver.asked == ["a", "a"]
+
+
+async def test_what_only_others_read_as_a_number_is_no_address() -> None:
+    known = Names()
+    with capture_logs() as logs:
+        assert await known.resolve(["0x7f.1", "10.0.65536", "a..b"]) == {}
+    assert sorted(line["name"] for line in logs) == ["0x7f.1", "10.0.65536", "a..b"]
+
+
+async def test_it_ends_in_the_middle_of_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(monkeypatch, {"slow": None})
+    known = Names()
+    await known.resolve(["slow"])
+    known.close()
+    await asyncio.sleep(0.01)
+    resolver.go.set()
+    assert await known.resolve(["slow"]) == {}
