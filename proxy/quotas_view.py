@@ -79,9 +79,11 @@ class QuotasView(Struct):
     addresses: list[AddressView]
     addresses_tracked: int
     addresses_connected: int
+    problem: str | None = None
+    """What is wrong with the quotas that the cluster has stored, in a sentence."""
 
 
-def view(state: GateState) -> QuotasView:
+def view(state: GateState, problem: str | None = None) -> QuotasView:
     """Return ``state`` as it is told outside."""
     return QuotasView(
         limits=[
@@ -116,11 +118,12 @@ def view(state: GateState) -> QuotasView:
         ],
         addresses_tracked=state.addresses_tracked,
         addresses_connected=state.addresses_connected,
+        problem=problem,
     )
 
 
 def text(quotas: QuotasView) -> str:
-    """Return what a person sees: limits and how much of them is used, listeners, who was throttled, addresses."""
+    """Return what a person sees: limits and how much is used, listeners, who was throttled, addresses, a problem."""
     parts = [
         _columns(
             ("LIMIT OF", "ON", "NOW", "LIMIT", "USED", ""),
@@ -169,6 +172,8 @@ def text(quotas: QuotasView) -> str:
         f"addresses: {quotas.addresses_connected:,} with open connections, "
         f"{quotas.addresses_tracked:,} whose rate is measured"
     )
+    if quotas.problem is not None:
+        parts.append(f"problem: {quotas.problem}")
     return "\n\n".join(parts)
 
 

@@ -45,6 +45,8 @@ class Source(Protocol):
     """Whether the last time was answered."""
     last_ok_at: float
     """The loop's time of the last answer; NaN before the first."""
+    problem: str | None
+    """What is wrong with the quotas that were found; None where nothing is."""
 
 
 class Admin:
@@ -97,7 +99,7 @@ class Admin:
         return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
 
     async def _quotas(self) -> Response:
-        return _json(view(self._sidecar.gate_state()))
+        return _json(view(self._sidecar.gate_state(), self._source.problem if self._source is not None else None))
 
     async def _config(self) -> Response:
         state = self._reloader.state
@@ -113,7 +115,7 @@ class Admin:
         if self._source is None:
             return None
         ago = asyncio.get_running_loop().time() - self._source.last_ok_at
-        return QuotaSource(self._source.ok, time.time() - ago)
+        return QuotaSource(self._source.ok, time.time() - ago, self._source.problem is not None)
 
     async def _probe(self, listener: Listener) -> str | None:
         """What keeps this listener from being ready; the broker's identity is asked for until it is right."""

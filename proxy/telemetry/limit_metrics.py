@@ -240,4 +240,13 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "When the cluster last answered; NaN where it never did. Until it does again, its last quotas stay.",
         _source(lambda source: source.last_ok_at),
     ),
+    Definition(
+        "quota_source_problem",
+        "gauge",
+        (),
+        "",
+        "1 while the cluster's quotas limit the sidecar itself, or what should count here is not told; "
+        "`brokerside quotas` says what it is.",
+        _source(lambda source: source.problem),
+    ),
 )

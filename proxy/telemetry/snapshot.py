@@ -31,10 +31,14 @@ class ProcessCounts(Struct):
 
 
 class QuotaSource(Struct):
-    """How it goes with asking the cluster for its quotas. ``last_ok_at``: seconds since 1970; NaN before the first."""
+    """How it goes with asking the cluster for its quotas. ``last_ok_at``: seconds since 1970; NaN before the first.
+
+    ``problem``: whether they limit the sidecar itself, or are not told where they should count.
+    """
 
     ok: bool
     last_ok_at: float
+    problem: bool
 
 
 class Snapshot(Struct):

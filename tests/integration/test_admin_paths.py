@@ -94,6 +94,10 @@ async def test_quotas_are_told_as_json(served: Served) -> None:
     assert quotas["limits"][0]["used"] == 187.25
     assert quotas["limits"][4]["used"] is None
     assert quotas["listeners"]["CLIENT"]["held"] == 7
+    assert quotas["problem"] is None
+    served.watched.problem = "something is wrong"
+    _, quotas = await served.json("GET", "/quotas")
+    assert quotas["problem"] == "something is wrong"
 
 
 async def test_the_running_configuration_is_told_without_secrets(served: Served) -> None:
@@ -163,8 +167,9 @@ async def test_asking_the_cluster_is_in_the_metrics(served: Served) -> None:
     found = await served.metrics()
     assert found["quota_source_up"] == 0
     assert math.isnan(found["quota_source_last_success_timestamp_seconds"])
-    served.watched.ok = True
+    assert found["quota_source_problem"] == 0
+    served.watched.ok, served.watched.problem = True, "something is wrong"
     served.watched.last_ok_at = asyncio.get_running_loop().time() - 500
     found = await served.metrics()
-    assert found["quota_source_up"] == 1
+    assert (found["quota_source_up"], found["quota_source_problem"]) == (1, 1)
     assert found["quota_source_last_success_timestamp_seconds"] == pytest.approx(time.time() - 500, abs=60)

@@ -94,6 +94,11 @@ def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
     ]
 
 
+def test_a_problem_with_the_cluster_s_quotas_is_the_last_line() -> None:
+    assert view(busy()).problem is None
+    assert text(view(busy(), "something is wrong")).splitlines()[-2:] == ["", "problem: something is wrong"]
+
+
 def test_of_a_quiet_sidecar_the_empty_parts_are_left_out() -> None:
     shown = text(view(unlimited("CLIENT")))
     assert "ADDRESS " not in shown
