@@ -115,12 +115,22 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
     import msgspec
 
     from proxy import remote
+    from proxy.errors import LocalError
     from proxy.quotas_view import text
 
     redraw = "\x1b[H\x1b[2J" if watch and output == "table" and sys.stdout.isatty() else ""
+    seen = False
     while True:
-        found = remote.quotas(admin)
-        print(redraw + (text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True)
+        try:
+            found = remote.quotas(admin)
+        except LocalError as error:
+            if not (watch and seen):
+                raise
+            print(redraw, end="", flush=True)
+            print(f"brokerside: {error}", file=sys.stderr)  # it restarts
+        else:
+            seen = True
+            print(redraw + (text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True)
         if not watch:
             return
         time.sleep(1)

@@ -16,18 +16,18 @@ import pytest
 from proxy.net.http import HttpServer, Response
 from proxy.quotas_view import QuotasView, text, view
 from tests.integration.conftest import free_port
-from tests.unit.gate_states import busy
+from tests.unit.gate_states import busy, unlimited
 
 
 @asynccontextmanager
-async def answering(method: str, path: str, answer: Response) -> AsyncIterator[str]:
-    """An endpoint that gives one answer; its address."""
+async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
+    """An endpoint that gives one answer; its address, with a free port unless told."""
 
     async def handler() -> Response:
         return answer
 
-    routes = {path: handler}
-    server, port = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {}), free_port()
+    routes, port = {path: handler}, port or free_port()
+    server = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {})
     await server.start("127.0.0.1", port)
     try:
         yield f"127.0.0.1:{port}"
@@ -75,6 +75,35 @@ async def test_watching_goes_on_until_ctrl_c() -> None:
         lines, code, stderr = await asyncio.to_thread(watch_twice, admin)
     assert [msgspec.json.decode(line, type=QuotasView) for line in lines] == [view(busy())] * 2
     assert (code, stderr) == (130, b"")
+
+
+async def test_watching_survives_a_sidecar_that_restarts() -> None:
+    before, after = (msgspec.json.encode(view(state)) for state in (busy(), unlimited("CLIENT")))
+    port = free_port()
+    command = [sys.executable, "-m", "proxy", "quotas", "--admin", f"127.0.0.1:{port}", "--watch", "-o", "json"]
+    async with answering("GET", "/quotas", Response(before), port):
+        pipe = asyncio.subprocess.PIPE
+        watching = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        assert await watching.stdout.readline()
+    try:
+        async with asyncio.timeout(60):
+            assert b"no sidecar answers at" in await watching.stderr.readline()
+            async with answering("GET", "/quotas", Response(after), port):
+                while line := await watching.stdout.readline():
+                    if msgspec.json.decode(line) == msgspec.json.decode(after):
+                        break
+                assert line
+    finally:
+        watching.send_signal(signal.SIGINT)
+        await watching.communicate()
+    assert watching.returncode == 130
+
+
+async def test_watching_what_never_answered_fails() -> None:
+    done = await brokerside("quotas", "--watch", "--admin", f"127.0.0.1:{free_port()}")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
 async def test_a_reload_says_what_changed() -> None:
