@@ -117,6 +117,8 @@ A secret never stands in the configuration. Any setting below `internal` may be 
 file without its line end; a path that is not absolute is relative to the configuration's folder. Settings that hold a
 secret (`sasl.password`, `ssl.key.password`, `ssl.key.pem`, `sasl.oauthbearer.client.secret`, …) must be, or come from
 their variable, here `BROKERSIDE_INTERNAL__SASL_PASSWORD`. They are shown as `***` wherever the configuration is.
+
+Other contents of such a file, or of one that a setting names (`ssl.ca.location`, …), need a restart.
 """
 
 
