@@ -16,7 +16,7 @@ from collections.abc import Callable
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
 
-ACCEPT_BATCH = 64
+ACCEPT_BATCH = 8
 """Connections accepted in one turn of the loop; more would delay the traffic of those that exist."""
 
 CAPACITY_RETRY = 0.1
