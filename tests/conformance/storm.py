@@ -100,7 +100,7 @@ def beside(stage: Stage, setting: Setting, seconds: float, calm: float, rounds: 
 
 def create_topic(stage: Stage) -> None:
     """Create the producer's topic."""
-    admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap})
+    admin = AdminClient({"bootstrap.servers": stage.cluster.internal_bootstrap, "log_level": 3})
     admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
 
 
