@@ -87,6 +87,7 @@ class QuotaWatch:
     def start(self) -> None:
         """Begin to look, on the running loop."""
         if self._config.quotas_unread is not None:
+            log.warning("quotas_not_read", reason=self._config.quotas_unread)
             self._give_up(self._config.quotas_unread)
             return
         self._schedule = Schedule(asyncio.get_running_loop().time())
@@ -109,6 +110,8 @@ class QuotaWatch:
     def change(self, config: Config) -> None:
         """Go on with another configuration; how the cluster is reached stays."""
         self._config = config
+        if config.quotas_unread is not None:
+            self._give_up(config.quotas_unread)
         self.poke()
 
     async def close(self) -> None:
@@ -257,10 +260,9 @@ class QuotaWatch:
         self.state.problem = "; ".join(filter(None, (limited, unasked))) or None
 
     def _give_up(self, reason: str) -> None:
-        log.warning("quotas_not_read", reason=reason)
+        exposed = f"the cluster's quotas of addresses may limit this sidecar: {reason}"
+        self.state.problem = exposed if self._config.quotas.protect_upstream else None
         self.state.error = reason
-        if self._config.quotas.protect_upstream:
-            self.state.problem = f"the cluster's quotas of addresses may limit this sidecar: {reason}"
         self._answered.set()
 
     def _report(self, error: str | None) -> None:

@@ -394,6 +394,8 @@ async def test_what_it_cannot_ask_it_says_once_and_does_not_try(cluster: Cluster
     assert [(line["event"], line["log_level"]) for line in logs] == [("quotas_not_read", "warning")]
     assert "OAUTHBEARER" in (watched.watch.state.error or "")
     assert (watched.watch.state.problem is not None) == protect
+    watched.watch.change(config_of({"protect.upstream": not protect}, internal=internal))
+    assert (watched.watch.state.problem is not None) != protect
     assert watched.problems == []
 
 
