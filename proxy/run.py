@@ -81,6 +81,8 @@ async def _run(path: Path, config: Config) -> int:
                     await watch.known()
         sidecar.start()
         beat.start()
+        if watch is not None:
+            watch.accepting()
         log.info(
             "started",
             version=__version__,

@@ -153,6 +153,7 @@ class Workers:
             name: structs.replace(tally, active=tally.active + waiting[name]) for name, tally in self.tallies.items()
         }
         own = Snapshot(tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
+        own.throttle_reports_lost = self.unreported
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         return total([own, self._dead, *(worker.snapshot() for worker in self._living.values())])
 

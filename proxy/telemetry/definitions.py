@@ -114,6 +114,14 @@ METRICS: tuple[Definition, ...] = (
         lambda s: [((), s.worker_restarts)],
     ),
     Definition(
+        "throttle_reports_lost_total",
+        "counter",
+        (),
+        "reports",
+        "Reports of throttled connections that no worker could take, and no observer was told of.",
+        lambda s: [((), s.throttle_reports_lost)],
+    ),
+    Definition(
         "connections_accepted_total",
         "counter",
         ("listener",),

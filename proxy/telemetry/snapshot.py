@@ -59,6 +59,8 @@ class Snapshot(Struct):
     workers: dict[int, int] = field(default_factory=dict)
     """Open connections by the worker's number."""
     worker_restarts: int = 0
+    throttle_reports_lost: int = 0
+    """Reports of throttled connections that no worker could take, and no observer was told of."""
     quotas: GateState | None = None
     """This and what follows is set by the main process, after the sum."""
     reload: ReloadState | None = None

@@ -102,9 +102,7 @@ def replay(peer: Peer, broker: int) -> list[bytes]:
     answers = []
     for case in cases(broker):
         if case.key == DESCRIBE:
-            wait(
-                lambda: not removed(peer), 20
-            )  # what sidecars have stored to be spared
+            wait(lambda: not removed(peer), 20)  # what sidecars have stored to be spared
         answer = peer.ask(case.key, case.version, case.body)
         code, said = error_of(case.key, case.version, answer)
         assert (case.name, code) == (case.name, case.code)
