@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -78,7 +79,8 @@ def _run(quick: bool, checks: list[Check]) -> Iterator[str]:
         say("done")
     rows, found = judge(Outcome(broker, sidecar, kafka, sizes))
     checks += [*found, *judge_beside(besides), *judge_reload(changed)]
-    yield f"{datetime.now(UTC):%Y-%m-%d}{', a quick run' if quick else ''}"
+    cpus = f"{len(os.sched_getaffinity(0))} CPUs that broker, sidecar and clients share"
+    yield f"{datetime.now(UTC):%Y-%m-%d}, {cpus}{', a quick run' if quick else ''}"
     tables = [side_by_side(rows), table(beside_rows(besides)), table(reload_rows(changed))]
     if cost:
         tables.append(table(cost_rows(cost)))

@@ -27,6 +27,7 @@ def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() ->
         Limits({"CLIENT": ListenerLimits()}, ip_rates=quotas, ip_connections=Quota(100)),
         admit=lambda _listener, _token: None,
         refuse=lambda _listener, _token: None,
+        is_gone=lambda _token: False,
         evict=lambda _listeners: None,
         report=lambda _throttle: None,
     )

@@ -54,7 +54,8 @@ async def test_connections_that_are_reset_at_once_leave_nothing_behind(site: Sit
     assert visits.how == ["left"] * count
     text = await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") == count)
     text = await site.quiet()
-    assert sample(text, "brokerside_connections_admitted_total") == count
+    assert sample(text, "brokerside_connections_closed_total") == count
+    assert site.peer.seen <= sample(text, "brokerside_connections_admitted_total") <= count
     await site.gives_back(before)
     await _slots_are_free(site)
 
@@ -85,8 +86,8 @@ async def test_held_connections_that_are_reset_leave_nothing_behind(site: Site, 
     await site.crowd(Plan(site.port, count, leave="connected", rate=1_000, watch=10))
     await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") == count)
     text = await site.quiet()
-    refused = sample(text, "brokerside_connections_throttled_total", action="drop")
-    assert sample(text, "brokerside_connections_admitted_total") + refused == count
+    assert sample(text, "brokerside_connections_closed_total") == count
+    assert sample(text, "brokerside_connections_throttled_total", action="hold") > 0
     await site.gives_back(before)
 
 
