@@ -24,15 +24,20 @@ def beside_rows(all_: Iterable[Beside]) -> list[tuple[str, ...]]:
     """Return the table of the storms beside a producer."""
     rows: list[tuple[str, ...]] = [(f"a producer beside {RATE:,.0f} connects/s", "before", "during", "ratio")]
     for one in all_:
-        before, during = sorted(one.before), sorted(one.during)
         rows.append((f"{one.setting.title}, {one.offered:,} connects", "", "", ""))
-        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)):
-            calm, stormy = quantile(before, share), quantile(during, share)
-            rows.append((f"– {name}", f"{1000 * calm:.2f} ms", f"{1000 * stormy:.2f} ms", f"{stormy / calm:.2f}"))
+        rows += _latency_rows("", one.before, one.during)
+        if not one.setting.broker:
+            rows += _latency_rows(", past the sidecar", one.past_before, one.past_during)
         if not one.setting.broker:
             rows.append((f"– let through, with a limit of {LIMIT}/s", "", f"{one.admitted:,} of {one.allowed:,}", ""))
         rows.append(("– answered", "", f"{one.answered:,}", ""))
     return rows
+
+
+def _latency_rows(where: str, before: Sequence[float], during: Sequence[float]) -> Iterator[tuple[str, ...]]:
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)):
+        calm, stormy = quantile(sorted(before), share), quantile(sorted(during), share)
+        yield f"– {name}{where}", f"{1000 * calm:.2f} ms", f"{1000 * stormy:.2f} ms", f"{stormy / calm:.2f}"
 
 
 def cost_rows(cost: Cost) -> list[tuple[str, ...]]:

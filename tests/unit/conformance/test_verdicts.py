@@ -102,8 +102,9 @@ def test_what_is_different_does_not_pass(change: Change, what: str) -> None:
     assert any(what in line for line in failed(outcome)), failed(outcome)
 
 
-def beside(setting: Setting, during: float, admitted: int) -> Beside:
-    return Beside(setting, [0.001] * 100, [during] * 100, 1000, admitted, allowed=100, answered=99)
+def beside(setting: Setting, during: float, admitted: int, past: float = 0.001) -> Beside:
+    latencies = [[0.001] * 100, [during] * 100, [0.001] * 100, [past] * 100]
+    return Beside(setting, *latencies, 1000, admitted, allowed=100, answered=99)
 
 
 def test_a_storm_may_cost_a_producer_a_quarter_and_the_broker_what_is_allowed() -> None:
@@ -111,6 +112,8 @@ def test_a_storm_may_cost_a_producer_a_quarter_and_the_broker_what_is_allowed() 
     assert [check.ok for check in judge_beside([good])] == [True, True]
     assert [check.ok for check in judge_beside([beside(SMOOTH, 0.0013, 101)])] == [False, False]
     assert [check.ok for check in judge_beside([beside(SMOOTH, 0.001, 98)])] == [True, False]
+    assert [check.ok for check in judge_beside([beside(SMOOTH, 0.0024, 100, past=0.002)])] == [True, True]
+    assert [check.ok for check in judge_beside([beside(SMOOTH, 0.0026, 100, past=0.002)])] == [False, True]
     assert [check.ok for check in judge_beside([beside(SIDECAR, 1.0, 101), beside(BROKER, 1.0, 0)])] == [False]
     assert ("– p99", "1.00 ms", "1.20 ms", "1.20") in beside_rows([good])
 
