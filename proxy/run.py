@@ -18,6 +18,7 @@ from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net.admin import Admin
 from proxy.net.beat import Beat
 from proxy.net.carrying import Carrying
+from proxy.net.entrance import HELD_SHARE
 from proxy.net.sidecar import Sidecar
 from proxy.net.station import Station
 from proxy.net.workers import Workers
@@ -138,7 +139,7 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    log.info("descriptors", limit=hard, connections=hard // DESCRIPTORS_PER_CONNECTION)
+    log.info("descriptors", limit=hard, connections=hard // DESCRIPTORS_PER_CONNECTION, held=hard // HELD_SHARE)
 
 
 def _check_backlog(wanted: int) -> None:

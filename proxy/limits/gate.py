@@ -25,6 +25,9 @@ from msgspec import Struct
 from proxy.limits.model import Done, Limits, Quota, Scope, Throttle, What
 from proxy.limits.sensors import Excess, Sensors
 
+SUSPECT_MS = 1000
+"""How long after it accepted nothing a listener may still get connections that had to wait for that in the kernel."""
+
 T = TypeVar("T")
 """The caller's name of a connection."""
 
@@ -47,10 +50,10 @@ class Gate(Generic[T]):
     """All limits of one sidecar, and the connections that wait for them.
 
     ``admit(listener, token)`` and ``refuse(listener, token)`` take a connection over. ``is_gone(token)`` tells whether
-    its client has given up, and is asked of those that may have waited: after an outage the kernel's queue is full of
-    them, and were they counted, clients that are still there would never get their turn. ``evict(listeners)`` asks to
-    close the longest idle connection of any of these listeners. ``report`` is told of each throttle. After every call
-    of a method ``due`` may have changed.
+    its client has given up, and is asked of those that have waited, or may have in the kernel: after an outage its queue
+    is full of them, and were they counted, clients that are still there would never get their turn.
+    ``evict(listeners)`` asks to close the longest idle connection of any of these listeners. ``report`` is told of each
+    throttle. After every call of a method ``due`` may have changed.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Gate(Generic[T]):
         """A heap: when to look again, a number, and who."""
         self._blocked = dict.fromkeys(limits.listeners, 0)
         self._blocked_since: dict[str, int] = {}
+        self._suspect_until = dict.fromkeys(limits.listeners, -1)
         self._numbers = 0
         self._admit = admit
         self._refuse = refuse
@@ -111,8 +115,13 @@ class Gate(Generic[T]):
 
     def advance(self, now: int) -> None:
         """Time has passed: let through, or refuse, whoever has waited long enough."""
+        back = []
         while self.held and self.held[0][0] <= now:
-            self._look_again(heapq.heappop(self.held)[2], now)
+            arrival = heapq.heappop(self.held)[2]
+            if self._may_enter(arrival, now):
+                back.append(arrival)
+        for arrival in reversed(back):  # the one held first comes first
+            self.lines[arrival.listener].appendleft(arrival)
         self._serve_all(now)
 
     def due(self) -> int | None:
@@ -126,10 +135,12 @@ class Gate(Generic[T]):
         """Whether ``listener`` is not to accept anything now."""
         return bool(self.lines[listener])
 
-    def slotless(self, listener: str) -> bool:
-        """Whether the first of the line waits for another connection to end, and nothing else."""
+    def lacks(self, listener: str) -> tuple[Scope, Quota, int] | None:
+        """The limit of connections that the first of the line waits for, and how many there are; None if for none."""
         line = self.lines[listener]
-        return bool(line) and line[0].wants_slot
+        if not line or not line[0].wants_slot:
+            return None
+        return next((full for full in self._full_quotas(listener) if full[1].enforced), None)
 
     def waiting(self, listener: str, now: int) -> int:
         """For how many ms ``listener`` has now accepted nothing; 0 where it may."""
@@ -167,7 +178,8 @@ class Gate(Generic[T]):
         while line:
             arrival = line[0]
             if arrival.ready_at < 0:
-                if (self._may_wait(listener) and self._is_gone(arrival.token)) or self._address_is_full(arrival):
+                may_have_waited = now <= self._suspect_until[listener]
+                if (may_have_waited and self._is_gone(arrival.token)) or self._address_is_full(arrival):
                     line.popleft()
                     self._refuse(listener, arrival.token)
                     continue
@@ -178,7 +190,11 @@ class Gate(Generic[T]):
             line.popleft()
             since = self._blocked_since.pop(listener, now)
             self._blocked[listener] += now - since
+            if since < now:
+                self._suspect_until[listener] = now + SUSPECT_MS
             if since < now and self._is_gone(arrival.token):
+                if not arrival.wants_slot:  # then it was counted within this window; older ones have left it anyway
+                    self.sensors.record(listener, -1, now)
                 self._refuse(listener, arrival.token)
             elif arrival.held_for is not None or not self._hold(arrival, now):
                 self._enter(arrival)
@@ -238,21 +254,21 @@ class Gate(Generic[T]):
         heapq.heappush(self.held, (now + excess.wait_ms, self._numbers, arrival))
         return True
 
-    def _look_again(self, arrival: Arrival[T], now: int) -> None:
-        """Its hold is over: it is counted once more, and enters, or waits for a slot, or is refused."""
+    def _may_enter(self, arrival: Arrival[T], now: int) -> bool:
+        """Its hold is over: it is counted once more, and may enter or wait for a slot, or is refused."""
         listener, address = arrival.listener, arrival.address
         if self._is_gone(arrival.token) or self._address_is_full(arrival):
             self._refuse(listener, arrival.token)
-            return
+            return False
         closes = self.sensors.quota_of(address).enforced and not self.limits.recheck
         excess = arrival.held_for if closes else self.sensors.arrive(address, now)
         if excess is not None and excess.quota.enforced:
             self._say_excess(arrival, excess, "drop")
             self._refuse(listener, arrival.token)
-            return
+            return False
         self.sensors.record(listener, 1, now)
         arrival.ready_at = now
-        self.lines[listener].appendleft(arrival)
+        return True
 
     # ---- open connections ---------------------------------------------------------------------------------------
 
@@ -264,13 +280,6 @@ class Gate(Generic[T]):
         if own.enforced and self.open[listener] >= own.limit:
             return False
         return not all_.enforced or self.total < all_.limit or self._is_protected(listener)
-
-    def _may_wait(self, listener: str) -> bool:
-        """Whether there is a limit for which a connection of ``listener`` may have waited, be it in the kernel."""
-        limits, own = self.limits, self.limits.listeners[listener]
-        if own.rate.enforced or own.connections.enforced:
-            return True
-        return not own.protected and (limits.rate.enforced or limits.connections.enforced)
 
     def _gets_slot(self, arrival: Arrival[T]) -> bool:
         """Whether there is a slot for it; the first time there is none, that is reported."""

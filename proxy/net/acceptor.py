@@ -29,8 +29,8 @@ CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 USER_TIMEOUT_MS = 30_000
 """Milliseconds for which sent bytes may stay unacknowledged before a peer counts as gone (TCP_USER_TIMEOUT)."""
 
-TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
-"""Linux only."""
+TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
+"""Elsewhere it says other things."""
 
 QUEUED = slice(24, 28)
 """Where ``struct tcp_info`` has ``tcpi_unacked``: of a listening socket, how many wait to be accepted."""

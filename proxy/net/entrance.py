@@ -74,7 +74,7 @@ class Entrance:
         self._report_at = 0.0
         self._summaries: dict[tuple[str, ...], Summary] = {}
         self._log_at: dict[tuple[str, ...], float] = {}
-        self._slotless_at = 0.0
+        self._full_at = 0.0
         self._closing = False
         carrying.on_end(self._ended)
 
@@ -164,16 +164,19 @@ class Entrance:
         for kind in [kind for kind in self._summaries if now >= self._log_at.get(kind, now)]:
             self._log_at[kind] = now + LOG_EVERY
             _log(self._summaries.pop(kind))
-        if now >= self._slotless_at and not self._closing:
-            self._slotless_at = now + LOG_EVERY
-            self._log_slotless()
+        if now >= self._full_at and not self._closing:
+            self._log_full(now)
 
-    def _log_slotless(self) -> None:
+    def _log_full(self, now: float) -> None:
         """Say again and again which listeners wait for an end: that is reported once, and may last for hours."""
         for name in self._carrying.tallies:
-            if self._gate.slotless(name):
-                waiting = self._gate.waiting(name, _now()) / 1000
-                log.warning("listener_full", listener=name, open=self._gate.open[name], waiting_s=round(waiting, 1))
+            if (lacks := self._gate.lacks(name)) is not None:
+                self._full_at = now + LOG_EVERY
+                scope, quota, count = lacks
+                waiting_s = round(self._gate.waiting(name, _now()) / 1000, 1)
+                log.warning(
+                    "listener_full", listener=name, scope=scope, limit=quota.limit, open=count, waiting_s=waiting_s
+                )
 
 
 def _log(summary: Summary) -> None:

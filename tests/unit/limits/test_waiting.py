@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.limits.model import Limits, ListenerLimits, Quota
-from tests.unit.limits.simulation import A, Simulation, admitted, limits, refused
+from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
+from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, refused
 
 RATE, CONNECTIONS = "connection_creation_rate", "connections"
 
@@ -43,12 +43,34 @@ def test_whoever_gives_up_in_front_of_a_slot_does_not_get_it() -> None:
     assert impatient.refused == patient.admitted == 1_000
 
 
-def test_without_a_limit_that_lets_wait_nobody_is_asked() -> None:
-    simulation = Simulation(limits(ips={A: 20}))
-    (half_closed,) = simulation.connect([0])
-    half_closed.patience = 0
+def test_where_nobody_had_to_wait_nobody_is_asked() -> None:
+    """A client may send all it has and end its side, before it is accepted."""
+    simulation = Simulation(limits(20, samples=2))
+    half_closed = simulation.connect([0, 100, 200])
+    for client in half_closed:
+        client.patience = 0
     simulation.run()
-    assert half_closed.admitted == 0
+    assert admitted(half_closed) == [0, 100, 200]
+
+
+def test_whoever_gives_up_during_its_delay_is_not_counted() -> None:
+    simulation = Simulation(limits(1, samples=2))
+    crowd = simulation.connect(range(0, 120_000, 500))
+    for client in crowd[::2]:
+        client.patience = 500
+    simulation.run(until=120_000)
+    assert len(admitted(crowd)) >= 110
+
+
+def test_the_one_held_first_gets_the_first_slot() -> None:
+    own = {"CLIENT": ListenerLimits(connections=Quota(42))}
+    simulation = Simulation(Limits(listeners=own, ip_rates={DEFAULT_ADDRESS: Quota(20)}, samples=2))
+    first, second = simulation.connect([0] * 21)[20], simulation.connect([0] * 21, address=B)[20]
+    others = simulation.connect([0] * 2, address="10.0.0.3")
+    simulation.run(until=1_000)
+    assert first.admitted is second.admitted is first.refused is second.refused is None
+    simulation.leave(others[0])
+    assert (first.admitted, second.admitted) == (1_000, None)
 
 
 def test_a_slot_that_is_taken_during_a_delay_is_told_when_it_is_missed() -> None:
@@ -59,7 +81,8 @@ def test_a_slot_that_is_taken_during_a_delay_is_told_when_it_is_missed() -> None
     simulation.connect([2, 3], "OTHER")
     simulation.run(until=60_000)
     assert delayed.admitted is None
-    assert simulation.gate.slotless("CLIENT")
+    assert simulation.gate.lacks("CLIENT") == ("broker", Quota(12), 12)
+    assert simulation.gate.lacks("OTHER") is None
     assert simulation.gate.throttled["CLIENT", "broker", CONNECTIONS, "delay"] == 1
     assert simulation.gate.due() is None
 
