@@ -50,8 +50,8 @@ class Gate(Generic[T]):
     """All limits of one sidecar, and the connections that wait for them.
 
     ``admit(listener, token)`` and ``refuse(listener, token)`` take a connection over. ``is_gone(token)`` tells whether
-    its client has given up, and is asked of those that have waited, or may have in the kernel: after an outage its queue
-    is full of them, and were they counted, clients that are still there would never get their turn.
+    its client has given up, and is asked of those that have waited, or may have in the kernel: after an outage its
+    queue is full of them, and were they counted, clients that are still there would never get their turn.
     ``evict(listeners)`` asks to close the longest idle connection of any of these listeners. ``report`` is told of each
     throttle. After every call of a method ``due`` may have changed.
     """
