@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Collection
+from itertools import islice
 
 import structlog
 
@@ -21,6 +22,9 @@ LOOK_UPS = 2
 RETRY = 60.0
 """Seconds until a name that has no address is looked up again."""
 
+SHOWN = 5
+"""Names that a line of the log has, of those that it is about."""
+
 LONGEST_IPV4 = 15
 """Characters that Java reads as numbers; what is longer is a host name."""
 
@@ -34,12 +38,18 @@ class Names:
         self._known: dict[str, str] = {}
         self._retry_at: dict[str, float] = {}
         self._asked: dict[str, asyncio.Task[None]] = {}
+        self._begun: set[str] = set()  # of those asked for, whose turn it is
+        self._untold: dict[str, str] = {}  # why a name has no address
         self._turn = asyncio.Semaphore(LOOK_UPS)
 
     async def resolve(self, names: Collection[str]) -> dict[str, str]:
-        """Return the addresses known by now, in their canonical form; what has none is left out and logged once."""
+        """Return the addresses known by now, in their canonical form.
+
+        What has none is left out and logged once, all that is new in one line.
+        """
         self._known = {name: address for name, address in self._known.items() if name in names}
         self._retry_at = {name: at for name, at in self._retry_at.items() if name in names}
+        self._untold = {name: error for name, error in self._untold.items() if name in names}
         now, new = asyncio.get_running_loop().time(), {}
         for name in names:
             if name not in self._known and name not in self._asked and self._retry_at.get(name, now) <= now:
@@ -49,8 +59,12 @@ class Names:
         if new:
             await asyncio.wait(new.values(), timeout=TIMEOUT)
         for name in new:
-            if name in self._asked:
-                self._failed(name, f"no answer within {TIMEOUT:.0f} s")
+            if name in self._begun:
+                self._failed(name, "no answer yet")
+        if self._untold:
+            first = dict(islice(self._untold.items(), SHOWN))
+            log.warning("quota_names_unknown", names=len(self._untold), first=first)
+            self._untold.clear()
         return dict(self._known)
 
     def close(self) -> None:
@@ -61,16 +75,18 @@ class Names:
     async def _look_up(self, name: str) -> None:
         try:
             async with self._turn:
+                self._begun.add(name)
                 self._known[name] = await _address_of(name)
             self._retry_at.pop(name, None)
         except (OSError, ValueError) as error:  # ValueError: it cannot even be asked for
             self._failed(name, getattr(error, "strerror", None) or str(error))
         finally:
             del self._asked[name]
+            self._begun.discard(name)
 
     def _failed(self, name: str, error: str) -> None:
         if name not in self._retry_at:
-            log.warning("quota_name_unknown", name=name, error=error)
+            self._untold[name] = error
         self._retry_at[name] = asyncio.get_running_loop().time() + RETRY
 
 

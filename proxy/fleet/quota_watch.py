@@ -203,7 +203,14 @@ class QuotaWatch:
             listener_rates if quotas.source != "file" else {},
         )
         if found != self._found:
-            log.info("cluster_quotas", addresses=len(found.ip_rates), rate=found.rate, listeners=found.listener_rates)
+            default = found.ip_rates.get(DEFAULT_ADDRESS)
+            log.info(
+                "cluster_quotas",
+                addresses=len(found.ip_rates) - (default is not None),
+                default=default,
+                rate=found.rate,
+                listeners=found.listener_rates,
+            )
             self._on_change(found)
             self._found = found
 

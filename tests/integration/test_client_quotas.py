@@ -69,7 +69,7 @@ def no_quotas(fleet: ClusterState) -> Iterator[None]:
 
 def stored(peer: Peer) -> dict[str | None, float]:
     answer = peer.ask(DESCRIBE, 0, describe(("ip", ANY, None)))
-    return dict(messages.ip_quotas(answer))
+    return dict(filter(None, messages.ip_quotas(answer)))
 
 
 def removed(peer: Peer) -> dict[str | None, float]:

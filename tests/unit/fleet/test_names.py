@@ -75,7 +75,7 @@ async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.Monkey
         await asyncio.sleep(0.01)
         assert await known.resolve(list(resolver.answers)) == fast | {"slow": "10.0.0.9"}
     assert resolver.asked == ["slow", "a", "b", "c"]
-    assert [(line["name"], line["error"]) for line in logs] == [("slow", "no answer within 0 s")]
+    assert [line["first"] for line in logs] == [{"slow": "no answer yet"}]
 
 
 async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,33 @@ async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkey
         await known.resolve(["gone"])  # asks again, and does not wait for it
         await asyncio.sleep(0.01)
         assert await known.resolve(["gone"]) == {"gone": "10.0.0.1"}
-    assert [line["error"] for line in logs] == 2 * ["Name or service not known"]
+    assert [line["first"] for line in logs] == 2 * [{"gone": "Name or service not known"}]
+
+
+async def test_many_names_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(monkeypatch, {f"gone{number}": OSError(-2, "Name not known") for number in range(100)})
+    known = Names()
+    with capture_logs() as logs:
+        assert await known.resolve(list(resolver.answers)) == await known.resolve(list(resolver.answers)) == {}
+    (line,) = logs
+    assert line["names"] == 100
+    assert line["first"] == {f"gone{number}": "Name not known" for number in range(5)}
+
+
+async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(monkeypatch, {f"slow{number}": None for number in range(9)})
+    resolver.answers["slow8"] = OSError(-2, "Name not known")
+    known = Names()
+    with capture_logs() as logs:
+        assert await known.resolve(list(resolver.answers)) == {}
+        assert resolver.asked == ["slow0", "slow1"]
+        resolver.go.set()
+        await asyncio.sleep(0.01)
+        assert await known.resolve(list(resolver.answers)) == {f"slow{number}": "10.0.0.9" for number in range(8)}
+    assert [line["first"] for line in logs] == [
+        {"slow0": "no answer yet", "slow1": "no answer yet"},
+        {"slow8": "Name not known"},
+    ]
 
 
 async def test_a_name_that_is_asked_for_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +133,8 @@ async def test_what_only_others_read_as_a_number_is_no_address() -> None:
     known = Names()
     with capture_logs() as logs:
         assert await known.resolve(["0x7f.1", "10.0.65536", "a..b"]) == {}
-    assert sorted(line["name"] for line in logs) == ["0x7f.1", "10.0.65536", "a..b"]
+    (line,) = logs
+    assert (line["names"], sorted(line["first"])) == (3, ["0x7f.1", "10.0.65536", "a..b"])
 
 
 async def test_it_ends_in_the_middle_of_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:

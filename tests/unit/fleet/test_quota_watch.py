@@ -100,6 +100,16 @@ async def test_quotas_are_told_once_and_again_when_they_change(cluster: Cluster)
     ]
 
 
+@pytest.mark.parametrize("default", [None, 20])
+async def test_the_log_tells_the_default_apart_from_addresses(cluster: Cluster, default: int | None) -> None:
+    cluster.stored = {"10.0.0.1": 5.0, "10.0.0.2": 6.0} | ({} if default is None else {None: float(default)})
+    with capture_logs() as logs:
+        async with watching(cluster, config_of({"protect.upstream": False})):
+            pass
+    told = [(line["addresses"], line["default"]) for line in logs if line["event"] == "cluster_quotas"]
+    assert told == [(2, default)]
+
+
 async def test_what_is_known_stays_while_the_cluster_does_not_answer(cluster: Cluster) -> None:
     cluster.stored = {"10.0.0.1": 5.0}
     with capture_logs() as logs:
@@ -343,7 +353,7 @@ async def test_names_are_read_as_brokers_read_them(cluster: Cluster) -> None:
     with capture_logs() as logs:
         async with watching(cluster) as watched:
             assert watched.changes[0].ip_rates == {"::1": 5, "10.0.0.7": 7}
-    assert [line["name"] for line in logs if line["event"] == "quota_name_unknown"] == ["0x7f.1"]
+    assert [[*line["first"]] for line in logs if line["event"] == "quota_names_unknown"] == [["0x7f.1"]]
 
 
 async def test_what_kafka_would_not_have_stored_is_passed_over(cluster: Cluster) -> None:
