@@ -10,6 +10,8 @@ errors, 503 where the sidecar is about to end.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -74,7 +76,9 @@ class Admin:
         try:
             await self._server.start(self._bind.host, self._bind.port)
         except OSError as error:
-            raise LocalError(f"cannot listen on {self._bind} (admin.bind): {error.strerror}") from None
+            # asyncio's own text has the address once more, but where a name has none.
+            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            raise LocalError(f"cannot listen on {self._bind} (admin.bind): {reason}") from None
 
     async def close(self) -> None:
         """Stop serving."""

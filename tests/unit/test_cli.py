@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +87,25 @@ def test_a_taken_port_is_named_and_nothing_else_is_started(tmp_path: Path) -> No
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{bind}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_of_the_admin_endpoint_is_named_once(tmp_path: Path) -> None:
+    import socket
+
+    path = tmp_path / "brokerside.yaml"
+    with socket.socket() as taken, socket.socket() as listener:
+        for sock in (taken, listener):
+            sock.bind(("127.0.0.1", 0))
+        taken.listen()
+        admin, free = f"127.0.0.1:{taken.getsockname()[1]}", listener.getsockname()[1]
+        listener.close()
+        path.write_text(
+            f"broker.id: 1\nadmin: {{bind: '{admin}'}}\n"
+            f"listeners: [{{name: C, bind: '127.0.0.1:{free}', upstream: '127.0.0.1:1'}}]\n"
+        )
+        done = brokerside("run", "-c", str(path))
+    assert done.returncode == 1
+    assert f"cannot listen on {admin} (admin.bind): {os.strerror(errno.EADDRINUSE)}" in done.stderr
 
 
 def test_a_missing_observer_refuses_the_start_by_name(tmp_path: Path) -> None:
