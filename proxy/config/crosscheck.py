@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from proxy.config.document import Document, Problem
 from proxy.config.internal import unheeded
@@ -15,8 +15,8 @@ LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 ONLY_INTERNAL = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
 
 
-def crosscheck(document: Document) -> Iterator[Problem]:
-    """Yield what is wrong between keys."""
+def crosscheck(document: Document, wrong: Collection[Path]) -> Iterator[Problem]:
+    """Yield what is wrong between keys; ``wrong``: what is known to be wrong by itself."""
     listeners = document.get(("listeners",))
     count = len(listeners) if isinstance(listeners, list) else 0
     yield from _repeated_names(document, count)
@@ -28,7 +28,7 @@ def crosscheck(document: Document) -> Iterator[Problem]:
     yield from _proxy_protocol(document, count)
     yield from _listener_quotas(document, count)
     yield from _addresses(document)
-    yield from _quota_sources(document)
+    yield from _quota_sources(document, wrong)
 
 
 def _repeated_names(document: Document, count: int) -> Iterator[Problem]:
@@ -158,7 +158,7 @@ def _addresses(document: Document) -> Iterator[Problem]:
             yield Problem(("quotas", "ips", name), f"is the address {first} once more (allowed: one spelling)")
 
 
-def _quota_sources(document: Document) -> Iterator[Problem]:
+def _quota_sources(document: Document, wrong: Collection[Path]) -> Iterator[Problem]:
     if document.get(("quotas", "max.connections.per.ip")) == 0 and not document.get(
         ("quotas", "max.connections.per.ip.overrides")
     ):
@@ -174,7 +174,7 @@ def _quota_sources(document: Document) -> Iterator[Problem]:
         if missing:
             text = f"{value!r} needs internal.bootstrap.servers, which is missing (allowed: file)"
             yield Problem(("quotas", name), text, final=True)
-        elif found is not None:
+        elif found is not None and ("internal", found.name) not in wrong:
             yield Problem(("quotas", name), f"{value!r} is not possible (allowed: file), {found}", final=True)
 
 

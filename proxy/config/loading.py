@@ -14,7 +14,7 @@ from proxy.config import keys
 from proxy.config.crosscheck import crosscheck
 from proxy.config.document import Document, Problem, parse
 from proxy.config.environment import overlay
-from proxy.config.keys import OPEN, find, printable, written
+from proxy.config.keys import KEYS, OPEN, find, printable, single, written
 from proxy.config.model import Config
 from proxy.config.secret_files import read_files
 from proxy.errors import ConfigError
@@ -36,9 +36,10 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with every mistake in it."""
     source = os.fspath(path)
     document, problems = parse(source, _text(source))
+    _fill(document)
     problems += overlay(document, environ)
     problems += read_files(document, Path(source).parent)
-    problems += crosscheck(document)
+    problems += crosscheck(document, {problem.path for problem in problems})
     final = {problem.path for problem in problems if problem.final}
     config = None
     try:
@@ -59,6 +60,14 @@ def _text(source: str) -> str:
         raise ConfigError(source, [f"is not text in UTF-8: byte {error.start}"]) from None
     except OSError as error:
         raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
+
+
+def _fill(document: Document) -> None:
+    """Make an empty mapping of each one that the file names and has nothing below it, as where all is commented out."""
+    for path, key in KEYS.items():
+        above = document.get(path[:-1]) if single(path) and key.kind.startswith("mapping") else None
+        if isinstance(above, dict) and path[-1] in above and above[path[-1]] is None:
+            above[path[-1]] = {}
 
 
 def _problem(document: Document, details: ErrorDetails) -> Problem:

@@ -45,7 +45,9 @@ def overrides_of(text: str) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for part in text.split(",") if text.strip() else ():
-        host, _, count = part.strip().rpartition(":")
+        host, colon, count = part.strip().rpartition(":")
+        if not colon:
+            raise ValueError(f"lacks :connections behind {count!r}")
         host = host.strip()
         try:
             who = address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
@@ -92,6 +94,11 @@ class IpQuota(Section):
     action: Action | None = _action(
         "action", "As `connection_creation_rate.action`, for this address alone.", default=None
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, values: object) -> object:
+        return {"connection_creation_rate": values} if isinstance(values, int | float) else values
 
 
 class ListenerQuotas(Section):
@@ -182,9 +189,9 @@ class Quotas(Section):
     ips: Mapping[AddressOrDefault, IpQuota] = key(
         "ips",
         f"Rates of addresses, as Kafka's client quotas of type `ip`; `{DEFAULT_ADDRESS}` is each address without its "
-        "own.",
+        "own. `ADDRESS: 50` is short for `ADDRESS: {connection_creation_rate: 50}`.",
         kind="mapping of mappings",
-        allowed=f"an IP address or {DEFAULT_ADDRESS}, each with connection_creation_rate",
+        allowed=f"an IP address or {DEFAULT_ADDRESS}, each with a number or connection_creation_rate",
         default_factory=dict,
     )
     connection_creation_rate_action: Action = _action(

@@ -89,6 +89,11 @@ log.level: loud
     ]
 
 
+@pytest.mark.parametrize("line", ["quotas:", "audit:", "admin:", "internal:", "audit: {producer: }"])
+def test_a_section_with_nothing_below_it_is_an_empty_one(write, line):
+    assert load(write(f"{MINIMAL}{line}\n"), {}) == load(write(MINIMAL), {})
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -103,7 +108,7 @@ log.level: loud
             "socket.listen.backlog.size: 0 is out of range (allowed: 1–65535 connections)",
         ),
         ("drain.timeout.ms: 600001", "drain.timeout.ms: 600001 is out of range (allowed: 0–600000 ms)"),
-        ("audit:", "audit: nothing is not a mapping"),
+        ("audit: 1", "audit: 1 is not a mapping"),
         ("audit: {topic: 12}", "audit.topic: 12 is not text"),
         ("audit: {topic: a/b}", "audit.topic: 'a/b' is not a topic's name"),
         ("audit: {topic: ..}", "audit.topic: '..' is not a topic's name"),

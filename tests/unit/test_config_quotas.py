@@ -94,6 +94,20 @@ def test_the_quotas_of_the_design(config):
     assert limits.listeners["My.Other"] == ListenerLimits(rate=Quota(200))
 
 
+def test_a_rate_of_an_address_may_be_a_plain_number(config):
+    short, long = (config(quotas(f"ips: {{<default>: {rate}}}")) for rate in ("50", "{connection_creation_rate: 50}"))
+
+    assert limits_of(short).ip_rates == {DEFAULT_ADDRESS: Quota(50)}
+    assert redacted(short) == redacted(long)
+
+
+def test_quotas_that_are_all_commented_out_limit_nothing(config):
+    assert config(HEAD + "quotas:\n  # max.connections: 5\n") == config(HEAD)
+    assert config(HEAD + CLUSTER + "quotas:\n").quotas.ip_store == "broker"
+    assert config(quotas("ips:", "# 10.0.0.7: 5")) == config(HEAD)
+    assert config(HEAD + "quotas:\n", BROKERSIDE_QUOTAS__MAX_CONNECTIONS="7").quotas.max_connections == 7
+
+
 def test_what_was_loaded_can_be_shown_loaded_again_and_sent(config):
     more = "  listener.name.my.other.max.connections.action: observe\n  source: min\n"
     loaded = config(HEAD + CLUSTER + DESIGN + more)
@@ -121,11 +135,13 @@ def test_what_was_loaded_can_be_shown_loaded_again_and_sent(config):
         ("max.connections.per.ip: 0", "max.connections.per.ip: 0 lets nobody in (allowed: 1 or more, or 0 with"),
         ("max.connections.per.ip.overrides: 5", "max.connections.per.ip.overrides: 5 is not text"),
         ("max.connections.per.ip.overrides: kafka:5", "names 'kafka', which is not an IP address"),
-        ("max.connections.per.ip.overrides: 10.0.0.1", "names '', which is not an IP address"),
+        ("max.connections.per.ip.overrides: 10.0.0.1", "lacks :connections behind '10.0.0.1' (allowed: address:conn"),
+        ("max.connections.per.ip.overrides: 10.0.0.7=50", "lacks :connections behind '10.0.0.7=50'"),
+        ("max.connections.per.ip.overrides: ':5'", "names '', which is not an IP address"),
         ("max.connections.per.ip.overrides: '10.0.0.1:'", "gives 10.0.0.1 '' connections"),
         ("max.connections.per.ip.overrides: '10.0.0.1:-1'", "gives 10.0.0.1 '-1' connections"),
         ("max.connections.per.ip.overrides: '10.0.0.1:2147483648'", "gives 10.0.0.1 '2147483648' connections"),
-        ("max.connections.per.ip.overrides: '10.0.0.1:1,'", "names '', which is not an IP address"),
+        ("max.connections.per.ip.overrides: '10.0.0.1:1,'", "lacks :connections behind ''"),
         ("max.connections.per.ip.overrides: '::1:1,[0::1]:2'", "names ::1 twice"),
         ("quota.window.num: 0", "quota.window.num: 0 is out of range (allowed: 1–1000 windows)"),
         ("quota.window.size.seconds: 0", "quota.window.size.seconds: 0 is out of range (allowed: 1–3600 s)"),
@@ -137,7 +153,10 @@ def test_what_was_loaded_can_be_shown_loaded_again_and_sent(config):
         ("source: min", "source: 'min' needs internal.bootstrap.servers, which is missing (allowed: file)"),
         ("source: max", "source: 'max' is not known (allowed: file, broker or min"),
         ("ips: [a]", "ips: the value is not a mapping"),
-        ("ips: {10.0.0.1: 5}", "ips.10.0.0.1: 5 is not a mapping"),
+        ("ips: {10.0.0.1: '5'}", "ips.10.0.0.1: '5' is not a mapping"),
+        ("ips: {10.0.0.1: 0}", "ips.10.0.0.1.connection_creation_rate: 0 is out of range"),
+        ("ips: {10.0.0.1: 5.5}", "ips.10.0.0.1.connection_creation_rate: 5.5 is not a whole number"),
+        ("ips: {10.0.0.1: yes}", "ips.10.0.0.1.connection_creation_rate: true is not a whole number"),
         ("ips: {10.0.0.1: {}}", "ips.10.0.0.1.connection_creation_rate: is missing"),
         ("ips: {10.0.0.1: {connection_creation_rate: 0}}", "connection_creation_rate: 0 is out of range"),
         ("ips: {10.0.0.1: {connection_creation_rate: 1, rate: 2}}", "ips.10.0.0.1.rate: unknown key"),
@@ -347,6 +366,14 @@ class TestUnheeded:
 
         assert found.startswith(f"quotas.{key}: {value!r} is not possible (allowed: file), {self.WHY}")
         assert found.endswith(" at line 8")
+
+    @pytest.mark.parametrize("wrong", ["sasl.password.file: /run/password", "sasl.pasword: {file: nowhere}"])
+    def test_what_is_wrong_by_itself_is_told_once(self, problem, wrong):
+        own = f"security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.username: me, {wrong}"
+
+        found = problem(f"{HEAD}{CLUSTER}internal: {{{own}}}\nquotas: {{ip.store: broker}}\n")
+
+        assert found.startswith(f"internal.{wrong.split(':')[0]}: ")
 
     def test_a_secret_in_its_file_is_there(self, config, tmp_path):
         (tmp_path / "secret").write_text("hunter2")
