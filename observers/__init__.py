@@ -12,6 +12,7 @@ batch.py      blocks of encoded events, and the records they become (pure).
 topics.py     topic ids to names.
 sink.py       the Kafka producer: idempotent, bounded, every event accounted for.
 cluster.py    admin calls over the INTERNAL listener.
+errors.py     the one error that is meant for a person.
 
 Nothing here imports the proxy: observers see exchanges through the protocols of ``api.py`` alone.
 """
