@@ -22,7 +22,7 @@ from tests.conformance.crowd import Plan, Visits
 from tests.frames import METADATA
 from tests.integration.metrics import sample
 
-FULL = bool(os.environ.get("BROKERSIDE_TEST_FULL"))
+FULL = bool(os.environ.get("FAULTS_FULL"))
 """Whether to run with the numbers of RELIABILITY.md; otherwise with a tenth of them."""
 
 PATIENCE = 60.0
