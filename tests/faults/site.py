@@ -177,7 +177,7 @@ class Site:
         """Wait until no connection is open, waits or is held, on either side of the sidecar; return the metrics."""
 
         def nothing(text: str) -> bool:
-            living = ("connections_active", "connections_waiting", "connections_held")
+            living = ("connections_active", "connections_waiting", "connections_held", "connections_queued")
             return not self.peer.open and not any(sample(text, f"brokerside_{name}") for name in living)
 
         return await self.until(nothing)

@@ -52,9 +52,10 @@ async def test_connections_that_are_reset_at_once_leave_nothing_behind(site: Sit
     count = 2_000 * SCALE
     visits = await site.crowd(Plan(site.port, count, leave="connected", watch=10))
     assert visits.how == ["left"] * count
-    text = await site.until(lambda text: sample(text, "brokerside_connections_accepted_total") == count)
     text = await site.quiet()
-    assert sample(text, "brokerside_connections_closed_total") == count
+    accepted = sample(text, "brokerside_connections_accepted_total")
+    assert 0 < accepted <= count  # what is reset while the kernel's queue is full, nobody ever sees
+    assert sample(text, "brokerside_connections_closed_total") == accepted
     assert site.peer.seen <= sample(text, "brokerside_connections_admitted_total") <= count
     await site.gives_back(before)
     await _slots_are_free(site)
