@@ -207,7 +207,7 @@ class Quotas(Section):
     )
     ip_throttle_max_delayed: int = number(
         "ip.throttle.max.delayed",
-        "Connections held at a time because of their address' rate; more are closed at once. Never more than a twentieth "
+        "Connections held at a time because of their address' rate; more are closed at once. At most a twentieth "
         "of the descriptors, which the log tells at the start.",
         1000,
         0,
