@@ -28,6 +28,9 @@ HELD = 0.5
 P99_RISE = 1.25
 """By which factor the p99 of a producer may rise beside a storm, more than it does without the sidecar."""
 
+ENOUGH = 10_000
+"""Latencies of which a p99 says something; a quick run has fewer."""
+
 RELOAD_ACTS = 1.0
 """Seconds from SIGHUP."""
 
@@ -80,7 +83,7 @@ def judge_beside(all_: Iterable[Beside]) -> list[Check]:
     checks = []
     for one in all_:
         title = f"a producer beside a storm, {one.setting.title}"
-        if one.setting == SMOOTH:
+        if one.setting == SMOOTH and len(one.during) >= ENOUGH:
             calm, stormy = _p99(one.before) / _p99(one.past_before), _p99(one.during) / _p99(one.past_during)
             rise = stormy / max(calm, 1.0)
             text = f"{title}: its p99 rises by less than {P99_RISE} beyond that of one past the sidecar: {rise:.2f}"
