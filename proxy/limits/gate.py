@@ -287,7 +287,9 @@ class Gate(Generic[T]):
             return True
         if not arrival.wants_slot:
             arrival.wants_slot = True
-            scope, quota, count = next(full for full in self._full_quotas(arrival.listener) if full[1].enforced)
+            lacks = self.lacks(arrival.listener)
+            assert lacks is not None, "it is the first of its line, and has no slot"
+            scope, quota, count = lacks
             self._say(arrival, scope, "connections", "delay", quota.limit, count)
         return False
 

@@ -28,9 +28,8 @@ def produce(port: int, rate: float, request: bytes, samples: list[tuple[float, f
             now = time.monotonic()
             if now < due:
                 time.sleep(due - now)
-                due = (
-                    time.monotonic()
-                )  # that it woke late is not the server's doing; that the answer before came late is
+                # That it woke late is not the server's doing; that the answer before came late is.
+                due = time.monotonic()
             sock.sendall(request)
             (size,) = struct.unpack(">i", reader.read(4))
             reader.read(size)
