@@ -65,7 +65,7 @@ cdef void free_body(Body *body) noexcept  # NULL is fine
 cdef object facts_of(const Body *body)  # the pure struct of proxy.core.exchange; None for NULL
 
 cdef class Exchange:
-    cdef readonly object connection
+    cdef public object connection  # until its request is read whole
     cdef readonly object client_id  # str or None
     cdef readonly int16_t api_key
     cdef readonly int16_t api_version
@@ -74,6 +74,12 @@ cdef class Exchange:
     cdef DecodeCode decode_code
     cdef public double received_at
     cdef public double answered_at
+    cdef public double forwarded_at
+    cdef public double responded_at
+    cdef public int32_t throttle_ms
+    cdef public int16_t error_code
+    cdef public object request_raw  # bytes or None
+    cdef public object response_raw
     cdef public int64_t request_bytes
     cdef public int64_t response_bytes
     cdef Body *request_body  # owned; Python sees `request` and `response`: facts, built when asked for

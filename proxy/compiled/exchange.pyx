@@ -209,6 +209,12 @@ cdef class Exchange:
         str decode="none",
         object request=None,
         object response=None,
+        double forwarded_at=0.0,
+        double responded_at=0.0,
+        int32_t throttle_ms=0,
+        int16_t error_code=0,
+        object request_raw=None,
+        object response_raw=None,
     ):
         self.connection = connection
         self.api_key = api_key
@@ -221,6 +227,12 @@ cdef class Exchange:
         self.response_bytes = response_bytes
         self.outcome_code = <OutcomeCode><int>OUTCOMES.index(outcome)
         self.decode_code = <DecodeCode><int>DECODES.index(decode)
+        self.forwarded_at = forwarded_at
+        self.responded_at = responded_at
+        self.throttle_ms = throttle_ms
+        self.error_code = error_code
+        self.request_raw = request_raw
+        self.response_raw = response_raw
         free_body(self.request_body)
         self.request_body = NULL
         self.request_body = body_of(request)

@@ -19,8 +19,14 @@ Decode = Literal["none", "full", "malformed", "unsupported"]
 says."""
 
 
+PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
+"""How the principal is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and this
+client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen here."""
+
+
 class Connection(Struct, gc=False):
-    """One client connection as observers see it. Identity may become known later than the first exchange."""
+    """One client connection as observers see it. Never changed: once more is known of the client, the session goes on
+    with a new one, and exchanges before that keep the old one."""
 
     id: str
     listener: str
@@ -30,6 +36,25 @@ class Connection(Struct, gc=False):
     principal: str
     client_software_name: str | None = None
     client_software_version: str | None = None
+    principal_source: PrincipalSource = "anonymous"
+    sasl_mechanism: str | None = None
+
+
+Change = Literal["opened", "authenticated", "authentication_failed", "closed"]
+
+
+class ConnectionChange(Struct, gc=False):
+    """What happened to a connection as a whole. ``connection``: as it is known right after the change."""
+
+    connection: Connection
+    change: Change
+    at: float  # seconds, the loop's monotonic clock
+    cause: str = ""  # closed: why, as in the metric's label
+    error_code: int = 0  # authentication_failed: the broker's
+    session_lifetime_ms: int = 0  # authenticated: how long the broker lets it last (KIP-368); 0: for ever
+    requests: int = 0  # closed: requests whose header was read
+    received_bytes: int = 0  # closed: from the client, of whatever kind
+    sent_bytes: int = 0  # closed: from the broker, handed on to the client
 
 
 class RecordSet(Struct, frozen=True, gc=False):
@@ -141,9 +166,12 @@ ResponseFacts = ProduceResponse | FetchResponse
 class Exchange(Struct, gc=False):
     """One request and its response. Times are seconds of the loop's monotonic clock; sizes are whole frames in bytes.
 
-    ``received_at``: last byte of the request came in. ``answered_at``: last byte of the response was handed to the
-    client's socket; 0.0 while open or where none came. ``request_bytes`` and ``response_bytes`` include the 4-byte
-    size prefix; ``response_bytes`` is 0 where no response came.
+    ``received_at``: last byte of the request came in. ``forwarded_at``: it was handed to the broker's socket.
+    ``responded_at``: last byte of the response came in. ``answered_at``: it was handed to the client's socket. Each is
+    0.0 before that. ``request_bytes`` and ``response_bytes`` include the 4-byte size prefix; ``response_bytes`` is 0
+    where no response came. ``throttle_ms``, ``error_code``: of the response, where they stand at a fixed place near its
+    start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
+    header, where an observer asked for it and it was not too long.
     """
 
     connection: Connection
@@ -159,3 +187,9 @@ class Exchange(Struct, gc=False):
     decode: Decode = "none"
     request: RequestFacts | None = None
     response: ResponseFacts | None = None
+    forwarded_at: float = 0.0
+    responded_at: float = 0.0
+    throttle_ms: int = 0
+    error_code: int = 0
+    request_raw: bytes | None = None
+    response_raw: bytes | None = None
