@@ -17,7 +17,11 @@ from typing import Literal
 import msgspec
 
 SCHEMA_LEVEL = 1
-"""The level this module writes. Readers accept every level up to their own and treat a higher one as a dead letter."""
+"""The level of records without rollups. Readers accept every level up to their own, and treat a higher one as a dead
+letter."""
+
+ROLLUP_LEVEL = 2
+"""The level of every record of a sidecar that rolls up: a reader that knew only requests would count nothing."""
 
 MAX_STRING = 256
 """Longest string an event carries, in characters; longer ones (a hostile client id) are cut and end in ``…``."""
@@ -30,6 +34,8 @@ Decode = Literal["none", "full", "malformed", "unsupported"]
 ThrottleScope = Literal["broker", "listener", "ip"]
 ThrottleQuota = Literal["connection_creation_rate", "connections"]
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
+PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
+ConnectionChange = Literal["opened", "authenticated", "authentication_failed", "closed"]
 
 
 class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
@@ -84,7 +90,7 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     ts_request: int
     """Last byte of the request received."""
     latency_us: int
-    """From the last byte of the request to the last byte of the response; 0 without a response."""
+    """From the last byte of the request read to the last byte of the response written; 0 without a response."""
     request_bytes: int
     """The whole frame, size prefix included."""
     response_bytes: int = 0
@@ -109,7 +115,202 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     error_code: int = 0
     """Top-level error code of the response, where its version has one (Fetch)."""
     topics: tuple[TopicPartition, ...] = ()
-    """Produce: every partition sent. Fetch: every partition that returned records or an error."""
+    """Produce: every partition sent. Fetch and ShareFetch: every partition that returned records or an error."""
+    upstream_us: int = 0
+    """The broker's part of ``latency_us``: from the request handed to it to the last byte of its response; 0 without a
+    response. The rest is the sidecar's own."""
+    principal_source: PrincipalSource = "anonymous"
+    """How ``principal`` is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and
+    the client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen
+    here."""
+    polled: tuple[str, ...] = ()
+    """Fetch: topics that were asked for and returned no records; told at most once a minute for each connection."""
+
+
+class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):
+    """Something happened to a connection as a whole."""
+
+    seq: int
+    """Number of the event, as for every kind."""
+    change: ConnectionChange
+    """``opened``, ``authenticated`` (again, where the client does so again), ``authentication_failed``, ``closed``."""
+    ts: int
+    """When."""
+    listener: str
+    """Name of the listener the client came in by."""
+    connection_id: str
+    """Id of the client's connection, unique within one run of a sidecar."""
+    principal: str
+    """Who the client is, as ``User:<name>``, right after the change. Of a failed authentication: who it said to be."""
+    client_ip: str
+    """Address of the client."""
+    client_port: int
+    """Port of the client."""
+    principal_source: PrincipalSource = "anonymous"
+    """How ``principal`` is known, as in a request."""
+    sasl_mechanism: str | None = None
+    """SASL mechanism the client chose, as in ``sasl.mechanism``."""
+    client_software_name: str | None = None
+    """As the client told with ApiVersions."""
+    client_software_version: str | None = None
+    """As the client told with ApiVersions."""
+    cause: str = ""
+    """``closed``: why, as in the label of ``brokerside_connections_closed_total``."""
+    error_code: int = 0
+    """``authentication_failed``: Kafka's error code; 0 where the broker just closed the connection."""
+    session_lifetime_ms: int = 0
+    """``authenticated``: how long the broker lets it last before the client has to do so again; 0: for ever."""
+    duration_ms: int = 0
+    """``closed``: how long it was open."""
+    requests: int = 0
+    """``closed``: requests it carried."""
+    received_bytes: int = 0
+    """``closed``: bytes that came from the client."""
+    sent_bytes: int = 0
+    """``closed``: bytes of the broker's that were handed on to it."""
+
+
+class InventoryTopic(msgspec.Struct, omit_defaults=True, gc=False):
+    """One topic that exists."""
+
+    topic: str
+    """Its name."""
+    topic_id: str | None = None
+    """Its id as Kafka prints it; None where the cluster gives none."""
+    partitions: int = 0
+    """How many partitions it has."""
+    internal: bool = False
+    """Whether it is one of Kafka's own."""
+
+
+class InventoryEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="topic_inventory"):
+    """Topics that exist: the whole list each hour and when it has changed, in as many parts as needed."""
+
+    seq: int
+    """Number of the event, as for every kind."""
+    ts: int
+    """When the cluster was asked."""
+    part: int
+    """Number of this part, from 1."""
+    parts: int
+    """Parts of this list."""
+    inventory: tuple[InventoryTopic, ...] = ()
+    """By name, the parts following each other."""
+
+
+class GapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="gap"):
+    """Events of consecutive numbers that were lost for the same reason."""
+
+    seq: int
+    """Number of this event, as for every kind."""
+    reason: str
+    """Why; see the list of reasons."""
+    lost_boot_id: str
+    """The run they are of: this one, or one that was killed and left a ledger behind."""
+    lost_first_seq: int
+    """The first number lost."""
+    lost_last_seq: int
+    """The last number lost."""
+
+
+class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="sidecar_status"):
+    """The ledger of this run so far, each ten seconds and at its end: the sidecar lives, and this is what it did.
+
+    ``observed`` = ``hidden`` + numbers given for them; ``emitted`` = ``delivered`` + sum of ``dropped`` + ``spooled`` +
+    ``queued``.
+    """
+
+    seq: int
+    """Number of the event, as for every kind."""
+    ts: int
+    """When."""
+    started_at: int
+    """When this run began."""
+    observed: int
+    """Requests, changes of connections and throttle reports that the sidecar has seen."""
+    emitted: int
+    """Numbers given."""
+    delivered: int
+    """Events acknowledged by the audit topic."""
+    hidden: int = 0
+    """Seen and not told of: excluded topics and principals, the sidecar's own traffic."""
+    queued: int = 0
+    """Events that wait in memory alone."""
+    spooled: int = 0
+    """Events that wait on disk, those handed to the producer included."""
+    dropped: dict[str, int] = {}
+    """Events lost, by reason."""
+    spool_bytes: int = 0
+    """Bytes on disk."""
+    clock_step_ms: int = 0
+    """By how much the wall clock was set forward (or back, < 0) since the last status, where that is over a second."""
+    last: bool = False
+    """Whether the run ends with it."""
+
+
+class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
+    """What all requests of a rollup did to one topic."""
+
+    topic: str
+    """Its name, as in a partition of a request."""
+    topic_requests: int = 0
+    """Requests that touched it."""
+    records: int = 0
+    """Records acknowledged (Produce), or handed out (Fetch, ShareFetch)."""
+    bytes: int = 0
+    """Their record sets."""
+    unconfirmed_records: int = 0
+    """Produce without an answer: acks=0, or the connection was lost."""
+    unconfirmed_bytes: int = 0
+    """Their record sets."""
+    rejected_records: int = 0
+    """Produce answered with an error, or with an answer that could not be read."""
+    rejected_bytes: int = 0
+    """Their record sets."""
+
+
+class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="rollup"):
+    """All requests of the same minute, client and api that ended within one interval (``audit.mode: rollup``)."""
+
+    seq: int
+    """Number of the event, as for every kind."""
+    minute: int
+    """Start of the minute in which the requests arrived."""
+    listener: str
+    """Name of the listener the client came in by."""
+    api_key: int
+    """Kafka's number of the kind of request."""
+    api: str
+    """Kafka's name of the api key."""
+    principal: str
+    """Who the client is, as in a request."""
+    client_ip: str
+    """Address of the client."""
+    requests: int
+    """How many."""
+    request_bytes: int
+    """Sum of their frames."""
+    client_id: str | None = None
+    """As the client chose it."""
+    principal_source: PrincipalSource = "anonymous"
+    """How ``principal`` is known, as in a request."""
+    response_bytes: int = 0
+    """Sum of their responses' frames."""
+    errors: int = 0
+    """Those with an error code, of the whole or of any partition."""
+    connection_lost: int = 0
+    """Those whose connection ended before their response did."""
+    throttle_ms: int = 0
+    """Sum of how long the broker asked the client to wait."""
+    latencies: tuple[int, ...] = ()
+    """How many were answered within each latency; bucket i ends at 64 µs · √2^i, the last has no end. Trailing zeros
+    are left out."""
+    upstream_latencies: tuple[int, ...] = ()
+    """The same of the broker's part."""
+    per_topic: tuple[RollupTopic, ...] = ()
+    """By topic."""
+    polled: tuple[str, ...] = ()
+    """As in a request."""
 
 
 class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="throttle"):
@@ -167,7 +368,7 @@ class Envelope(msgspec.Struct, gc=False):
     before it was looked at counts, even if it would have been excluded."""
     sent_at: int
     """When the record was handed to the producer."""
-    events: list[RequestEvent | ThrottleEvent]
+    events: list[RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GapEvent | StatusEvent]
     """The events of all kinds, by ``seq``; at least one."""
 
 

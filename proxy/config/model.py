@@ -34,6 +34,7 @@ _PRINCIPAL = re.compile(r"[^:\s]+:.+")
 ProxyProtocol = Literal["disabled", "required"]
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 DataPathChoice = Literal["auto", "compiled", "python"]
+AuditMode = Literal["event", "rollup"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Plain = str | int | float | bool
 
@@ -73,6 +74,14 @@ def _plain_or_secret(value: object) -> Plain | Secret:
     return value if isinstance(value, Secret) else _plain(value)
 
 
+def _folder(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if not value.startswith("/") or "\0" in value:
+        raise ValueError("is not an absolute path")
+    return value
+
+
 def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -92,6 +101,7 @@ ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
 ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
+Folder = Annotated[str, PlainValidator(_folder)]
 Producer = Mapping[str, Annotated[Plain, PlainValidator(_plain)]]
 ClientSettings = Mapping[
     str,
@@ -135,6 +145,14 @@ class Listener(Section):
         "Whether brokers talk to each other through this listener; one listener at most. Beside others it is spared "
         "the broker-wide limits of `quotas`. Better not to have a sidecar in front of that listener at all.",
         default=False,
+    )
+    sasl_oauthbearer_sub_claim_name: str = key(
+        "sasl.oauthbearer.sub.claim.name",
+        "Claim of an OAUTHBEARER token that holds the client's name; as in the broker.",
+        kind="text",
+        allowed="the name of a claim",
+        default="sub",
+        min_length=1,
     )
     proxy_protocol: ProxyProtocol = key(
         "proxy.protocol",
@@ -193,6 +211,44 @@ class Audit(Section):
         default_factory=dict,
     )
 
+    mode: AuditMode = key(
+        "mode",
+        "One event for each request, or one for all requests of a client, api and minute that end within "
+        "`rollup.interval.ms`. The tables are the same.",
+        kind="text",
+        allowed="event or rollup",
+        default="event",
+    )
+    rollup_interval_ms: int = number(
+        "rollup.interval.ms", "How long requests are gathered in `mode: rollup`.", 1000, 100, 60_000, "ms"
+    )
+    inventory_interval_ms: int = number(
+        "inventory.interval.ms",
+        "How often the cluster is asked which topics there are; the list is told when it has changed, and each hour.",
+        60_000,
+        1000,
+        3_600_000,
+        "ms",
+    )
+    spool_path: Folder | None = key(
+        "spool.path",
+        "Folder in which events wait until the topic has them, so that neither an outage of the cluster nor a killed "
+        "sidecar loses any. Made if missing; several sidecars may share it. Without one they wait in memory only, up "
+        "to 16 MiB.",
+        kind="text",
+        allowed="the absolute path of a folder",
+        default=None,
+    )
+    spool_max_bytes: int = number(
+        "spool.max.bytes",
+        "Most bytes of the spool, for each process that carries connections; above it new events are lost, and "
+        "counted.",
+        1_073_741_824,
+        16_777_216,
+        2**50,
+        "bytes",
+    )
+
 
 class Admin(Section):
     """The endpoint of metrics, health, limits and reload."""
@@ -247,6 +303,21 @@ class Config(Section):
         kind="list of text",
         allowed="classes as package.module:Class",
         default=(),
+    )
+    observer_max_body_bytes: int = number(
+        "observer.max.body.bytes",
+        "Longest body of a request or response that is kept for an observer that wants to read it. Of a longer one "
+        "sizes and counts are told alone.",
+        1_048_576,
+        0,
+        104_857_600,
+        "bytes",
+    )
+    observer_records_deep: bool = switch(
+        "observer.records.deep",
+        "Whether to unpack compressed message sets of Kafka before 0.11 to count their records, which no header tells. "
+        "Done by the observers' threads, of bodies up to `observer.max.body.bytes`.",
+        default=False,
     )
     audit: Audit = key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
     admin: Admin = key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())

@@ -115,7 +115,13 @@ def _observers(config: Config, boot_id: str) -> Dispatcher | None:
             "exclude.topics": config.audit.exclude_topics,
             "exclude.principals": config.audit.exclude_principals,
             "producer": config.audit.producer,
+            "mode": config.audit.mode,
+            "rollup.interval.ms": config.audit.rollup_interval_ms,
+            "inventory.interval.ms": config.audit.inventory_interval_ms,
+            "spool.path": config.audit.spool_path,
+            "spool.max.bytes": config.audit.spool_max_bytes,
         },
+        "observer.records.deep": config.observer_records_deep,
         "api.names": {key: api.name for key, api in APIS.items()},
     }
     try:
