@@ -27,6 +27,7 @@ listeners:
     advertised: kafka-1.example:9092
     upstream: 127.0.0.1:19092
     security.protocol: SASL_PLAINTEXT
+    sasl.oauthbearer.sub.claim.name: sub
     inter.broker: false
     proxy.protocol: required
     proxy.protocol.trusted: [10.1.0.0/24]
@@ -38,11 +39,18 @@ listeners:
     security.protocol: SASL_SSL
 
 observer.class.names: [observers.audit:AuditObserver]
+observer.max.body.bytes: 1048576
+observer.records.deep: false
 audit:
   topic: brokerside-audit
   exclude.topics: [__consumer_offsets]
   exclude.principals: [User:monitoring]
   producer: {compression.type: zstd, linger.ms: 50}
+  mode: event
+  rollup.interval.ms: 1000
+  inventory.interval.ms: 60000
+  spool.path: /var/lib/brokerside/spool
+  spool.max.bytes: 1073741824
 
 admin:
   bind: 127.0.0.1:9644

@@ -107,6 +107,15 @@ def test_a_section_with_nothing_below_it_is_an_empty_one(write, line):
             "socket.listen.backlog.size: 0",
             "socket.listen.backlog.size: 0 is out of range (allowed: 1–65535 connections)",
         ),
+        (
+            "audit: {spool.path: spool}",
+            "audit.spool.path: 'spool' is not an absolute path (allowed: the absolute path of a folder)",
+        ),
+        (
+            "audit: {spool.max.bytes: 1000}",
+            "audit.spool.max.bytes: 1000 is out of range (allowed: 16777216–1125899906842624 bytes)",
+        ),
+        ("audit: {mode: rolled}", "audit.mode: 'rolled' is not known (allowed: event or rollup)"),
         ("drain.timeout.ms: 600001", "drain.timeout.ms: 600001 is out of range (allowed: 0–600000 ms)"),
         ("audit: 1", "audit: 1 is not a mapping"),
         ("audit: {topic: 12}", "audit.topic: 12 is not text"),
