@@ -77,11 +77,11 @@ cdef class Direction:
 cdef class Session:
     """As ``proxy.core.session.Session``."""
 
-    def __init__(self, connection, tally, record=None, int64_t max_frame=session.MAX_FRAME):
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME):
         self.connection = connection
         self.tally = tally
         self.requests, self.responses, self.decoded = tally.requests, tally.responses, tally.decoded
-        self.record = record
+        self.record = None if watch is None else watch.record
         self.max_frame = max_frame
         self.client, self.broker = Direction(), Direction()
         self.client_id_raw, self.client_id = b"", ""

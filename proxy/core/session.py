@@ -21,6 +21,7 @@ from proxy.core import apis
 from proxy.core.exchange import Connection, Exchange, FetchRequest, ProduceRequest
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, WalkerFunction, walk_whole, walker_for_request, walker_for_response
+from proxy.core.watch import Watch
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side
 
@@ -69,7 +70,7 @@ class _Direction:
 
 
 class Session:
-    """One per connection. ``record`` gets each finished exchange; None means that nobody observes, so no body is read.
+    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read.
 
     ``clean``: how many bytes of the chunk that raised PeerError precede the refused frame.
     """
@@ -93,12 +94,12 @@ class Session:
         self,
         connection: Connection,
         tally: Tally,
-        record: Callable[[Exchange], None] | None = None,
+        watch: Watch | None = None,
         max_frame: int = MAX_FRAME,
     ) -> None:
         self._connection = connection
         self._tally = tally
-        self._record = record
+        self._record = None if watch is None else watch.record
         self._max_frame = max_frame
         self._client = _Direction()
         self._broker = _Direction()

@@ -13,8 +13,9 @@ from time import monotonic
 import structlog
 
 from proxy.config import Config, Listener
-from proxy.core.exchange import Connection, Exchange
+from proxy.core.exchange import Connection
 from proxy.core.tally import Tally
+from proxy.core.watch import Watch
 from proxy.net.datapath import choose
 from proxy.net.relay import Cause, Relay
 from proxy.net.upstream import Upstream
@@ -30,16 +31,16 @@ DECODED = {"PLAINTEXT", "SASL_PLAINTEXT"}
 
 
 class Carrier:
-    """All connections of one process. ``record``: takes a finished exchange, or None. Belongs to the loop's thread."""
+    """All connections of one process. ``watch``: those who observe them, or None. Belongs to the loop's thread."""
 
-    def __init__(self, config: Config, record: Callable[[Exchange], None] | None) -> None:
+    def __init__(self, config: Config, watch: Watch | None) -> None:
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self.relays: dict[Relay, int] = {}
         """What is open, and the number it was carried under."""
         self.path = choose(config.data_path)
         self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
         self._config = config
-        self._record = record
+        self._watch = watch
         patience = config.upstream_connect_timeout_ms / 1000
         self._upstreams = {
             listener.name: Upstream(listener.upstream, patience, listener.upstream_source)
@@ -62,7 +63,7 @@ class Carrier:
         if listener.security_protocol in DECODED:
             principal = "User:ANONYMOUS" if listener.security_protocol == "PLAINTEXT" else "User:<unknown:SASL>"
             connection = Connection(connection_id, listener.name, address[0], address[1], monotonic(), principal)
-            session = self.path.session(connection, tally, self._record, self._config.socket_request_max_bytes)
+            session = self.path.session(connection, tally, self._watch, self._config.socket_request_max_bytes)
         relay = self.path.relay(connection_id, session, tally, self._closed, self._flushing.discard)
         self.relays[relay] = number
         tally.active += 1

@@ -15,6 +15,7 @@ from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
+from proxy.core.watch import KEYS, TOLD, VERSIONS, WALKED, Interest, Room, Watch
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 AUDIT = "observers.audit:AuditObserver"
 """The built-in observer, whose own counts are metrics too."""
+
+ROOM = 67_108_864
+"""Bytes that a process keeps at most of bodies whose exchange is not recorded yet."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +48,7 @@ class Station:
         self._beat = beat
         self._number = number
         self._dispatcher = _observers(config, boot_id)
-        self._carrier = Carrier(config, self._dispatcher.record if self._dispatcher else None)
+        self._carrier = Carrier(config, _watch(config, self._dispatcher) if self._dispatcher else None)
         self.tallies = self._carrier.tallies
         self.carry = self._carrier.carry
         self.on_end = self._carrier.on_end
@@ -130,6 +134,18 @@ def _observers(config: Config, boot_id: str) -> Dispatcher | None:
     except ObserverError as error:
         raise LocalError(f"observer.class.names: {error}") from error
     return dispatcher
+
+
+def _watch(config: Config, dispatcher: Dispatcher) -> Watch:
+    everything = TOLD | WALKED
+    return Watch(
+        dispatcher.record,
+        getattr(dispatcher, "note", lambda change: None),
+        getattr(dispatcher, "interest", Interest(bytes([everything]) * (KEYS * VERSIONS), everything)),
+        getattr(dispatcher, "observed", memoryview(bytearray(8)).cast("q")),
+        config.observer_max_body_bytes,
+        Room(ROOM),
+    )
 
 
 def _observed(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any]]:

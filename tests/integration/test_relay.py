@@ -22,6 +22,7 @@ from tests.frames import METADATA, batch, produce, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
 from tests.tools.implementations import both
+from tests.tools.watching import watching
 
 
 class Carrying(Carrier):
@@ -47,7 +48,7 @@ class Bench:
 
     def __init__(self, config: Config) -> None:
         self.exchanges: list[Exchange] = []
-        self.carrier = Carrying(config, self.exchanges.append)
+        self.carrier = Carrying(config, watching(self.exchanges.append))
         self.sidecar = Sidecar(config, self.carrier, Beat())
         self.port = config.listeners[0].bind.port
         self.tally = self.carrier.tallies["CLIENT"]

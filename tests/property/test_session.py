@@ -17,6 +17,7 @@ from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, req
 from tests.golden.frames import recordings
 from tests.property.strategies import cuts, damaged
 from tests.tools.implementations import needs_compiled
+from tests.tools.watching import watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
@@ -53,7 +54,7 @@ class Run:
 def start(implementation: type[Session], observed: bool) -> Run:
     tally = Tally()
     exchanges: list[Exchange] = []
-    session = implementation(CONNECTION, tally, exchanges.append if observed else None, MAX_FRAME)
+    session = implementation(CONNECTION, tally, watching(exchanges.append) if observed else None, MAX_FRAME)
     return Run(session, tally, exchanges)
 
 

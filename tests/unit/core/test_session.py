@@ -23,6 +23,7 @@ from tests.frames import (
     sized,
 )
 from tests.tools.implementations import COMPILED_WALK, both
+from tests.tools.watching import watching
 
 
 @pytest.fixture(
@@ -43,7 +44,8 @@ class Bench:
         self.exchanges: list[Exchange] = []
         self.now = 0.0
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-        self.session = self.implementation(connection, self.tally, self.exchanges.append if observed else None)
+        watch = watching(self.exchanges.append) if observed else None
+        self.session = self.implementation(connection, self.tally, watch)
 
     def client(self, data: bytes) -> None:
         self.now += 1

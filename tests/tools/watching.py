@@ -1,0 +1,24 @@
+"""A watch for tests that observe sessions without a dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.core.exchange import ConnectionChange, Exchange
+from proxy.core.watch import KEYS, TOLD, VERSIONS, WALKED, Interest, Room, Watch
+
+ROOM = 1 << 20
+"""Bytes of bodies that all sessions of one watch may keep, unless a test says otherwise."""
+
+
+def watching(
+    record: Callable[[Exchange], None],
+    note: Callable[[ConnectionChange], None] = lambda change: None,
+    *,
+    wanted: int = TOLD | WALKED,
+    max_body: int = ROOM,
+    room: int = ROOM,
+) -> Watch:
+    """Watch every api and version for ``wanted``, a sum of the flags of ``proxy.core.watch``."""
+    interest = Interest(bytes([wanted]) * (KEYS * VERSIONS), wanted)
+    return Watch(record, note, interest, memoryview(bytearray(8)).cast("q"), max_body, Room(room))
