@@ -36,6 +36,7 @@ ROOTS = {
     "kafka-3.9.2": Roots(("org.apache.kafka:kafka_2.13:3.9.2", "org.apache.kafka:kafka-tools:3.9.2"), _CONNECT),
     # The tools of 4.4.0 are not published everywhere; those of 4.3.1 speak to it.
     "kafka-4.4.0": Roots(("org.apache.kafka:kafka_2.13:4.4.0", _LOG4J), ("org.apache.kafka:kafka-tools-api",)),
+    "kafka-clients-2.8.2": Roots(("org.apache.kafka:kafka-clients:2.8.2",)),
     # Spark itself is in the pyspark wheel. What Delta's POM asks for besides is there already, in other versions; the
     # token provider of Spark 4.2.0 is not published everywhere, and the one of 4.0.0 fits.
     "spark-4.2.0": Roots(

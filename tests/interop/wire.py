@@ -28,7 +28,12 @@ COLUMNS = (
 
 def audited(internal_bootstrap: str, topic: str, client_id: str) -> list[RequestEvent]:
     """The events of ``client_id`` in the audit topic so far; none where the topic is not there yet."""
-    return [event for event in _events(internal_bootstrap, topic) if event.client_id == client_id]
+    return [event for event in requests_told(internal_bootstrap, topic) if event.client_id == client_id]
+
+
+def requests_told(internal_bootstrap: str, topic: str) -> list[RequestEvent]:
+    """The events of all requests in the audit topic so far."""
+    return list(_events(internal_bootstrap, topic))
 
 
 def _events(internal_bootstrap: str, topic: str) -> Iterator[RequestEvent]:

@@ -1,0 +1,251 @@
+"""Whatever clients ask, every frame gives one event, of its size and with its records: by the clients' own counts.
+
+Kafka's Java clients count requests, responses and bytes themselves; of the others the sidecar's counters are compared,
+which count frames before anything reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from observers.event import RequestEvent
+from proxy.local import cluster as local_cluster
+from proxy.local.jars import java, resolve
+from tests.integration.librdkafka import consume, produce
+from tests.integration.metrics import sample
+from tests.interop.conftest import Proxied
+from tests.interop.wire import audited, requests_told
+
+pytestmark = pytest.mark.kafka
+
+RECORDS = 200
+"""Records for each codec."""
+
+NEEDED = ("kafka-clients", "zstd-jni", "snappy-java", "lz4-java", "slf4j", "reload4j", "log4j", "jackson")
+"""Jars of a set that its clients need."""
+
+JAVA_CLIENTS = ("kafka-clients-2.8.2", "kafka-3.9.2", "kafka-4.3.1", "kafka-4.4.0")
+DELIVERY_TIMEOUT = 20.0
+TOOL_TIMEOUT = 60.0
+
+
+class Counted(msgspec.Struct, forbid_unknown_fields=True):
+    """What a Java client counted of itself."""
+
+    client_id: str
+    request_total: int
+    response_total: int
+    outgoing_byte_total: int
+    incoming_byte_total: int
+    record_send_total: int = 0
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        modules = subprocess.run([str(java()), "--list-modules"], capture_output=True, text=True, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        modules = str(error)
+    if "jdk.compiler@" not in modules:
+        pytest.skip("this Java has no compiler (jdk.compiler): a JRE")
+    return Path(__file__).parent / "java_clients" / "Everything.java"
+
+
+@pytest.mark.parametrize("jars", JAVA_CLIENTS)
+def test_java_clients_counted_the_same(proxied: Proxied, program: Path, jars: str) -> None:
+    prefix = f"every-{jars}-{uuid.uuid4().hex[:8]}"
+    topic = f"{prefix}-topic"
+    found = [jar for jar in resolve(jars, progress=False) if jar.name.startswith(NEEDED)]
+    done = subprocess.run(
+        [
+            str(java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", ":".join(map(str, found)),
+            str(program), proxied.state.bootstrap, topic, prefix, str(RECORDS),
+        ],
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    counted = [msgspec.json.decode(line, type=Counted) for line in done.stdout.splitlines()]
+    assert len(counted) == 9
+
+    for client in counted:
+        events = wait_for(proxied, client.client_id, client.request_total)
+        assert sum(event.request_bytes for event in events) == client.outgoing_byte_total, client
+        answered = [event for event in events if event.outcome == "answered"]
+        received = sum(event.response_bytes for event in answered)
+        if client.response_total == len(answered):
+            assert received == client.incoming_byte_total, client
+        else:  # it went away before the last ones came
+            assert client.response_total < len(answered)
+            assert received > client.incoming_byte_total
+        produced = [part for event in events if event.api == "Produce" for part in event.topics]
+        assert sum(part.records for part in produced if part.error_code == 0) == client.record_send_total
+        touched = [part for event in events for part in event.topics]
+        assert {part.topic for part in touched} <= {topic}
+        if client.record_send_total:
+            assert touched
+        assert not [event for event in events if event.decode in ("malformed", "unsupported")]
+
+
+@pytest.fixture
+def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
+    """Returns every event since the test began, once there is one for each frame; compares bytes as well."""
+    before = proxied.sidecar.metrics()
+
+    def events() -> list[RequestEvent]:
+        after = proxied.sidecar.metrics()
+
+        def grown(name: str, **labels: str) -> int:
+            return int(sample(after, name, **labels) - sample(before, name, **labels))
+
+        frames = grown("brokerside_requests_total")
+        told = newest(proxied, frames)
+        by_api = Counter(event.api for event in told)
+        assert {api: grown("brokerside_requests_total", api=api) for api in by_api} == dict(by_api)
+        assert sum(event.request_bytes for event in told) == grown(
+            "brokerside_bytes_total", direction="client_to_broker"
+        )
+        answered = sum(event.response_bytes for event in told)
+        assert answered == grown("brokerside_bytes_total", direction="broker_to_client")
+        assert grown("brokerside_frames_invalid_total") == 0
+        return told
+
+    return events
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_librdkafka(proxied: Proxied, everything: Callable[[], list[RequestEvent]], protocol: str) -> None:
+    topic = f"every-rdkafka-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": proxied.state.bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        values = [f"{codec} {n}".encode() * 20 for n in range(RECORDS)]
+        assert produce(proxied.state.bootstrap, topic, values, **{"compression.type": codec}) == RECORDS
+    assert len(consume(proxied.state.bootstrap, topic, 5 * RECORDS, **{"group.protocol": protocol})) == 5 * RECORDS
+    admin.delete_topics([topic])[topic].result(30)
+    del admin  # its connections end with it
+    check_records(everything(), topic, 5 * RECORDS)
+
+
+def test_python_clients(proxied: Proxied, everything: Callable[[], list[RequestEvent]]) -> None:
+    import kafka
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    topic = f"every-python-{uuid.uuid4().hex[:8]}"
+    admin = kafka.KafkaAdminClient(bootstrap_servers=proxied.state.bootstrap)
+    admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1}})
+    admin.close()
+
+    async def use_aiokafka() -> None:
+        for codec in (None, "gzip"):  # the others need a package more
+            producer = AIOKafkaProducer(bootstrap_servers=proxied.state.bootstrap, compression_type=codec)
+            await producer.start()
+            for n in range(RECORDS):
+                await producer.send(topic, f"{codec} {n}".encode())
+            await producer.stop()
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=proxied.state.bootstrap, auto_offset_reset="earliest")
+        await consumer.start()
+        read = 0
+        async with asyncio.timeout(60):
+            while read < 2 * RECORDS:
+                read += sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
+        await consumer.stop()
+
+    asyncio.run(use_aiokafka())
+    for codec in (None, "gzip"):
+        producer = kafka.KafkaProducer(bootstrap_servers=proxied.state.bootstrap, compression_type=codec)
+        for n in range(RECORDS):
+            producer.send(topic, f"{codec} {n}".encode())
+        producer.flush(60)
+        producer.close()
+    check_records(everything(), topic, 4 * RECORDS, fetched=2 * RECORDS)
+
+
+def test_kafka_s_own_tools(proxied: Proxied, everything: Callable[[], list[RequestEvent]], tmp_path: Path) -> None:
+    topic = f"every-tool-{uuid.uuid4().hex[:8]}"
+    server = ("--bootstrap-server", proxied.state.bootstrap)
+    offsets = tmp_path / "offsets.json"
+    offsets.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 1}], "version": 1}))
+
+    run("topics", *server, "--create", "--topic", topic, "--partitions", "2")
+    run("console-producer", *server, "--topic", topic, text="".join(f"line {n}\n" for n in range(RECORDS)))
+    run("configs", *server, "--alter", "--add-config", "retention.ms=3600000", "--entity-type", "topics",
+        "--entity-name", topic)  # fmt: skip
+    run("configs", *server, "--describe", "--entity-type", "brokers", "--entity-name", "1")
+    run("console-consumer", *server, "--topic", topic, "--group", topic, "--from-beginning", "--max-messages",
+        str(RECORDS))  # fmt: skip
+    run("configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type", "groups",
+        "--entity-name", f"{topic}-share")  # fmt: skip
+    run("console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share", "--max-messages",
+        str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+    run("share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
+    run("groups", *server, "--describe", "--all-groups")
+    run("streams-groups", *server, "--list")
+    run("topics", *server, "--alter", "--topic", topic, "--partitions", "3")
+    run("topics", *server, "--describe", "--topic", topic)
+    run("api-versions", *server)
+    run("client-metrics", *server, "--list")
+    run("cluster", "cluster-id", *server)
+    run("delete-records", *server, "--offset-json-file", str(offsets))
+    run("features", *server, "describe")
+    run("log-dirs", *server, "--describe", "--topic-list", topic)
+    run("quorum", *server, "describe", "--status")
+    run("reassign-partitions", *server, "--list")
+    run("transactions", *server, "list")
+    run("groups", *server, "--delete", "--group", topic)
+    run("topics", *server, "--delete", "--topic", topic)
+
+    told = everything()
+    check_records(told, topic, RECORDS)
+    assert sum(part.records for part in parts(told, "ShareFetch", topic)) == RECORDS
+    assert len({event.api for event in told}) >= 35
+
+
+def run(name: str, *args: str, text: str = "") -> None:
+    """Run one of Kafka's tools; it has to succeed."""
+    command = local_cluster.tool(name, *args)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TOOL_TIMEOUT)
+    assert done.returncode == 0, f"{name} {' '.join(args)}:\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
+
+
+def check_records(events: list[RequestEvent], topic: str, produced: int, fetched: int | None = None) -> None:
+    """Records acknowledged are those produced; those fetched at least as many, and no topic is an id only."""
+    assert sum(part.records for part in parts(events, "Produce", topic)) == produced
+    assert sum(part.records for part in parts(events, "Fetch", topic)) >= (produced if fetched is None else fetched)
+    assert not [part for event in events for part in event.topics if part.topic.startswith("id:")]
+    assert not [event for event in events if event.decode in ("malformed", "unsupported")]
+
+
+def parts(events: list[RequestEvent], api: str, topic: str) -> Iterator[object]:
+    found = (part for event in events if event.api == api for part in event.topics)
+    return (part for part in found if part.topic == topic and part.error_code == 0)
+
+
+def wait_for(proxied: Proxied, client_id: str, count: int) -> list[RequestEvent]:
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    while len(events := audited(proxied.state.internal_bootstrap, "brokerside-audit", client_id)) < count:
+        assert time.monotonic() < deadline, f"{client_id}: {count} requests, {len(events)} events"
+        time.sleep(0.3)
+    assert len(events) == count, client_id
+    return events
+
+
+def newest(proxied: Proxied, count: int) -> list[RequestEvent]:
+    """The last ``count`` events in the order of their numbers, once every frame has one."""
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    total = int(sample(proxied.sidecar.metrics(), "brokerside_requests_total"))
+    while len(events := requests_told(proxied.state.internal_bootstrap, "brokerside-audit")) < total:
+        assert time.monotonic() < deadline, f"{total} requests, {len(events)} events"
+        time.sleep(0.3)
+    assert len(events) == total
+    return sorted(events, key=lambda event: event.seq)[total - count :]
