@@ -19,9 +19,11 @@ from observers.api import ObservedExchange, ThrottleReport
 from observers.batch import Batcher, Block, Translation, Writer
 from observers.cluster import Cluster, client_id_of
 from observers.errors import ObserverError
+from observers.incidents import translate_changes, translate_throttles
 from observers.sink import Sink, producer_settings
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator, translate_throttles
+from observers.translate import Scope, Translator
+from proxy.core.exchange import ConnectionChange
 
 try:
     from observers.compiled import Translator as FastTranslator
@@ -115,6 +117,10 @@ class AuditObserver:
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         """Turn each of ``reports`` into an event; ``dropped`` as in ``record_exchanges``. No exclusion hides one."""
         self._take(translate_throttles(reports, self._after(dropped), _wall_offset()), dropped)
+
+    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
+        """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
+        self._take(translate_changes(changes, self._after(dropped), _wall_offset(), self._scope), dropped)
 
     def close(self, timeout: float) -> None:
         """Send what is there and wait up to ``timeout`` seconds for its delivery; what is left then is lost."""

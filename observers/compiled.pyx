@@ -37,13 +37,14 @@ from observers.translate import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_
 cdef enum:
     PRODUCE = 0
     FETCH = 1
+    SHARE_FETCH = 78
     CHUNK = 100  # events written without taking the GIL; 2 chunks fill a record
     CHUNK_ROOM = 262_144  # bytes after which a chunk ends early; an event of more has a chunk of its own
     CLIENTS = 1024  # connections whose texts are kept, a power of two
     LABELS = 20_000  # topics whose texts are kept
     LONG = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
     FEW = 8  # answers up to which one is found by looking at each
-    ROW_ROOM = 640  # bytes of an event besides its texts and partitions, more than there can be
+    ROW_ROOM = 680  # bytes of an event besides its texts and partitions, more than there can be
 
 cdef int16_t _UNKNOWN_RESULT = UNKNOWN_RESULT
 
@@ -71,31 +72,28 @@ def weight_of(exchanges):
 # ---- what repeats ---------------------------------------------------------------------------------------------------
 
 cdef class Client:
-    """What a connection adds to each of its events, as long as the identity it was made of stays."""
+    """What a connection adds to each of its events. It never changes: what is learned of a client makes a new one."""
 
-    cdef object connection, principal, software_name, software_version, client_id
-    cdef bytes who, whence, software
+    cdef object connection, client_id
+    cdef bytes who, whence, software, source
     cdef bint hidden  # by its principal
     cdef bint own  # the sidecar's, by its client id
-    cdef uint64_t checked  # the batch that saw last that the identity is still this
 
-    cdef bint still(self):
+    cdef bint is_long(self):
         connection = self.connection
-        return (
-            connection.principal is self.principal
-            and connection.client_software_name is self.software_name
-            and connection.client_software_version is self.software_version
-        )
+        for text in (
+            self.client_id, connection.principal, connection.client_software_name, connection.client_software_version,
+        ):
+            if text is not None and len(text) > LONG:
+                return True
+        return False
 
 
 cdef Client _client(object connection, object client_id, object scope):
     cdef Client client = Client.__new__(Client)
     client.connection = connection
     client.client_id = client_id
-    client.principal = principal = connection.principal
-    client.software_name = connection.client_software_name
-    client.software_version = connection.client_software_version
-    client.hidden = scope.hides_principal(principal)
+    client.hidden = scope.hides_principal(connection.principal)
     client.own = scope.is_own(client_id)
     if client.hidden:
         return client
@@ -103,22 +101,20 @@ cdef Client _client(object connection, object client_id, object scope):
         encoder.encode(connection.listener), encoder.encode(connection.id),
     )
     client.whence = b',"principal":%b,"client_ip":%b,"ts_request":' % (
-        encoder.encode(clip(principal)), encoder.encode(connection.client_ip),
+        encoder.encode(clip(connection.principal)), encoder.encode(connection.client_ip),
     )
     client.software = (
         _optional(b"client_id", client_id)
-        + _optional(b"client_software_name", client.software_name)
-        + _optional(b"client_software_version", client.software_version)
+        + _optional(b"client_software_name", connection.client_software_name)
+        + _optional(b"client_software_version", connection.client_software_version)
     )
+    source = connection.principal_source
+    client.source = b"" if source == "anonymous" else _optional(b"principal_source", source)
     return client
 
 
 cdef bytes _optional(bytes name, object text):
     return b"" if text is None else b',"%b":%b' % (name, encoder.encode(clip(text)))
-
-
-cdef bint _is_long(object text):
-    return text is not None and len(text) > LONG
 
 
 cdef class Label:
@@ -140,7 +136,6 @@ cdef class Translator:
     cdef dict _name_labels, _id_labels
     cdef list _clients
     cdef list _keep  # what the rows of this chunk refer to and the caches may have let go
-    cdef uint64_t _batch
     cdef Row *_rows
     cdef Py_ssize_t _row_count
     cdef PartRow *_parts
@@ -180,7 +175,6 @@ cdef class Translator:
             if type(one) is not Exchange:
                 return self._pure.translate(exchanges, first, wall_offset)
         made = Translation(last=last)
-        self._batch += 1
         self._start_chunk()
         for one in exchanges:
             exchange = <Exchange>one
@@ -217,7 +211,7 @@ cdef class Translator:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api
-        cdef double ts_request, latency
+        cdef double ts_request, latency, upstream
         try:
             client = self._client_of(exchange)
         except UnicodeError:
@@ -227,18 +221,18 @@ cdef class Translator:
         if client.hidden:
             return False
         api = self._api_of(key)
-        row.throttle_ms = row.max_wait_ms = row.acks = row.error_code = 0
+        row.max_wait_ms = row.acks = 0
         row.has_acks = False
-        if response != NULL:
-            row.throttle_ms = response.throttle_ms
+        row.throttle_ms = exchange.throttle_ms if response == NULL else response.throttle_ms
+        row.error_code = exchange.error_code
         try:
             if key == PRODUCE:
                 if request != NULL:
                     row.acks = request.acks
                     row.has_acks = True
                     fits = self._add_produced(request, response, exchange.outcome_code, room + self._max_event)
-            elif key == FETCH:
-                if request != NULL:
+            elif key == FETCH or key == SHARE_FETCH:
+                if request != NULL and key == FETCH:
                     row.max_wait_ms = request.max_wait_ms
                 if response != NULL:
                     row.error_code = response.error_code
@@ -249,8 +243,12 @@ cdef class Translator:
             elif client.own if request == NULL and response == NULL else self._scope.hides(exchange):
                 return False
             ts_request = (exchange.received_at + wall_offset) * 1e6
-            latency = (exchange.answered_at - exchange.received_at) * 1e6 if exchange.outcome_code == ANSWERED else 0.0
-            if not (isfinite(ts_request) and isfinite(latency)):
+            latency = upstream = 0.0
+            if exchange.outcome_code == ANSWERED:
+                latency = (exchange.answered_at - exchange.received_at) * 1e6
+                if exchange.forwarded_at and exchange.responded_at:
+                    upstream = (exchange.responded_at - exchange.forwarded_at) * 1e6
+            if not (isfinite(ts_request) and isfinite(latency) and isfinite(upstream)):
                 raise ValueError("a time that is no number")
             if not fits:
                 raise _TooLarge
@@ -261,9 +259,11 @@ cdef class Translator:
         row.api = <PyObject *>api
         row.whence = <PyObject *>client.whence
         row.software = <PyObject *>client.software
+        row.source = <PyObject *>client.source
         row.seq = seq
         row.ts_request = llrint(ts_request)
         row.latency_us = max(<int64_t>0, <int64_t>llrint(latency))
+        row.upstream_us = max(<int64_t>0, <int64_t>llrint(upstream))
         row.request_bytes = exchange.request_bytes
         row.response_bytes = exchange.response_bytes
         row.parts = self._part_count - parts
@@ -272,6 +272,7 @@ cdef class Translator:
         row.outcome = exchange.outcome_code
         row.decode = exchange.decode_code
         self._room += ROW_ROOM + _size(row.who) + _size(row.api) + _size(row.whence) + _size(row.software)
+        self._room += _size(row.source)
         self._last_room = self._room - room
         self._row_count += 1
         return True
@@ -283,16 +284,11 @@ cdef class Translator:
         if held is not None:
             client = <Client>held
             if client.connection is exchange.connection and client.client_id == exchange.client_id:
-                if client.checked == self._batch:
-                    return client
-                if client.still():
-                    client.checked = self._batch
-                    return client
+                return client
             self._keep.append(held)
         client = _client(exchange.connection, exchange.client_id, self._scope)
-        client.checked = self._batch
         self._keep.append(client)
-        if not (_is_long(client.client_id) or _is_long(client.software_name) or _is_long(client.software_version)):
+        if not client.is_long():
             self._clients[slot] = client
         return client
 

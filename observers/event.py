@@ -1,4 +1,4 @@
-"""The audit event, schema level 1: what one Kafka record of the audit topic holds.
+"""The audit event, schema levels 1 and 2: what one Kafka record of the audit topic holds.
 
 One record is an ``Envelope``: who wrote it, which sequence numbers it holds, and the events. Events never hold a
 record's key or value. There are several kinds; of each a reader takes what it knows, and passes over a kind that it
@@ -22,6 +22,9 @@ letter."""
 
 ROLLUP_LEVEL = 2
 """The level of every record of a sidecar that rolls up: a reader that knew only requests would count nothing."""
+
+ROLLUP_BUCKETS = tuple(int(64 * 2 ** (n / 2)) for n in range(39))
+"""Ends of a rollup's latency buckets but for the last, which has none; whole µs, the end included."""
 
 MAX_STRING = 256
 """Longest string an event carries, in characters; longer ones (a hostile client id) are cut and end in ``…``."""
@@ -107,18 +110,19 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     client_software_version: str | None = None
     """As the client told with ApiVersions."""
     throttle_ms: int = 0
-    """How long the broker asked the client to wait."""
+    """How long the broker asked the client to wait, of every api whose responses say so."""
     max_wait_ms: int = 0
-    """Fetch: how long the client let the broker wait for data."""
+    """Fetch: how long the client let the broker wait for data. Where an answered one has no ``topics``, most of
+    ``latency_us`` may be that wait."""
     acks: int | None = None
     """Produce: −1, 0 or 1."""
     error_code: int = 0
-    """Top-level error code of the response, where its version has one (Fetch)."""
+    """Top-level error code of the response, where it stands at a fixed place near its start."""
     topics: tuple[TopicPartition, ...] = ()
     """Produce: every partition sent. Fetch and ShareFetch: every partition that returned records or an error."""
     upstream_us: int = 0
-    """The broker's part of ``latency_us``: from the request handed to it to the last byte of its response; 0 without a
-    response. The rest is the sidecar's own."""
+    """The broker's part of ``latency_us``: from the request handed to it to the last byte of its response read; 0
+    without a response. The rest is the sidecar's own."""
     principal_source: PrincipalSource = "anonymous"
     """How ``principal`` is known. ``anonymous``: the listener authenticates nobody. ``unauthenticated``: it does, and
     the client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen
@@ -216,8 +220,9 @@ class GapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", t
 class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="sidecar_status"):
     """The ledger of this run so far, each ten seconds and at its end: the sidecar lives, and this is what it did.
 
-    ``observed`` = ``hidden`` + numbers given for them; ``emitted`` = ``delivered`` + sum of ``dropped`` + ``spooled`` +
-    ``queued``.
+    ``observed`` = ``hidden`` + ``waiting`` + what numbers were given for: one each, but one for all requests of a
+    rollup; parts of an inventory, gaps and statuses have numbers besides. ``emitted`` = ``delivered`` + sum of
+    ``dropped`` + ``spooled`` + ``queued``.
     """
 
     seq: int
@@ -229,9 +234,11 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     observed: int
     """Requests, changes of connections and throttle reports that the sidecar has seen."""
     emitted: int
-    """Numbers given."""
+    """Numbers given before this one."""
     delivered: int
     """Events acknowledged by the audit topic."""
+    waiting: int = 0
+    """Seen, and not looked at yet, or part of a rollup that is not told yet."""
     hidden: int = 0
     """Seen and not told of: excluded topics and principals, the sidecar's own traffic."""
     queued: int = 0
@@ -267,10 +274,15 @@ class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
     """Produce answered with an error, or with an answer that could not be read."""
     rejected_bytes: int = 0
     """Their record sets."""
+    latencies: tuple[int, ...] = ()
+    """As of the whole rollup, of the requests that touched it."""
 
 
 class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="rollup"):
-    """All requests of the same minute, client and api that ended within one interval (``audit.mode: rollup``)."""
+    """All requests of the same minute, client and api that ended within one interval (``audit.mode: rollup``).
+
+    Where they touched very many topics, more rollups follow of the same key, with further topics and nothing else.
+    """
 
     seq: int
     """Number of the event, as for every kind."""
@@ -302,11 +314,14 @@ class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     """Those whose connection ended before their response did."""
     throttle_ms: int = 0
     """Sum of how long the broker asked the client to wait."""
+    idle: int = 0
+    """Fetches and share fetches that were answered with neither records nor an error: the broker let them wait for
+    data."""
     latencies: tuple[int, ...] = ()
-    """How many were answered within each latency; bucket i ends at 64 µs · √2^i, the last has no end. Trailing zeros
-    are left out."""
+    """How many were answered within each ``latency_us``, those in ``idle`` left out. There are 40 buckets: bucket i
+    ends at 64 µs · √2^i, rounded down, the last has no end. Trailing zeros are left out."""
     upstream_latencies: tuple[int, ...] = ()
-    """The same of the broker's part."""
+    """The same of ``upstream_us``."""
     per_topic: tuple[RollupTopic, ...] = ()
     """By topic."""
     polled: tuple[str, ...] = ()
@@ -350,7 +365,7 @@ class Envelope(msgspec.Struct, gc=False):
     """The value of one Kafka record of the audit topic. The record has no key."""
 
     schema_level: int
-    """``SCHEMA_LEVEL`` of the writer."""
+    """1, or 2 of a sidecar in ``audit.mode: rollup``. A reader that knows only lower ones must not read the record."""
     cluster_id: str
     """The Kafka cluster's own id."""
     broker_id: int

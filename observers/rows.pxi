@@ -18,9 +18,11 @@ cdef struct Row:
     PyObject *api
     PyObject *whence
     PyObject *software
+    PyObject *source
     int64_t seq
     int64_t ts_request
     int64_t latency_us
+    int64_t upstream_us
     int64_t request_bytes
     int64_t response_bytes
     Py_ssize_t parts
@@ -85,6 +87,9 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
                 at = _put(at, b",")
             at = _write_part(at, &parts[n])
         at = _put(at, b"]")
+    if row.upstream_us:
+        at = _put_int(_put(at, b',"upstream_us":'), row.upstream_us)
+    at = _put_text(at, row.source)
     return _put(at, b"}")
 
 

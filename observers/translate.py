@@ -1,4 +1,4 @@
-"""From exchanges and throttle reports to encoded audit events, and which exchanges give none: no IO, no clock.
+"""From exchanges to encoded audit events, and which exchanges give none: no IO, no clock.
 
 ``Translator`` is what is meant; ``observers.compiled`` does the same for the exchanges of a compiled session, byte for
 byte.
@@ -11,23 +11,20 @@ from typing import Any, cast
 
 import structlog
 
-from observers.api import ObservedExchange, ThrottleReport
+from observers.api import ObservedExchange
 from observers.batch import Chunk, Translation
 from observers.event import (
     Decode,
     Outcome,
+    PrincipalSource,
     RequestEvent,
-    ThrottleAction,
-    ThrottleEvent,
-    ThrottleQuota,
-    ThrottleScope,
     TopicPartition,
     clip,
     encoder,
 )
 from observers.topics import TopicNames
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH, SHARE_FETCH = 0, 1, 78
 
 UNKNOWN_RESULT = -1
 """Error code of a partition whose answer could not be read (Kafka's own −1, UNKNOWN_SERVER_ERROR)."""
@@ -160,8 +157,7 @@ class Translator:
 
         ``wall_offset``: seconds to add to the exchange's times to get seconds since the epoch.
         """
-        connection = exchange.connection
-        request, response = exchange.request, exchange.response
+        connection, request = exchange.connection, exchange.request
         event = RequestEvent(
             seq=0,
             listener=connection.listener,
@@ -172,25 +168,25 @@ class Translator:
             api_version=exchange.api_version,
             principal=clip(connection.principal),
             client_ip=connection.client_ip,
-            ts_request=_epoch_us(exchange.received_at, wall_offset),
-            latency_us=_latency_us(exchange),
+            ts_request=epoch_us(exchange.received_at, wall_offset),
+            latency_us=latency_us(exchange),
             request_bytes=exchange.request_bytes,
             response_bytes=exchange.response_bytes,
             outcome=cast(Outcome, exchange.outcome),
             decode=cast(Decode, exchange.decode),
-            client_id=_clipped(exchange.client_id),
-            client_software_name=_clipped(connection.client_software_name),
-            client_software_version=_clipped(connection.client_software_version),
+            client_id=clipped(exchange.client_id),
+            client_software_name=clipped(connection.client_software_name),
+            client_software_version=clipped(connection.client_software_version),
+            throttle_ms=throttle_ms(exchange),
+            error_code=error_code(exchange),
+            upstream_us=upstream_us(exchange),
+            principal_source=cast(PrincipalSource, connection.principal_source),
         )
-        if response is not None:
-            event.throttle_ms = response.throttle_ms
-        if exchange.api_key == PRODUCE and request is not None:
-            event.acks = request.acks
-        elif exchange.api_key == FETCH:
-            if request is not None:
+        if request is not None:
+            if exchange.api_key == PRODUCE:
+                event.acks = request.acks
+            elif exchange.api_key == FETCH:
                 event.max_wait_ms = request.max_wait_ms
-            if response is not None:
-                event.error_code = response.error_code
         return event
 
     def _topics(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
@@ -198,7 +194,7 @@ class Translator:
         request, response = exchange.request, exchange.response
         if exchange.api_key == PRODUCE and request is not None:
             return self._produced(request, response, exchange.outcome)
-        if exchange.api_key == FETCH and response is not None:
+        if exchange.api_key in (FETCH, SHARE_FETCH) and response is not None:
             return self._fetched(response)
         return ()
 
@@ -274,37 +270,6 @@ class Translator:
         return tuple(parts)
 
 
-def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> Translation:
-    """Return the events of ``reports``, numbered from ``first`` on; ``wall_offset`` as in ``Translator.event``."""
-    made = Translation(last=first - 1)
-    for report in reports:
-        made.last += 1
-        try:
-            event = _throttle(report, made.last, wall_offset)
-            made.chunks.append(Chunk(made.last, 1, encoder.encode(event)))
-        except Exception:
-            log.exception("audit_event_failed", listener=report.listener, scope=report.scope, quota=report.quota)
-            made.failed += 1
-    return made
-
-
-def _throttle(report: ThrottleReport, seq: int, wall_offset: float) -> ThrottleEvent:
-    return ThrottleEvent(
-        seq=seq,
-        listener=report.listener,
-        client_ip=report.address,
-        scope=cast(ThrottleScope, report.scope),
-        quota=cast(ThrottleQuota, report.quota),
-        action=cast(ThrottleAction, report.action),
-        count=report.count,
-        limit=report.limit,
-        observed=round(report.observed * 1000) / 1000,  # raises for NaN, which JSON cannot say
-        ts_first=_epoch_us(report.first_at, wall_offset),
-        ts_last=_epoch_us(report.last_at, wall_offset),
-        delay_ms=report.delay_ms,
-    )
-
-
 def room_of(name: str, topic_id: str | None) -> int:
     """Return the bytes that a partition of this topic can need at most in an event."""
     return PART_ROOM + len(encoder.encode(name)) + len(topic_id or "")
@@ -315,15 +280,37 @@ def report_failure(exchange: ObservedExchange) -> None:
     log.exception("audit_event_failed", api_key=exchange.api_key, api_version=exchange.api_version)
 
 
-def _epoch_us(seconds: float, wall_offset: float) -> int:
+def epoch_us(seconds: float, wall_offset: float) -> int:
+    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises for what is no number."""
     return round((seconds + wall_offset) * 1e6)
 
 
-def _latency_us(exchange: ObservedExchange) -> int:
+def latency_us(exchange: ObservedExchange) -> int:
+    """Return an event's ``latency_us``."""
     if exchange.outcome != "answered":
         return 0
     return max(0, round((exchange.answered_at - exchange.received_at) * 1e6))
 
 
-def _clipped(text: str | None) -> str | None:
+def upstream_us(exchange: ObservedExchange) -> int:
+    """Return an event's ``upstream_us``."""
+    if exchange.outcome != "answered" or not (exchange.forwarded_at and exchange.responded_at):
+        return 0
+    return max(0, round((exchange.responded_at - exchange.forwarded_at) * 1e6))
+
+
+def throttle_ms(exchange: ObservedExchange) -> int:
+    """Return an event's ``throttle_ms``."""
+    return int(exchange.throttle_ms if exchange.response is None else exchange.response.throttle_ms)
+
+
+def error_code(exchange: ObservedExchange) -> int:
+    """Return an event's ``error_code``."""
+    if exchange.response is not None and exchange.api_key in (FETCH, SHARE_FETCH):
+        return int(exchange.response.error_code)
+    return exchange.error_code
+
+
+def clipped(text: str | None) -> str | None:
+    """Return ``clip(text)``, and None for None."""
     return None if text is None else clip(text)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from observers.event import ThrottleEvent
-from observers.translate import translate_throttles
+from observers.incidents import translate_throttles
 from tests.unit.observers.samples import report
 
 GOLDEN = (

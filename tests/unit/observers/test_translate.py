@@ -110,8 +110,8 @@ class TestTranslation:
     def test_what_becomes_known_of_a_client_is_told_from_then_on(self, translate: Translate) -> None:
         client = connection()
         before = translate(exchange(connection=client)).chunks[0].json
-        client.principal, client.client_software_name = "User:ann", "librdkafka"
-        after = translate(exchange(connection=client)).chunks[0].json
+        known = connection(principal="User:ann", client_software_name="librdkafka", principal_source="sasl")
+        after = translate(exchange(connection=known)).chunks[0].json
         assert (b"User:ANONYMOUS" in before, b"User:ann" in before) == (True, False)
         assert (b"User:ann" in after, b"librdkafka" in after) == (True, True)
 

@@ -1,0 +1,105 @@
+"""From throttle reports and changes of connections to encoded audit events: no IO, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from observers.api import ThrottleReport
+from observers.batch import Chunk, Translation
+from observers.event import (
+    ConnectionEvent,
+    PrincipalSource,
+    ThrottleAction,
+    ThrottleEvent,
+    ThrottleQuota,
+    ThrottleScope,
+    clip,
+    encoder,
+)
+from observers.translate import Scope, clipped, epoch_us
+from proxy.core.exchange import ConnectionChange
+
+log = structlog.get_logger("observers")
+
+Told = TypeVar("Told")
+
+
+def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> Translation:
+    """Return the events of ``reports``, numbered from ``first`` on; ``wall_offset`` as in ``Translator.event``."""
+    return _translate(reports, first, lambda report, seq: _throttle(report, seq, wall_offset))
+
+
+def translate_changes(changes: Sequence[ConnectionChange], first: int, wall_offset: float, scope: Scope) -> Translation:
+    """Return the events of ``changes``, as ``translate_throttles`` does; those of excluded principals are hidden."""
+    visible = [change for change in changes if not _hides(scope, change)]
+    made = _translate(visible, first, lambda change, seq: _connection(change, seq, wall_offset))
+    made.hidden = len(changes) - len(visible)
+    return made
+
+
+def _translate(told: Sequence[Told], first: int, event_of: Callable[[Told, int], Any]) -> Translation:
+    made = Translation(last=first - 1)
+    for one in told:
+        made.last += 1
+        try:
+            made.chunks.append(Chunk(made.last, 1, encoder.encode(event_of(one, made.last))))
+        except UnicodeError:
+            made.not_encodable += 1
+        except Exception:
+            log.exception("audit_event_failed", of=type(one).__name__)
+            made.failed += 1
+    return made
+
+
+def _hides(scope: Scope, change: ConnectionChange) -> bool:
+    """A principal that is only claimed hides nothing, or anybody could hide by a name."""
+    connection = change.connection
+    if change.change == "authentication_failed" or connection.principal_source == "unauthenticated":
+        return False
+    return scope.hides_principal(connection.principal)
+
+
+def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> ConnectionEvent:
+    connection = change.connection
+    closed = change.change == "closed"
+    return ConnectionEvent(
+        seq=seq,
+        change=change.change,
+        ts=epoch_us(change.at, wall_offset),
+        listener=connection.listener,
+        connection_id=connection.id,
+        principal=clip(connection.principal),
+        client_ip=connection.client_ip,
+        client_port=connection.client_port,
+        principal_source=cast(PrincipalSource, connection.principal_source),
+        sasl_mechanism=clipped(connection.sasl_mechanism),
+        client_software_name=clipped(connection.client_software_name),
+        client_software_version=clipped(connection.client_software_version),
+        cause=change.cause,
+        error_code=change.error_code,
+        session_lifetime_ms=change.session_lifetime_ms,
+        duration_ms=max(0, round((change.at - connection.opened_at) * 1000)) if closed else 0,
+        requests=change.requests,
+        received_bytes=change.received_bytes,
+        sent_bytes=change.sent_bytes,
+    )
+
+
+def _throttle(report: ThrottleReport, seq: int, wall_offset: float) -> ThrottleEvent:
+    return ThrottleEvent(
+        seq=seq,
+        listener=report.listener,
+        client_ip=report.address,
+        scope=cast(ThrottleScope, report.scope),
+        quota=cast(ThrottleQuota, report.quota),
+        action=cast(ThrottleAction, report.action),
+        count=report.count,
+        limit=report.limit,
+        observed=round(report.observed * 1000) / 1000,  # raises for NaN, which JSON cannot say
+        ts_first=epoch_us(report.first_at, wall_offset),
+        ts_last=epoch_us(report.last_at, wall_offset),
+        delay_ms=report.delay_ms,
+    )
