@@ -10,8 +10,9 @@ from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, without __all__
 from confluent_kafka.cimpl import NewTopic
+from msgspec import Struct
 
 AUDIT_PARTITIONS = 12
 """Partitions of an audit topic made here: enough for as many Spark tasks; a sidecar needs only one to write."""
@@ -19,13 +20,45 @@ AUDIT_PARTITIONS = 12
 MAX_REPLICATION = 3
 """Replicas of an audit topic made here, where there are as many brokers; all but one of two must be in sync."""
 
+DAY_MS = 24 * 3600 * 1000
+
+CREATED_WITH: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * DAY_MS),
+    "compression.type": "producer",
+}
+"""What an audit topic made here is told besides: a week for the readers, and nothing to compress again."""
+
 TIMEOUT = 2.0
 """Seconds one admin call may take. It bounds how long a look-up of a topic's name holds an observer's thread up."""
 
 LOG_EVERY = 10.0
 """Seconds between two log lines of librdkafka; those in between are counted."""
 
+RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 2000}
+"""How long librdkafka waits (± a half) before it connects to a broker again."""
+
 log = structlog.get_logger("observers")
+
+
+DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+"""Errors that say that this client may not, as opposed to cannot."""
+
+
+class Topic(Struct, frozen=True, gc=False):
+    """One topic of the cluster. ``id``: 16 raw bytes."""
+
+    name: str
+    id: bytes
+    partitions: int
+    internal: bool
+
+
+class Prepared(Struct, frozen=True, gc=False):
+    """What was found of the cluster and the audit topic. ``problems``: of a topic that was there before, in words."""
+
+    cluster_id: str
+    problems: Mapping[str, str] = {}
 
 
 def client_id_of(broker_id: int) -> str:
@@ -58,21 +91,28 @@ class Cluster:
 
     def __init__(self, internal: Mapping[str, Any], client_id: str) -> None:
         """``internal``: librdkafka's client settings, ``bootstrap.servers`` among them."""
-        self._settings = {**internal, "client.id": client_id}
+        self._settings = {**RECONNECT, **internal, "client.id": client_id}
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
 
-    def prepare(self, topic: str) -> str:
-        """Create ``topic`` unless it exists, and return the cluster's id. An existing topic stays as it is."""
+    def prepare(self, topic: str, record: int) -> Prepared:
+        """Create ``topic`` unless it exists. An existing one stays as it is; what is wrong with it is told.
+
+        ``record``: bytes of a usual record, which the topic should take.
+        """
         admin = self._client()
         listed = admin.list_topics(timeout=TIMEOUT)
-        if topic not in listed.topics:
-            replicas = min(MAX_REPLICATION, len(listed.brokers))
-            self._create(admin, topic, replicas)
-        return listed.cluster_id or ""
+        brokers = len(listed.brokers)
+        found = listed.topics.get(topic)
+        cluster_id = listed.cluster_id or ""
+        if found is None:
+            self._create(admin, topic, min(MAX_REPLICATION, brokers))
+            return Prepared(cluster_id)
+        replicas = min((len(one.replicas) for one in found.partitions.values()), default=0)
+        return Prepared(cluster_id, problems_of(self._config(admin, topic), replicas, brokers, record))
 
-    def topic_names(self) -> dict[bytes, str]:
-        """Names of all topics this client may see, by topic id (16 raw bytes)."""
+    def topics(self) -> dict[str, Topic]:
+        """All topics this client may see, by name."""
         admin = self._client()
         names = list(admin.list_topics(timeout=TIMEOUT).topics)
         if not names:
@@ -81,11 +121,27 @@ class Cluster:
         found = {}
         for name, future in described.items():
             try:
-                topic_id = future.result().topic_id
+                one = future.result()
             except KafkaException:
                 continue  # deleted since it was listed, or not ours to see
-            found[_raw(topic_id)] = name
+            found[name] = Topic(name, _raw(one.topic_id), len(one.partitions), one.is_internal)
         return found
+
+    def topic_names(self) -> dict[bytes, str]:
+        """Names of all topics this client may see, by topic id (16 raw bytes)."""
+        return {topic.id: topic.name for topic in self.topics().values()}
+
+    @staticmethod
+    def _config(admin: AdminClient, topic: str) -> dict[str, str]:
+        """The topic's configuration; empty where this client may not read it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            entries = admin.describe_configs([resource], request_timeout=TIMEOUT)[resource].result()
+        except KafkaException as error:
+            if error.args[0].code() in DENIED:
+                return {}
+            raise
+        return {name: str(entry.value) for name, entry in entries.items()}
 
     def _client(self) -> AdminClient:
         with self._lock:
@@ -95,7 +151,7 @@ class Cluster:
 
     @staticmethod
     def _create(admin: AdminClient, topic: str, replicas: int) -> None:
-        config = {"cleanup.policy": "delete", "min.insync.replicas": str(min(2, replicas))}
+        config = {**CREATED_WITH, "min.insync.replicas": str(min(2, replicas))}
         new = NewTopic(topic, num_partitions=AUDIT_PARTITIONS, replication_factor=replicas, config=config)
         try:
             admin.create_topics([new], request_timeout=TIMEOUT, operation_timeout=TIMEOUT)[topic].result()
@@ -104,6 +160,20 @@ class Cluster:
                 raise
         else:
             log.info("audit_topic_created", topic=topic, partitions=AUDIT_PARTITIONS, replicas=replicas)
+
+
+def problems_of(config: Mapping[str, str], replicas: int, brokers: int, record: int) -> dict[str, str]:
+    """Return what makes a topic a bad place for the audit, by a short name of each; see ``Cluster.prepare``."""
+    problems = {}
+    if "compact" in config.get("cleanup.policy", ""):
+        problems["compacted"] = "cleanup.policy holds compact, which deletes or refuses records without a key"
+    if 0 <= int(config.get("retention.ms", -1)) < DAY_MS:
+        problems["short_retention"] = f"retention.ms is {config['retention.ms']}, less than a day"
+    if int(config.get("max.message.bytes", record)) < record:
+        problems["small_messages"] = f"max.message.bytes is {config['max.message.bytes']}, less than {record}"
+    if replicas == 1 and brokers >= MAX_REPLICATION:
+        problems["one_replica"] = f"it has one replica, in a cluster of {brokers} brokers"
+    return problems
 
 
 def _raw(topic_id: Any) -> bytes:

@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from msgspec import Struct
 
+from observers.batch import MAX_RECORD
 from observers.cluster import Cluster, RdkafkaLog
 from observers.errors import ObserverError
 
@@ -228,7 +229,7 @@ class Sink:
         pause = RETRY_FIRST
         while not self._closing.is_set():
             try:
-                self.cluster_id = self._cluster.prepare(self._topic)
+                self.cluster_id = self._cluster.prepare(self._topic, MAX_RECORD).cluster_id
             except Exception as error:
                 log.warning("audit_topic_unavailable", topic=self._topic, error=_reason(error), retry_in=pause)
                 self._closing.wait(pause)
