@@ -10,6 +10,8 @@ cdef enum Kind:  # which message a body is of
     PRODUCE_RESPONSE = 1
     FETCH_REQUEST = 2
     FETCH_RESPONSE = 3
+    SHARE_FETCH_REQUEST = 4  # its facts, as those of the next, are of Fetch
+    SHARE_FETCH_RESPONSE = 5
 
 cdef enum OutcomeCode:
     OPEN = 0
@@ -55,12 +57,14 @@ cdef struct Body:  # the facts of one body; fields that its kind does not have s
     int16_t acks
     PyObject *transactional_id  # bytes or NULL; owned
     Py_ssize_t count
+    Py_ssize_t forgotten  # of Fetch requests: as many parts after those, with nothing but topic and partition
     Py_ssize_t capacity
     Part *parts  # &first until there are more
     Part first
 
 cdef Body *new_body(Kind kind, int version) except NULL
 cdef Part *add_part(Body *body) except NULL  # zeroed but for the −1 defaults of RecordSet; may move the others
+cdef Part *add_forgotten(Body *body) except NULL  # after all others
 cdef void free_body(Body *body) noexcept  # NULL is fine
 cdef object facts_of(const Body *body)  # the pure struct of proxy.core.exchange; None for NULL
 

@@ -36,8 +36,8 @@ cdef Body *new_body(Kind kind, int version) except NULL:
         raise MemoryError
     memset(body, 0, sizeof(Body))
     body.kind = kind
-    body.topics_are_ids = version >= 13
-    if kind == FETCH_REQUEST:
+    body.topics_are_ids = version >= 13 or kind == SHARE_FETCH_REQUEST or kind == SHARE_FETCH_RESPONSE
+    if kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST:
         body.replica_id = -1
         body.session_epoch = -1
     body.capacity = 1
@@ -47,9 +47,9 @@ cdef Body *new_body(Kind kind, int version) except NULL:
 
 cdef Part *add_part(Body *body) except NULL:
     cdef Part *part
-    if body.count == body.capacity:
+    if body.count + body.forgotten == body.capacity:
         _grow(body)
-    part = &body.parts[body.count]
+    part = &body.parts[body.count + body.forgotten]
     memset(part, 0, sizeof(Part))
     part.records.producer_id = -1
     part.records.base_offset = -1
@@ -57,6 +57,13 @@ cdef Part *add_part(Body *body) except NULL:
     part.records.producer_epoch = -1
     part.records.magic = -1
     body.count += 1
+    return part
+
+
+cdef Part *add_forgotten(Body *body) except NULL:
+    cdef Part *part = add_part(body)
+    body.count -= 1
+    body.forgotten += 1
     return part
 
 
@@ -77,7 +84,7 @@ cdef void free_body(Body *body) noexcept:
     cdef Py_ssize_t at
     if body == NULL:
         return
-    for at in range(body.count):
+    for at in range(body.count + body.forgotten):
         Py_XDECREF(body.parts[at].topic)
     if body.parts != &body.first:
         PyMem_Free(body.parts)
@@ -97,10 +104,15 @@ cdef object facts_of(const Body *body):
         return ProduceRequest(body.acks, body.timeout_ms, transactional_id, partitions, ids)
     if body.kind == PRODUCE_RESPONSE:
         return ProduceResponse(body.throttle_ms, partitions, ids)
-    if body.kind == FETCH_REQUEST:
+    if body.kind == FETCH_REQUEST or body.kind == SHARE_FETCH_REQUEST:
+        forgotten = tuple([
+            (<object>body.parts[at].topic, body.parts[at].partition)
+            for at in range(body.count, body.count + body.forgotten)
+        ])
         return FetchRequest(
-            body.replica_id, body.max_wait_ms, body.min_bytes, body.session_id, body.session_epoch, partitions, ids
-        )
+            body.replica_id, body.max_wait_ms, body.min_bytes, body.session_id, body.session_epoch, partitions, ids,
+            forgotten,
+        )  # fmt: skip
     return FetchResponse(body.throttle_ms, body.error_code, body.session_id, partitions, ids)
 
 
@@ -110,7 +122,7 @@ cdef object _partition_of(Kind kind, const Part *part):
         return ProducedPartition(topic, part.partition, _record_set_of(&part.records))
     if kind == PRODUCE_RESPONSE:
         return AnsweredPartition(topic, part.partition, part.error_code, part.offset)
-    if kind == FETCH_REQUEST:
+    if kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST:
         return WantedPartition(topic, part.partition, part.offset)
     return FetchedPartition(topic, part.partition, part.error_code, part.offset, _record_set_of(&part.records))
 
@@ -176,6 +188,12 @@ cdef int _fill(Body *body, object facts) except -1:
             if body.kind == FETCH_RESPONSE:
                 part.error_code, part.offset = one.error_code, one.high_watermark
             part.records = _sums_of(one.records)
+    if body.kind == FETCH_REQUEST:
+        for text, number in facts.forgotten:
+            part = add_forgotten(body)
+            Py_INCREF(text)
+            part.topic = <PyObject *>text
+            part.partition = number
     return 0
 
 

@@ -34,7 +34,7 @@ cdef int wanted_partition(Walk *walk) except -1:
 
 cdef int count_forgotten(Walk *walk) except -1:
     walk.elements = 0
-    if walk.version >= 7 and not length(walk, &walk.elements):
+    if (walk.version >= 7 or walk.body.kind == SHARE_FETCH_REQUEST) and not length(walk, &walk.elements):
         return 0
     if walk.elements < 0:
         return refuse_count(walk, walk.elements)
@@ -53,11 +53,29 @@ cdef int forgotten_topic(Walk *walk) except -1:
         return 0
     if size < 0:
         return malformed(walk.body.kind, "a topic without a name")
-    if count < 0:
+    if count < 0 or walk.body.count + walk.body.forgotten + count > MAX_PARTITIONS:
         return refuse_count(walk, count)
+    keep_topic(walk, start, size)
     walk.elements -= 1
-    walk.pos += 4 * count
-    pass_tags(walk, FORGOTTEN)
+    walk.partitions = count
+    walk.step = FORGOTTEN_PARTITION
+    return 1
+
+
+cdef int forgotten_partition(Walk *walk) except -1:
+    cdef const uint8_t *number = walk.data + walk.pos
+    cdef Part *part
+    if not walk.partitions:
+        pass_tags(walk, FORGOTTEN)
+        return 1
+    walk.pos += 4
+    if walk.pos > walk.size:
+        return 0
+    part = add_forgotten(walk.body)
+    Py_INCREF(<object>walk.topic)
+    part.topic = walk.topic
+    part.partition = int32_at(number)
+    walk.partitions -= 1
     return 1
 
 

@@ -9,7 +9,7 @@ cdef int record_set(Walk *walk) except -1:
         walk.body.parts[walk.body.count - 1].records.size = walk.left
         walk.step = BATCH
     else:
-        pass_tags(walk, PARTITION)
+        after_records(walk)
     return 1
 
 
@@ -55,5 +55,12 @@ cdef int batch(Walk *walk) except -1:
 
 cdef inline int end_of_records(Walk *walk) noexcept:
     walk.pos += walk.left
-    pass_tags(walk, PARTITION)
+    after_records(walk)
     return 1
+
+
+cdef inline void after_records(Walk *walk) noexcept:
+    if walk.body.kind == SHARE_FETCH_RESPONSE:
+        walk.step = COUNT_ACQUIRED
+    else:
+        pass_tags(walk, PARTITION)

@@ -14,7 +14,7 @@ from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport (
     ANSWERED, CONNECTION_LOST, FETCH_REQUEST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, PRODUCE_REQUEST,
-    UNSUPPORTED, Body, Exchange, Kind, free_body, new_exchange,
+    SHARE_FETCH_REQUEST, UNSUPPORTED, Body, Exchange, Kind, free_body, new_exchange,
 )
 from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
@@ -32,6 +32,7 @@ cdef tuple SIDES = ("client", "broker")
 cdef int KEPT_ROOM = 2  # pieces that a connection keeps room for, from chunk to chunk
 cdef int FLEXIBLE_PRODUCE = apis.APIS[0].flexible_since
 cdef int FLEXIBLE_FETCH = apis.APIS[1].flexible_since
+cdef int FLEXIBLE_SHARE_FETCH = apis.APIS[78].flexible_since
 
 cdef enum:
     REQUEST_AGAIN = -5
@@ -39,6 +40,7 @@ cdef enum:
 cdef enum ApiKey:
     PRODUCE = 0
     FETCH = 1
+    SHARE_FETCH = 78
     SASL_HANDSHAKE = 17
 
 cdef struct Piece:  # part of a body to read after its chunk has been forwarded; owns its references
@@ -56,6 +58,11 @@ cdef inline int count(object counts, object key) except -1:
     cdef PyObject *had = PyDict_GetItem(counts, key)
     PyDict_SetItem(counts, key, 1 if had == NULL else <object>had + 1)
     return 0
+
+
+cdef inline int flexible_since(int16_t key) noexcept:
+    """Of the apis that are walked: the first version that is flexible."""
+    return FLEXIBLE_PRODUCE if key == PRODUCE else FLEXIBLE_FETCH if key == FETCH else FLEXIBLE_SHARE_FETCH
 
 
 cdef void drop(Piece *pieces, int count) noexcept:
@@ -222,7 +229,7 @@ cdef class Session:
             kind = kind_of(key, version, False)
         if key == PRODUCE or kind != NO_WALKER:
             at = body
-            if version >= (FLEXIBLE_PRODUCE if key == PRODUCE else FLEXIBLE_FETCH):
+            if version >= flexible_since(key):
                 at = skip_tags(p, at, there)
                 if at >= 0:
                     body = at
@@ -250,7 +257,7 @@ cdef class Session:
             exchange.outcome_code = NO_RESPONSE
         if key == SASL_HANDSHAKE and version == 0:
             self.tokens = True
-        if kind == NO_WALKER and self.record is not None and (key == PRODUCE or key == FETCH):
+        if kind == NO_WALKER and self.record is not None and (key == PRODUCE or key == FETCH or key == SHARE_FETCH):
             exchange.decode_code = UNSUPPORTED
             count(self.decoded, "unsupported")
         return self.begin(False, exchange, kind, p, body, there, 4 + size, start, data, end, now)
@@ -294,9 +301,7 @@ cdef class Session:
             raise PeerError("broker", "out_of_sync", "a response before the end of its request")
         if self.record is not None:
             kind = kind_of(exchange.api_key, exchange.api_version, True)
-        if kind != NO_WALKER and exchange.api_version >= (
-            FLEXIBLE_PRODUCE if exchange.api_key == PRODUCE else FLEXIBLE_FETCH
-        ):
+        if kind != NO_WALKER and exchange.api_version >= flexible_since(exchange.api_key):
             at = skip_tags(p, body, there)
             if at >= 0:
                 body = at
@@ -461,7 +466,7 @@ cdef class Session:
             count(self.decoded, "full")
             if exchange.decode_code == NONE:
                 exchange.decode_code = FULL
-            if body.kind == PRODUCE_REQUEST or body.kind == FETCH_REQUEST:
+            if body.kind == PRODUCE_REQUEST or body.kind == FETCH_REQUEST or body.kind == SHARE_FETCH_REQUEST:
                 free_body(exchange.request_body)
                 exchange.request_body = body
             else:

@@ -13,10 +13,15 @@ cdef enum Step:  # the element that comes next
     RECORD_ERROR  # of Produce responses
     MESSAGE  # of Produce responses
     ABORTED  # transactions, of Fetch responses
+    ACKNOWLEDGED  # records, of ShareFetch requests
     RECORDS
     BATCH
+    COUNT_ACQUIRED  # records, of ShareFetch responses
+    ACQUIRED
     TAIL
     FORGOTTEN  # topics, of Fetch requests
+    FORGOTTEN_PARTITION
+    ENDPOINT  # of ShareFetch responses
     RACK  # of Fetch requests
     TAGS
     TAG
@@ -32,7 +37,7 @@ cdef struct Walk:  # how far a walker has got
     Step step
     Step after  # what follows the section of tags
     int64_t topics  # still to come, and so on
-    int64_t partitions  # of the current topic
+    int64_t partitions  # of the current topic, forgotten ones too
     int64_t elements  # of the current array within
     int64_t tags
     int64_t left  # bytes of the current record set

@@ -3,7 +3,7 @@
 
 A step reads one element, whole or not at all. A step (and each reader of it) returns 1, or 0 where bytes are missing:
 then the walk stands where it stood and goes on there with more bytes. The grammar and its reasons are told in
-``proxy/core/{produce,fetch,records}.py``; names are the same here.
+``proxy/core/{produce,fetch,share,records}.py``; names are the same here.
 """
 
 cimport cython
@@ -18,8 +18,11 @@ from proxy.compiled.exchange cimport (
     NO_WALKER,
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
+    SHARE_FETCH_REQUEST,
+    SHARE_FETCH_RESPONSE,
     Part,
     RecordSums,
+    add_forgotten,
     add_part,
     free_body,
     new_body,
@@ -43,18 +46,21 @@ cdef int64_t[3] SHORTEST = [records.SHORTEST[0], records.SHORTEST[1], records.SH
 cdef uint64_t REPLICA_STATE = fetch.REPLICA_STATE
 cdef int PRODUCE_VERSIONS = len(walk.PRODUCE_VERSIONS)
 cdef int FETCH_VERSIONS = len(walk.FETCH_VERSIONS)
+cdef int SHARE_FETCH_VERSIONS = len(walk.SHARE_FETCH_VERSIONS)
 
 cdef Py_ssize_t CARRY_STEP = 256  # bytes added to an incomplete element at a time; most are shorter than that
 
 
 cdef int malformed(Kind kind, str detail) except -1:
-    raise MalformedBody("client" if kind == PRODUCE_REQUEST or kind == FETCH_REQUEST else "broker", detail)
+    cdef bint request = kind == PRODUCE_REQUEST or kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST
+    raise MalformedBody("client" if request else "broker", detail)
 
 
 include "readers.pxi"
 include "records.pxi"
 include "produce.pxi"
 include "fetch.pxi"
+include "share.pxi"
 
 
 # ---- steps of all messages ------------------------------------------------------------------------------------------
@@ -78,8 +84,12 @@ cdef int go_on(Walk *walk) except -1:
                 done = answered_partition(walk)
             elif kind == FETCH_REQUEST:
                 done = wanted_partition(walk)
-            else:
+            elif kind == FETCH_RESPONSE:
                 done = fetched_partition(walk)
+            elif kind == SHARE_FETCH_REQUEST:
+                done = share_wanted_partition(walk)
+            else:
+                done = share_fetched_partition(walk)
         elif walk.step == RECORDS:
             done = record_set(walk)
         elif walk.step == TOPIC:
@@ -94,13 +104,19 @@ cdef int go_on(Walk *walk) except -1:
                 done = count_topics(walk)
             elif kind == FETCH_REQUEST:
                 done = fetch_request_head(walk)
-            else:
+            elif kind == FETCH_RESPONSE:
                 done = fetch_response_head(walk)
+            elif kind == SHARE_FETCH_REQUEST:
+                done = share_request_head(walk)
+            else:
+                done = share_response_head(walk)
         elif walk.step == TAIL:
             if kind == PRODUCE_RESPONSE:
                 done = throttle(walk)
-            elif kind == FETCH_REQUEST:
+            elif kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST:
                 done = count_forgotten(walk)
+            elif kind == SHARE_FETCH_RESPONSE:
+                done = count_endpoints(walk)
             else:
                 pass_tags(walk, END)
         elif walk.step == MESSAGE:
@@ -111,8 +127,18 @@ cdef int go_on(Walk *walk) except -1:
             done = aborted_transaction(walk)
         elif walk.step == FORGOTTEN:
             done = forgotten_topic(walk)
+        elif walk.step == FORGOTTEN_PARTITION:
+            done = forgotten_partition(walk)
         elif walk.step == RACK:
             done = rack(walk)
+        elif walk.step == ACKNOWLEDGED:
+            done = acknowledged(walk)
+        elif walk.step == COUNT_ACQUIRED:
+            done = count_acquired(walk)
+        elif walk.step == ACQUIRED:
+            done = acquired(walk)
+        elif walk.step == ENDPOINT:
+            done = endpoint(walk)
         elif walk.step == TAGS:
             done = uvarint(walk, <uint64_t *>&walk.tags)
             walk.step = TAG if done else TAGS
@@ -143,13 +169,19 @@ cdef int topic(Walk *walk) except -1:
         return malformed(walk.body.kind, "a topic without a name")
     if count < 0 or walk.body.count + count > MAX_PARTITIONS:
         return refuse_count(walk, count)
-    Py_XDECREF(walk.topic)
-    walk.topic = NULL
-    walk.topic = PyBytes_FromStringAndSize(<const char *>start, size)
+    keep_topic(walk, start, size)
     walk.topics -= 1
     walk.partitions = count
     walk.step = PARTITION
     return 1
+
+
+cdef inline int keep_topic(Walk *walk, const uint8_t *start, int64_t size) except -1:
+    """Make it the current topic."""
+    Py_XDECREF(walk.topic)
+    walk.topic = NULL
+    walk.topic = PyBytes_FromStringAndSize(<const char *>start, size)
+    return 0
 
 
 cdef inline Part *partition(Walk *walk, const uint8_t *number) except NULL:
@@ -188,6 +220,8 @@ cdef Kind kind_of(int api_key, int version, bint response) noexcept:
         return PRODUCE_RESPONSE if response else PRODUCE_REQUEST
     if api_key == 1 and 0 <= version < FETCH_VERSIONS:
         return FETCH_RESPONSE if response else FETCH_REQUEST
+    if api_key == 78 and 0 <= version < SHARE_FETCH_VERSIONS:
+        return SHARE_FETCH_RESPONSE if response else SHARE_FETCH_REQUEST
     return NO_WALKER
 
 
@@ -195,7 +229,10 @@ cdef inline int begin(Walk *walk, Kind kind, int version) except -1:
     memset(walk, 0, sizeof(Walk))
     walk.body = new_body(kind, version)
     walk.version = version
-    walk.flexible = version >= (9 if kind == PRODUCE_REQUEST or kind == PRODUCE_RESPONSE else 12)
+    if kind == SHARE_FETCH_REQUEST or kind == SHARE_FETCH_RESPONSE:
+        walk.flexible = True
+    else:
+        walk.flexible = version >= (9 if kind == PRODUCE_REQUEST or kind == PRODUCE_RESPONSE else 12)
     return 0
 
 

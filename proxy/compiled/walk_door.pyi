@@ -7,6 +7,8 @@ produce_request: int
 produce_response: int
 fetch_request: int
 fetch_response: int
+share_fetch_request: int
+share_fetch_response: int
 
 def walker_for_request(key: int, version: int) -> int | None: ...
 def walker_for_response(key: int, version: int) -> int | None: ...

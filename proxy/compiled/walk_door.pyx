@@ -13,6 +13,8 @@ from proxy.compiled.exchange cimport (
     NO_WALKER,
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
+    SHARE_FETCH_REQUEST,
+    SHARE_FETCH_RESPONSE,
     Body,
     Kind,
     facts_of,
@@ -24,6 +26,8 @@ produce_request = <int>PRODUCE_REQUEST
 produce_response = <int>PRODUCE_RESPONSE
 fetch_request = <int>FETCH_REQUEST
 fetch_response = <int>FETCH_RESPONSE
+share_fetch_request = <int>SHARE_FETCH_REQUEST
+share_fetch_response = <int>SHARE_FETCH_RESPONSE
 
 
 def walker_for_request(int key, int version):

@@ -2,7 +2,7 @@
 
 All of these are plain values (numbers, short bytes, tuples): none refers to a network buffer, so a consumer may keep
 them. ``topic`` is the UTF-8 name as bytes, or the 16 raw bytes of the topic id where the version carries ids
-(Produce ≥ 13, Fetch ≥ 13); ``topics_are_ids`` of the enclosing facts tells which.
+(Produce ≥ 13, Fetch ≥ 13, ShareFetch); ``topics_are_ids`` of the enclosing facts tells which.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ class WantedPartition(Struct, frozen=True, gc=False):
 class FetchRequest(Struct, frozen=True, gc=False):
     """Source: FetchRequest.json, versions 0–18. ``replica_id`` ≥ 0 marks a follower's fetch (tag 1 since v15).
 
-    With a fetch session (``session_epoch`` > 0) ``partitions`` holds only what changed since the last request.
+    With a fetch session (``session_epoch`` > 0) ``partitions`` holds only what changed since the last request, and
+    ``forgotten`` the (topic, partition) that left the session. Also of ShareFetchRequest.json, versions 0–2:
+    ``session_epoch`` is the share session's, ``session_id`` 0, ``replica_id`` and every ``fetch_offset`` −1.
     """
 
     replica_id: int
@@ -137,6 +139,7 @@ class FetchRequest(Struct, frozen=True, gc=False):
     session_epoch: int
     partitions: tuple[WantedPartition, ...]
     topics_are_ids: bool
+    forgotten: tuple[tuple[bytes, int], ...] = ()
 
 
 class FetchedPartition(Struct, frozen=True, gc=False):
@@ -150,7 +153,10 @@ class FetchedPartition(Struct, frozen=True, gc=False):
 
 
 class FetchResponse(Struct, frozen=True, gc=False):
-    """Source: FetchResponse.json, versions 0–18. ``error_code`` and ``session_id``: since v7, 0 before."""
+    """Source: FetchResponse.json, versions 0–18. ``error_code`` and ``session_id``: since v7, 0 before.
+
+    Also of ShareFetchResponse.json, versions 0–2: ``session_id`` is 0, every ``high_watermark`` −1.
+    """
 
     throttle_ms: int
     error_code: int

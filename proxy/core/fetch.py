@@ -7,7 +7,17 @@ from collections.abc import Generator
 
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
 from proxy.core.records import BATCH_HEADER, one_batch, record_set
-from proxy.core.steps import FLEXIBLE, MAX_PARTITIONS, NO_TAGS, OLD, WITH_IDS, Walker, pass_tags, refuse_count
+from proxy.core.steps import (
+    FLEXIBLE,
+    MAX_PARTITIONS,
+    NO_TAGS,
+    OLD,
+    WITH_IDS,
+    Walker,
+    forgotten_topics,
+    pass_tags,
+    refuse_count,
+)
 from proxy.core.wire import TRUNCATED, Buffer, Nonsense, uvarint
 
 _READERS = [OLD] * 12 + [FLEXIBLE] + [WITH_IDS] * 6
@@ -46,6 +56,7 @@ def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
     flexible = version >= 12
     length, text, name = _READERS[version]
     wishes, wanted = _WISHES[version], _WANTED[version]
+    no_topics = b"\1" if flexible else bytes(4)
     replica_id = -1
     session_id, session_epoch = 0, -1
     partitions: list[WantedPartition] = []
@@ -100,33 +111,12 @@ def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
                 pos += 1
             else:
                 buf, pos = yield from pass_tags(buf, pos)
-    forgotten = 0
-    while version >= 7:
-        mark = pos
-        try:
-            forgotten, pos = length(buf, pos)
-            break
-        except TRUNCATED:
-            buf, pos = yield mark
-    if forgotten < 0:
-        refuse_count(forgotten)
-    while forgotten:
-        forgotten -= 1
-        while True:
-            mark = pos
-            try:
-                topic, pos = name(buf, pos)
-                count, pos = length(buf, pos)
-                break
-            except TRUNCATED:
-                buf, pos = yield mark
-        if topic is None:
-            raise Nonsense("a topic without a name")
-        if count < 0:
-            refuse_count(count)
-        pos += 4 * count
-        if flexible:
-            buf, pos = yield from pass_tags(buf, pos)
+    forgotten: tuple[tuple[bytes, int], ...] = ()
+    if version >= 7:
+        if buf[pos : pos + len(no_topics)] == no_topics:
+            pos += len(no_topics)
+        else:
+            forgotten, buf, pos = yield from forgotten_topics(buf, pos, _READERS[version], len(partitions))
     while version >= 11:
         mark = pos
         try:
@@ -142,7 +132,7 @@ def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
         else:
             replica_id, buf, pos = yield from _replica_id(buf, pos)
     facts = FetchRequest(
-        replica_id, max_wait_ms, min_bytes, session_id, session_epoch, tuple(partitions), version >= 13
+        replica_id, max_wait_ms, min_bytes, session_id, session_epoch, tuple(partitions), version >= 13, forgotten
     )
     return facts, pos
 

@@ -44,7 +44,7 @@ MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
 
 PRODUCE = 0
-WALKED = (PRODUCE, 1)  # Produce and Fetch
+WALKED = (PRODUCE, 1, 78)  # Produce, Fetch, ShareFetch
 SASL_HANDSHAKE = 17
 
 _int16 = struct.Struct(">h").unpack_from

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator
 from typing import Final, NoReturn, TypeVar
 
@@ -23,6 +24,8 @@ hostile frame of null record sets needs six, so without a bound 100 MiB of them 
 
 NO_TAGS: Final = b"\0"
 """A section of tagged fields that holds none, which is nearly every one."""
+
+_int32 = struct.Struct(">i").unpack_from
 
 Facts_co = TypeVar("Facts_co", covariant=True)
 Walker = Generator[int, tuple[bytes, int], tuple[Facts_co, int]]
@@ -49,6 +52,52 @@ WITH_IDS: Readers = (compact_length, compact_string, uuid)
 def refuse_count(count: int) -> NoReturn:
     """Raise Nonsense for the length of an array that is null, or longer than ``MAX_PARTITIONS`` allows."""
     raise Nonsense("null where an array must be" if count < 0 else f"more than {MAX_PARTITIONS} partitions")
+
+
+def forgotten_topics(
+    buf: Buffer, pos: int, readers: Readers, taken: int
+) -> Generator[int, tuple[bytes, int], tuple[tuple[tuple[bytes, int], ...], Buffer, int]]:
+    """Read the topics and partitions that leave a fetch session, as a part of a walker.
+
+    ``taken``: partitions that the message has besides. Returns (topic, partition) of each, the buffer and the position.
+    """
+    length, _, name = readers
+    flexible = length is compact_length
+    found: list[tuple[bytes, int]] = []
+    while True:
+        mark = pos
+        try:
+            topics, pos = length(buf, pos)
+            break
+        except TRUNCATED:
+            buf, pos = yield mark
+    if topics < 0:
+        refuse_count(topics)
+    while topics:
+        topics -= 1
+        while True:
+            mark = pos
+            try:
+                topic, pos = name(buf, pos)
+                count, pos = length(buf, pos)
+                break
+            except TRUNCATED:
+                buf, pos = yield mark
+        if topic is None:
+            raise Nonsense("a topic without a name")
+        if count < 0 or taken + len(found) + count > MAX_PARTITIONS:
+            refuse_count(count)
+        while count:
+            try:
+                found.append((topic, _int32(buf, pos)[0]))
+            except TRUNCATED:
+                buf, pos = yield pos
+                continue
+            pos += 4
+            count -= 1
+        if flexible:
+            buf, pos = yield from pass_tags(buf, pos)
+    return tuple(found), buf, pos
 
 
 def pass_tags(buf: Buffer, pos: int) -> Part:

@@ -1,4 +1,4 @@
-"""Reads the bodies of Produce and Fetch in place, whole or in the pieces they come in, without touching records.
+"""Reads bodies of Produce, Fetch and ShareFetch in place, whole or in the pieces they come in; records stay untouched.
 
 A walker is a generator: ``walker(buf, pos, version)`` starts on the body at ``buf[pos]``. Where it runs out of bytes it
 yields the offset of the first byte it still needs, which may lie beyond the end of ``buf`` because records are skipped;
@@ -16,18 +16,20 @@ from collections.abc import Callable
 from proxy.core.exchange import RequestFacts, ResponseFacts
 from proxy.core.fetch import fetch_request, fetch_response
 from proxy.core.produce import produce_request, produce_response
+from proxy.core.share import share_fetch_request, share_fetch_response
 from proxy.core.steps import Walker
 from proxy.core.wire import Buffer, Nonsense
 from proxy.errors import MalformedBody, Side
 
-MAX_CARRY = 65536
-"""Most bytes kept from one piece to the next; the longest element that is read as a whole is a 32 KiB string."""
+MAX_CARRY = 131_072
+"""Most bytes kept from one piece to the next; the longest element that is read as a whole holds two 32 KiB strings."""
 
 Facts = RequestFacts | ResponseFacts
 WalkerFunction = Callable[[Buffer, int, int], Walker[Facts]]
 
 PRODUCE_VERSIONS = range(14)
 FETCH_VERSIONS = range(19)
+SHARE_FETCH_VERSIONS = range(3)
 
 __all__ = [
     "BodyFeed",
@@ -36,6 +38,8 @@ __all__ = [
     "fetch_response",
     "produce_request",
     "produce_response",
+    "share_fetch_request",
+    "share_fetch_response",
     "walk_whole",
     "walker_for_request",
     "walker_for_response",
@@ -48,6 +52,8 @@ def walker_for_request(key: int, version: int) -> WalkerFunction | None:
         return produce_request
     if key == 1 and version in FETCH_VERSIONS:
         return fetch_request
+    if key == 78 and version in SHARE_FETCH_VERSIONS:
+        return share_fetch_request
     return None
 
 
@@ -57,6 +63,8 @@ def walker_for_response(key: int, version: int) -> WalkerFunction | None:
         return produce_response
     if key == 1 and version in FETCH_VERSIONS:
         return fetch_response
+    if key == 78 and version in SHARE_FETCH_VERSIONS:
+        return share_fetch_response
     return None
 
 

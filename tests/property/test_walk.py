@@ -18,7 +18,7 @@ from tests.tools.messages import Message, encode
 
 
 class Kind(NamedTuple):
-    """One of the four messages: its walker's name, its layout, and who sends it."""
+    """One of the six messages: its walker's name, its layout, and who sends it."""
 
     name: str
     message: Message
@@ -30,6 +30,8 @@ KINDS = [
     Kind("produce_response", messages.PRODUCE_RESPONSE, "broker"),
     Kind("fetch_request", messages.FETCH_REQUEST, "client"),
     Kind("fetch_response", messages.FETCH_RESPONSE, "broker"),
+    Kind("share_fetch_request", messages.SHARE_FETCH_REQUEST, "client"),
+    Kind("share_fetch_response", messages.SHARE_FETCH_RESPONSE, "broker"),
 ]
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])

@@ -53,6 +53,7 @@ def fetch_request(version: int, values: Values) -> FetchRequest:
         values.get("session_epoch", -1),
         partitions,
         ids,
+        _forgotten(values, "topic_id" if ids else "topic"),
     )
 
 
@@ -71,4 +72,39 @@ def fetch_response(version: int, values: Values) -> FetchResponse:
     )
     return FetchResponse(
         values.get("throttle_time_ms", 0), values.get("error_code", 0), values.get("session_id", 0), partitions, ids
+    )
+
+
+def share_fetch_request(version: int, values: Values) -> FetchRequest:
+    partitions = tuple(
+        WantedPartition(topic["topic_id"], one["partition_index"], -1)
+        for topic in values["topics"]
+        for one in topic["partitions"]
+    )
+    return FetchRequest(
+        -1,
+        values["max_wait_ms"],
+        values["min_bytes"],
+        0,
+        values["share_session_epoch"],
+        partitions,
+        True,
+        _forgotten(values, "topic_id"),
+    )
+
+
+def share_fetch_response(version: int, values: Values) -> FetchResponse:
+    partitions = tuple(
+        FetchedPartition(topic["topic_id"], one["partition_index"], one["error_code"], -1, one["records"].sums)
+        for topic in values["responses"]
+        for one in topic["partitions"]
+    )
+    return FetchResponse(values["throttle_time_ms"], values["error_code"], 0, partitions, True)
+
+
+def _forgotten(values: Values, name: str) -> tuple[tuple[bytes, int], ...]:
+    return tuple(
+        (topic[name], partition)
+        for topic in values.get("forgotten_topics_data", ())
+        for partition in topic["partitions"]
     )

@@ -1,4 +1,4 @@
-"""Produce and Fetch messages as values, and a plain encoder for every version of them: what the walkers are held to.
+"""Produce, Fetch and ShareFetch as values, and a plain encoder for every version: what the walkers are held to.
 
 The layouts are copied by hand from the message definitions and are checked against kafka-python's encoder, which is
 made from the same definitions by other people (tests/property/test_messages.py).
@@ -52,7 +52,7 @@ Tags = tuple[tuple[int, bytes], ...]
 UNKNOWN_TAGS = "unknown_tags"
 """Key of a struct's values for tagged fields that no definition knows: pairs of tag and bytes."""
 
-SCALARS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 
 
 def _fetch_topic(since: int) -> tuple[Field, Field]:
@@ -243,6 +243,100 @@ FETCH_RESPONSE = Message(
     ),
     flexible_since=12,
     max_version=18,
+)
+
+SHARE_FETCH_REQUEST = Message(
+    (
+        Field("group_id", "string", nullable=True),
+        Field("member_id", "string", nullable=True),
+        Field("share_session_epoch", "int32"),
+        Field("max_wait_ms", "int32"),
+        Field("min_bytes", "int32"),
+        Field("max_bytes", "int32"),
+        Field("max_records", "int32", 1),
+        Field("batch_size", "int32", 1),
+        Field("share_acquire_mode", "int8", 2),
+        Field("is_renew_ack", "bool", 2),
+        Field(
+            "topics",
+            "topic",
+            array=True,
+            fields=(
+                Field("topic_id", "uuid"),
+                Field(
+                    "partitions",
+                    "partition",
+                    array=True,
+                    fields=(
+                        Field("partition_index", "int32"),
+                        Field("partition_max_bytes", "int32", 0, 0),
+                        Field(
+                            "acknowledgement_batches",
+                            "batch",
+                            array=True,
+                            fields=(
+                                Field("first_offset", "int64"),
+                                Field("last_offset", "int64"),
+                                Field("acknowledge_types", "int8", array=True),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Field(
+            "forgotten_topics_data",
+            "forgotten",
+            array=True,
+            fields=(Field("topic_id", "uuid"), Field("partitions", "int32", array=True)),
+        ),
+    ),
+    flexible_since=0,
+    max_version=2,
+)
+
+SHARE_FETCH_RESPONSE = Message(
+    (
+        Field("throttle_time_ms", "int32"),
+        Field("error_code", "int16"),
+        Field("error_message", "string", nullable=True),
+        Field("acquisition_lock_timeout_ms", "int32", 1),
+        Field(
+            "responses",
+            "topic",
+            array=True,
+            fields=(
+                Field("topic_id", "uuid"),
+                Field(
+                    "partitions",
+                    "partition",
+                    array=True,
+                    fields=(
+                        Field("partition_index", "int32"),
+                        Field("error_code", "int16"),
+                        Field("error_message", "string", nullable=True),
+                        Field("acknowledge_error_code", "int16"),
+                        Field("acknowledge_error_message", "string", nullable=True),
+                        Field("current_leader", "leader", fields=LEADER),
+                        Field("records", "records", nullable=True),
+                        Field(
+                            "acquired_records",
+                            "acquired",
+                            array=True,
+                            fields=(
+                                Field("first_offset", "int64"),
+                                Field("last_offset", "int64"),
+                                Field("delivery_count", "int16"),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Field("node_endpoints", "endpoint", array=True, fields=ENDPOINT),
+    ),
+    flexible_since=0,
+    max_version=2,
 )
 
 

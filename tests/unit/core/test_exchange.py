@@ -23,6 +23,7 @@ REQUESTS = [
     ),
     pure.ProduceRequest(1, 1, b"", (pure.ProducedPartition(b"t", 0, pure.EMPTY_RECORD_SET),), False),
     pure.FetchRequest(-1, 500, 1, 2, -1, (pure.WantedPartition(b"t", 3, 2**62),), False),
+    pure.FetchRequest(-1, 500, 1, 2, 9, (pure.WantedPartition(b"t", 3, 4),), False, tuple((b"u", n) for n in range(9))),
 ]
 RESPONSES = [
     None,

@@ -5,7 +5,14 @@ import pytest
 
 from proxy.core import apis
 from proxy.core import walk as python_walk
-from proxy.core.exchange import EMPTY_RECORD_SET, FetchRequest, FetchResponse, ProduceRequest, RecordSet
+from proxy.core.exchange import (
+    EMPTY_RECORD_SET,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    RecordSet,
+)
 from proxy.core.steps import MAX_PARTITIONS
 from proxy.errors import MalformedBody
 from tests.tools import facts, messages
@@ -49,7 +56,7 @@ def batches(count: int, payload: int) -> Made:
     return Made(data, RecordSet(len(data), count, 10 * count, 2, 7, 1, 2, 0))
 
 
-@pytest.mark.parametrize(("key", "name"), [(0, "produce"), (1, "fetch")])
+@pytest.mark.parametrize(("key", "name"), [(0, "produce"), (1, "fetch"), (78, "share_fetch")])
 def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyond(
     walk: ModuleType, key: int, name: str
 ) -> None:
@@ -63,7 +70,7 @@ def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyon
 
 
 def test_no_other_api_is_walked(walk: ModuleType) -> None:
-    for key in (-1, *range(2, 95), 10000):
+    for key in (-1, *range(2, 78), *range(79, 95), 10000):
         assert walk.walker_for_request(key, 0) is None
         assert walk.walker_for_response(key, 0) is None
 
@@ -115,12 +122,71 @@ def test_replica_id_comes_from_a_field_until_v14_and_from_a_tag_since(walk: Modu
         "rack_id": b"r",
     }
     for version, replica_id in ((11, 4), (14, 4), (15, 5), (18, 5)):
+        ids = version >= 13
+        gone = bytes(16) if ids else b"gone"
         body = encode(messages.FETCH_REQUEST, version, values)
         found = walk.walk_whole(walk.fetch_request, body, 0, len(body), version, "client")
-        assert found == FetchRequest(replica_id, 500, 1, 8, 9, (), version >= 13)
+        assert found == FetchRequest(replica_id, 500, 1, 8, 9, (), ids, tuple((gone, n) for n in (1, 2, 3)))
     del values["replica_state"]
     body = encode(messages.FETCH_REQUEST, 15, values)
     assert walk.walk_whole(walk.fetch_request, body, 0, len(body), 15, "client").replica_id == -1
+
+
+@pytest.mark.parametrize("version", [7, 12, 13])
+def test_forgotten_partitions_count_towards_the_bound(walk: ModuleType, version: int) -> None:
+    def body(count: int) -> bytes:
+        values = {
+            "replica_id": -1,
+            "max_wait_ms": 500,
+            "min_bytes": 1,
+            "max_bytes": 2,
+            "isolation_level": 1,
+            "session_id": 8,
+            "session_epoch": 9,
+            "topics": [],
+            "forgotten_topics_data": [{"topic": b"gone", "topic_id": b"gone" * 4, "partitions": [7] * count}],
+            "rack_id": b"r",
+        }
+        return encode(messages.FETCH_REQUEST, version, values)
+
+    most = body(MAX_PARTITIONS)
+    feed = walk.BodyFeed(walk.fetch_request, version, "client")
+    for start in range(0, len(most), 65536):
+        feed.feed(most, start, min(start + 65536, len(most)))
+    assert feed.finish().forgotten == ((b"gone" if version < 13 else b"gone" * 4, 7),) * MAX_PARTITIONS
+    more = body(MAX_PARTITIONS + 1)
+    with pytest.raises(MalformedBody, match="200000"):
+        walk.walk_whole(walk.fetch_request, more, 0, len(more), version, "client")
+
+
+def test_the_longest_texts_come_through_byte_by_byte(walk: ModuleType) -> None:
+    text = b"x" * 32767
+    partition = {
+        "partition_index": 3,
+        "error_code": 7,
+        "error_message": text,
+        "acknowledge_error_code": 8,
+        "acknowledge_error_message": text,
+        "current_leader": {"leader_id": 1, "leader_epoch": 2},
+        "records": batches(2, 10),
+        "acquired_records": [{"first_offset": 0, "last_offset": 19, "delivery_count": 1}] * 3,
+    }
+    values = {
+        "throttle_time_ms": 20,
+        "error_code": 70,
+        "error_message": None,
+        "acquisition_lock_timeout_ms": 30_000,
+        "responses": [{"topic_id": b"i" * 16, "partitions": [partition]}],
+        "node_endpoints": [{"node_id": 1, "host": text, "port": 9092, "rack": text}],
+    }
+    body = encode(messages.SHARE_FETCH_RESPONSE, 2, values)
+    feed = walk.BodyFeed(walk.share_fetch_response, 2, "broker")
+    for at in range(0, len(body), 501):
+        feed.feed(body, at, min(at + 501, len(body)))
+    found = feed.finish()
+    assert found == walk.walk_whole(walk.share_fetch_response, body, 0, len(body), 2, "broker")
+    records = RecordSet(len(partition["records"].data), 2, 20, 2, 7, 1, 2, 0)
+    assert found == FetchResponse(20, 70, 0, (FetchedPartition(b"i" * 16, 3, 7, -1, records),), True)
 
 
 def test_the_request_says_whether_topics_are_ids(walk: ModuleType) -> None:
