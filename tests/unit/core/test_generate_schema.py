@@ -1,0 +1,18 @@
+"""The committed definitions are what their generator makes of the jars, where the jar cache has them."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.core import schema_table
+from proxy.local.jars import cache_dir
+from tests.tools.generate_schema import generate
+
+JARS = ["kafka-clients-4.4.0.jar", "kafka-clients-3.9.2.jar"]
+
+
+def test_the_definitions_are_what_the_generator_makes_of_the_jars() -> None:
+    found = [path for name in JARS for path in sorted(cache_dir().rglob(name))[:1]]
+    if len(found) < len(JARS):
+        pytest.skip(f"the jar cache {cache_dir()} lacks {' or '.join(JARS)}: python -m proxy.local.jars fetch")
+    assert Path(schema_table.__file__).read_text() == generate(found)
