@@ -2,22 +2,37 @@
 
 An observer is a class with a no-argument constructor and the four methods of ``Observer``. It is named in
 ``observer.class.names`` as ``package.module:Class``. Life: constructed, ``configure``d once with the whole
-configuration, told about exchanges, ``close``d once; nothing is called after ``close``.
+configuration, told about exchanges, ``close``d once; nothing is called after ``close``. A class that is missing, or
+lacks a method, or has one that cannot be called as it will be, refuses the start of the sidecar.
 
 ``configure`` is called by the thread that starts the sidecar, everything later by one thread that belongs to this
 observer alone; exceptions are caught, counted and logged, and never reach client traffic. An observer that falls
 behind loses exchanges (counted); it never slows a client. After 100 calls in a row that raised it is left alone for
-10 seconds.
+10 seconds. A call of more than 5 ms is counted as slow. What waits for an observer is bounded; what it keeps itself is
+its own affair, and seen only in the memory of the process: nothing it is given is a view of a network buffer.
 
-One that has ``record_throttles`` besides (``ThrottleObserver``) is also told which connections met a limit.
+What a class may have besides:
 
-A request is told about once its exchange has ended, so request and response come one right after the other.
+=========================  ===========================================================================================
+``wants(key, version)``    whether to be told of these. Asked after ``configure``, once for each pair there may be, and
+                           for one outside of Kafka's when it comes. Without it, of everything.
+``keeps(key, version)``    whether their bodies are kept, for ``request_raw`` and ``response_raw`` (as long as they are
+                           not longer than ``observer.max.body.bytes``). Asked likewise. Without it an ``Observer``
+                           gets them of all it wants, an ``ExchangeObserver`` of none.
+``record_changes``         see ``ConnectionObserver``
+``record_throttles``       see ``ThrottleObserver``
+=========================  ===========================================================================================
+
+Of what nobody wants nothing is decoded, kept or told. A request is told about once its exchange has ended, so request
+and response come one right after the other. Connections' changes come after the exchanges before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 TOPIC_NAME = "topic"
 """Field of a topic struct that holds the topic's name (KIP-388's ``TOPIC_NAME``); ``id:<topic id>`` where the wire
@@ -44,15 +59,47 @@ class ObservableStruct(Protocol):
 
 
 class ObservedConnection(Protocol):
-    """The client connection an exchange came over."""
+    """The client connection an exchange came over, as it was known then. Cannot be changed."""
 
-    id: str
-    listener: str
-    client_ip: str
-    client_port: int
-    principal: str
-    client_software_name: str | None
-    client_software_version: str | None
+    @property
+    def id(self) -> str:
+        """Unique within one run of a sidecar."""
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener it came in by."""
+
+    @property
+    def client_ip(self) -> str:
+        """Address of the client."""
+
+    @property
+    def client_port(self) -> int:
+        """Its port."""
+
+    @property
+    def opened_at(self) -> float:
+        """Seconds of the monotonic clock."""
+
+    @property
+    def principal(self) -> str:
+        """Who the client is: ``User:<name>``."""
+
+    @property
+    def principal_source(self) -> str:
+        """``anonymous``, ``unauthenticated``, ``sasl`` or ``unknown``: how the principal is known."""
+
+    @property
+    def sasl_mechanism(self) -> str | None:
+        """As the client chose it."""
+
+    @property
+    def client_software_name(self) -> str | None:
+        """As the client told with ApiVersions."""
+
+    @property
+    def client_software_version(self) -> str | None:
+        """Likewise."""
 
 
 class ObservedExchange(Protocol):
@@ -63,9 +110,15 @@ class ObservedExchange(Protocol):
     correlation_id: int
     client_id: str | None
     received_at: float
+    forwarded_at: float
+    responded_at: float
     answered_at: float
     request_bytes: int
     response_bytes: int
+    throttle_ms: int
+    error_code: int
+    request_raw: bytes | None
+    response_raw: bytes | None
 
     @property
     def connection(self) -> ObservedConnection:
@@ -86,6 +139,95 @@ class ObservedExchange(Protocol):
     @property
     def response(self) -> Any:
         """Facts of the response body, or None where it was not walked."""
+
+
+class ConnectionChange(Protocol):
+    """What happened to a connection as a whole."""
+
+    @property
+    def connection(self) -> ObservedConnection:
+        """The connection as it is known right after the change."""
+
+    @property
+    def change(self) -> str:
+        """``opened``, ``authenticated``, ``authentication_failed`` or ``closed``."""
+
+    @property
+    def at(self) -> float:
+        """When; seconds of the monotonic clock."""
+
+    @property
+    def cause(self) -> str:
+        """Closed: why, as in the metric's label."""
+
+    @property
+    def error_code(self) -> int:
+        """Failed authentication: the broker's; 0 where it only closed the connection."""
+
+    @property
+    def session_lifetime_ms(self) -> int:
+        """Authenticated: how long the broker lets it last; 0 for ever."""
+
+    @property
+    def requests(self) -> int:
+        """Closed: requests whose header was read."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Closed: from the client."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """Closed: handed to the client."""
+
+
+class Context(Struct, frozen=True):
+    """What is known of an exchange besides KIP-388's arguments: for methods that take a keyword ``context``.
+
+    Times: seconds since 1970, UTC, 0.0 where it did not come to that.
+    """
+
+    broker_id: int
+    listener: str
+    connection_id: str
+    client_port: int
+    client_id: str | None
+    client_software_name: str | None
+    client_software_version: str | None
+    principal_source: str
+    outcome: str
+    received_at: float
+    forwarded_at: float
+    responded_at: float
+    answered_at: float
+    request_bytes: int
+    response_bytes: int
+    throttle_ms: int
+    error_code: int
+
+    @classmethod
+    def of(cls, exchange: ObservedExchange, broker_id: int, wall_offset: float) -> Context:
+        """``wall_offset``: what makes the monotonic clock's seconds those since 1970."""
+        connection = exchange.connection
+        return cls(
+            broker_id=broker_id,
+            listener=connection.listener,
+            connection_id=connection.id,
+            client_port=connection.client_port,
+            client_id=exchange.client_id,
+            client_software_name=connection.client_software_name,
+            client_software_version=connection.client_software_version,
+            principal_source=connection.principal_source,
+            outcome=exchange.outcome,
+            received_at=exchange.received_at + wall_offset,
+            forwarded_at=exchange.forwarded_at and exchange.forwarded_at + wall_offset,
+            responded_at=exchange.responded_at and exchange.responded_at + wall_offset,
+            answered_at=exchange.answered_at and exchange.answered_at + wall_offset,
+            request_bytes=exchange.request_bytes,
+            response_bytes=exchange.response_bytes,
+            throttle_ms=exchange.throttle_ms,
+            error_code=exchange.error_code,
+        )
 
 
 class ThrottleReport(Protocol):
@@ -138,7 +280,11 @@ class ThrottleReport(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """KIP-388's interface: a request and its response are told apart, tied by ``correlation_id``."""
+    """KIP-388's interface: a request and its response are told apart, tied by ``correlation_id``.
+
+    ``record_request`` and ``record_response`` may take a keyword ``context`` (``Context``) besides, and ``close`` one
+    ``unit``, which is always ``"s"``.
+    """
 
     def configure(self, configs: Mapping[str, Any]) -> None:
         """Receive the whole configuration, once, before anything else. May raise to refuse the start."""
@@ -175,7 +321,7 @@ class ExchangeObserver(Protocol):
         """Finished exchanges in the order they ended; ``dropped`` were lost just before them.
 
         They are shared with other observers: do not change them. There may be none, where only a loss is to be told.
-        Where the class has ``record_throttles``, reports that were lost are in ``dropped``, too.
+        Changes and reports that were lost are in ``dropped``, too, where the class has a method for them.
         """
 
     def close(self, timeout: float) -> None:
@@ -183,11 +329,19 @@ class ExchangeObserver(Protocol):
 
 
 @runtime_checkable
+class ConnectionObserver(Protocol):
+    """What a class may have besides the methods of ``Observer`` or ``ExchangeObserver``."""
+
+    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
+        """Changes in the order they happened; ``dropped`` exchanges, changes and reports were lost before them."""
+
+
+@runtime_checkable
 class ThrottleObserver(Protocol):
     """What a class may have besides the methods of ``Observer`` or ``ExchangeObserver``."""
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
-        """Reports in the order they were made; ``dropped`` exchanges and reports were lost just before them.
+        """Reports in the order they were made; ``dropped`` exchanges, changes and reports were lost before.
 
         They are shared with other observers: do not change them.
         """

@@ -1,24 +1,25 @@
 """The only door from the data path to observers: cheap on the event loop, everything else on other threads.
 
-On the loop an exchange costs one list append. A timer of the data path calls ``flush`` about every 50 ms, which hands
-the list to each observer's lane; throttle reports go there at once, behind what was recorded before them. There is no
-asyncio here, and nothing here ever waits except ``close``.
+On the loop an exchange costs one list append, as does a change of a connection. A timer of the data path calls
+``flush`` about every 50 ms, which hands both lists to each observer's lane; throttle reports go there at once, behind
+what was recorded before them. There is no asyncio here, and nothing here ever waits except ``close``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from observers.api import ExchangeObserver, ObservedExchange, Observer, ThrottleReport
+from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
+from observers.interest import Wishes, together
 from observers.lane import Batch, Lane, ObserverStats
+from observers.learn import School
+from observers.shape import Shaped, construct, text_of
 from observers.topics import TopicNames
-from observers.views import NameOf
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, Interest
 
 try:  # asked for its facts here on the loop, a compiled exchange would build all of them
     from observers.compiled import weight_of
@@ -30,12 +31,22 @@ __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 MAX_BATCH = 500
 """Exchanges in one batch: a lane lets go of a whole batch at once, for which the loop waits, 50 µs for these."""
 
+MAX_BATCH_BYTES = 4_194_304
+"""Bytes of kept bodies in one batch, or those of one exchange."""
+
 
 class Dispatcher:
     """Owns the observers of one sidecar. Its methods belong to one thread (the loop's)."""
 
     record: Callable[[ObservedExchange], None]
     """Take one finished exchange. A bound ``list.append`` that stays valid for the dispatcher's life."""
+    note: Callable[[ConnectionChange], None]
+    """Take one change of a connection. Likewise."""
+    interest: Interest
+    """What is wanted of each api key and version. There is none before ``start``."""
+    observed: memoryview
+    """One number of 64 bits, to be counted up for each call of ``record`` and ``note``; reports are counted here. It
+    is the one that an observer has as ``observed``, if one has. There is none before ``start``."""
 
     def __init__(
         self,
@@ -48,49 +59,69 @@ class Dispatcher:
 
         Raises ObserverError for a class that is missing, does not construct, has the wrong shape or is named twice.
         """
-        self.observers: Mapping[str, Observer | ExchangeObserver] = MappingProxyType(_construct(names))
-        self._configs = MappingProxyType(dict(configs))
-        self._lanes = [
-            Lane(name, observer, clock=clock, name_of=_name_of(self._configs))
-            for name, observer in self.observers.items()
-        ]
+        self._shaped = construct(names)
+        self.observers: Mapping[str, Observer | ExchangeObserver] = MappingProxyType(
+            {one.name: one.observer for one in self._shaped}
+        )
+        self._names = TopicNames(_look_up(configs))
+        self._school = School(self._names)
+        self._configs = MappingProxyType({**configs, "topic.names": self._names})
+        self._clock = clock
+        self._lanes: list[Lane] = []
         self._pending: list[ObservedExchange] = []
+        self._changes: list[ConnectionChange] = []
         self._flushed = 0
         self._running = False
         self.record = self._pending.append
+        self.note = self._changes.append
 
     def start(self) -> None:
-        """Configure the observers in order, then start their threads.
+        """Configure the observers in order, ask each what it wants, then start their threads.
 
         Raises ObserverError for an observer that refuses; those configured before it are closed again.
         """
-        configured: list[Observer | ExchangeObserver] = []
-        for name, observer in self.observers.items():
+        wishes = []
+        for number, one in enumerate(self._shaped):
+            doing = "refused its configuration"
             try:
-                observer.configure(self._configs)
+                one.observer.configure(self._configs)
+                doing = "could not say what it wants"
+                wishes.append(Wishes(one.observer))
             except (Exception, SystemExit) as error:
-                _close_all(configured)
-                raise ObserverError(f"observer {name!r} refused its configuration: {_text(error)}") from error
-            configured.append(observer)
-        for lane in self._lanes:
+                _close_all(self._shaped[:number])
+                raise ObserverError(f"observer {one.name!r} {doing}: {text_of(error)}") from error
+        self.interest = together((one.interest for one in wishes), lambda key, version: 0)
+        self._keeps = any(flags & (KEEP_REQUEST | KEEP_RESPONSE) for flags in self.interest.table)
+        counters = [getattr(one.observer, "observed", None) for one in self._shaped]
+        self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
+        broker_id = self._configs.get("broker.id", -1)
+        for one, its_wishes in zip(self._shaped, wishes, strict=True):
+            lane = Lane(one, its_wishes, clock=self._clock, name_of=self._names.name_of, broker_id=broker_id)
+            self._lanes.append(lane)
             lane.start()
         self._running = True
 
     def flush(self) -> None:
         """Hand what was recorded since the last flush to every lane."""
-        if not self._pending:
-            return
-        recorded = tuple(self._pending)
-        self._pending.clear()
-        for at in range(0, len(recorded), MAX_BATCH):
-            exchanges = recorded[at : at + MAX_BATCH]
-            self._offer(Batch(weight_of(exchanges), exchanges, self._flushed))
-            self._flushed += len(exchanges)
+        if self._pending:
+            recorded = tuple(self._pending)
+            self._pending.clear()
+            for exchanges, kept in self._cut(recorded):
+                lesson = self._school.lesson(exchanges) if kept else None
+                self._offer(Batch(weight_of(exchanges), exchanges, self._flushed, kept=kept, lesson=lesson))
+                self._flushed += len(exchanges)
+        if self._changes:
+            changes = tuple(self._changes)
+            self._changes.clear()
+            for at in range(0, len(changes), MAX_BATCH):
+                some = changes[at : at + MAX_BATCH]
+                self._offer(Batch(len(some), changes=some))
 
     def report(self, reports: Sequence[ThrottleReport]) -> None:
         """Tell those observers of throttled connections that have ``record_throttles``. Never waits."""
         if reports:
             self.flush()
+            self.observed[0] += len(reports)
             self._offer(Batch(len(reports), reports=tuple(reports)))
 
     def close(self, timeout: float) -> None:
@@ -98,9 +129,9 @@ class Dispatcher:
 
         An observer that is not done by then is abandoned on its daemon thread. Call it once traffic has ended.
         """
-        self.flush()
         if not self._running:
             return
+        self.flush()
         self._running = False
         deadline = time.monotonic() + timeout
         for lane in self._lanes:
@@ -112,62 +143,51 @@ class Dispatcher:
         """Counts of every observer, in the order of ``observer.class.names``."""
         return [lane.stats() for lane in self._lanes]
 
+    def _cut(self, recorded: tuple[ObservedExchange, ...]) -> Iterator[tuple[tuple[ObservedExchange, ...], int]]:
+        """Cut what was recorded into batches, each with the bytes of its kept bodies."""
+        begin = 0
+        while begin < len(recorded):
+            end, kept = begin + MAX_BATCH, 0
+            if self._keeps:
+                end, kept = _kept(recorded, begin, end)
+            yield recorded[begin:end], kept
+            begin = end
+
     def _offer(self, batch: Batch) -> None:
         for lane in self._lanes:
             lane.offer(batch)
 
 
-def _construct(names: Sequence[str]) -> dict[str, Observer | ExchangeObserver]:
-    observers: dict[str, Observer | ExchangeObserver] = {}
-    for name in names:
-        if name in observers:
-            raise ObserverError(f"observer {name!r} is named twice in observer.class.names")
-        observers[name] = _construct_one(name)
-    return observers
+def _kept(recorded: Sequence[ObservedExchange], begin: int, end: int) -> tuple[int, int]:
+    """Return where a batch from ``begin`` up to ``end`` must end for its bytes, and how many of them it has."""
+    kept = 0
+    for at, one in enumerate(recorded[begin:end], begin):
+        if one.request_raw is not None or one.response_raw is not None:
+            size = len(one.request_raw or b"") + len(one.response_raw or b"")
+            if kept and kept + size > MAX_BATCH_BYTES:
+                return at, kept
+            kept += size
+    return end, kept
 
 
-def _construct_one(name: str) -> Observer | ExchangeObserver:
-    module_name, colon, class_name = name.partition(":")
-    if not (module_name and colon and class_name):
-        raise ObserverError(f"observer {name!r} is not of the form package.module:Class")
-    try:
-        module = import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise ObserverError(f"observer {name!r}: module {module_name!r} cannot be imported: {_text(error)}") from error
-    factory = getattr(module, class_name, None)
-    if not isinstance(factory, type):
-        raise ObserverError(f"observer {name!r}: module {module_name!r} has no class {class_name!r}")
-    try:
-        observer = factory()
-    except (Exception, SystemExit) as error:
-        raise ObserverError(f"observer {name!r} cannot be constructed without arguments: {_text(error)}") from error
-    if isinstance(observer, Observer | ExchangeObserver):
-        return observer
-    raise ObserverError(
-        f"observer {name!r} has the wrong shape: it needs configure, close and either "
-        "record_request and record_response (KIP-388), or record_exchanges; see observers/api.py"
-    )
+def _look_up(configs: Mapping[str, Any]) -> Callable[[], Mapping[bytes, str]]:
+    """Names of all topics; what it takes to ask for them is made for the first topic id that needs one."""
+    clusters: list[Any] = []
+
+    def look_up() -> Mapping[bytes, str]:
+        if not clusters:
+            from observers.cluster import Cluster, client_id_of  # with librdkafka, which few observers need
+
+            clusters.append(Cluster(configs.get("internal", {}), client_id_of(configs.get("broker.id", -1))))
+        names: Mapping[bytes, str] = clusters[0].topic_names()
+        return names
+
+    return look_up
 
 
-def _name_of(configs: Mapping[str, Any]) -> NameOf:
-    """Names for KIP-388 views; what it takes to look them up is made for the first topic id that needs one."""
-
-    @cache
-    def names() -> TopicNames:
-        from observers.cluster import Cluster, client_id_of  # with librdkafka, which few observers need
-
-        return TopicNames(Cluster(configs.get("internal", {}), client_id_of(configs.get("broker.id", -1))).topic_names)
-
-    return lambda topic_id: names().name_of(topic_id)
-
-
-def _close_all(observers: Sequence[Observer | ExchangeObserver]) -> None:
-    for observer in observers:
+def _close_all(configured: Sequence[Shaped]) -> None:
+    for one in configured:
         try:
-            observer.close(0.0)
+            one.close(0.0)
         except (Exception, SystemExit):  # noqa: S112 - the start has failed already, with a better reason
             continue
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from itertools import count as counted
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,14 +18,35 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from observers.api import ExchangeObserver, ObservedExchange, Observer, ThrottleObserver, ThrottleReport
+from observers.api import (
+    ConnectionChange,
+    ConnectionObserver,
+    Context,
+    ExchangeObserver,
+    ObservedExchange,
+    Observer,
+    ThrottleObserver,
+    ThrottleReport,
+)
 from observers.breaker import Breaker
+from observers.interest import Wishes
+from observers.learn import Lesson
+from observers.shape import Shaped
 from observers.views import NameOf, request_view, response_view
 
 MAX_QUEUED = 100_000
-"""Exchanges, partitions in them and throttle reports, each counted as one, that may wait for one observer (besides
-those it is being told of): some tens of MiB, or some seconds of heavy traffic. A batch that does not fit is dropped for
-it, and counted."""
+"""Exchanges, partitions in them, changes of connections and throttle reports, each counted as one, that may wait for
+one observer (besides those it is being told of): some tens of MiB, or some seconds of heavy traffic. A batch that does
+not fit is dropped for it, and counted."""
+
+MAX_KEPT = 33_554_432
+"""Bytes of kept bodies that may wait for one observer, likewise; or those of one batch, where nothing else waits."""
+
+SLOW = 0.005
+"""Seconds after which a call counts as slow. It is not ended: nothing can end a thread's call."""
+
+SLOW_EACH = 0.0001
+"""The same for each exchange, change or report, where many are told of at a time and that makes more."""
 
 FEED_SHARE = 0.5
 """Part of the time to close that is spent on feeding what is queued; the rest belongs to the observer's own close."""
@@ -35,63 +58,71 @@ log = structlog.get_logger("observers")
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """What is handed over at once: exchanges or throttle reports. ``weight``: see ``MAX_QUEUED``."""
+    """What is handed over at once: exchanges, changes or throttle reports. ``weight``: see ``MAX_QUEUED``."""
 
     weight: int
     exchanges: tuple[ObservedExchange, ...] = ()
     first: int = 0
     """Number of the first exchange."""
+    changes: tuple[ConnectionChange, ...] = ()
     reports: tuple[ThrottleReport, ...] = ()
+    kept: int = 0
+    """Bytes of kept bodies."""
+    lesson: Lesson | None = None
+    """What the exchanges say of topics' names."""
     dropped: int = 0
-    """What was dropped right before these, for this observer: exchanges and reports."""
-
-    def __len__(self) -> int:
-        return len(self.exchanges) + len(self.reports)
+    """What was dropped right before these, for this observer."""
 
 
 class ObserverStats(Struct, frozen=True):
-    """Counts of one observer, in exchanges and throttle reports. At rest: handed over = delivered + dropped + failed +
-    queued."""
+    """Counts of one observer, in exchanges, changes of connections and throttle reports that it wants to be told of.
+
+    At rest: handed over = delivered + sum of dropped + failed + queued.
+    """
 
     name: str
     delivered: int
-    dropped: int
-    """Lost without a call: the queue was full, the breaker open, or the time to close was over."""
+    dropped: Mapping[str, int]
+    """Lost without a call, by reason: ``queue_full``, ``breaker_open``, ``closing`` (the time to close was over)."""
     failed: int
     """Told, but a call raised."""
     queued: int
+    slow: int
+    """Calls that took longer than ``SLOW``."""
     breaker_open: bool
     errors: Mapping[str, int]
     """Calls that raised, by method."""
 
 
 class Lane:
-    """Feeds one configured observer. ``offer`` and ``close`` belong to one thread, the calls to the lane's own."""
+    """Feeds one configured observer. ``offer`` and ``stop`` belong to one thread, the calls to the lane's own."""
 
     def __init__(
-        self,
-        name: str,
-        observer: Observer | ExchangeObserver,
-        *,
-        clock: Callable[[], float],
-        name_of: NameOf,
+        self, shaped: Shaped, wishes: Wishes, *, clock: Callable[[], float], name_of: NameOf, broker_id: int
     ) -> None:
-        self.name = name
-        self._observer = observer
+        self.name = shaped.name
+        self._shaped = shaped
+        self._observer = shaped.observer
+        self._wishes = wishes
         self._breaker = Breaker(clock)
         self._name_of = name_of
-        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"observer {name}", daemon=True)
+        self._broker_id = broker_id
+        self._queue: SimpleQueue[tuple[Batch, int] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"observer {self.name}", daemon=True)
         # Each of these numbers is written by one thread only, so none needs a lock.
         self._offered = 0
         self._offered_weight = 0
+        self._offered_kept = 0
         self._overflowed = 0
         self._untold_overflow = 0
         self._taken_weight = 0
+        self._taken_kept = 0
         self._delivered = 0
         self._failed = 0
-        self._skipped = 0
+        self._declined = 0
+        self._skipped: dict[str, int] = {}
         self._untold = 0
+        self._slow = 0
         self._errors: dict[str, int] = {}
         self._feed_until: float | None = None
         self._close_until = 0.0
@@ -103,23 +134,22 @@ class Lane:
         self._thread.start()
 
     def offer(self, batch: Batch) -> None:
-        """Queue ``batch``, or drop and count it where it does not fit. Never waits.
-
-        An observer without ``record_throttles`` is not told of reports, and misses nothing.
-        """
-        if batch.reports and not isinstance(self._observer, ThrottleObserver):
+        """Queue ``batch``, or drop and count it where it does not fit. Never waits."""
+        count = self._count(batch)
+        if not count and batch.lesson is None:
             return
-        count = len(batch)
-        if self._offered_weight - self._taken_weight + batch.weight > MAX_QUEUED:
+        waiting, waiting_kept = self._offered_weight - self._taken_weight, self._offered_kept - self._taken_kept
+        if waiting + batch.weight > MAX_QUEUED or (waiting_kept and waiting_kept + batch.kept > MAX_KEPT):
             self._overflowed += count
             self._untold_overflow += count
             return
         self._offered += count
         self._offered_weight += batch.weight
+        self._offered_kept += batch.kept
         if self._untold_overflow:
             batch = replace(batch, dropped=self._untold_overflow)
             self._untold_overflow = 0
-        self._queue.put(batch)
+        self._queue.put((batch, count))
 
     def stop(self, deadline: float) -> None:
         """Ask the thread to feed what is queued and to close the observer by ``deadline`` (``time.monotonic``)."""
@@ -127,7 +157,7 @@ class Lane:
         self._close_until = deadline
         self._feed_until = now + max(0.0, deadline - now) * FEED_SHARE
         if self._untold_overflow:
-            self._queue.put(Batch(0, dropped=self._untold_overflow))
+            self._queue.put((Batch(0, dropped=self._untold_overflow), 0))
         self._queue.put(None)
 
     def join(self, deadline: float) -> None:
@@ -139,70 +169,110 @@ class Lane:
 
     def stats(self) -> ObserverStats:
         """Current counts; while the thread works they may be a batch apart from each other."""
-        done = self._delivered + self._failed + self._skipped
+        skipped = dict(self._skipped)
+        done = self._delivered + self._failed + self._declined + sum(skipped.values())
         return ObserverStats(
             name=self.name,
             delivered=self._delivered,
-            dropped=self._overflowed + self._skipped,
+            dropped={"queue_full": self._overflowed, "breaker_open": 0, "closing": 0, **skipped},
             failed=self._failed,
             queued=max(0, self._offered - done),
+            slow=self._slow,
             breaker_open=self._breaker.is_open,
             errors=dict(self._errors),
         )
 
-    def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            self._taken_weight += batch.weight
-            self._untold += batch.dropped
-            self._feed(batch)
-            del batch  # else an idle lane would keep its last exchanges alive
-        if not self._abandoned:
-            self._call("close", self._observer.close, max(0.0, self._close_until - time.monotonic()))
-
-    def _may_call(self) -> bool:
-        in_time = self._feed_until is None or time.monotonic() < self._feed_until
-        return in_time and not self._abandoned and self._breaker.allows()
-
-    def _feed(self, batch: Batch) -> None:
+    def _count(self, batch: Batch) -> int:
+        """How many of ``batch`` the observer is to be told of."""
         if batch.reports:
-            assert isinstance(self._observer, ThrottleObserver)
-            self._tell_all(batch.reports, "record_throttles", self._observer.record_throttles)
-        elif isinstance(self._observer, ExchangeObserver):
-            self._tell_all(batch.exchanges, "record_exchanges", self._observer.record_exchanges)
+            return len(batch.reports) if isinstance(self._observer, ThrottleObserver) else 0
+        if batch.changes:
+            return len(batch.changes) if isinstance(self._observer, ConnectionObserver) else 0
+        if self._wishes.everything:
+            return len(batch.exchanges)
+        may_include = self._wishes.may_include
+        return sum([may_include(one.api_key, one.api_version) for one in batch.exchanges])
+
+    # ---- on the lane's own thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (taken := self._queue.get()) is not None:
+            batch, count = taken
+            self._taken_weight += batch.weight
+            self._taken_kept += batch.kept
+            self._untold += batch.dropped
+            if batch.lesson is not None:
+                batch.lesson.learn()
+            self._feed(batch, count)
+            del batch, taken  # else an idle lane would keep its last exchanges alive
+        if not self._abandoned:
+            self._call("close", self._shaped.close, max(0.0, self._close_until - time.monotonic()))
+
+    def _barred(self) -> str | None:
+        """Why no call may be made now, if none may."""
+        if self._abandoned or (self._feed_until is not None and time.monotonic() >= self._feed_until):
+            return "closing"
+        return None if self._breaker.allows() else "breaker_open"
+
+    def _feed(self, batch: Batch, count: int) -> None:
+        observer = self._observer
+        if batch.reports:
+            assert isinstance(observer, ThrottleObserver)
+            self._tell_all(batch.reports, "record_throttles", observer.record_throttles)
+        elif batch.changes:
+            assert isinstance(observer, ConnectionObserver)
+            self._tell_all(batch.changes, "record_changes", observer.record_changes)
         else:
-            self._feed_apart(batch)
+            exchanges = batch.exchanges
+            numbers: Iterator[int] = counted(batch.first)
+            if not self._wishes.everything:
+                wanted = [self._wants(one) for one in exchanges]
+                exchanges, numbers = tuple(compress(exchanges, wanted)), compress(numbers, wanted)
+                self._declined += count - len(exchanges)
+            if not isinstance(observer, ExchangeObserver):
+                self._feed_apart(zip(numbers, exchanges, strict=False))
+            elif exchanges or self._untold:
+                self._tell_all(exchanges, "record_exchanges", observer.record_exchanges)
+
+    def _wants(self, exchange: ObservedExchange) -> bool:
+        try:
+            return self._wishes.include(exchange.api_key, exchange.api_version)
+        except BaseException as error:
+            self._fail("wants", error)
+            return False
 
     def _tell_all(self, told: Sequence[Any], method: str, function: Callable[[Sequence[Any], int], None]) -> None:
         """Tell of many at a time; a loss that could not be told of is told again with the next call."""
-        if not self._may_call():
-            self._skip(len(told))
-        elif self._call(method, function, told, self._untold):
+        if (reason := self._barred()) is not None:
+            self._skip(len(told), reason)
+        elif self._call(method, function, told, self._untold, patience=max(SLOW, SLOW_EACH * len(told))):
             self._delivered += len(told)
             self._untold = 0
         else:
             self._failed += len(told)
 
-    def _skip(self, count: int) -> None:
-        self._skipped += count
+    def _skip(self, count: int, reason: str) -> None:
+        self._skipped[reason] = self._skipped.get(reason, 0) + count
         self._untold += count
 
-    def _feed_apart(self, batch: Batch) -> None:
+    def _feed_apart(self, numbered: Iterable[tuple[int, ObservedExchange]]) -> None:
         """Tell a KIP-388 observer of each request, and of its response where there was one."""
-        for number, exchange in enumerate(batch.exchanges, batch.first):
-            if not self._may_call():
-                self._skip(1)
-            elif self._tell(exchange, f"{exchange.connection.id}:{number}"):
+        wall_offset = time.time() - time.monotonic()
+        for number, exchange in numbered:
+            if (reason := self._barred()) is not None:
+                self._skip(1, reason)
+            elif self._tell(exchange, f"{exchange.connection.id}:{number}", wall_offset):
                 self._delivered += 1
             else:
                 self._failed += 1
 
-    def _tell(self, exchange: ObservedExchange, correlation_id: str) -> bool:
-        told = self._call("record_request", self._record_request, exchange, correlation_id)
+    def _tell(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> bool:
+        told = self._call("record_request", self._record_request, exchange, correlation_id, wall_offset)
         if exchange.outcome != "answered":
             return told
-        return self._call("record_response", self._record_response, exchange, correlation_id) and told
+        return self._call("record_response", self._record_response, exchange, correlation_id, wall_offset) and told
 
-    def _record_request(self, exchange: ObservedExchange, correlation_id: str) -> None:
+    def _record_request(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
         self._observer.record_request(
             request_view(exchange.api_key, exchange.request_bytes, exchange.request, self._name_of),
@@ -211,29 +281,40 @@ class Lane:
             exchange.api_key,
             exchange.api_version,
             correlation_id,
+            **self._context("record_request", exchange, wall_offset),
         )
 
-    def _record_response(self, exchange: ObservedExchange, correlation_id: str) -> None:
+    def _record_response(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
         self._observer.record_response(
             response_view(exchange.api_key, exchange.response_bytes, exchange.response, self._name_of),
             exchange.api_version,
             correlation_id,
+            **self._context("record_response", exchange, wall_offset),
         )
 
-    def _call(self, method: str, function: Callable[..., Any], *args: Any) -> bool:
+    def _context(self, method: str, exchange: ObservedExchange, wall_offset: float) -> dict[str, Any]:
+        if method not in self._shaped.takes_extra:
+            return {}
+        return {"context": Context.of(exchange, self._broker_id, wall_offset)}
+
+    def _call(self, method: str, function: Callable[..., Any], *args: Any, patience: float = SLOW) -> bool:
         """Call the observer; whatever it raises, SystemExit and the like included, is counted and goes no further."""
+        began = time.monotonic()
         try:
             function(*args)
         except BaseException as error:
-            self._errors[method] = self._errors.get(method, 0) + 1
-            self._breaker.failed()
-            self._report(method, error)
+            self._fail(method, error)
             return False
+        finally:
+            if method != "close" and time.monotonic() - began > patience:
+                self._slow += 1
         self._breaker.succeeded()
         return True
 
-    def _report(self, method: str, error: BaseException) -> None:
+    def _fail(self, method: str, error: BaseException) -> None:
+        self._errors[method] = self._errors.get(method, 0) + 1
+        self._breaker.failed()
         now = time.monotonic()
         if now - self._logged_at < LOG_EVERY:
             return

@@ -1,19 +1,21 @@
 """Topic ids to names: newer clients send ids alone, people and tables want names.
 
-A name is looked up once and kept. A miss fetches the names of all topics from the cluster, on the thread that asks:
-a client learns an id from the cluster itself, so the first look-up normally finds it.
+Most names are learned from what passes (``observers.learn``). A miss fetches the names of all topics from the cluster,
+on the thread that asks: a client learns an id from the cluster itself, so the first look-up normally finds it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from observers.event import MAX_STRING, clip
 
 MAX_NAMES = 200_000
-"""Topic ids kept, about 200 bytes each. Above it only what the cluster lists now is kept, and no more than this."""
+"""Topics kept, about 300 bytes each; the longest unused are forgotten, so an id of a deleted topic stays a while."""
 
 ATTEMPTS = 3
 """Look-ups for one miss: the broker asked may learn of a new topic some milliseconds after the one that took it."""
@@ -27,14 +29,45 @@ MISS_PAUSE = 1.0
 FAILURE_PAUSE = 10.0
 """Seconds without look-ups after one that failed: each one may hold its caller up for as long as its timeout."""
 
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Label = tuple[str, str | None]
+
 
 def printed_id(topic_id: bytes) -> str:
     """Return 16 raw bytes as Kafka prints a topic id: URL-safe base64 without padding, 22 characters."""
     return urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
 
 
+class Recent(Generic[Key, Value]):
+    """Keeps up to ``size`` values, at least the half of it that was used last. Thread-safe; a hit takes no lock."""
+
+    def __init__(self, size: int) -> None:
+        self._half = size // 2
+        self._lock = threading.Lock()
+        self._young: dict[Key, Value] = {}
+        self._old: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """The value of ``key``, or None."""
+        value = self._young.get(key)
+        if value is None and (value := self._old.get(key)) is not None:
+            self.put(key, value)
+        return value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep ``value``, which is not None."""
+        with self._lock:
+            if len(self._young) >= self._half and key not in self._young:
+                self._old, self._young = self._young, {}
+            self._young[key] = value
+
+
 class TopicNames:
-    """Names of topic ids, and labels of topics as an event carries them. Not thread-safe: one user, one thread."""
+    """Names of topic ids, and labels of topics as an event carries them. Thread-safe, one for all observers.
+
+    Never ask on the event loop: who asks for an id that is not known yet waits for a look-up.
+    """
 
     def __init__(
         self,
@@ -43,43 +76,47 @@ class TopicNames:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``look_up`` returns the names of all topics by id and may raise anything where the cluster is away."""
+        """``look_up`` returns the names of all topics by id and may raise anything where the cluster is away.
+
+        It is called by one thread at a time.
+        """
         self._look_up = look_up
         self._clock = clock
         self._sleep = sleep
-        self._names: dict[bytes, str] = {}
-        self._id_labels: dict[bytes, tuple[str, str | None]] = {}
-        self._name_labels: dict[bytes, tuple[str, str | None]] = {}
+        self._ids: Recent[bytes, Label] = Recent(MAX_NAMES)
+        self._names: Recent[bytes, Label] = Recent(MAX_NAMES)
+        self._looking = threading.Lock()  # guards what follows
         self._retry_at = float("-inf")
         self.look_ups = 0
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the name of ``topic_id`` (16 raw bytes), or None where the cluster does not know it or is away."""
-        name = self._names.get(topic_id)
-        if name is None and self._clock() >= self._retry_at:
-            self._refresh(topic_id)
-            name = self._names.get(topic_id)
-        return name
+        label = self._ids.get(topic_id) or self._looked_up(topic_id)
+        return None if label is None else label[0]
 
-    def label(self, topic: bytes, is_id: bool) -> tuple[str, str | None]:
+    def label(self, topic: bytes, is_id: bool) -> Label:
         """Return ``(name, topic id as printed or None)``; the name is ``id:<printed id>`` while it is unknown."""
-        labels = self._id_labels if is_id else self._name_labels
-        known = labels.get(topic)
-        if known is not None:
-            return known
         if is_id:
-            name = self.name_of(topic)
-            printed = printed_id(topic)
-            if name is None:
-                return f"id:{printed}", printed
-            label: tuple[str, str | None] = (clip(name), printed)
-        else:
-            label = (clip(topic.decode("utf-8", "replace")), None)
-        if len(topic) <= MAX_STRING:  # longer ones exist on no broker: a hostile client would fill the memory with them
-            if len(labels) >= MAX_NAMES:
-                labels.clear()
-            labels[topic] = label
-        return label
+            known = self._ids.get(topic) or self._looked_up(topic)
+            return known or (f"id:{printed_id(topic)}", printed_id(topic))
+        known = self._names.get(topic)
+        if known is None:
+            known = (clip(topic.decode("utf-8", "replace")), None)
+            if len(topic) <= MAX_STRING:  # longer ones exist on no broker: hostile clients would fill the memory
+                self._names.put(topic, known)
+        return known
+
+    def learn(self, pairs: Iterable[tuple[bytes, str]]) -> None:
+        """Keep pairs of topic id and name that the cluster told."""
+        for topic_id, name in pairs:
+            if self._ids.get(topic_id) is None:
+                self._ids.put(topic_id, (clip(name), printed_id(topic_id)))
+
+    def _looked_up(self, topic_id: bytes) -> Label | None:
+        with self._looking:  # who waits here has a miss, too: mostly it is answered by then
+            if self._ids.get(topic_id) is None and self._clock() >= self._retry_at:
+                self._refresh(topic_id)
+            return self._ids.get(topic_id)
 
     def _refresh(self, wanted: bytes) -> None:
         """Fetch all names; stop early once ``wanted`` is among them. Sets when the next look-up may happen."""
@@ -92,12 +129,8 @@ class TopicNames:
             except Exception:
                 self._retry_at = self._clock() + FAILURE_PAUSE
                 return
-            self._keep(listed)
-            if wanted in self._names:
+            self.learn(listed.items())
+            if wanted in listed:
+                self.learn([(wanted, listed[wanted])])  # once more: there may be more topics than are kept
                 return
         self._retry_at = self._clock() + MISS_PAUSE
-
-    def _keep(self, listed: Mapping[bytes, str]) -> None:
-        """Add ``listed``; names of deleted topics stay too, since exchanges about them may still be queued."""
-        merged = {**self._names, **listed}
-        self._names = merged if len(merged) <= MAX_NAMES else dict(list(listed.items())[:MAX_NAMES])

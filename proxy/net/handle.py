@@ -257,4 +257,5 @@ def _spawn(descriptor: int) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _without_queue(stats: ObserverStats) -> ObserverStats:
-    return structs.replace(stats, dropped=stats.dropped + stats.queued, queued=0, breaker_open=False)
+    dropped = added(stats.dropped, {LOST: stats.queued} if stats.queued else {})
+    return structs.replace(stats, dropped=dropped, queued=0, breaker_open=False)

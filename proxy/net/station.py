@@ -169,7 +169,7 @@ async def _close(dispatcher: Dispatcher, patience: float, now: asyncio.Event) ->
     for stats in observers.values():
         counts = {
             "delivered": stats.delivered,
-            "dropped": stats.dropped,
+            "dropped": sum(stats.dropped.values()),
             "failed": stats.failed,
             "queued": stats.queued,
         }

@@ -225,16 +225,17 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("observer",),
         "exchanges",
-        "Exchanges, and reports of throttled connections, that the observer was told of.",
+        "Exchanges, changes of connections and reports of throttled ones that the observer was told of.",
         _observer(lambda o: o.delivered),
     ),
     Definition(
         "observer_dropped_total",
         "counter",
-        ("observer",),
+        ("observer", "reason"),
         "exchanges",
-        "The same, lost without a call: the queue was full, the breaker open, or the time to close over.",
-        _observer(lambda o: o.dropped),
+        "The same, lost without a call, by reason: `queue_full`, `breaker_open`, `closing` (its time was over), or "
+        "`worker_lost` (they waited in a worker that ended).",
+        lambda s: [((name, reason), count) for name, o in s.observers.items() for reason, count in o.dropped.items()],
     ),
     Definition(
         "observer_failed_total",
@@ -251,6 +252,14 @@ METRICS: tuple[Definition, ...] = (
         "exchanges",
         "The same, that wait for the observer.",
         _observer(lambda o: o.queued),
+    ),
+    Definition(
+        "observer_slow_calls_total",
+        "counter",
+        ("observer",),
+        "calls",
+        "Calls of the observer that took longer than 5 ms, or 0.1 ms for each exchange that one tells of.",
+        _observer(lambda o: o.slow),
     ),
     Definition(
         "observer_breaker_open",

@@ -207,7 +207,7 @@ def of(*listeners: str) -> Snapshot:
     return Snapshot({listener: Tally() for listener in listeners})
 
 
-OBSERVER = ObserverStats("a:B", 5, 4, 3, 2, True, {"record_request": 7})
+OBSERVER = ObserverStats("a:B", 5, {"queue_full": 4}, 3, 2, 6, True, {"record_request": 7})
 AUDIT = AuditStats(
     emitted=100,
     delivered=70,
@@ -306,8 +306,9 @@ def test_api_keys_that_clients_invent_share_one_series():
 def test_counts_of_observers():
     found = scrape(Snapshot({}, observers={"a:B": OBSERVER}))
 
-    names = ("delivered_total", "dropped_total", "failed_total", "queued", "breaker_open")
-    assert [found[f"brokerside_observer_{name}", "a:B"] for name in names] == [5, 4, 3, 2, 1]
+    names = ("delivered_total", "failed_total", "queued", "slow_calls_total", "breaker_open")
+    assert [found[f"brokerside_observer_{name}", "a:B"] for name in names] == [5, 3, 2, 6, 1]
+    assert found["brokerside_observer_dropped_total", "a:B", "queue_full"] == 4
     assert found["brokerside_observer_errors_total", "a:B", "record_request"] == 7
 
 
@@ -398,7 +399,7 @@ class TestTotal:
 
         summed = total(parts)
 
-        assert summed.observers == {"a:B": ObserverStats("a:B", 10, 8, 6, 4, True, {"record_request": 14})}
+        assert summed.observers == {"a:B": ObserverStats("a:B", 10, {"queue_full": 8}, 6, 4, 12, True, {"record_request": 14})}
         assert (summed.audit["emitted"], summed.audit["dropped"]) == (200, {"queue_full": 15, "closed": 6})
 
     def test_where_a_sum_would_say_nothing_it_is_the_worst_or_the_main_process_s(self):

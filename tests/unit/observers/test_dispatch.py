@@ -47,6 +47,11 @@ def feed(dispatcher: Dispatcher, count: int) -> None:
     dispatcher.flush()
 
 
+def lost(dispatcher: Dispatcher, number: int = 0) -> int:
+    """What the observer lost, for whatever reason."""
+    return sum(dispatcher.stats()[number].dropped.values())
+
+
 def settled(dispatcher: Dispatcher) -> None:
     until(lambda: all(s.queued == 0 for s in dispatcher.stats()))
 
@@ -88,7 +93,7 @@ class TestConstruction:
         dispatcher = started("Second", "Keeper")
         dispatcher.close(5)
         assert fakes.calls[:2] == ["Second.configure", "Keeper.configure"]
-        assert observer(dispatcher, "Keeper").configs == {"broker.id": 1}
+        assert observer(dispatcher, "Keeper").configs["broker.id"] == 1
 
     def test_an_observer_cannot_change_the_configuration_of_others(self) -> None:
         with pytest.raises(ObserverError, match="does not support item assignment"):
@@ -167,7 +172,7 @@ class TestBounds:
         until(lambda: dispatcher.stats()[1].queued == 0)
         feed(dispatcher, 7)
         feed(dispatcher, 5)
-        assert dispatcher.stats()[0].dropped == 12
+        assert lost(dispatcher) == 12
         assert dispatcher.stats()[0].queued == MAX_QUEUED + 1
         gated.gate.set()
         settled(dispatcher)
@@ -175,8 +180,7 @@ class TestBounds:
         dispatcher.close(20)
         assert [dropped for dropped in gated.dropped if dropped] == [gated.dropped[-1]] == [12]
         assert dispatcher.stats()[0].delivered == MAX_QUEUED + 3
-        keeper = dispatcher.stats()[1]
-        assert (keeper.delivered, keeper.dropped) == (MAX_QUEUED + 15, 0)
+        assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (MAX_QUEUED + 15, 0)
 
     def test_a_loss_at_the_very_end_is_told_with_an_empty_call(self) -> None:
         dispatcher = started("Gated")
@@ -214,7 +218,7 @@ class TestContainment:
         feed(dispatcher, 2)
         dispatcher.close(20)
         thrower, keeper = dispatcher.stats()
-        assert (thrower.delivered, thrower.failed, thrower.dropped) == (2, 10, 0)
+        assert (thrower.delivered, thrower.failed, lost(dispatcher)) == (2, 10, 0)
         assert thrower.errors == {"record_exchanges": 5}
         assert (keeper.delivered, keeper.failed) == (12, 0)
         assert observer(dispatcher, "Thrower").life[-1] == "close"
@@ -228,7 +232,7 @@ class TestContainment:
         settled(dispatcher)
         assert thrower.life.count("record") == MAX_FAILURES
         assert dispatcher.stats()[0].breaker_open
-        assert dispatcher.stats()[0].dropped == 3
+        assert lost(dispatcher) == 3
 
         now[0] = PAUSE
         feed(dispatcher, 1)
@@ -243,7 +247,7 @@ class TestContainment:
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
         assert not stats.breaker_open
-        assert (stats.delivered, stats.failed, stats.dropped) == (2, MAX_FAILURES + 1, 4)
+        assert (stats.delivered, stats.failed, lost(dispatcher)) == (2, MAX_FAILURES + 1, 4)
         assert thrower.dropped == [4, 0]
 
     def test_an_observer_that_never_returns_costs_the_others_nothing(self) -> None:
@@ -278,7 +282,7 @@ class TestContainment:
         dispatcher.close(0.0)
         settled(dispatcher)
         assert dispatcher.stats()[0].delivered == 1
-        assert dispatcher.stats()[0].dropped == 10
+        assert lost(dispatcher) == 10
 
     def test_close_gets_what_is_left_of_the_time(self) -> None:
         dispatcher = started("Keeper")
@@ -348,7 +352,7 @@ class TestThrottles:
         dispatcher.report([])
         dispatcher.close(20)
         assert observer(dispatcher, "Keeper").life == ["configure", "close"]
-        assert [(s.delivered, s.dropped, s.failed, s.queued) for s in dispatcher.stats()] == [
+        assert [(s.delivered, sum(s.dropped.values()), s.failed, s.queued) for s in dispatcher.stats()] == [
             (0, 0, 0, 0),
             (0, 0, 0, 0),
             (2, 0, 0, 0),
@@ -364,13 +368,13 @@ class TestThrottles:
         dispatcher.report([report()] * 3)
         dispatcher.report([report()] * 2)
         feed(dispatcher, 1)
-        assert (dispatcher.stats()[0].dropped, dispatcher.stats()[0].queued) == (4, MAX_QUEUED + 1)
+        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (4, MAX_QUEUED + 1)
         watcher.gate.set()
         settled(dispatcher)
         feed(dispatcher, 1)
         dispatcher.close(20)
         assert watcher.dropped[-2:] == [3, 1], "three reports before the two, and an exchange behind them"
-        assert sum(watcher.dropped) == dispatcher.stats()[0].dropped == 4
+        assert sum(watcher.dropped) == lost(dispatcher) == 4
         assert dispatcher.stats()[0].delivered == MAX_QUEUED + 2
 
     def test_a_call_that_raises_is_counted_and_exchanges_go_on(self) -> None:
@@ -379,4 +383,4 @@ class TestThrottles:
         feed(dispatcher, 3)
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
-        assert (stats.delivered, stats.failed, stats.dropped, stats.errors) == (3, 2, 0, {"record_throttles": 1})
+        assert (stats.delivered, stats.failed, lost(dispatcher), stats.errors) == (3, 2, 0, {"record_throttles": 1})

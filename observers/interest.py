@@ -1,0 +1,83 @@
+"""What observers want of each kind of request, asked once at the start. For nobody nothing is decoded, kept or told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from observers.api import ExchangeObserver
+from observers.learn import carries_pairs
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, KEYS, TOLD, VERSIONS, WALKED, Interest
+
+MAX_OTHERS = 1_000
+"""Api keys and versions outside of the table (Kafka has none) of which an observer's answer is remembered."""
+
+TOPICAL = (0, 1, 78)
+"""Produce, Fetch, ShareFetch: who is told of one of these needs the names of topics."""
+
+_PAIRS = [(key, version) for key in range(KEYS) for version in range(VERSIONS)]
+
+
+class Wishes:
+    """What one observer wants. Asks it where it is constructed; whatever that raises is the observer's."""
+
+    def __init__(self, observer: Any) -> None:
+        self._ask: Callable[[int, int], bool] | None = getattr(observer, "wants", None)
+        self._others: dict[tuple[int, int], bool] = {}
+        self.interest = Interest(bytes(_flags(observer)), TOLD)
+
+    @property
+    def everything(self) -> bool:
+        """Whether it chooses nothing."""
+        return self._ask is None
+
+    def may_include(self, api_key: int, api_version: int) -> bool:
+        """Whether it wants these, or has not been asked yet. Calls nothing of the observer."""
+        if self._is_listed(api_key, api_version):
+            return bool(self.interest.of(api_key, api_version))
+        return self._others.get((api_key, api_version), True)
+
+    def include(self, api_key: int, api_version: int) -> bool:
+        """Whether it wants these. Asks for those outside of the table, once; may raise what the observer raises."""
+        if self._ask is None or self._is_listed(api_key, api_version):
+            return bool(self.interest.of(api_key, api_version))
+        known = self._others.get((api_key, api_version))
+        if known is None:
+            known = bool(self._ask(api_key, api_version))
+            if len(self._others) < MAX_OTHERS:
+                self._others[api_key, api_version] = known
+        return known
+
+    @staticmethod
+    def _is_listed(api_key: int, api_version: int) -> bool:
+        return 0 <= api_key < KEYS and 0 <= api_version < VERSIONS
+
+
+def together(interests: Iterable[Interest], prefix: Callable[[int, int], int]) -> Interest:
+    """What at least one of them wants, and what is needed besides: names of topics, errors, throttles.
+
+    ``prefix``: how the response of an api key and version begins, in flags of ``proxy.core.watch``.
+    """
+    table = [reduce(or_, flags) for flags in zip(*(interest.table for interest in interests), strict=True)]
+    names = any(table[key * VERSIONS + version] for key in TOPICAL for version in range(VERSIONS))
+    for at, (key, version) in enumerate(_PAIRS):
+        if names and carries_pairs(key, version):
+            table[at] |= TOLD | KEEP_RESPONSE
+        if table[at]:
+            table[at] |= prefix(key, version)
+    return Interest(bytes(table), TOLD)
+
+
+def _flags(observer: Any) -> list[int]:
+    """Flags of every pair of the table."""
+    wants = getattr(observer, "wants", None)
+    keeps = getattr(observer, "keeps", None)
+    kept_by_default = not isinstance(observer, ExchangeObserver)
+    flags = []
+    for pair in _PAIRS:
+        told = wants is None or bool(wants(*pair))
+        kept = told and (kept_by_default if keeps is None else bool(keeps(*pair)))
+        flags.append((TOLD | WALKED if told else 0) | (KEEP_REQUEST | KEEP_RESPONSE if kept else 0))
+    return flags

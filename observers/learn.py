@@ -1,0 +1,90 @@
+"""Names of topic ids as they pass: responses of the broker that carry both are read by the lane that has them first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from msgspec import Struct
+
+from observers.api import ObservedExchange
+from observers.topics import Recent, TopicNames
+
+MAX_BODIES = 1_000
+"""Bodies of which is remembered that they were read: clients of one kind ask for the same Metadata again and again."""
+
+NO_ID = bytes(16)
+
+
+class Place(Struct, frozen=True):
+    """Where in a response pairs stand. ``path``: arrays and structs on the way to them; ``name``: the name's field."""
+
+    since: int
+    path: tuple[tuple[str, ...], ...]
+    name: str
+
+
+PLACES: Mapping[int, Place] = {
+    3: Place(10, (("Topics",),), "Name"),  # Metadata
+    19: Place(7, (("Topics",),), "Name"),  # CreateTopics
+    20: Place(6, (("Responses",),), "Name"),  # DeleteTopics
+    69: Place(  # ConsumerGroupDescribe
+        0, (("Groups",), ("Members",), ("Assignment", "TargetAssignment"), ("TopicPartitions",)), "TopicName"
+    ),
+    75: Place(0, (("Topics",),), "Name"),  # DescribeTopicPartitions
+    77: Place(0, (("Groups",), ("Members",), ("Assignment",), ("TopicPartitions",)), "TopicName"),  # ShareGroupDescribe
+    90: Place(0, (("Groups",), ("Topics",)), "TopicName"),  # DescribeShareGroupOffsets
+    91: Place(0, (("Responses",),), "TopicName"),  # AlterShareGroupOffsets
+    92: Place(0, (("Responses",),), "TopicName"),  # DeleteShareGroupOffsets
+}
+"""By api key."""
+
+
+def carries_pairs(api_key: int, api_version: int) -> bool:
+    """Whether responses of this api key and version have topic ids beside names."""
+    place = PLACES.get(api_key)
+    return place is not None and api_version >= place.since
+
+
+def pairs_of(api_key: int, api_version: int, body: bytes) -> Iterator[tuple[bytes, str]]:
+    """Return the pairs of topic id and name in the body of a response."""
+    return iter(())
+
+
+class Lesson:
+    """The responses of one batch that carry pairs. Every lane waits here until they are learned, before it tells."""
+
+    def __init__(self, school: School, told: Sequence[ObservedExchange]) -> None:
+        self._school = school
+        self._told = told
+        self._lock = threading.Lock()
+
+    def learn(self) -> None:
+        """Learn, if nobody has. Never raises."""
+        with self._lock:
+            told, self._told = self._told, ()
+            for exchange in told:
+                self._school.learn(exchange.api_key, exchange.api_version, exchange.response_raw or b"")
+
+
+class School:
+    """Where lanes learn: one for all, with what it has read already."""
+
+    def __init__(self, names: TopicNames) -> None:
+        self._names = names
+        self._read: Recent[tuple[int, int, int], bool] = Recent(MAX_BODIES)
+
+    def lesson(self, exchanges: Sequence[ObservedExchange]) -> Lesson | None:
+        """What there is to learn from ``exchanges``, if anything."""
+        told = [one for one in exchanges if one.response_raw and carries_pairs(one.api_key, one.api_version)]
+        return Lesson(self, told) if told else None
+
+    def learn(self, api_key: int, api_version: int, body: bytes) -> None:
+        """Learn the pairs of one response; of a malformed one those before the fault."""
+        key = (api_key, api_version, hash(body))
+        if self._read.get(key):
+            return
+        self._read.put(key, True)
+        with suppress(ValueError):
+            self._names.learn(pairs_of(api_key, api_version, body))
