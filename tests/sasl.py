@@ -1,0 +1,77 @@
+"""Bodies of the messages by which a broker learns who a client is, and tokens inside them, made by hand."""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import urlsafe_b64encode
+from typing import Any
+
+NONCE = "fyko+d2lbbFgONRv9qkxdawL"
+
+
+def handshake(mechanism: str) -> bytes:
+    """SaslHandshakeRequest, v0 and v1."""
+    return _string(mechanism)
+
+
+def handshake_reply(error_code: int = 0) -> bytes:
+    """SaslHandshakeResponse, v0 and v1."""
+    return struct.pack(">hi", error_code, 1) + _string("PLAIN")
+
+
+def authenticate(token: bytes, version: int = 2) -> bytes:
+    """SaslAuthenticateRequest, v0 to v2."""
+    return _compact(token) + b"\0" if version >= 2 else struct.pack(">i", len(token)) + token
+
+
+def authenticate_reply(
+    token: bytes = b"", version: int = 2, *, error_code: int = 0, message: str | None = None, lifetime_ms: int = 0
+) -> bytes:
+    """SaslAuthenticateResponse, v0 to v2."""
+    body = struct.pack(">h", error_code)
+    if version >= 2:
+        return body + _compact_string(message) + _compact(token) + struct.pack(">q", lifetime_ms) + b"\0"
+    body += _string(message) + struct.pack(">i", len(token)) + token
+    return body + struct.pack(">q", lifetime_ms) if version == 1 else body
+
+
+def software(name: str, version: str) -> bytes:
+    """ApiVersionsRequest, v3 and later."""
+    return _compact_string(name) + _compact_string(version) + b"\0"
+
+
+def plain(name: str, password: str = "", authzid: str = "") -> bytes:
+    return f"{authzid}\0{name}\0{password}".encode()
+
+
+def scram(name: str, extensions: str = "", authzid: str = "") -> bytes:
+    return f"n,{authzid},n={name},r={NONCE}{extensions}".encode()
+
+
+def bearer(token: str, authzid: str = "") -> bytes:
+    return f"n,{authzid},\x01auth=Bearer {token}\x01\x01".encode()
+
+
+def jwt(claims: Any, signature: str = "c2lnbmF0dXJl") -> str:
+    return f"{_segment(b'{}')}.{_segment(json.dumps(claims).encode())}.{signature}"
+
+
+def _segment(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _string(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else struct.pack(">h", len(text.encode())) + text.encode()
+
+
+def _compact_string(text: str | None) -> bytes:
+    return b"\0" if text is None else _compact(text.encode())
+
+
+def _compact(data: bytes) -> bytes:
+    length, size = bytearray(), len(data) + 1
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*length, size]) + data
