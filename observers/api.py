@@ -39,23 +39,118 @@ TOPIC_NAME = "topic"
 carried only the id and the cluster did not tell its name."""
 
 
-class ObservableStruct(Protocol):
-    """Read-only view of one request or response, or of a part of one (KIP-388 ``ObservableStructImpl``).
+class ObservableRecords(Protocol):
+    """The record batches of one partition, told of from their headers: nothing is decompressed."""
 
-    Which fields there are: see ``observers.views``. Bodies other than Produce and Fetch have none.
+    @property
+    def data(self) -> memoryview | None:
+        """The bytes as they were sent, read-only; None where the body was too long to be kept."""
+
+    @property
+    def batches(self) -> int:
+        """Whole batches."""
+
+    @property
+    def records(self) -> int:
+        """Records in whole data batches."""
+
+    @property
+    def claimed(self) -> bool:
+        """Whether ``records`` is a lower bound (compressed message sets of Kafka < 0.11)."""
+
+    @property
+    def magic(self) -> int:
+        """Format of the first batch; −1 without one, as in all that follow."""
+
+    @property
+    def producer_id(self) -> int:
+        """Producer id of the first batch."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """Producer epoch of the first batch."""
+
+    @property
+    def base_sequence(self) -> int:
+        """Producer's sequence number of the first record."""
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+
+    def size_in_bytes(self) -> int:
+        """Bytes on the wire, compressed as sent, a cut last batch included."""
+
+
+class ObservableStruct(Protocol):
+    """Read-only struct: one request or response, or a part of one (KIP-388 ``ObservableStructImpl``).
+
+    Fields go by the names of the message definitions (``TopicData``) or of the KIP (``topic_data``). Each method but
+    ``has_field`` and ``get_or_else`` raises a KeyError that names the fields there are, where this version has no such
+    field or it is withheld (docs/observers.md), and ``SchemaException`` where it is of another type; reading may find
+    that the bytes are malformed, which is a ``SchemaException``, too.
     """
 
     def size_of(self) -> int:
-        """Bytes: of a message the whole frame, size prefix included; of a part of one, the record sets in it."""
+        """Bytes: of a message the whole frame, size prefix included; of a part of one, what it takes on the wire, or
+        only the record sets in it where the body was too long to be kept."""
+
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields there are."""
+
+    def unknown_tagged_fields(self) -> Mapping[int, bytes]:
+        """Tagged fields that no definition knows, by tag."""
 
     def has_field(self, name: str) -> bool:
-        """Whether ``name`` can be read; both the message definition's spelling and the KIP's are known."""
+        """Whether ``name`` can be read."""
 
     def get(self, name: str) -> Any:
-        """Value of a field: int, str, None, or a struct (``record_set``). Raises KeyError for a field there is not."""
+        """Value of a field of any type: what the method for its type returns."""
+
+    def get_or_else(self, name: str, alternative: Any) -> Any:
+        """Value of a field, or ``alternative`` where there is none."""
+
+    def get_byte(self, name: str) -> int:
+        """Value of an int8."""
+
+    def get_short(self, name: str) -> int:
+        """Value of an int16."""
+
+    def get_int(self, name: str) -> int:
+        """Value of an int32."""
+
+    def get_unsigned_int(self, name: str) -> int:
+        """Value of an unsigned integer."""
+
+    def get_long(self, name: str) -> int:
+        """Value of an int64."""
+
+    def get_float64(self, name: str) -> float:
+        """Value of a float64."""
+
+    def get_string(self, name: str) -> str | None:
+        """Value of a string."""
+
+    def get_boolean(self, name: str) -> bool:
+        """Value of a bool."""
+
+    def get_uuid(self, name: str) -> str:
+        """Value of a UUID as Kafka prints it: URL-safe base64, 22 characters."""
+
+    def get_bytes(self, name: str) -> bytes | None:
+        """Value of a byte field."""
+
+    def get_records(self, name: str) -> ObservableRecords:
+        """The record batches of a partition; null is none of them."""
+
+    def get_struct(self, name: str) -> ObservableStruct | None:
+        """Value of a struct; None too for a tagged one that was not sent."""
+
+    def get_array(self, name: str) -> tuple[Any, ...] | None:
+        """Elements of an array of any type."""
 
     def get_observable_struct_array(self, name: str) -> Sequence[ObservableStruct]:
-        """Value of an array of structs, as an immutable sequence. Raises KeyError."""
+        """Elements of an array of structs; none where it is null, which ``get`` tells apart."""
 
 
 class ObservedConnection(Protocol):

@@ -275,7 +275,7 @@ class Lane:
     def _record_request(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
         self._observer.record_request(
-            request_view(exchange.api_key, exchange.request_bytes, exchange.request, self._name_of),
+            request_view(exchange, self._name_of),
             exchange.connection.client_ip,
             exchange.connection.principal,
             exchange.api_key,
@@ -287,7 +287,7 @@ class Lane:
     def _record_response(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
         self._observer.record_response(
-            response_view(exchange.api_key, exchange.response_bytes, exchange.response, self._name_of),
+            response_view(exchange, self._name_of),
             exchange.api_version,
             correlation_id,
             **self._context("record_response", exchange, wall_offset),

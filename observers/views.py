@@ -1,196 +1,161 @@
-"""Read-only struct views (KIP-388 ``ObservableStructImpl``) over the facts of Produce and Fetch bodies.
+"""What an observer of the KIP's kind is given of an exchange: its request and its response as structs.
 
-Names resolve in two spellings, in any mix of case and underscores: that of the message definitions (``TopicData``,
-``Name``, ``PartitionData``, ``Records``) and that of the KIP's time (``topic_data``, ``topic``, ``data``,
-``record_set``). Field by field, with the KIP's name in brackets:
-
-=================  ==============================================================================================
-Produce request    TransactionalId, Acks, TimeoutMs [timeout], TopicData -> Name [topic], TopicId,
-                   PartitionData [data] -> Index [partition], Records [record_set]
-Produce response   ThrottleTimeMs, Responses -> Name [topic], TopicId, PartitionResponses -> Index [partition],
-                   ErrorCode, BaseOffset
-Fetch request      ReplicaId, MaxWaitMs [max_wait_time], MinBytes, SessionId, SessionEpoch, Topics -> Topic, TopicId,
-                   Partitions -> Partition, FetchOffset
-Fetch response     ThrottleTimeMs, ErrorCode, SessionId, Responses -> Topic, TopicId, Partitions
-                   [partition_responses] -> PartitionIndex [partition], ErrorCode, HighWatermark, Records [record_set]
-=================  ==============================================================================================
-
-``Records`` is itself a struct: ``size_of()`` is its size in bytes, its fields are ``Size``, ``Batches``, ``Records``,
-``Magic``, ``ProducerId``, ``ProducerEpoch``, ``BaseSequence``, ``BaseOffset``. Every other request or response, and one
-whose body was not read, is a struct with a size and no fields.
+Where the body was kept, every field of it can be read (``proxy.core.struct``). Where it was too long, or not asked for,
+the facts that were read as it passed stand in for Produce, Fetch and ShareFetch: topics, partitions, sizes and counts
+of records, offsets, errors. Else there is a size, and no field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct
+from observers.api import ObservableStruct, ObservedExchange
+from proxy.core.accessors import Accessors, Records, printed_id, put
+from proxy.core.schema import TOPIC, TOPIC_ID, Field, Layout, UnknownMessage, layout, plain
+from proxy.core.struct import NameOf, view
 
-from observers.topics import printed_id
+__all__ = ["FactsView", "NameOf", "request_view", "response_view"]
 
-NameOf = Callable[[bytes], str | None]
-"""Topic name of a topic id (16 raw bytes), or None where unknown."""
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "transactional_id": ("TransactionalId",),
+    "acks": ("Acks",),
+    "timeout_ms": ("TimeoutMs",),
+    "replica_id": ("ReplicaId",),
+    "max_wait_ms": ("MaxWaitMs",),
+    "min_bytes": ("MinBytes",),
+    "session_id": ("SessionId",),
+    "session_epoch": ("SessionEpoch", "ShareSessionEpoch"),
+    "throttle_ms": ("ThrottleTimeMs",),
+    "partition": ("Index", "Partition", "PartitionIndex"),
+    "fetch_offset": ("FetchOffset",),
+    "error_code": ("ErrorCode",),
+    "base_offset": ("BaseOffset",),
+    "high_watermark": ("HighWatermark",),
+}
+"""What the facts say, and the fields it is the value of, each where its version has it."""
 
-PRODUCE, FETCH = 0, 1
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-def _plain(name: str) -> str:
-    """Return ``name`` as it is compared: ``TopicData``, ``topicData`` and ``topic_data`` are one."""
-    return name.replace("_", "").lower()
-
-
-class StructView(Struct, frozen=True):
-    """One struct of a message; implements ``observers.api.ObservableStruct``. Keys are plain names (``_plain``)."""
-
-    size: int
-    fields: Mapping[str, Any] = _NOTHING
-    arrays: Mapping[str, Callable[[], tuple[StructView, ...]]] = _NOTHING
-
-    def size_of(self) -> int:
-        """Bytes: the whole frame for a message, the record sets below it for a part of one."""
-        return self.size
-
-    def has_field(self, name: str) -> bool:
-        """Whether ``get`` or ``get_observable_struct_array`` knows ``name``."""
-        plain = _plain(name)
-        return plain in self.fields or plain in self.arrays
-
-    def get(self, name: str) -> Any:
-        """Value of the field ``name``. Raises KeyError naming the fields there are."""
-        try:
-            return self.fields[_plain(name)]
-        except KeyError:
-            raise KeyError(f"no field {name!r} here; there are: {', '.join(sorted(self.fields)) or 'none'}") from None
-
-    def get_observable_struct_array(self, name: str) -> Sequence[StructView]:
-        """Value of the array ``name``. Raises KeyError naming the arrays there are."""
-        try:
-            array = self.arrays[_plain(name)]
-        except KeyError:
-            raise KeyError(f"no array {name!r} here; there are: {', '.join(sorted(self.arrays)) or 'none'}") from None
-        return array()
+TOPICS = ("TopicData", "Topics", "Responses")
+PARTITIONS = ("PartitionData", "Partitions", "PartitionResponses")
 
 
-def request_view(api_key: int, size: int, facts: Any, name_of: NameOf) -> StructView:
-    """View of a request of ``size`` bytes whose body has ``facts`` (None: not read)."""
-    if facts is None:
-        return StructView(size)
-    if api_key == PRODUCE:
-        return _view(
-            size,
-            {
-                "transactionalid": _text(facts.transactional_id),
-                "acks": facts.acks,
-                "timeoutms timeout": facts.timeout_ms,
-            },
-            {"topicdata": lambda: _topics(facts, name_of, "name", "partitiondata data", _produced)},
-        )
-    return _view(
-        size,
-        {
-            "replicaid": facts.replica_id,
-            "maxwaitms maxwaittime": facts.max_wait_ms,
-            "minbytes": facts.min_bytes,
-            "sessionid": facts.session_id,
-            "sessionepoch": facts.session_epoch,
-        },
-        {"topics": lambda: _topics(facts, name_of, "topic", "partitions", _wanted)},
-    )
+def request_view(exchange: ObservedExchange, name_of: NameOf) -> ObservableStruct:
+    """Return the request of ``exchange``; ``size_of`` is its frame's."""
+    return _view(exchange, exchange.request_raw, exchange.request, exchange.request_bytes, name_of, response=False)
 
 
-def response_view(api_key: int, size: int, facts: Any, name_of: NameOf) -> StructView:
-    """View of a response of ``size`` bytes whose body has ``facts`` (None: not read)."""
-    if facts is None:
-        return StructView(size)
-    if api_key == PRODUCE:
-        return _view(
-            size,
-            {"throttletimems": facts.throttle_ms},
-            {"responses": lambda: _topics(facts, name_of, "name", "partitionresponses", _answered)},
-        )
-    return _view(
-        size,
-        {
-            "throttletimems": facts.throttle_ms,
-            "errorcode": facts.error_code,
-            "sessionid": facts.session_id,
-        },
-        {"responses": lambda: _topics(facts, name_of, "topic", "partitions partitionresponses", _fetched)},
-    )
+def response_view(exchange: ObservedExchange, name_of: NameOf) -> ObservableStruct:
+    """Return the response of ``exchange``; ``size_of`` is its frame's."""
+    return _view(exchange, exchange.response_raw, exchange.response, exchange.response_bytes, name_of, response=True)
 
 
 def _view(
-    size: int, fields: Mapping[str, Any], arrays: Mapping[str, Callable[[], tuple[StructView, ...]]] = _NOTHING
-) -> StructView:
-    """Build a view; a key of several words is one field under several names."""
-    return StructView(size, _spelled(fields), _spelled(arrays))
+    exchange: ObservedExchange, raw: bytes | None, facts: Any, size: int, name_of: NameOf, *, response: bool
+) -> ObservableStruct:
+    key, version = exchange.api_key, exchange.api_version
+    try:
+        if raw is not None:
+            return view(key, version, raw, response=response, size=size, name_of=name_of)
+        if facts is not None:
+            return _of_message(layout(key, version, response=response), facts, size, name_of)
+    except UnknownMessage:
+        pass  # newer than the definitions
+    return FactsView(size)
 
 
-def _spelled(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType({name: value for names, value in values.items() for name in names.split()})
+class FactsView(Accessors):
+    """A struct whose body was not kept: those fields of ``made`` that ``values`` has, by name. Arrays are callables."""
+
+    __slots__ = ("_layout", "_size", "_values")
+
+    _size: int
+    _layout: Layout | None
+    _values: Mapping[str, Any]
+
+    def __init__(self, size: int, made: Layout | None = None, values: Mapping[str, Any] | None = None) -> None:
+        put(self, "_size", size)
+        put(self, "_layout", made)
+        put(self, "_values", values or {})
+
+    def size_of(self) -> int:
+        """Bytes: of a message the whole frame, size prefix included; of a part of one, the record sets in it."""
+        return self._size
+
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields that are known, as in the message definitions."""
+        fields = () if self._layout is None else self._layout.ordered
+        return tuple(field.name for field in fields if field.name in self._values)
+
+    def __repr__(self) -> str:
+        return f"<FactsView of {', '.join(self.field_names())}>"
+
+    def _find(self, name: str) -> Field | None:
+        field = None if self._layout is None else self._layout.named.get(plain(name))
+        return field if field is not None and _key(field) in self._values else None
+
+    def _is_withheld(self, field: Field) -> bool:
+        return False
+
+    def _value(self, field: Field) -> Any:
+        value = self._values[_key(field)]
+        return value() if field.array else value
 
 
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode("utf-8", "replace")
+def _key(field: Field) -> str:
+    """What ``values`` has it under: a topic's name that is not on the wire goes by one name."""
+    return field.name if field.index >= 0 or field.tag is not None else TOPIC
 
 
-def _topics(
-    facts: Any, name_of: NameOf, name_field: str, array: str, partition: Callable[[Any], StructView]
-) -> tuple[StructView, ...]:
+def _of_message(made: Layout, facts: Any, size: int, name_of: NameOf) -> FactsView:
+    topics = next(field.layout for field in made.ordered if field.name in TOPICS)
+    assert topics is not None
+    values = _values(facts)
+    values |= dict.fromkeys(TOPICS, partial(_topics, topics, facts, name_of))
+    return FactsView(size, made, values)
+
+
+def _topics(made: Layout, facts: Any, name_of: NameOf) -> tuple[FactsView, ...]:
     """Group the flat partitions of ``facts`` into topics again, in the order of the wire."""
-    views = []
-    for topic, group in groupby(facts.partitions, key=lambda p: p.topic):
-        partitions = tuple(partition(p) for p in group)
-        fields: dict[str, Any]
+    found = []
+    values: dict[str, Any]
+    partitions = next(field.layout for field in made.ordered if field.name in PARTITIONS)
+    assert partitions is not None
+    for topic, group in groupby(facts.partitions, key=lambda one: one.topic):
+        told = tuple(group)
         if facts.topics_are_ids:
-            fields = {"topicid": printed_id(topic), f"{name_field} topic": name_of(topic) or f"id:{printed_id(topic)}"}
+            printed = printed_id(topic)
+            values = {TOPIC_ID: printed, TOPIC: name_of(topic) or f"id:{printed}"}
         else:
-            fields = {f"{name_field} topic": _text(topic)}
-        views.append(_view(sum(p.size for p in partitions), fields, {array: partial(tuple, partitions)}))
-    return tuple(views)
+            values = dict.fromkeys((TOPIC, *((made.topic.name,) if made.topic else ())), _text(topic))
+        values |= dict.fromkeys(PARTITIONS, partial(_partitions, partitions, told))
+        found.append(FactsView(sum(map(_size, told)), made, values))
+    return tuple(found)
 
 
-def _records(records: Any) -> StructView:
-    return _view(
-        records.size,
-        {
-            "size": records.size,
-            "batches": records.batches,
-            "records": records.records,
-            "magic": records.magic,
-            "producerid": records.producer_id,
-            "producerepoch": records.producer_epoch,
-            "basesequence": records.base_sequence,
-            "baseoffset": records.base_offset,
-        },
-    )
+def _partitions(made: Layout, told: Sequence[Any]) -> tuple[FactsView, ...]:
+    found = []
+    for one in told:
+        values = _values(one)
+        if hasattr(one, "records"):
+            values["Records"] = Records(None, one.records, "client")
+        found.append(FactsView(_size(one), made, values))
+    return tuple(found)
 
 
-def _produced(p: Any) -> StructView:
-    return _view(p.records.size, {"index partition": p.partition, "records recordset": _records(p.records)})
+def _size(partition: Any) -> int:
+    return partition.records.size if hasattr(partition, "records") else 0
 
 
-def _answered(p: Any) -> StructView:
-    return _view(0, {"index partition": p.partition, "errorcode": p.error_code, "baseoffset": p.base_offset})
+def _values(facts: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for attribute, names in FIELDS.items():
+        value = getattr(facts, attribute, facts)
+        if value is not facts:
+            found |= dict.fromkeys(names, _text(value) if isinstance(value, bytes) else value)
+    return found
 
 
-def _wanted(p: Any) -> StructView:
-    return _view(0, {"partition": p.partition, "fetchoffset": p.fetch_offset})
-
-
-def _fetched(p: Any) -> StructView:
-    return _view(
-        p.records.size,
-        {
-            "partitionindex partition": p.partition,
-            "errorcode": p.error_code,
-            "highwatermark": p.high_watermark,
-            "records recordset": _records(p.records),
-        },
-    )
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -218,9 +218,9 @@ class Accessors(Frozen, ABC):
         value: bytes | None = self._typed(name, "bytes")
         return value
 
-    def get_records(self, name: str) -> Records | None:
-        """The record batches of a partition."""
-        value: Records | None = self._typed(name, "records")
+    def get_records(self, name: str) -> Records:
+        """The record batches of a partition; null is none of them."""
+        value: Records = self._typed(name, "records")
         return value
 
     def get_struct(self, name: str) -> Accessors | None:

@@ -264,7 +264,9 @@ def _of_one(field: Field, flexible: bool, nullable: bool) -> _Reader:
         case "bytes":
             return _of_bytes(compact_length if flexible else int32_length, nullable, 1 if flexible else 4, _raw)
         case "records":
-            return _of_bytes(compact_length if flexible else int32_length, nullable, 1 if flexible else 4, _records)
+            return _of_bytes(
+                compact_length if flexible else int32_length, nullable, 1 if flexible else 4, _records, _no_records
+            )
         case "struct":
             assert field.layout is not None
             return _of_struct(_plan(field.layout), nullable)
@@ -285,8 +287,9 @@ def _of_bytes(
     nullable: bool,
     least: int,
     made_of: Callable[[_Message, int, int], Any],
+    empty: Callable[[_Message], Any] = lambda message: None,
 ) -> _Reader:
-    """What has a length before it."""
+    """What has a length before it; ``empty`` makes what null is read as."""
 
     def skip(body: bytes, pos: int) -> int:
         length, pos = length_at(body, pos)
@@ -296,7 +299,7 @@ def _of_bytes(
         length, pos = length_at(message.body, pos)
         if length < 0:
             _null(nullable, pos)
-            return None
+            return empty(message)
         if pos + length > len(message.body):
             raise IndexError
         return made_of(message, pos, pos + length)
@@ -321,6 +324,10 @@ def _raw(message: _Message, start: int, end: int) -> bytes:
 
 def _records(message: _Message, start: int, end: int) -> Records:
     return Records(memoryview(message.body)[start:end], None, message.side)
+
+
+def _no_records(message: _Message) -> Records:
+    return _records(message, 0, 0)
 
 
 def _of_struct(plan: _Plan, nullable: bool) -> _Reader:

@@ -134,7 +134,7 @@ class ByteCounts:
             for topic_data in struct.get_observable_struct_array("topic_data"):
                 topic = topic_data.get(TOPIC_NAME)
                 for partition in topic_data.get_observable_struct_array("data"):
-                    size = partition.get("record_set").size_of()
+                    size = partition.get_records("record_set").size_in_bytes()
                     self.produced[topic] = self.produced.get(topic, 0) + size
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
@@ -142,7 +142,7 @@ class ByteCounts:
             for topic_data in struct.get_observable_struct_array("responses"):
                 topic = topic_data.get(TOPIC_NAME)
                 for partition in topic_data.get_observable_struct_array("partition_responses"):
-                    size = partition.get("record_set").size_of()
+                    size = partition.get_records("record_set").size_in_bytes()
                     self.fetched[topic] = self.fetched.get(topic, 0) + size
 
     def close(self, timeout: float) -> None:

@@ -6,7 +6,29 @@ import pytest
 
 from observers.api import TOPIC_NAME, ObservableStruct
 from observers.views import request_view, response_view
-from tests.unit.observers.samples import FETCH, METADATA, PRINTED_ID, PRODUCE, TOPIC_ID, fetch, produce
+from proxy.core.accessors import SchemaException
+from proxy.core.exchange import (
+    Exchange,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    WantedPartition,
+)
+from tests.golden.frames import FOLDER, load
+from tests.unit.observers.samples import (
+    FETCH,
+    METADATA,
+    PRINTED_ID,
+    PRODUCE,
+    TOPIC_ID,
+    compiled_twin,
+    exchange,
+    fetch,
+    produce,
+    record_set,
+)
+
+SHARE_FETCH = 78
 
 
 def unknown(topic_id: bytes) -> None:
@@ -14,12 +36,11 @@ def unknown(topic_id: bytes) -> None:
 
 
 def test_produce_request_in_both_spellings() -> None:
-    one = produce([(b"a", 0, 100, 1), (b"a", 1, 20, 2), (b"b", 0, 3, 1)])
-    struct: ObservableStruct = request_view(PRODUCE, one.request_bytes, one.request, unknown)
+    struct: ObservableStruct = request_view(produce([(b"a", 0, 100, 1), (b"a", 1, 20, 2), (b"b", 0, 3, 1)]), unknown)
     assert struct.size_of() == 50
-    assert (struct.get("acks"), struct.get("Acks")) == (-1, -1)
-    assert (struct.get("timeout"), struct.get("TimeoutMs"), struct.get("timeout_ms")) == (30_000,) * 3
-    assert struct.get("transactional_id") is None
+    assert (struct.get("acks"), struct.get_short("Acks")) == (-1, -1)
+    assert (struct.get("timeout"), struct.get("TimeoutMs"), struct.get_int("timeout_ms")) == (30_000,) * 3
+    assert struct.get_string("transactional_id") is None
     for topics, name, partitions, index, records in [
         ("topic_data", TOPIC_NAME, "data", "partition", "record_set"),
         ("TopicData", "Name", "PartitionData", "Index", "Records"),
@@ -27,20 +48,24 @@ def test_produce_request_in_both_spellings() -> None:
     ]:
         read = [
             (
-                topic.get(name),
-                [(p.get(index), p.get(records).size_of()) for p in topic.get_observable_struct_array(partitions)],
+                topic.get_string(name),
+                [
+                    (p.get_int(index), p.get(records).size_in_bytes())
+                    for p in topic.get_observable_struct_array(partitions)
+                ],
             )
             for topic in struct.get_observable_struct_array(topics)
         ]
         assert read == [("a", [(0, 100), (1, 20)]), ("b", [(0, 3)])]
     first = struct.get_observable_struct_array("topic_data")[0]
     assert first.size_of() == 120
-    assert first.get_observable_struct_array("data")[1].get("record_set").get("records") == 2
+    records = first.get_observable_struct_array("data")[1].get_records("record_set")
+    assert (records.records, records.batches, records.producer_id, records.base_sequence) == (2, 1, 7, 3)
+    assert records.data is None
 
 
 def test_produce_response() -> None:
-    one = produce([(b"a", 3, 100, 1)], error_code=29)
-    struct = response_view(PRODUCE, one.response_bytes, one.response, unknown)
+    struct = response_view(produce([(b"a", 3, 100, 1)], error_code=29), unknown)
     (topic,) = struct.get_observable_struct_array("responses")
     (partition,) = topic.get_observable_struct_array("partition_responses")
     assert struct.size_of() == 80
@@ -51,7 +76,7 @@ def test_produce_response() -> None:
 
 def test_fetch_both_ways() -> None:
     one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], session_id=9, session_epoch=4)
-    asked = request_view(FETCH, one.request_bytes, one.request, unknown)
+    asked = request_view(one, unknown)
     assert [asked.get(n) for n in ("replica_id", "max_wait_time", "min_bytes", "session_id", "session_epoch")] == [
         -1,
         500,
@@ -61,44 +86,111 @@ def test_fetch_both_ways() -> None:
     ]
     (topic,) = asked.get_observable_struct_array("topics")
     assert topic.get_observable_struct_array("partitions")[0].get("fetch_offset") == 0
-    got = response_view(FETCH, one.response_bytes, one.response, unknown)
+    got = response_view(one, unknown)
     (topic,) = got.get_observable_struct_array("Responses")
     for spelling in ("partition_responses", "Partitions"):
         (partition,) = topic.get_observable_struct_array(spelling)
-        assert partition.get("record_set").size_of() == 50
+        assert partition.get("record_set").size_in_bytes() == 50
         assert partition.get("PartitionIndex") == partition.get("partition") == 0
         assert partition.get("high_watermark") == 1000
 
 
+def test_a_share_fetch_has_what_its_facts_say() -> None:
+    one = exchange(
+        api_key=SHARE_FETCH,
+        api_version=1,
+        request=FetchRequest(-1, 500, 1, 0, 3, (WantedPartition(TOPIC_ID, 0, -1),), True),
+        response=FetchResponse(0, 0, 0, (FetchedPartition(TOPIC_ID, 0, 0, -1, record_set(9, 2)),), True),
+    )
+    asked, got = request_view(one, {TOPIC_ID: "t"}.get), response_view(one, {TOPIC_ID: "t"}.get)
+    assert asked.field_names() == ("ShareSessionEpoch", "MaxWaitMs", "MinBytes", "Topics")
+    (topic,) = got.get_observable_struct_array("Responses")
+    (partition,) = topic.get_observable_struct_array("Partitions")
+    assert (topic.get(TOPIC_NAME), partition.get_records("Records").size_in_bytes()) == ("t", 9)
+    assert not partition.has_field("HighWatermark")
+
+
 def test_a_topic_id_is_named_where_the_cluster_tells_and_labelled_where_it_does_not() -> None:
     one = produce([(TOPIC_ID, 0, 10, 1)], ids=True)
-    (known,) = request_view(PRODUCE, 1, one.request, {TOPIC_ID: "orders"}.get).get_observable_struct_array("topic_data")
-    (bare,) = request_view(PRODUCE, 1, one.request, unknown).get_observable_struct_array("topic_data")
+    (known,) = request_view(one, {TOPIC_ID: "orders"}.get).get_observable_struct_array("topic_data")
+    (bare,) = request_view(one, unknown).get_observable_struct_array("topic_data")
     assert (known.get(TOPIC_NAME), known.get("TopicId")) == ("orders", PRINTED_ID)
-    assert (bare.get(TOPIC_NAME), bare.get("topic_id")) == (f"id:{PRINTED_ID}", PRINTED_ID)
+    assert (bare.get(TOPIC_NAME), bare.get_uuid("topic_id")) == (f"id:{PRINTED_ID}", PRINTED_ID)
+    assert bare.field_names() == ("TopicId", "PartitionData")
 
 
 @pytest.mark.parametrize("key", [PRODUCE, FETCH, METADATA])
 def test_a_body_that_was_not_read_has_a_size_and_no_fields(key: int) -> None:
-    struct = request_view(key, 77, None, unknown)
+    struct = request_view(exchange(api_key=key, request_bytes=77), unknown)
     assert struct.size_of() == 77
+    assert struct.field_names() == ()
     assert not struct.has_field("acks")
+    assert struct.get_or_else("acks", "none") == "none"
     with pytest.raises(KeyError, match="no field 'acks' here; there are: none"):
         struct.get("acks")
 
 
+def test_a_kept_body_of_a_version_that_nobody_knows_has_a_size_and_no_fields() -> None:
+    one = exchange(api_version=99, request_raw=b"\0\0\0\0", response_raw=b"")
+    assert (request_view(one, unknown).size_of(), response_view(one, unknown).size_of()) == (50, 80)
+    assert request_view(one, unknown).field_names() == ()
+
+
 def test_what_is_not_there_is_a_key_error_that_names_what_is() -> None:
-    struct = request_view(PRODUCE, 1, produce([(b"a", 0, 1, 1)]).request, unknown)
+    struct = request_view(produce([(b"a", 0, 1, 1)]), unknown)
     assert struct.has_field("topic_data")
     assert not struct.has_field("responses")
-    with pytest.raises(KeyError, match="there are: topicdata"):
+    with pytest.raises(KeyError, match="there are: TransactionalId, Acks, TimeoutMs, TopicData"):
         struct.get_observable_struct_array("responses")
+    with pytest.raises(SchemaException, match="'acks' is of type int16, not int32"):
+        struct.get_int("acks")
 
 
 def test_views_cannot_be_written_to() -> None:
-    struct: Any = request_view(PRODUCE, 1, produce([(b"a", 0, 1, 1)]).request, unknown)
-    with pytest.raises(AttributeError):
-        struct.size = 2
-    with pytest.raises(TypeError):
-        struct.fields["acks"] = 0
+    struct: Any = request_view(produce([(b"a", 0, 1, 1)]), unknown)
+    (topic,) = struct.get_observable_struct_array("topic_data")
+    for one in (struct, topic, topic.get_observable_struct_array("data")[0].get_records("record_set")):
+        for name in ("size", "_values", "data"):
+            with pytest.raises(AttributeError):
+                setattr(one, name, 2)
     assert isinstance(struct.get_observable_struct_array("topic_data"), tuple)
+
+
+def kept_and_walked() -> list[tuple[Exchange, Exchange, str]]:
+    """Every golden frame as two exchanges: one with its body, one with its facts."""
+    found = []
+    for path in sorted(FOLDER.glob("*.txt")):
+        for frame in load(path).frames:
+            base = {"api_key": frame.key, "api_version": frame.version, f"{frame.kind}_bytes": len(frame.data)}
+            kept = exchange(**base, **{f"{frame.kind}_raw": frame.data[frame.body() :]})
+            walked = exchange(**base, **{frame.kind: frame.facts()})
+            found.append((kept, walked, frame.kind))
+    return found
+
+
+def compare(kept: ObservableStruct, walked: ObservableStruct) -> int:
+    """Whatever the walked one says, the kept one says too; returns how many fields that were."""
+    count = 0
+    for name in walked.field_names():
+        is_, was = kept.get(name), walked.get(name)
+        if isinstance(was, tuple):
+            assert len(is_) == len(was)
+            count += sum(map(compare, is_, was))
+        elif name == "Records":
+            for one in ("batches", "records", "magic", "producer_id", "producer_epoch", "base_sequence", "base_offset"):
+                assert getattr(is_, one) == getattr(was, one)
+            assert was.size_in_bytes() == is_.size_in_bytes()
+        else:
+            assert is_ == was, name
+        count += 1
+    return count
+
+
+def test_a_kept_body_and_its_facts_say_the_same() -> None:
+    told = 0
+    for kept, walked, kind in kept_and_walked():
+        make = request_view if kind == "request" else response_view
+        for twin in (walked, compiled_twin(walked)):
+            told += compare(make(kept, unknown), make(twin, unknown))
+        assert make(kept, unknown).size_of() == make(walked, unknown).size_of()
+    assert told > 500
