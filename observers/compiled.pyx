@@ -35,18 +35,14 @@ from observers.translate import Translator as PureTranslator
 from observers.translate import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
 
 cdef enum:
-    PRODUCE = 0
-    FETCH = 1
-    SHARE_FETCH = 78
     CHUNK = 100  # events written without taking the GIL; 2 chunks fill a record
     CHUNK_ROOM = 262_144  # bytes after which a chunk ends early; an event of more has a chunk of its own
     CLIENTS = 1024  # connections whose texts are kept, a power of two
     LABELS = 20_000  # topics whose texts are kept
     LONG = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
-    FEW = 8  # answers up to which one is found by looking at each
     ROW_ROOM = 680  # bytes of an event besides its texts and partitions, more than there can be
 
-cdef int16_t _UNKNOWN_RESULT = UNKNOWN_RESULT
+include "exchanges.pxi"
 
 
 class _TooLarge(Exception):
@@ -211,7 +207,6 @@ cdef class Translator:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api
-        cdef double ts_request, latency, upstream
         try:
             client = self._client_of(exchange)
         except UnicodeError:
@@ -223,8 +218,6 @@ cdef class Translator:
         api = self._api_of(key)
         row.max_wait_ms = row.acks = 0
         row.has_acks = False
-        row.throttle_ms = exchange.throttle_ms if response == NULL else response.throttle_ms
-        row.error_code = exchange.error_code
         try:
             if key == PRODUCE:
                 if request != NULL:
@@ -235,21 +228,13 @@ cdef class Translator:
                 if request != NULL and key == FETCH:
                     row.max_wait_ms = request.max_wait_ms
                 if response != NULL:
-                    row.error_code = response.error_code
                     fits = self._add_fetched(response, room + self._max_event)
             if self._part_count > parts:  # on a topic that is not hidden
                 if key == FETCH and request != NULL and len(self._sessions):
                     self._scope.forget_session(request.session_id)
             elif client.own if request == NULL and response == NULL else self._scope.hides(exchange):
                 return False
-            ts_request = (exchange.received_at + wall_offset) * 1e6
-            latency = upstream = 0.0
-            if exchange.outcome_code == ANSWERED:
-                latency = (exchange.answered_at - exchange.received_at) * 1e6
-                if exchange.forwarded_at and exchange.responded_at:
-                    upstream = (exchange.responded_at - exchange.forwarded_at) * 1e6
-            if not (isfinite(ts_request) and isfinite(latency) and isfinite(upstream)):
-                raise ValueError("a time that is no number")
+            _read_basics(exchange, wall_offset, &row.basics)
             if not fits:
                 raise _TooLarge
         except BaseException:
@@ -261,9 +246,6 @@ cdef class Translator:
         row.software = <PyObject *>client.software
         row.source = <PyObject *>client.source
         row.seq = seq
-        row.ts_request = llrint(ts_request)
-        row.latency_us = max(<int64_t>0, <int64_t>llrint(latency))
-        row.upstream_us = max(<int64_t>0, <int64_t>llrint(upstream))
         row.request_bytes = exchange.request_bytes
         row.response_bytes = exchange.response_bytes
         row.parts = self._part_count - parts
@@ -356,13 +338,11 @@ cdef class Translator:
             self._new_part(label, &request.parts[at]).produced = True
             if self._room > limit:
                 return False
-        if response != NULL and response.count > FEW and self._part_count > first:
-            answers = {
-                (<object>response.parts[at].topic, response.parts[at].partition): at for at in range(response.count)
-            }
+        if self._part_count > first:
+            answers = _answers_of(response)
         for at in range(first, self._part_count):
             row = &self._parts[at]
-            answer = NULL if response == NULL else _answer(response, answers, row.part)
+            answer = _answer(response, answers, row.part)
             if answer != NULL:
                 row.error_code, row.base_offset = answer.error_code, answer.offset
             else:
@@ -429,25 +409,3 @@ cdef class Translator:
 
 cdef bytes _api(key, name):
     return b',"api_key":%d,"api":%b,"api_version":' % (key, encoder.encode(name or f"ApiKey({key})"))
-
-
-cdef Part *_answer(Body *response, dict answers, const Part *sent) except? NULL:
-    """The last answer for the partition ``sent``, or NULL."""
-    cdef Py_ssize_t at
-    cdef Part *part
-    if answers is not None:
-        found = answers.get((<object>sent.topic, sent.partition))
-        return NULL if found is None else &response.parts[<Py_ssize_t>found]
-    at = response.count
-    while at:
-        at -= 1
-        part = &response.parts[at]
-        if part.partition == sent.partition and _same(part.topic, sent.topic):
-            return part
-    return NULL
-
-
-cdef inline bint _same(PyObject *one, PyObject *other) noexcept:
-    return one == other or (
-        _size(one) == _size(other) and not memcmp(_text(one), _text(other), _size(one))
-    )

@@ -1,10 +1,5 @@
 # Part of compiled.pyx: what events are written from, and the writing, which needs no GIL.
 
-cdef extern from "Python.h" nogil:  # the macros, without the GIL: a bytes object never changes
-    const char *_text "PyBytes_AS_STRING"(PyObject *text)
-    Py_ssize_t _size "PyBytes_GET_SIZE"(PyObject *text)
-
-
 cdef struct PartRow:
     PyObject *name  # bytes; what holds these objects: `Translator._keep`, its caches, or the batch
     PyObject *topic_id
@@ -19,19 +14,15 @@ cdef struct Row:
     PyObject *whence
     PyObject *software
     PyObject *source
+    Basics basics
     int64_t seq
-    int64_t ts_request
-    int64_t latency_us
-    int64_t upstream_us
     int64_t request_bytes
     int64_t response_bytes
     Py_ssize_t parts
     int32_t correlation_id
-    int32_t throttle_ms
     int32_t max_wait_ms
     int16_t api_version
     int16_t acks
-    int16_t error_code
     bint has_acks
     OutcomeCode outcome
     DecodeCode decode
@@ -57,8 +48,8 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
     at = _put_text(at, row.api)
     at = _put_int(at, row.api_version)
     at = _put_text(at, row.whence)
-    at = _put_int(at, row.ts_request)
-    at = _put_int(_put(at, b',"latency_us":'), row.latency_us)
+    at = _put_int(at, row.basics.ts_request)
+    at = _put_int(_put(at, b',"latency_us":'), row.basics.latency_us)
     at = _put_int(_put(at, b',"request_bytes":'), row.request_bytes)
     if row.response_bytes:
         at = _put_int(_put(at, b',"response_bytes":'), row.response_bytes)
@@ -72,14 +63,14 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
     elif row.decode == UNSUPPORTED:
         at = _put(at, b',"decode":"unsupported"')
     at = _put_text(at, row.software)
-    if row.throttle_ms:
-        at = _put_int(_put(at, b',"throttle_ms":'), row.throttle_ms)
+    if row.basics.throttle_ms:
+        at = _put_int(_put(at, b',"throttle_ms":'), row.basics.throttle_ms)
     if row.max_wait_ms:
         at = _put_int(_put(at, b',"max_wait_ms":'), row.max_wait_ms)
     if row.has_acks:
         at = _put_int(_put(at, b',"acks":'), row.acks)
-    if row.error_code:
-        at = _put_int(_put(at, b',"error_code":'), row.error_code)
+    if row.basics.error_code:
+        at = _put_int(_put(at, b',"error_code":'), row.basics.error_code)
     if row.parts:
         at = _put(at, b',"topics":[')
         for n in range(row.parts):
@@ -87,8 +78,8 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
                 at = _put(at, b",")
             at = _write_part(at, &parts[n])
         at = _put(at, b"]")
-    if row.upstream_us:
-        at = _put_int(_put(at, b',"upstream_us":'), row.upstream_us)
+    if row.basics.upstream_us:
+        at = _put_int(_put(at, b',"upstream_us":'), row.basics.upstream_us)
     at = _put_text(at, row.source)
     return _put(at, b"}")
 

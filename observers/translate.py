@@ -138,7 +138,7 @@ class Translator:
                     continue
                 event = self.event(exchange, wall_offset)
                 event.seq = made.last
-                topics = self._topics(exchange)
+                topics = self.topics(exchange)
                 event.topics = topics or ()
                 json = encoder.encode(event)
                 if topics is None:
@@ -189,7 +189,7 @@ class Translator:
                 event.max_wait_ms = request.max_wait_ms
         return event
 
-    def _topics(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
+    def topics(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
         """Return the topics of the event of ``exchange``, or None where they need more than ``max_event`` bytes."""
         request, response = exchange.request, exchange.response
         if exchange.api_key == PRODUCE and request is not None:

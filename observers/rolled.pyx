@@ -1,0 +1,358 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Twin of ``observers.rollup.Rollup`` for the exchanges of a compiled session: the same rollups, and no events made."""
+
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
+from libc.math cimport isfinite, llrint
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, Part
+
+from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, encoder
+from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
+from observers.rollup import Rollup as PureRollup
+from observers.translate import UNKNOWN_RESULT, report_failure
+
+include "exchanges.pxi"
+
+cdef enum:
+    BUCKETS = 40
+    SEATS = 1024  # connections of which is kept where they are summed up, a power of two
+    LABELS = 20_000  # topics whose names are kept
+    LONG = 256  # longer texts that a client chose are not kept
+    MINUTE = 60_000_000
+
+cdef int64_t _ENDS[BUCKETS - 1]
+for _n, _end in enumerate(ROLLUP_BUCKETS):
+    _ENDS[<int>_n] = _end
+
+
+cdef class Topic:
+    """Sums of one topic, as ``RollupTopic`` has them."""
+
+    cdef object name
+    cdef int64_t latest  # number of the last request that touched it
+    cdef int64_t requests, records, size
+    cdef int64_t unconfirmed_records, unconfirmed_size
+    cdef int64_t rejected_records, rejected_size
+    cdef uint32_t latencies[BUCKETS]
+
+    cdef object told(self):
+        return RollupTopic(
+            self.name, self.requests, self.records, self.size, self.unconfirmed_records, self.unconfirmed_size,
+            self.rejected_records, self.rejected_size, _counts(self.latencies),
+        )
+
+
+cdef class Gathered:
+    """One rollup that requests are added to, as ``RollupEvent`` has it."""
+
+    cdef object listener, api, principal, principal_source, client_id, client_ip
+    cdef int64_t minute
+    cdef int16_t api_key
+    cdef int64_t requests, request_bytes, response_bytes, errors, connection_lost, throttle_ms, idle
+    cdef uint32_t latencies[BUCKETS]
+    cdef uint32_t upstream_latencies[BUCKETS]
+    cdef dict topics
+
+    cdef list told(self):
+        cdef Topic topic
+        event = RollupEvent(
+            seq=0,
+            minute=self.minute,
+            listener=self.listener,
+            api_key=self.api_key,
+            api=self.api,
+            principal=self.principal,
+            client_ip=self.client_ip,
+            requests=self.requests,
+            request_bytes=self.request_bytes,
+            client_id=self.client_id,
+            principal_source=self.principal_source,
+            response_bytes=self.response_bytes,
+            errors=self.errors,
+            connection_lost=self.connection_lost,
+            throttle_ms=self.throttle_ms,
+            idle=self.idle,
+            latencies=_counts(self.latencies),
+            upstream_latencies=_counts(self.upstream_latencies),
+        )
+        topics = []
+        for topic in self.topics.values():
+            topics.append(topic.told())
+        return split(event, topics)
+
+
+cdef class Seat:
+    """Where the requests of a connection are added: what was gathered of it in this turn and minute, by api key."""
+
+    cdef object connection, client_id
+    cdef bint hidden, own
+    cdef uint64_t turn
+    cdef int64_t minute
+    cdef dict gathered
+
+
+cdef class Rollup:
+    """Same door as the pure one, which gathers other exchanges, and says what is hidden."""
+
+    cdef object _pure, _names, _scope
+    cdef dict _api_names, _gathered, _named, _identified
+    cdef list _seats
+    cdef uint64_t _turn
+    cdef int64_t _requests, _topics, _max_rollups, _max_topics
+
+    def __init__(self, api_names, names, scope, *, max_rollups=MAX_ROLLUPS, max_topics=MAX_TOPICS):
+        self._pure = PureRollup(api_names, names, scope, max_rollups=max_rollups, max_topics=max_topics)
+        self._names = names
+        self._scope = scope
+        self._api_names = dict(api_names)
+        self._max_rollups = max_rollups
+        self._max_topics = max_topics
+        self._seats = [None] * SEATS
+        self._begin()
+
+    cdef void _begin(self):
+        self._gathered = {}
+        self._named = {}
+        self._identified = {}
+        self._requests = self._topics = 0
+        self._turn += 1
+
+    @property
+    def requests(self):
+        """See the pure one."""
+        return self._requests + self._pure.requests
+
+    @property
+    def full(self):
+        """See the pure one."""
+        return self._is_full() or self._pure.full
+
+    cdef bint _is_full(self):
+        return len(self._gathered) >= self._max_rollups or self._topics >= self._max_topics
+
+    def add(self, exchanges, Py_ssize_t start, double wall_offset):
+        """See the pure one."""
+        cdef int64_t hidden = 0, failed = 0, not_encodable = 0
+        cdef Py_ssize_t count = len(exchanges)
+        while start < count and not self._is_full():
+            exchange = exchanges[start]
+            if type(exchange) is not Exchange:
+                if self._pure.full:
+                    break
+                added = self._pure.add((exchange,), 0, wall_offset)
+                hidden += added.hidden
+                failed += added.failed
+                not_encodable += added.not_encodable
+                start += 1
+                continue
+            start += 1
+            try:
+                if not self._add(<Exchange>exchange, wall_offset):
+                    hidden += 1
+            except UnicodeError:
+                not_encodable += 1
+            except Exception:
+                report_failure(exchange)
+                failed += 1
+        return Added(start, hidden, failed, not_encodable)
+
+    def take(self):
+        """See the pure one."""
+        cdef Gathered gathered
+        cdef list events = self._pure.take()
+        for gathered in self._gathered.values():
+            events += gathered.told()
+        self._begin()
+        return events
+
+    cdef bint _add(self, Exchange exchange, double wall_offset) except -1:
+        """Add ``exchange``; return whether it is not hidden. After an exception nothing of it was added."""
+        cdef Seat seat = self._seat_of(exchange)
+        cdef Body *touched = NULL  # of which partitions are told
+        cdef Basics basics
+        cdef Gathered sums
+        cdef bint answered = exchange.outcome_code == ANSWERED
+        cdef bint fetched = exchange.api_key == FETCH or exchange.api_key == SHARE_FETCH
+        cdef bint tells
+        cdef int bucket = -1
+        if seat.hidden:
+            return False
+        if exchange.api_key == PRODUCE:
+            touched = exchange.request_body
+        elif fetched:
+            touched = exchange.response_body
+        tells = touched != NULL and self._tells(touched, fetched)
+        if tells:
+            if exchange.api_key == FETCH and exchange.request_body != NULL and self._scope.sessions:
+                self._scope.forget_session(exchange.request_body.session_id)
+        elif seat.own if exchange.request_body == NULL and exchange.response_body == NULL else self._scope.hides(exchange):
+            return False
+        _read_basics(exchange, wall_offset, &basics)
+        sums = self._gathered_of(seat, exchange, basics.ts_request)
+        self._requests += 1
+        sums.requests += 1
+        sums.request_bytes += exchange.request_bytes
+        sums.response_bytes += exchange.response_bytes
+        sums.connection_lost += exchange.outcome_code == CONNECTION_LOST
+        if basics.throttle_ms > 0:
+            sums.throttle_ms += basics.throttle_ms
+        if answered and fetched and not tells and not basics.error_code:
+            sums.idle += 1
+        elif answered:
+            bucket = _bucket(basics.latency_us)
+            sums.latencies[bucket] += 1
+            sums.upstream_latencies[_bucket(basics.upstream_us)] += 1
+        if tells and self._add_topics(sums, exchange, touched, bucket) or basics.error_code:
+            sums.errors += 1
+        return True
+
+    cdef bint _tells(self, Body *body, bint fetched) except -1:
+        """Whether an event has any of these partitions."""
+        cdef Py_ssize_t at
+        for at in range(body.count):
+            if _is_told(&body.parts[at], fetched) and self._name_of(&body.parts[at], body) is not None:
+                return True
+        return False
+
+    cdef bint _add_topics(self, Gathered sums, Exchange exchange, Body *body, int bucket) except -1:
+        """Add what was done to each topic; return whether any partition has an error."""
+        cdef bint produced = exchange.api_key == PRODUCE
+        cdef bint answered = exchange.outcome_code == ANSWERED
+        cdef bint failed = False
+        cdef Body *response = exchange.response_body
+        cdef dict answers = _answers_of(response) if produced else None
+        cdef Py_ssize_t at
+        cdef Part *part
+        cdef Part *answer
+        cdef PyObject *before = NULL
+        cdef Topic topic = None
+        cdef int16_t error
+        for at in range(body.count):
+            part = &body.parts[at]
+            if not _is_told(part, not produced):
+                continue
+            if part.topic != before:  # mostly it is: partitions come by topic
+                before = part.topic
+                topic = self._topic_of(sums, self._name_of(part, body))
+            if topic is None:
+                continue
+            if topic.latest != self._requests:
+                topic.latest = self._requests
+                topic.requests += 1
+                if bucket >= 0:
+                    topic.latencies[bucket] += 1
+            if produced:
+                answer = _answer(response, answers, part)
+                error = answer.error_code if answer != NULL else _UNKNOWN_RESULT if answered else 0
+            else:
+                error = part.error_code
+            if error:
+                failed = True
+                if produced:
+                    topic.rejected_records += part.records.records
+                    topic.rejected_size += part.records.size
+            elif answered:
+                topic.records += part.records.records
+                topic.size += part.records.size
+            elif produced:
+                topic.unconfirmed_records += part.records.records
+                topic.unconfirmed_size += part.records.size
+        return failed
+
+    cdef object _name_of(self, const Part *part, const Body *body):
+        """The name of its topic, or None where that is hidden."""
+        cdef dict names = self._identified if body.topics_are_ids else self._named
+        cdef PyObject *found = PyDict_GetItemWithError(names, <object>part.topic)
+        if found != NULL:
+            return <object>found
+        name, topic_id = self._names.label(<object>part.topic, body.topics_are_ids)
+        hidden = self._scope.hides_topic(name)
+        # The cluster may tell the name of an id later; and a long name is no topic's, but could fill the memory.
+        if name != f"id:{topic_id}" and _size(part.topic) <= LONG and len(names) < LABELS:
+            names[<object>part.topic] = None if hidden else name
+        return None if hidden else name
+
+    cdef Topic _topic_of(self, Gathered sums, object name):
+        cdef PyObject *found
+        cdef Topic topic
+        if name is None:
+            return None
+        found = PyDict_GetItemWithError(sums.topics, name)
+        if found != NULL:
+            return <Topic>found
+        topic = Topic.__new__(Topic)
+        topic.name = name
+        sums.topics[name] = topic
+        self._topics += 1
+        return topic
+
+    cdef Seat _seat_of(self, Exchange exchange):
+        cdef size_t slot = (<size_t><PyObject *>exchange.connection >> 4) & (SEATS - 1)
+        cdef object held = self._seats[slot]
+        cdef Seat seat
+        if held is not None:
+            seat = <Seat>held
+            if seat.connection is exchange.connection and seat.client_id == exchange.client_id:
+                return seat
+        seat = Seat.__new__(Seat)
+        seat.connection = exchange.connection
+        seat.client_id = exchange.client_id
+        seat.hidden = self._scope.hides_principal(seat.connection.principal)
+        seat.own = self._scope.is_own(seat.client_id)
+        if seat.client_id is None or len(seat.client_id) <= LONG:
+            self._seats[slot] = seat
+        return seat
+
+    cdef Gathered _gathered_of(self, Seat seat, Exchange exchange, int64_t ts_request):
+        cdef int64_t minute = ts_request - ts_request % MINUTE
+        cdef PyObject *found
+        cdef Gathered gathered
+        if seat.turn != self._turn or seat.minute != minute:
+            seat.turn, seat.minute, seat.gathered = self._turn, minute, {}
+        found = PyDict_GetItemWithError(seat.gathered, exchange.api_key)
+        if found != NULL:
+            return <Gathered>found
+        connection = seat.connection
+        who = (
+            connection.listener,
+            clip(connection.principal),
+            connection.principal_source,
+            None if seat.client_id is None else clip(seat.client_id),
+            connection.client_ip,
+        )
+        key = (minute, exchange.api_key, who)
+        gathered = self._gathered.get(key)
+        if gathered is None:
+            encoder.encode(who)  # raises for what is no text
+            gathered = Gathered.__new__(Gathered)
+            gathered.listener, gathered.principal, gathered.principal_source, gathered.client_id, gathered.client_ip = who
+            gathered.minute = minute
+            gathered.api_key = exchange.api_key
+            gathered.api = self._api_names.get(exchange.api_key) or f"ApiKey({exchange.api_key})"
+            gathered.topics = {}
+            self._gathered[key] = gathered
+        seat.gathered[exchange.api_key] = gathered
+        return gathered
+
+
+cdef inline bint _is_told(const Part *part, bint fetched) noexcept:
+    return not fetched or part.records.size != 0 or part.error_code != 0
+
+
+cdef inline int _bucket(int64_t us) noexcept:
+    cdef int low = 0, high = BUCKETS - 1, middle
+    while low < high:
+        middle = (low + high) // 2
+        if _ENDS[middle] < us:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef object _counts(const uint32_t *counts):
+    cdef int n
+    return cut([counts[n] for n in range(BUCKETS)])

@@ -1,0 +1,211 @@
+"""Many requests in one event (``audit.mode: rollup``): what is summed up, and by what. No IO, no clock.
+
+A rollup is the sum of its requests' events: ``Rollup`` makes each and adds it. ``observers.rolled`` does the same for
+the exchanges of a compiled session without making them, to the same number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from observers.api import ObservedExchange
+from observers.event import ROLLUP_BUCKETS, RequestEvent, RollupEvent, RollupTopic, encoder
+from observers.topics import TopicNames
+from observers.translate import FETCH, PRODUCE, SHARE_FETCH, Scope, Translator, report_failure
+
+BUCKETS = len(ROLLUP_BUCKETS) + 1
+
+MINUTE = 60_000_000
+"""Microseconds."""
+
+MAX_ROLLUPS = 10_000
+"""Rollups gathered at a time, about 1 KiB each; with more of them they are told before the interval ends."""
+
+MAX_TOPICS = 50_000
+"""Topics in all of them together, about 0.3 KiB each; likewise."""
+
+TOPICS_PER_EVENT = 1_000
+
+NO_BOUND = 1 << 62
+
+
+class Added(Struct, frozen=True):
+    """What became of exchanges: those that are in no rollup are counted here."""
+
+    until: int
+    """How many of the sequence have been looked at."""
+    hidden: int
+    failed: int
+    not_encodable: int
+
+
+class Gathered(Struct):
+    """One rollup that requests are added to."""
+
+    event: RollupEvent
+    topics: dict[str, RollupTopic] = {}
+    latencies: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    upstream_latencies: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    topic_latencies: dict[str, list[int]] = {}
+    polled: dict[str, None] = {}
+
+
+class Rollup:
+    """Gathers exchanges of any session. Not thread-safe."""
+
+    def __init__(
+        self,
+        api_names: Mapping[int, str],
+        names: TopicNames,
+        scope: Scope,
+        *,
+        max_rollups: int = MAX_ROLLUPS,
+        max_topics: int = MAX_TOPICS,
+    ) -> None:
+        self._translator = Translator(api_names, names, scope, max_event=NO_BOUND)
+        self._scope = scope
+        self._max_rollups = max_rollups
+        self._max_topics = max_topics
+        self._gathered: dict[tuple[Any, ...], Gathered] = {}
+        self._topics = 0
+        self.requests = 0
+        """Requests gathered and not taken."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no more exchanges are added before ``take``."""
+        return len(self._gathered) >= self._max_rollups or self._topics >= self._max_topics
+
+    def add(self, exchanges: Sequence[ObservedExchange], start: int, wall_offset: float) -> Added:
+        """Add ``exchanges`` from the place ``start`` on, until it is ``full``; ``wall_offset`` as of ``Translator``."""
+        hidden = failed = not_encodable = 0
+        while start < len(exchanges) and not self.full:
+            exchange = exchanges[start]
+            start += 1
+            try:
+                if self._scope.hides(exchange):
+                    hidden += 1
+                else:
+                    event = self._translator.event(exchange, wall_offset)
+                    event.topics = self._translator.topics(exchange) or ()
+                    self._add(event)
+            except UnicodeError:
+                not_encodable += 1
+            except Exception:
+                report_failure(exchange)
+                failed += 1
+        return Added(start, hidden, failed, not_encodable)
+
+    def take(self) -> list[RollupEvent]:
+        """Return what was gathered, without numbers (``seq`` 0), and begin anew."""
+        taken, self._gathered = self._gathered, {}
+        self._topics = self.requests = 0
+        return [event for gathered in taken.values() for event in rolled(gathered)]
+
+    def _add(self, event: RequestEvent) -> None:
+        gathered = self._gathered_of(event)
+        sums = gathered.event
+        answered = event.outcome == "answered"
+        idle = answered and event.api_key in (FETCH, SHARE_FETCH) and not (event.topics or event.error_code)
+        bucket = bisect_left(ROLLUP_BUCKETS, event.latency_us) if answered and not idle else None
+        self.requests += 1
+        sums.requests += 1
+        sums.request_bytes += event.request_bytes
+        sums.response_bytes += event.response_bytes
+        sums.errors += event.error_code != 0 or any(part.error_code for part in event.topics)
+        sums.connection_lost += event.outcome == "connection_lost"
+        sums.throttle_ms += max(event.throttle_ms, 0)
+        sums.idle += idle
+        if bucket is not None:
+            gathered.latencies[bucket] += 1
+            gathered.upstream_latencies[bisect_left(ROLLUP_BUCKETS, event.upstream_us)] += 1
+        for name in dict.fromkeys(part.topic for part in event.topics):
+            if name not in gathered.topics:
+                gathered.topics[name] = RollupTopic(topic=name)
+                gathered.topic_latencies[name] = [0] * BUCKETS
+                self._topics += 1
+            gathered.topics[name].topic_requests += 1
+            if bucket is not None:
+                gathered.topic_latencies[name][bucket] += 1
+        for part in event.topics:
+            topic = gathered.topics[part.topic]
+            if part.error_code:
+                if event.api_key == PRODUCE:
+                    topic.rejected_records += part.records
+                    topic.rejected_bytes += part.bytes
+            elif answered:
+                topic.records += part.records
+                topic.bytes += part.bytes
+            elif event.api_key == PRODUCE:
+                topic.unconfirmed_records += part.records
+                topic.unconfirmed_bytes += part.bytes
+        gathered.polled.update(dict.fromkeys(event.polled))
+
+    def _gathered_of(self, event: RequestEvent) -> Gathered:
+        minute = event.ts_request - event.ts_request % MINUTE
+        who = (event.listener, event.principal, event.principal_source, event.client_id, event.client_ip)
+        gathered = self._gathered.get((minute, event.api_key, *who))
+        if gathered is None:
+            encoder.encode(who)  # raises for what is no text
+            gathered = self._gathered[minute, event.api_key, *who] = Gathered(
+                RollupEvent(
+                    seq=0,
+                    minute=minute,
+                    listener=event.listener,
+                    api_key=event.api_key,
+                    api=event.api,
+                    principal=event.principal,
+                    client_ip=event.client_ip,
+                    requests=0,
+                    request_bytes=0,
+                    client_id=event.client_id,
+                    principal_source=event.principal_source,
+                )
+            )
+        return gathered
+
+
+def rolled(gathered: Gathered) -> list[RollupEvent]:
+    """Return the events, mostly one, that tell what was gathered."""
+    first = gathered.event
+    first.latencies, first.upstream_latencies = cut(gathered.latencies), cut(gathered.upstream_latencies)
+    first.polled = tuple(gathered.polled)
+    for name, topic in gathered.topics.items():
+        topic.latencies = cut(gathered.topic_latencies[name])
+    return split(first, list(gathered.topics.values()))
+
+
+def split(event: RollupEvent, topics: Sequence[RollupTopic]) -> list[RollupEvent]:
+    """Return ``event`` with the first of ``topics``, and as many of its key as the others need."""
+    event.per_topic = tuple(topics[:TOPICS_PER_EVENT])
+    more = range(TOPICS_PER_EVENT, len(topics), TOPICS_PER_EVENT)
+    return [event, *(_further(event, tuple(topics[at : at + TOPICS_PER_EVENT])) for at in more)]
+
+
+def _further(first: RollupEvent, topics: tuple[RollupTopic, ...]) -> RollupEvent:
+    return RollupEvent(
+        seq=0,
+        minute=first.minute,
+        listener=first.listener,
+        api_key=first.api_key,
+        api=first.api,
+        principal=first.principal,
+        client_ip=first.client_ip,
+        requests=0,
+        request_bytes=0,
+        client_id=first.client_id,
+        principal_source=first.principal_source,
+        per_topic=topics,
+    )
+
+
+def cut(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return ``counts`` without the zeros at their end."""
+    used = len(counts)
+    while used and not counts[used - 1]:
+        used -= 1
+    return tuple(counts[:used])

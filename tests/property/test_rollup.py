@@ -1,0 +1,142 @@
+"""Rollups say of traffic what the single events say, and those of a compiled session are the pure ones."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from observers.event import ROLLUP_BUCKETS, RollupEvent
+from observers.rollup import Rollup
+from observers.translate import Translator
+from proxy.core.exchange import Exchange
+from tests.property.audited import API_NAMES, WALL, batches, surroundings
+from tests.tools.implementations import both, compiled, needs_compiled
+from tests.unit.observers.samples import compiled_twin
+
+COMPILED: Any = compiled("observers.rolled")
+IMPLEMENTATIONS = both(Rollup, getattr(COMPILED, "Rollup", None))
+BATCHES = batches(largest=2**31)
+
+Rows = dict[tuple[Any, ...], Counter[str]]
+
+
+def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list[RollupEvent], Counter[str]]:
+    """Every rollup of ``told``, taken when one is full and at the end; and what became of the other exchanges."""
+    rollup = kind(API_NAMES, *surroundings(), **bounds)
+    events, others = [], Counter[str]()
+    for exchanges in told:
+        given = exchanges if kind is Rollup else [compiled_twin(one) for one in exchanges]
+        at = 0
+        while at < len(given):
+            added = rollup.add(given, at, WALL)
+            at = added.until
+            others.update(hidden=added.hidden, failed=added.failed, not_encodable=added.not_encodable)
+            if rollup.full:
+                before = rollup.requests
+                taken = rollup.take()
+                assert sum(event.requests for event in taken) == before
+                assert (rollup.requests, rollup.full) == (0, False)
+                events += taken
+    return events + rollup.take(), others
+
+
+def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
+    """What the table ``traffic`` sums up of single events; see spark_jobs/tables/traffic.py."""
+    translator = Translator(API_NAMES, *surroundings(), max_event=2**60)
+    rows: Rows = defaultdict(Counter)
+    others = Counter[str]()
+    for exchanges in told:
+        made = translator.translate(exchanges, 1, WALL)
+        others.update(hidden=made.hidden, failed=made.failed, not_encodable=made.not_encodable)
+        for chunk in made.chunks:
+            for event in msgspec.json.decode(b"[%b]" % chunk.json):
+                add_event(rows, event)
+    return rows, others
+
+
+def add_event(rows: Rows, event: dict[str, Any]) -> None:
+    key = (
+        event["ts_request"] // 60_000_000, event["listener"], event["api"], event["principal"],
+        event.get("principal_source", "anonymous"), event.get("client_id"), event["client_ip"],
+    )  # fmt: skip
+    outcome, produced, parts = event.get("outcome", "answered"), event["api_key"] == 0, event.get("topics", [])
+    failed = event.get("error_code", 0) != 0
+    idle = outcome == "answered" and event["api_key"] in (1, 78) and not failed and not parts
+    measured = [] if idle or outcome != "answered" else [f"latency {bucket_of(event['latency_us'])}"]
+    whole = rows[*key, None]
+    whole.update(measured)
+    whole.update(f"upstream {bucket_of(event.get('upstream_us', 0))}" for _ in measured)
+    whole.update(
+        requests=1,
+        request_bytes=event["request_bytes"],
+        response_bytes=event.get("response_bytes", 0),
+        errors=failed or any(part.get("error_code", 0) for part in parts),
+        connection_lost=outcome == "connection_lost",
+        throttle_ms=max(event.get("throttle_ms", 0), 0),
+        idle=idle,
+    )
+    for name in {part["topic"] for part in parts}:
+        rows[*key, name].update(["topic_requests", *measured])
+    for part in parts:
+        records, size, error = part.get("records", 0), part.get("bytes", 0), part.get("error_code", 0)
+        row = rows[*key, part["topic"]]
+        if not error and outcome == "answered":
+            row.update(records=records, bytes=size)
+        elif not error and produced:
+            row.update(unconfirmed_records=records, unconfirmed_bytes=size)
+        elif error and produced:
+            row.update(rejected_records=records, rejected_bytes=size)
+
+
+def bucket_of(latency_us: int) -> int:
+    return sum(end < latency_us for end in ROLLUP_BUCKETS)
+
+
+def traffic_of_rollups(events: list[RollupEvent]) -> Rows:
+    rows: Rows = defaultdict(Counter)
+    for event in events:
+        key = (
+            event.minute // 60_000_000, event.listener, event.api, event.principal, event.principal_source,
+            event.client_id, event.client_ip,
+        )  # fmt: skip
+        assert event.minute % 60_000_000 == 0
+        whole = rows[*key, None]
+        for name in ("requests", "request_bytes", "response_bytes", "errors", "connection_lost", "throttle_ms", "idle"):
+            whole[name] += getattr(event, name)
+        whole.update({f"latency {n}": count for n, count in enumerate(event.latencies)})
+        whole.update({f"upstream {n}": count for n, count in enumerate(event.upstream_latencies)})
+        for topic in event.per_topic:
+            row = rows[*key, topic.topic]
+            for name, value in msgspec.structs.asdict(topic).items():
+                if name == "latencies":
+                    row.update({f"latency {n}": count for n, count in enumerate(value)})
+                elif name != "topic":
+                    row[name] += value
+    return rows
+
+
+def without_zeros(rows: Rows) -> dict[tuple[Any, ...], dict[str, int]]:
+    return {key: {name: value for name, value in row.items() if value} for key, row in rows.items()}
+
+
+@pytest.mark.parametrize("kind", IMPLEMENTATIONS)
+@given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 1}, {"max_topics": 2}]))
+def test_the_traffic_of_rollups_is_that_of_the_events(
+    kind: Any, told: list[list[Exchange]], bounds: dict[str, int]
+) -> None:
+    events, others = gathered(kind, told, **bounds)
+    expected, lost = traffic_of_events(told)
+    if not lost["not_encodable"]:  # a rollup lacks some texts of an event, and does not lose it for them
+        assert without_zeros(traffic_of_rollups(events)) == without_zeros(expected)
+        assert others == lost
+
+
+@needs_compiled
+@given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 2}, {"max_topics": 3}]))
+def test_compiled_rollups_are_the_pure_ones(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
+    assert gathered(COMPILED.Rollup, told, **bounds) == gathered(Rollup, told, **bounds)
