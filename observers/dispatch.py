@@ -19,6 +19,7 @@ from observers.lane import Batch, Lane, ObserverStats
 from observers.learn import School
 from observers.shape import Shaped, construct, text_of
 from observers.topics import TopicNames
+from proxy.core.schema import response_prefix
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, Interest
 
 try:  # asked for its facts here on the loop, a compiled exchange would build all of them
@@ -90,7 +91,7 @@ class Dispatcher:
             except (Exception, SystemExit) as error:
                 _close_all(self._shaped[:number])
                 raise ObserverError(f"observer {one.name!r} {doing}: {text_of(error)}") from error
-        self.interest = together((one.interest for one in wishes), lambda key, version: 0)
+        self.interest = together((one.interest for one in wishes), response_prefix)
         self._keeps = any(flags & (KEEP_REQUEST | KEEP_RESPONSE) for flags in self.interest.table)
         counters = [getattr(one.observer, "observed", None) for one in self._shaped]
         self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))

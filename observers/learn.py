@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
 from observers.api import ObservedExchange
 from observers.topics import Recent, TopicNames
+from proxy.core.accessors import printed_id
+from proxy.core.struct import ObservableStruct, SchemaError, UnknownMessage, view
 
 MAX_BODIES = 1_000
 """Bodies of which is remembered that they were read: clients of one kind ask for the same Metadata again and again."""
 
-NO_ID = bytes(16)
+NO_ID = printed_id(bytes(16))
 
 
 class Place(Struct, frozen=True):
@@ -48,8 +51,26 @@ def carries_pairs(api_key: int, api_version: int) -> bool:
 
 
 def pairs_of(api_key: int, api_version: int, body: bytes) -> Iterator[tuple[bytes, str]]:
-    """Return the pairs of topic id and name in the body of a response."""
-    return iter(())
+    """Yield the pairs of topic id and name in the body of a response that carries them.
+
+    Raises SchemaError once it comes to bytes that are malformed; UnknownMessage for a version without a definition.
+    """
+    place = PLACES[api_key]
+    for topic in _reached([view(api_key, api_version, body, response=True)], place.path):
+        name, printed = topic.get(place.name), topic.get("TopicId")
+        if name and printed != NO_ID:
+            yield urlsafe_b64decode(printed + "=="), name
+
+
+def _reached(structs: Iterable[ObservableStruct], path: tuple[tuple[str, ...], ...]) -> Iterator[ObservableStruct]:
+    """What stands at the end of ``path``, from each of ``structs``."""
+    if not path:
+        yield from structs
+        return
+    for struct in structs:
+        for name in path[0]:
+            found = struct.get(name)
+            yield from _reached(found if isinstance(found, tuple) else (found,), path[1:])
 
 
 class Lesson:
@@ -86,5 +107,5 @@ class School:
         if self._read.get(key):
             return
         self._read.put(key, True)
-        with suppress(ValueError):
+        with suppress(SchemaError, UnknownMessage):
             self._names.learn(pairs_of(api_key, api_version, body))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from observers.event import MAX_STRING, clip
+from proxy.core.accessors import printed_id
 
 MAX_NAMES = 200_000
 """Topics kept, about 300 bytes each; the longest unused are forgotten, so an id of a deleted topic stays a while."""
@@ -32,11 +32,6 @@ FAILURE_PAUSE = 10.0
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 Label = tuple[str, str | None]
-
-
-def printed_id(topic_id: bytes) -> str:
-    """Return 16 raw bytes as Kafka prints a topic id: URL-safe base64 without padding, 22 characters."""
-    return urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
 
 
 class Recent(Generic[Key, Value]):

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
-from observers.topics import ATTEMPTS, FAILURE_PAUSE, MISS_PAUSE, TopicNames, printed_id
+from observers.topics import ATTEMPTS, FAILURE_PAUSE, MAX_NAMES, MISS_PAUSE, Recent, TopicNames
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
 OTHER_ID = bytes(16)
@@ -25,11 +26,6 @@ class Listing:
 
     def names(self) -> TopicNames:
         return TopicNames(self.look_up, clock=lambda: self.now, sleep=lambda seconds: None)
-
-
-def test_ids_are_printed_as_kafka_does() -> None:
-    assert printed_id(TOPIC_ID) == PRINTED_ID
-    assert printed_id(b"\xff" * 16) == "_____________________w"
 
 
 def test_one_look_up_names_all_topics_and_names_are_kept() -> None:
@@ -107,3 +103,51 @@ def test_topics_longer_than_any_are_not_kept() -> None:
     long, longest = b"x" * 256, b"x" * 257
     assert names.label(long, False) is names.label(long, False)
     assert names.label(longest, False) is not names.label(longest, False)
+
+
+def test_what_is_learned_needs_no_look_up_and_a_recreated_topic_has_two_ids() -> None:
+    listing = Listing()
+    names = listing.names()
+    names.learn([(TOPIC_ID, "orders"), (OTHER_ID, "orders")])
+    assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
+    assert names.name_of(OTHER_ID) == "orders"
+    assert listing.calls == 0
+
+
+def test_those_used_last_are_kept_and_no_more_than_there_is_room_for() -> None:
+    recent: Recent[int, str] = Recent(10)
+    for key in range(1000):
+        recent.put(key, "")
+        assert recent.get(0) is not None, "used all the time"
+        assert sum(recent.get(kept) is not None for kept in range(max(0, key - 3), key)) == min(key, 3)
+    assert sum(recent.get(key) is not None for key in range(1000)) <= 10
+
+
+def test_a_cluster_of_more_topics_than_are_kept_still_names_the_one_asked_for() -> None:
+    listing = Listing()
+    listing.topics = {TOPIC_ID: "orders"} | {n.to_bytes(16, "big"): f"t{n}" for n in range(MAX_NAMES)}
+    assert listing.names().name_of(TOPIC_ID) == "orders"
+
+
+def test_of_threads_that_miss_the_same_name_one_looks_it_up_for_all() -> None:
+    listing = Listing()
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look_up() -> Mapping[bytes, str]:
+        looking.set()
+        go_on.wait(30)
+        return {**listing.look_up(), TOPIC_ID: "orders"}
+
+    names = TopicNames(look_up, clock=lambda: 0.0, sleep=lambda seconds: None)
+    found: list[str | None] = []
+    threads = [threading.Thread(target=lambda: found.append(names.name_of(TOPIC_ID))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert looking.wait(30)
+    names.learn([(OTHER_ID, "bills")])
+    assert names.name_of(OTHER_ID) == "bills", "who has no miss does not wait"
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == ["orders"] * 4
+    assert listing.calls == 1

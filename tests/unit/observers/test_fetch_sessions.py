@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from observers.fetch_sessions import MAX_CONNECTIONS, NOT_FOUND, POLL_EVERY, FetchSessions
+from proxy.core.exchange import Exchange, FetchRequest, FetchResponse
+from tests.unit.observers.samples import TOPIC_ID, connection, fetch
+
+INVALID_EPOCH = 71
+
+
+def opened(sessions: FetchSessions, session_id: int, *wanted: tuple[bytes, int], ids: bool = False) -> None:
+    sessions.follow(fetch(list(wanted), [], session_epoch=0, answered_session=session_id, ids=ids))
+
+
+def later(session_id: int, *wanted: tuple[bytes, int], forgotten: Any = (), error: int = 0, **changes: Any) -> Exchange:
+    """An incremental Fetch."""
+    one = fetch(list(wanted), changes.pop("got", []), session_id=session_id, session_epoch=3, **changes)
+    assert isinstance(one.request, FetchRequest)
+    assert isinstance(one.response, FetchResponse)
+    one.request = replace(one.request, forgotten=tuple(forgotten))
+    one.response = FetchResponse(0, error, session_id, one.response.partitions, one.response.topics_are_ids)
+    return one
+
+
+def test_a_session_holds_what_was_named_added_and_not_forgotten() -> None:
+    sessions = FetchSessions()
+    opened(sessions, 9, (b"a", 0), (b"a", 1), (b"b", 0))
+    sessions.follow(later(9, (b"c", 4), forgotten=[(b"a", 1), (b"b", 0), (b"none", 0)]))
+    assert set(sessions.topics(9)) == {b"a", b"c"}
+    sessions.follow(later(9))
+    assert set(sessions.topics(9)) == {b"a", b"c"}
+    assert not sessions.are_ids(9)
+    assert sessions.topics(8) == ()
+
+
+def test_ids_stay_ids_and_a_request_that_mixes_them_ends_what_is_known() -> None:
+    sessions = FetchSessions()
+    opened(sessions, 9, (TOPIC_ID, 0), ids=True)
+    assert sessions.are_ids(9)
+    sessions.follow(later(9, (b"a", 0)))
+    assert sessions.topics(9) == ()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        fetch([], [], session_id=9, session_epoch=-1),
+        fetch([(b"b", 0)], [], session_id=9, session_epoch=0),
+        later(9, error=NOT_FOUND),
+    ],
+    ids=["closed", "replaced by none", "evicted by the broker"],
+)
+def test_a_session_ends(ending: Exchange) -> None:
+    sessions = FetchSessions()
+    opened(sessions, 9, (b"a", 0))
+    sessions.follow(ending)
+    assert sessions.topics(9) == ()
+    assert len(sessions) == 0
+
+
+def test_a_full_request_replaces_a_session_by_another() -> None:
+    sessions = FetchSessions()
+    opened(sessions, 9, (b"a", 0))
+    sessions.follow(fetch([(b"b", 0)], [], session_id=9, session_epoch=0, answered_session=10))
+    assert (set(sessions.topics(9)), set(sessions.topics(10))) == (set(), {b"b"})
+
+
+def test_what_the_broker_refused_changes_nothing() -> None:
+    """Who names another's session with a wrong epoch takes nothing away from it, and adds nothing."""
+    sessions = FetchSessions()
+    opened(sessions, 9, (b"a", 0))
+    sessions.follow(later(9, (b"b", 0), forgotten=[(b"a", 0)], error=INVALID_EPOCH))
+    assert set(sessions.topics(9)) == {b"a"}
+
+
+def test_a_lost_response_opens_nothing() -> None:
+    sessions = FetchSessions()
+    sessions.follow(fetch([(b"a", 0)], [], session_epoch=0, response=None, outcome="connection_lost"))
+    assert len(sessions) == 0
+
+
+def test_sessions_and_partitions_are_bounded_and_the_longest_unchanged_go_first() -> None:
+    sessions = FetchSessions(max_sessions=3, max_partitions=5)
+    for session_id in (1, 2, 3):
+        opened(sessions, session_id, (b"a", 0))
+    sessions.follow(later(1, (b"b", 0)))
+    opened(sessions, 4, (b"a", 0))
+    assert [bool(sessions.topics(session_id)) for session_id in (1, 2, 3, 4)] == [True, False, True, True]
+    opened(sessions, 5, *[(b"a", n) for n in range(4)])
+    assert [bool(sessions.topics(session_id)) for session_id in (1, 3, 4, 5)] == [False, False, True, True]
+    opened(sessions, 6, *[(b"a", n) for n in range(6)])
+    assert len(sessions) == 0, "more than all of the room"
+    opened(sessions, 7, *[(b"a", n) for n in range(5)])
+    assert set(sessions.topics(7)) == {b"a"}, "the room was given back"
+
+
+def test_it_says_what_a_broker_would_say() -> None:
+    """A broker's own sessions, by its rules, beside ours, over random requests."""
+    chance = random.Random(1)
+    sessions, broker = FetchSessions(), dict[int, set[tuple[bytes, int]]]()
+    everything = [(bytes([letter]), n) for letter in b"abc" for n in range(3)]
+    for next_id in range(1, 5000):
+        named = chance.sample(everything, chance.randrange(4))
+        session_id = chance.choice([0, *broker, *broker, 99_999])
+        if chance.random() < 0.1 or not session_id:
+            broker.pop(session_id, None)
+            epoch = chance.choice([0, 0, -1])
+            answered = next_id if epoch == 0 and len(broker) < 20 else 0
+            if answered:
+                broker[answered] = set(named)
+            sessions.follow(fetch(named, [], session_id=session_id, session_epoch=epoch, answered_session=answered))
+        elif session_id in broker:
+            gone = chance.sample(everything, chance.randrange(4))
+            broker[session_id] = (broker[session_id] | set(named)) - set(gone)
+            sessions.follow(later(session_id, *named, forgotten=gone))
+        else:
+            sessions.follow(later(session_id, *named, error=NOT_FOUND))
+        for known, partitions in broker.items():
+            assert set(sessions.topics(known)) == {topic for topic, _ in partitions}
+
+
+class TestPolled:
+    @staticmethod
+    def label(topic: bytes, is_id: bool) -> tuple[str, str | None]:
+        return topic.decode(), None
+
+    def test_topics_that_returned_nothing_are_told_once_a_minute_the_session_s_included(self) -> None:
+        sessions = FetchSessions()
+        opened(sessions, 9, (b"a", 0), (b"b", 0), (b"c", 0))
+        got = [(b"a", 0, 100, 3, 0), (b"b", 0, 0, 0, 3)]
+        first = later(9, (b"d", 0), got=got, answered_at=100.0)
+        sessions.follow(first)
+        assert sessions.polled(first, self.label) == ("b", "c", "d")
+        assert sessions.polled(later(9, answered_at=100.0 + POLL_EVERY - 1), self.label) == ()
+        assert sessions.polled(later(9, answered_at=100.0 + POLL_EVERY), self.label) == ("a", "b", "c", "d")
+
+    def test_each_connection_has_its_own_minute(self) -> None:
+        sessions = FetchSessions()
+        for n in range(3):
+            one = fetch([(b"a", 0)], [], connection=connection(id=f"c{n}"))
+            assert sessions.polled(one, self.label) == ("a",)
+            assert sessions.polled(one, self.label) == ()
+
+    def test_the_session_that_a_full_request_opens_counts(self) -> None:
+        sessions = FetchSessions()
+        one = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
+        sessions.follow(one)
+        assert sessions.polled(one, self.label) == ()
+
+    @pytest.mark.parametrize("changes", [{"response": None}, {"request": None}], ids=["unanswered", "unread"])
+    def test_what_cannot_be_told_does_not_use_the_minute_up(self, changes: dict[str, Any]) -> None:
+        sessions = FetchSessions()
+        assert sessions.polled(fetch([(b"a", 0)], [], **changes), self.label) == ()
+        assert sessions.polled(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
+        assert sessions.polled(fetch([(b"a", 0)], []), self.label) == ("a",)
+
+    def test_connections_remembered_are_bounded(self) -> None:
+        sessions = FetchSessions()
+        told = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_CONNECTIONS + 1)]
+        for one in told:
+            assert sessions.polled(one, self.label) == ("a",)
+        assert sessions.polled(told[-1], self.label) == ()
+        assert sessions.polled(told[0], self.label) == ("a",), "forgotten, so told again"
