@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from observers.api import TOPIC_NAME, ObservableStruct, ObservedExchange, ThrottleReport
+from observers.api import TOPIC_NAME, ConnectionChange, Context, ObservableStruct, ObservedExchange, ThrottleReport
 
 calls: list[str] = []
 """Names of classes in the order their ``configure`` and ``close`` were called; cleared by each test that reads it."""
@@ -183,3 +184,125 @@ class BadHalf(ByteCounts):
 
     def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
         raise RuntimeError("no")
+
+
+class ChangeKeeper(Keeper):
+    """Keeps changes of connections, too."""
+
+    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
+        self.life.append("changes")
+        self.seen.extend(changes)  # type: ignore[arg-type]
+        self.dropped.append(dropped)
+
+
+class GatedChangeKeeper(Gated, ChangeKeeper):
+    """Blocks in calls about exchanges."""
+
+
+class Curious(ByteCounts):
+    """Wants what there is to know besides, and is closed as in Java."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contexts: list[Context] = []
+        self.unit = ""
+
+    def record_request(self, *args: Any, context: Context) -> None:  # type: ignore[override]
+        self.contexts.append(context)
+
+    def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str, **more: Any) -> None:
+        self.contexts.append(more["context"])
+
+    def close(self, timeout: float, unit: str) -> None:  # type: ignore[override]  # as KIP-388 has it
+        self.unit = unit
+
+
+class Picky(Keeper):
+    """Wants Metadata alone, and of what Kafka does not have api key 20000; keeps no bodies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[int, int]] = []
+
+    def wants(self, api_key: int, api_version: int) -> bool:
+        self.asked.append((api_key, api_version))
+        return api_key in (3, 20_000)
+
+
+class PickyReader(ByteCounts):
+    """A KIP-388 observer that wants Fetch since version 4 alone."""
+
+    def wants(self, api_key: int, api_version: int) -> bool:
+        return api_key == 1 and api_version >= 4
+
+
+class Sparing(ByteCounts):
+    """Wants everything and the bodies of Metadata alone."""
+
+    def keeps(self, api_key: int, api_version: int) -> bool:
+        return api_key == 3
+
+
+class Undecided(Keeper):
+    def wants(self, api_key: int, api_version: int) -> bool:
+        raise RuntimeError("no idea")
+
+
+class UndecidedLater(Keeper):
+    """Cannot say whether it wants what it did not expect."""
+
+    def wants(self, api_key: int, api_version: int) -> bool:
+        if api_key > 1000:
+            raise RuntimeError("no idea")
+        return True
+
+
+class Counting(Keeper):
+    """Has a number that what is observed is counted in."""
+
+    observed = memoryview(bytearray(8)).cast("q")
+
+
+class TooFewArguments(ByteCounts):
+    def record_request(self, struct: ObservableStruct) -> None:  # type: ignore[override]
+        return
+
+
+class TooManyArguments(Keeper):
+    def record_exchanges(self, exchanges: Sequence[Any], dropped: int, more: int) -> None:  # type: ignore[override]
+        return
+
+
+class Asynchronous(Keeper):
+    async def record_exchanges(self, exchanges: Sequence[Any], dropped: int) -> None:  # type: ignore[override]
+        return
+
+
+class NotCallable(Keeper):
+    wants = 5
+
+
+class Slow(Keeper):
+    """Takes its time with each call."""
+
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
+        time.sleep(0.02)
+        super().record_exchanges(exchanges, dropped)
+
+
+class GatedPicky(Gated, Picky):
+    """Wants Metadata alone, and blocks."""
+
+
+class GatedReader(ByteCounts):
+    """A KIP-388 observer that blocks in each call until ``gate`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+
+    def record_request(self, *args: Any) -> None:
+        self.entered.set()
+        self.gate.wait(30)
+        super().record_request(*args)

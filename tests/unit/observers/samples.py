@@ -8,6 +8,7 @@ from proxy.core.exchange import (
     EMPTY_RECORD_SET,
     AnsweredPartition,
     Connection,
+    ConnectionChange,
     Exchange,
     FetchedPartition,
     FetchRequest,
@@ -53,6 +54,11 @@ def exchange(**changes: Any) -> Exchange:
         "outcome": "answered",
     }
     return Exchange(**{**values, **changes})
+
+
+def change(**changes: Any) -> ConnectionChange:
+    """A connection that was opened."""
+    return ConnectionChange(**{"connection": connection(), "change": "opened", "at": 100.0, **changes})
 
 
 def report(**changes: Any) -> ThrottleReport:

@@ -12,12 +12,13 @@ import pytest
 
 from observers import lane
 from observers.breaker import MAX_FAILURES, PAUSE
-from observers.dispatch import MAX_BATCH, Dispatcher
+from observers.dispatch import MAX_BATCH, MAX_BATCH_BYTES, Dispatcher
 from observers.errors import ObserverError
-from observers.lane import MAX_QUEUED
+from observers.lane import MAX_KEPT, MAX_QUEUED
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, THROTTLE_FIRST, TOLD, WALKED
 from tests.tools.implementations import both, compiled
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import compiled_twin, exchange, fetch, produce, report
+from tests.unit.observers.samples import TOPIC_ID, change, compiled_twin, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -66,6 +67,10 @@ class TestConstruction:
             (f"{FAKES}:not_a_class", "has no class 'not_a_class'"),
             (f"{FAKES}:NeedsArguments", "cannot be constructed without arguments"),
             (f"{FAKES}:Shapeless", "has the wrong shape"),
+            (f"{FAKES}:TooFewArguments", "record_request(struct, client_address, principal, api_key, api_version, "),
+            (f"{FAKES}:TooManyArguments", "record_exchanges(exchanges, dropped) cannot be called so: missing"),
+            (f"{FAKES}:Asynchronous", "record_exchanges(exchanges, dropped) must be a plain method, not async"),
+            (f"{FAKES}:NotCallable", "wants(api_key, api_version) must be a plain method, not a value"),
         ],
     )
     def test_what_cannot_be_an_observer_is_refused_by_name(self, name: str, says: str) -> None:
@@ -193,8 +198,189 @@ class TestBounds:
         assert len(gated.seen) == 1 + MAX_QUEUED
         assert [dropped for dropped in gated.dropped if dropped] == [gated.dropped[-1]] == [1]
 
+    def test_kept_bodies_that_wait_are_bounded_by_their_bytes(self) -> None:
+        body = bytes(MAX_KEPT // 8)
+        dispatcher = started("GatedReader", "ByteCounts")
+        gated = observer(dispatcher, "GatedReader")
+        feed(dispatcher, 1)
+        assert gated.entered.wait(20)
+        for number in range(10):
+            dispatcher.record(exchange(correlation_id=number, request_raw=body))
+            dispatcher.flush()
+            until(lambda: dispatcher.stats()[1].queued == 0)
+        assert dispatcher.stats()[0].dropped == {"queue_full": 2, "breaker_open": 0, "closing": 0}
+        gated.gate.set()
+        settled(dispatcher)
+        dispatcher.record(exchange(request_raw=body, response_raw=bytes(MAX_KEPT)))
+        dispatcher.close(20)
+        assert (dispatcher.stats()[0].delivered, lost(dispatcher)) == (10, 2), "a larger one than all fits alone"
+        assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (12, 0)
+
+    def test_a_batch_ends_where_its_bodies_are_many_bytes(self) -> None:
+        dispatcher = started("Keeper", "ByteCounts")
+        for number in range(7):
+            dispatcher.record(exchange(correlation_id=number, response_raw=bytes(MAX_BATCH_BYTES // 3)))
+        dispatcher.close(20)
+        keeper = observer(dispatcher, "Keeper")
+        assert [one.correlation_id for one in keeper.seen] == list(range(7))
+        assert keeper.life.count("record") == 3
+
+
+class TestInterest:
+    def test_for_nobody_nothing_is_told_walked_or_kept(self) -> None:
+        dispatcher = started("PickyReader")
+        interest = dispatcher.interest
+        assert interest.of(1, 12) & (TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE) == 15
+        assert interest.of(1, 3) == 0
+        assert interest.of(0, 9) == 0
+        assert interest.of(3, 12) & (TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE) == TOLD | KEEP_RESPONSE, "for names"
+        assert interest.of(3, 9) == 0, "no topic ids in this one"
+        dispatcher.close(20)
+
+    def test_facts_alone_are_enough_for_one_that_is_told_of_many_at_a_time(self) -> None:
+        dispatcher = started("Keeper")
+        assert dispatcher.interest.of(0, 9) & (TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE) == TOLD | WALKED
+        assert dispatcher.interest.of(20_000, 0) == TOLD
+        dispatcher.close(20)
+
+    def test_who_needs_no_names_learns_none(self) -> None:
+        dispatcher = started("Picky")
+        assert dispatcher.interest.of(19, 7) == 0
+        assert dispatcher.interest.of(3, 12) & KEEP_RESPONSE == 0
+        dispatcher.close(20)
+
+    def test_an_observer_may_keep_the_bodies_of_some(self) -> None:
+        dispatcher = started("Sparing")
+        assert dispatcher.interest.of(3, 12) & (KEEP_REQUEST | KEEP_RESPONSE) == KEEP_REQUEST | KEEP_RESPONSE
+        assert dispatcher.interest.of(18, 3) & (KEEP_REQUEST | KEEP_RESPONSE) == 0
+        dispatcher.close(20)
+
+    def test_where_errors_and_throttles_stand_is_said_of_what_is_told_alone(self) -> None:
+        dispatcher = started("Picky")
+        assert dispatcher.interest.of(3, 12) & THROTTLE_FIRST
+        assert not dispatcher.interest.of(12, 4) & THROTTLE_FIRST
+        dispatcher.close(20)
+
+    def test_each_observer_is_told_of_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:
+        dispatcher = started("Picky", "PickyReader", "Keeper")
+        for one in (fetch([], []), exchange(), produce([]), fetch([], []), exchange(api_key=20_000, api_version=0)):
+            dispatcher.record(one)
+        dispatcher.record(exchange(api_key=20_001, api_version=0))
+        dispatcher.close(20)
+        picky, keeper = observer(dispatcher, "Picky"), observer(dispatcher, "Keeper")
+        assert [one.api_key for one in picky.seen] == [3, 20_000]
+        assert picky.asked.count((20_000, 0)) == picky.asked.count((20_001, 0)) == 1
+        assert observer(dispatcher, "PickyReader").correlations == ["c1:0", "c1:3"]
+        assert len(keeper.seen) == 6
+        assert [(s.delivered, s.failed, s.queued) for s in dispatcher.stats()] == [(2, 0, 0), (2, 0, 0), (6, 0, 0)]
+        assert [lost(dispatcher, n) for n in range(3)] == [0, 0, 0]
+
+    def test_only_what_it_wants_is_lost_to_it(self) -> None:
+        dispatcher = started("GatedPicky")
+        gated = observer(dispatcher, "GatedPicky")
+        feed(dispatcher, 1)
+        assert gated.entered.wait(20)
+        for _ in range(4):
+            dispatcher.record(exchange())
+            for _ in range(MAX_QUEUED // 2):
+                dispatcher.record(fetch([], []))
+            dispatcher.flush()
+        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (0, 5), "of batches without any nothing is kept"
+        gated.gate.set()
+        dispatcher.close(20)
+        assert len(gated.seen) == 5
+
+    def test_who_cannot_say_what_it_wants_refuses_the_start(self) -> None:
+        fakes.calls.clear()
+        dispatcher = Dispatcher([f"{FAKES}:Keeper", f"{FAKES}:Undecided"], {})
+        with pytest.raises(ObserverError, match="could not say what it wants: RuntimeError: no idea"):
+            dispatcher.start()
+        assert fakes.calls[-1] == "Keeper.close"
+
+    def test_who_cannot_say_so_later_is_not_told_and_it_is_a_failure_like_others(self) -> None:
+        dispatcher = started("UndecidedLater")
+        dispatcher.record(exchange(api_key=20_000))
+        dispatcher.record(exchange())
+        dispatcher.close(20)
+        stats = dispatcher.stats()[0]
+        assert (stats.delivered, stats.errors, stats.queued) == (1, {"wants": 1}, 0)
+
+
+class TestNames:
+    def test_all_observers_share_what_is_learned_before_they_see_it(self) -> None:
+        body = b"".join([bytes(4), b"\x01", b"\x01", bytes(4), b"\x02", bytes(2), b"\x07orders", TOPIC_ID])
+        body += b"\x00" + b"\x01" + bytes(4) + b"\x00" + b"\x00"  # not internal, no partitions
+        dispatcher = started("Keeper", "ByteCounts")
+        dispatcher.record(exchange(response_raw=body))
+        dispatcher.record(produce([(TOPIC_ID, 0, 100, 1)], ids=True))
+        dispatcher.close(20)
+        assert observer(dispatcher, "ByteCounts").produced == {"orders": 100}
+        assert observer(dispatcher, "Keeper").configs["topic.names"].name_of(TOPIC_ID) == "orders"
+
+
+class TestChanges:
+    def test_they_come_after_the_exchanges_before_them(self) -> None:
+        dispatcher = started("ChangeKeeper", "Keeper")
+        first, second, third = exchange(), change(), change(change="closed")
+        dispatcher.note(second)
+        dispatcher.record(first)
+        dispatcher.note(third)
+        dispatcher.close(20)
+        keeper = observer(dispatcher, "ChangeKeeper")
+        assert keeper.life == ["configure", "record", "changes", "close"]
+        assert [id(one) for one in keeper.seen] == [id(first), id(second), id(third)]
+        assert [(s.delivered, s.queued) for s in dispatcher.stats()] == [(3, 0), (1, 0)]
+
+    def test_many_at_once_come_in_batches_and_a_loss_is_counted_and_told(self) -> None:
+        dispatcher = started("GatedChangeKeeper")
+        keeper = observer(dispatcher, "GatedChangeKeeper")
+        feed(dispatcher, 1)
+        assert keeper.entered.wait(20)
+        for _ in range(MAX_QUEUED + MAX_BATCH):
+            dispatcher.note(change())
+        dispatcher.flush()
+        assert lost(dispatcher) == MAX_BATCH
+        keeper.gate.set()
+        settled(dispatcher)
+        dispatcher.note(change())
+        dispatcher.close(20)
+        assert keeper.dropped[-1] == sum(keeper.dropped) == MAX_BATCH
+        assert keeper.life.count("changes") == MAX_QUEUED // MAX_BATCH + 1
+
+
+class TestObserved:
+    def test_the_number_is_the_observer_s_own_where_it_has_one(self) -> None:
+        dispatcher = started("Keeper", "Counting")
+        assert dispatcher.observed is fakes.Counting.observed
+        dispatcher.close(20)
+
+    def test_reports_are_counted_where_they_come_in(self) -> None:
+        dispatcher = started("Watcher")
+        dispatcher.report([report(), report()])
+        assert dispatcher.observed[0] == 2
+        dispatcher.close(20)
+
 
 class TestContainment:
+    def test_a_slow_call_is_counted(self) -> None:
+        dispatcher = started("Slow", "Keeper")
+        feed(dispatcher, 1)
+        settled(dispatcher)
+        feed(dispatcher, 1)
+        dispatcher.close(20)
+        assert dispatcher.stats()[0].slow == 2
+
+    def test_losses_are_told_apart_by_their_reason(self) -> None:
+        dispatcher = started("Thrower", clock=lambda: 0.0)
+        for _ in range(MAX_FAILURES + 3):
+            feed(dispatcher, 1)
+        settled(dispatcher)
+        assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 0}
+        dispatcher.record(exchange())
+        dispatcher.close(0.0)
+        settled(dispatcher)
+        assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 1}
+
     @pytest.mark.parametrize(
         "error",
         [
@@ -303,6 +489,25 @@ class TestKip388:
         assert counts.produced == {"a": 1120, "b": 3}
         assert counts.fetched == {"a": 50, "b": 7}
         assert counts.clients == {("10.0.0.7", "User:ANONYMOUS")}
+
+    def test_what_else_is_known_is_given_to_those_that_take_it(self) -> None:
+        dispatcher = started("Curious")
+        dispatcher.record(exchange(client_id="billing", error_code=3, forwarded_at=100.001))
+        before = time.time() - time.monotonic()
+        dispatcher.close(20)
+        curious = observer(dispatcher, "Curious")
+        assert curious.unit == "s"
+        context, again = curious.contexts
+        assert context == again
+        assert (context.broker_id, context.listener, context.client_id, context.connection_id) == (
+            1,
+            "CLIENT",
+            "billing",
+            "c1",
+        )
+        assert (context.error_code, context.responded_at) == (3, 0.0)
+        assert context.forwarded_at == pytest.approx(before + 100.001, abs=5)
+        assert context.forwarded_at - context.received_at == pytest.approx(0.001, abs=1e-5)
 
     def test_correlation_ids_are_unique_and_the_same_for_all_observers(self) -> None:
         dispatcher = started("ByteCounts", "BadHalf")

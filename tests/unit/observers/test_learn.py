@@ -1,0 +1,180 @@
+"""Every response that carries topic ids beside names names them, and nothing that is malformed does harm."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from observers import learn
+from observers.learn import PLACES, School, carries_pairs, pairs_of
+from observers.topics import TopicNames
+from proxy.core.exchange import Exchange
+from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout
+from tests.unit.observers.samples import METADATA, TOPIC_ID, exchange
+
+OTHER_ID = bytes(range(16, 32))
+
+
+def names() -> TopicNames:
+    """They know what they learned alone: the cluster is away."""
+
+    def look_up() -> dict[bytes, str]:
+        raise ConnectionError
+
+    return TopicNames(look_up)
+
+
+def everything() -> Iterator[tuple[int, int, Layout]]:
+    for key in range(128):
+        for version in range(32):
+            with suppress(UnknownMessage):
+                yield key, version, layout(key, version, response=True)
+
+
+def with_ids(made: Layout) -> bool:
+    """Whether structs of it, or in it, have an id and a name."""
+    fields = {field.name for field in made.ordered}
+    inside = [field.layout for field in made.ordered if field.layout is not None]
+    return ("TopicId" in fields and bool({"Name", "TopicName"} & fields)) or any(map(with_ids, inside))
+
+
+def encoded(made: Layout, topics: list[tuple[bytes, str | None]]) -> bytes:
+    """A message whose every array of structs that name topics has one for each of ``topics``, and others one struct."""
+    parts = [_encoded_field(field, made.flexible, topics) for field in made.ordered]
+    return b"".join(parts) + (b"\0" if made.flexible else b"")
+
+
+def _encoded_field(field: Field, flexible: bool, topics: list[tuple[bytes, str | None]]) -> bytes:
+    if field.array:
+        names_topics = field.layout is not None and "TopicId" in {inner.name for inner in field.layout.ordered}
+        ones = [[topic] for topic in topics] if names_topics else [topics]
+        values = [_encoded_one(field, flexible, some) for some in ones]
+        return _length(len(values), ">i", flexible) + b"".join(values)
+    if field.layout is not None and field.nullable:
+        return b"\x01" + encoded(field.layout, topics)
+    return _encoded_one(field, flexible, topics)
+
+
+def _encoded_one(field: Field, flexible: bool, topics: list[tuple[bytes, str | None]]) -> bytes:
+    if field.layout is not None:
+        return encoded(field.layout, topics)
+    if field.name == "TopicId":
+        return topics[0][0]
+    if field.type == "string":
+        name = topics[0][1] if field.name in ("Name", "TopicName") else "else"
+        return _length(-1, ">h", flexible) if name is None else _length(len(name), ">h", flexible) + name.encode()
+    return bytes(SIZES[field.type])
+
+
+def _length(length: int, form: str, flexible: bool) -> bytes:
+    return bytes([length + 1]) if flexible else struct.pack(form, length)
+
+
+def test_responses_that_carry_pairs_are_those_whose_definitions_do() -> None:
+    for key, version, made in everything():
+        assert carries_pairs(key, version) == with_ids(made), (key, version)
+
+
+@pytest.mark.parametrize("key", sorted(PLACES))
+def test_every_version_names_its_topics(key: int) -> None:
+    told = 0
+    for of, version, made in everything():
+        if of == key and carries_pairs(key, version):
+            body = encoded(made, [(TOPIC_ID, "orders"), (OTHER_ID, "bills")])
+            assert set(pairs_of(key, version, body)) == {(TOPIC_ID, "orders"), (OTHER_ID, "bills")}
+            told += 1
+    assert told
+
+
+@pytest.mark.parametrize("pair", [(bytes(16), "orders"), (TOPIC_ID, None), (TOPIC_ID, "")], ids=["id", "null", "empty"])
+def test_a_topic_without_id_or_name_is_none(pair: tuple[bytes, str | None]) -> None:
+    """As Kafka answers for a topic that does not exist, or is not this client's to see."""
+    body = encoded(layout(METADATA, 13, response=True), [pair, (OTHER_ID, "bills")])
+    assert list(pairs_of(METADATA, 13, body)) == [(OTHER_ID, "bills")]
+
+
+def told(body: bytes | None) -> Exchange:
+    return exchange(api_key=METADATA, api_version=12, response_raw=body)
+
+
+def taught(*bodies: bytes | None) -> TopicNames:
+    known = names()
+    lesson = School(known).lesson([told(body) for body in bodies])
+    if lesson is not None:
+        lesson.learn()
+    return known
+
+
+ORDERS = encoded(layout(METADATA, 12, response=True), [(TOPIC_ID, "orders")])
+
+
+def test_names_of_a_batch_are_known_after_its_lesson() -> None:
+    assert taught(None, ORDERS).name_of(TOPIC_ID) == "orders"
+
+
+def test_a_batch_without_such_responses_has_no_lesson() -> None:
+    school = School(names())
+    others = [told(None), exchange(api_key=18, api_version=3, response_raw=b"x")]
+    assert school.lesson(others) is None
+    assert school.lesson([exchange(api_key=METADATA, api_version=9, response_raw=b"x")]) is None
+
+
+@pytest.mark.parametrize("cut", range(0, len(ORDERS), 5))
+def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm(cut: int) -> None:
+    unknown = exchange(api_key=METADATA, api_version=31, response_raw=ORDERS)
+    known = names()
+    lesson = School(known).lesson([told(ORDERS[:cut] + b"\xff" * 9), unknown, told(b"\xff" * 40)])
+    assert lesson is not None
+    lesson.learn()
+    assert known.name_of(OTHER_ID) is None
+
+
+def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def counting(key: int, version: int, body: bytes) -> Iterator[tuple[bytes, str]]:
+        read.append((key, version))
+        return pairs_of(key, version, body)
+
+    monkeypatch.setattr(learn, "pairs_of", counting)
+    school = School(names())
+    for copy in (ORDERS, bytes(bytearray(ORDERS)), ORDERS + b"\0"):
+        lesson = school.lesson([told(copy), told(copy)])
+        assert lesson is not None
+        lesson.learn()
+        lesson.learn()
+    assert len(read) == 2
+
+
+def test_who_comes_second_waits_until_the_first_has_learned() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(TopicNames):
+        def learn(self, pairs: Any) -> None:
+            entered.set()
+            go_on.wait(30)
+            super().learn(pairs)
+
+    known = Slow(dict)
+    lesson = School(known).lesson([told(ORDERS)])
+    assert lesson is not None
+    seen = []
+
+    def late() -> None:
+        lesson.learn()
+        seen.append(known.label(TOPIC_ID, True)[0])
+
+    first = threading.Thread(target=lesson.learn)
+    second = threading.Thread(target=late)
+    first.start()
+    assert entered.wait(30)
+    second.start()
+    go_on.set()
+    first.join(30)
+    second.join(30)
+    assert seen == ["orders"]
