@@ -94,20 +94,22 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         return session is not None and session.are_ids
 
+    def due(self, connection_id: str, now: float) -> bool:
+        """Whether ``polled`` would tell of this connection now."""
+        return now >= (self._due.get(connection_id) or 0.0)
+
     def polled(self, exchange: ObservedExchange, label: Callable[[bytes, bool], Label]) -> tuple[str, ...]:
         """Names of the topics that an answered Fetch or ShareFetch asked for and that returned no records.
 
         Told once in ``POLL_EVERY`` for each connection; nothing otherwise, which costs one look into a dict. Comes
         after ``follow``. ``label``: as ``TopicNames.label``.
         """
-        now = exchange.answered_at
-        connection_id = exchange.connection.id
-        if now < (self._due.get(connection_id) or 0.0):
+        if not self.due(exchange.connection.id, exchange.answered_at):
             return ()
         request, response = exchange.request, exchange.response
         if request is None or response is None or response.error_code:
             return ()
-        self._due.put(connection_id, now + POLL_EVERY)
+        self._due.put(exchange.connection.id, exchange.answered_at + POLL_EVERY)
         session_id = request.session_id if request.session_epoch > 0 else response.session_id
         asked = {label(topic, self.are_ids(session_id))[0] for topic in self.topics(session_id)}
         asked.update(label(one.topic, request.topics_are_ids)[0] for one in request.partitions)
