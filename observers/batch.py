@@ -13,8 +13,8 @@ from msgspec import Raw, Struct
 
 from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, Envelope, encoder
 
-FLUSH = 0.5
-"""Seconds an event waits at most for others to share its record."""
+FLUSH = 0.3
+"""Seconds an event waits at most for others to share its record. A process that is killed loses what waits."""
 
 MAX_RECORD = 900_000
 """Bytes of events in one record, before compression; a single larger event stays whole. Kafka's default bound on a
@@ -57,19 +57,25 @@ class Block(Struct, gc=False):
     def __len__(self) -> int:
         return self.last - self.first + 1
 
-    def takes(self, chunk: Chunk) -> bool:
+    def takes(self, chunk: Chunk, max_size: int) -> bool:
         """Whether ``chunk`` comes right after what is here, and there is room for it."""
         return (
             chunk.first == self.last + 1
             and len(self) + chunk.count <= EVENTS_PER_RECORD
-            and self.size + len(chunk.json) <= MAX_RECORD
+            and self.size + len(chunk.json) <= max_size
         )
+
+    def json(self) -> bytes:
+        """The events with commas between them."""
+        return b",".join(self.chunks)
 
 
 class Batcher:
     """Gathers chunks into blocks. ``add`` and the ``take``s return the blocks that they complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_size: int = MAX_RECORD) -> None:
+        """``max_size``: bytes of the events of one block."""
+        self._max_size = max_size
         self.seq = 0
         """Numbers given so far, those of lost events included."""
         self._open: Block | None = None
@@ -84,7 +90,7 @@ class Batcher:
         """Add ``chunks``; ``last``: the last number given, of an event that was lost where no chunk ends with it."""
         complete: list[Block] = []
         for chunk in chunks:
-            if self._open is not None and not self._open.takes(chunk):
+            if self._open is not None and not self._open.takes(chunk, self._max_size):
                 complete += self.take()
             if self._open is None:
                 self._open = Block(chunk.first, chunk.first - 1, 0, [])
@@ -116,6 +122,22 @@ class Writer(Struct, frozen=True, gc=False):
     broker_id: int
     boot_id: str
     sidecar_version: str
+
+    def value(self, first: int, last: int, json: bytes, *, level: int, dropped: int, sent_at: int) -> bytes:
+        """Return the value of a Kafka record that holds the events ``json``, which have commas between them."""
+        envelope = Envelope(
+            schema_level=level,
+            cluster_id=self.cluster_id,
+            broker_id=self.broker_id,
+            boot_id=self.boot_id,
+            sidecar_version=self.sidecar_version,
+            first_seq=first,
+            last_seq=last,
+            dropped=dropped,
+            sent_at=sent_at,
+            events=cast(Any, [Raw(json)]),
+        )
+        return encoder.encode(envelope)
 
     def record(self, block: Block, *, dropped: int, sent_at: int) -> bytes:
         """Return the value of a Kafka record that holds ``block``."""

@@ -1,0 +1,177 @@
+"""What one run of a sidecar has counted, kept where a killed one leaves it: so the next can say what was lost.
+
+Two files. The counter of what was observed lies in shared memory, for the event loop itself counts there: a page of a
+file on disk would make it wait whenever the disk does. The account lies in the folder of the spool, and is written with
+ordinary writes, in turn into two places, so that one of them is always whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+import zlib
+from array import array
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct as Layout
+from struct import error as LayoutError
+from typing import Self
+
+import msgspec
+
+SHARED = Path("/dev/shm")  # noqa: S108 - names are of random boot ids, and files are never followed nor taken over
+"""Where the counter lies: it is there after a kill, and in memory for all that."""
+
+NAME = "ledger"
+
+PLACE = 512
+"""Bytes between the two places of the account."""
+
+_COUNTER = 4096
+_HEAD = Layout("<4sI")
+_BODY = Layout("<qqqqqqqq?32s")
+_MAGIC = b"BSL1"
+
+
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """What one run has done so far."""
+
+    broker_id: int
+    sidecar_version: str
+    observed: int = 0
+    """Requests, changes of connections and throttle reports that the sidecar has seen."""
+    taken: int = 0
+    """Those of them that were given a number or are hidden."""
+    hidden: int = 0
+    """Those that give no event."""
+    given: int = 0
+    """The last number given."""
+    lost: int = 0
+    """Numbers lost, for whatever reason."""
+    settled: int = 0
+    """Every number up to this one is on the topic, or lost and counted."""
+    closed: bool = False
+    """Whether the run has ended in order."""
+
+
+class Held(Exception):
+    """The ledger belongs to a living process."""
+
+
+class Ledger:
+    """The ledger of one folder, locked as long as it is open. Methods raise OSError where the disk fails."""
+
+    def __init__(self, folder: Path, descriptor: int, turn: int = 0) -> None:
+        self.folder = folder
+        self._descriptor = descriptor
+        self._turn = turn
+
+    @classmethod
+    def create(cls, folder: Path, account: Account) -> Self:
+        """Make ``folder`` and its ledger, which nobody finds before it is locked."""
+        folder.mkdir(mode=0o700)
+        new = folder / f"{NAME}.new"
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ledger = cls(folder, descriptor)
+            ledger.write(account)
+            new.rename(folder / NAME)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return ledger
+
+    @classmethod
+    def adopt(cls, folder: Path) -> tuple[Self, Account]:
+        """Lock the ledger that a dead process left, and read it. Raises Held, or ValueError where it cannot be read."""
+        descriptor = os.open(folder / NAME, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Held from error
+            if os.fstat(descriptor).st_nlink == 0:
+                raise Held  # another one has just finished with it
+            found = [_unpacked(os.pread(descriptor, PLACE, at)) for at in (0, PLACE)]
+            whole = [one for one in found if one is not None]
+            if not whole:
+                raise ValueError("is not a ledger that this version can read")
+            turn, account = max(whole, key=lambda one: one[0])
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(folder, descriptor, turn), account
+
+    def write(self, account: Account) -> None:
+        """Keep ``account``; it outlives this process, and the machine once ``sync`` returned."""
+        self._turn += 1
+        os.pwrite(self._descriptor, _packed(self._turn, account), self._turn % 2 * PLACE)
+
+    def sync(self) -> None:
+        """Wait until the disk has it."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+
+def counter(boot_id: str) -> memoryview:
+    """One number of 64 bits that outlives this process, or plain memory where there is no shared one."""
+    try:
+        descriptor = os.open(_shared(boot_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return memoryview(array("q", [0]))
+    try:
+        os.posix_fallocate(descriptor, 0, _COUNTER)  # a page that is not there when it is written to kills the process
+        return memoryview(mmap.mmap(descriptor, _COUNTER)).cast("q")[:1]
+    except OSError:
+        forget(boot_id)
+        return memoryview(array("q", [0]))
+    finally:
+        os.close(descriptor)
+
+
+def counted(boot_id: str) -> int:
+    """What a dead process has counted; 0 where its counter is gone."""
+    try:
+        descriptor = os.open(_shared(boot_id), os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    with os.fdopen(descriptor, "rb") as file:
+        owned = os.fstat(file.fileno()).st_uid == os.geteuid()
+        return int.from_bytes(file.read(8), sys.byteorder) if owned else 0
+
+
+def forget(boot_id: str) -> None:
+    """Delete a counter."""
+    with suppress(OSError):
+        _shared(boot_id).unlink()
+
+
+def _shared(boot_id: str) -> Path:
+    return SHARED / f"brokerside-{boot_id}"
+
+
+def _packed(turn: int, one: Account) -> bytes:
+    version = one.sidecar_version.encode()[:32]
+    numbers = (turn, one.broker_id, one.observed, one.taken, one.hidden, one.given, one.lost, one.settled)
+    body = _BODY.pack(*numbers, one.closed, version)
+    return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+
+
+def _unpacked(place: bytes) -> tuple[int, Account] | None:
+    """Return the account of one place and when it was written, or None for one that is not whole."""
+    body = place[_HEAD.size : _HEAD.size + _BODY.size]
+    try:
+        magic, check = _HEAD.unpack_from(place)
+        turn, broker_id, observed, taken, hidden, given, lost, settled, closed, version = _BODY.unpack(body)
+    except LayoutError:
+        return None
+    if magic != _MAGIC or check != zlib.crc32(body):
+        return None
+    name = version.rstrip(b"\0").decode(errors="replace")
+    return turn, Account(broker_id, name, observed, taken, hidden, given, lost, settled, closed)

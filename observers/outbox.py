@@ -1,0 +1,343 @@
+"""Everything between encoded events and their topic: blocks, the disk, the producer, and the accounts of all of it.
+
+With a spool every block is written to disk first, and then sent; while the producer has no room, blocks stay on disk
+alone and are read back later, in order. Without one, or while the disk fails, blocks wait in memory, up to what the
+producer may hold. Two threads: whoever adds events, and a pump, which does everything else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from observers.accounts import Accounts, Gap
+from observers.batch import MAX_RECORD, Batcher, Block, Chunk, Writer
+from observers.boots import Boot, SpoolSettings
+from observers.cluster import Cluster
+from observers.errors import ObserverError
+from observers.sender import RETRY_FIRST, RETRY_LAST, Sink
+from observers.spool import Parcel
+from observers.store import Store
+
+PUMP = 0.1
+"""Seconds between two looks at what is due, while an event waits for anything."""
+
+TICK = 0.5
+"""Seconds between two calls of ``tick``, while an event waits for anything."""
+
+REST = 2.0
+"""Seconds between two looks while none does; librdkafka's log lines are then taken in."""
+
+READ_BACK = 0.5
+"""Part of the producer's room that is used for what is read back from disk: what is new has the rest."""
+
+ENVELOPE = 1024
+"""Bytes of a record besides its events, more than there can be."""
+
+log = structlog.get_logger("observers")
+
+
+class OutboxStats(Struct, frozen=True):
+    """Counts since the start, in events unless said otherwise.
+
+    Emitted = delivered + sum of dropped + spooled + queued.
+    """
+
+    emitted: int
+    """Sequence numbers given: events that are, or would have been."""
+    delivered: int
+    """Acknowledged by the audit topic."""
+    dropped: Mapping[str, int]
+    """Lost, by reason: those of ``add``, and ``no_cluster`` (never reached since the start, and memory is full),
+    ``queue_full`` (memory is full), ``spool_full``, ``spool_torn`` (could not be read back from disk), ``too_large``,
+    ``closed`` (in memory when the time to close was over), ``producer_failed`` (queued in a producer that had to be
+    replaced), or librdkafka's name of a delivery's error."""
+    spooled: int
+    """On disk, those included that the producer has besides."""
+    queued: int
+    """In memory alone."""
+    queued_bytes: int
+    """Bytes of records that wait for the cluster in memory, before compression."""
+    spool_bytes: int
+    """Bytes on disk, those of dead runs included."""
+    spool_failed: bool
+    """Whether the disk failed when it was last used: events wait in memory alone."""
+    replayed: int
+    """Events of dead runs, acknowledged by the audit topic."""
+    replay_lost: int
+    """Events of dead runs that could not be delivered."""
+    records_delivered: int
+    bytes_delivered: int
+    """Before compression."""
+    observed: int
+    """What was counted in ``observed``."""
+    taken: int
+    """How much of it was added, lost or hidden."""
+    hidden: int
+    """Seen and not told of."""
+    problems: Mapping[str, str]
+    """What is wrong with the audit topic, by a short name."""
+
+
+class Load(Struct, gc=False):
+    """One record on its way. ``boot`` and ``parcel``: where the disk has it; None: memory alone."""
+
+    first: int
+    last: int
+    boot: Boot | None = None
+    parcel: Parcel | None = None
+
+
+class Outbox:
+    """Takes numbered events and answers for every one of them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer_settings: Mapping[str, Any],
+        topic: str,
+        *,
+        broker_id: int,
+        boot_id: str,
+        sidecar_version: str,
+        schema_level: int,
+        spool: SpoolSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``producer_settings``: of ``sink.producer_settings``. Raises ObserverError for settings that cannot work.
+
+        A disk that fails is none of them: events then wait in memory.
+        """
+        record = int(producer_settings["message.max.bytes"])
+        if spool is not None and record > spool.max_bytes:
+            allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
+            raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
+        self.numbers = threading.Lock()
+        """Held by whoever numbers events, from reading ``seq`` until ``add`` has returned."""
+        self._batcher = Batcher(max(1, min(MAX_RECORD, record - ENVELOPE)))
+        self._accounts = Accounts(boot_id)
+        self._sink = Sink(cluster, producer_settings, topic, self._settled)
+        self._store = Store(
+            spool,
+            self._accounts,
+            broker_id=broker_id,
+            boot_id=boot_id,
+            sidecar_version=sidecar_version,
+            clock=clock,
+        )
+        self._broker_id = broker_id
+        self._boot_id = boot_id
+        self._sidecar_version = sidecar_version
+        self._level = schema_level
+        self._clock = clock
+        self._memory: deque[tuple[int, int, bytes]] = deque()
+        self._memory_bytes = 0
+        self._again: deque[tuple[Boot, Parcel]] = deque()  # on disk, and the topic did not take them
+        self._resume_at = 0.0
+        self._pause = 0.0  # how long nothing is read back from disk, after a delivery failed; then one is tried
+        self._replayed = 0
+        self._replay_lost = 0
+        self._tick_at = 0.0
+        self._busy = threading.Event()  # an event waits: for others, for the cluster or for its delivery
+        self._closing = threading.Event()
+        self._pump: threading.Thread | None = None
+
+    @property
+    def seq(self) -> int:
+        """The last number given."""
+        return self._batcher.seq
+
+    @property
+    def observed(self) -> memoryview:
+        """One number of 64 bits, which whoever observes counts up; it outlives this process where there is a spool."""
+        return self._store.observed
+
+    def start(self, tick: Callable[[], None]) -> None:
+        """Begin to deliver. ``tick`` is called every half a second, or every two where nothing waits."""
+        self._sink.start()
+        self._pump = threading.Thread(target=self._run, args=(tick,), name="audit pump", daemon=True)
+        self._pump.start()
+
+    def add(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
+        """Take the events of ``chunks``; numbers up to ``last`` that no chunk has are lost. Needs ``numbers``.
+
+        ``lost``: how many, by reason, in the order of their numbers as far as it is known. ``taken``: how many observed
+        things all of these were, ``hidden`` of which give no event. Never waits for the network.
+        """
+        self._accounts.give(chunks, last, lost, taken, hidden)
+        self._store.record()
+        self._put(self._batcher.add(chunks, last, self._clock()))
+        if chunks:
+            self._busy.set()
+
+    def take_gaps(self) -> list[Gap]:
+        """Return runs of lost numbers that were not told of. Needs ``numbers``: the next are those of their events."""
+        return self._accounts.take_gaps()
+
+    def stats(self) -> OutboxStats:
+        """Current counts. Never waits for disk or network."""
+        counts = self._accounts.counts()
+        sink = self._sink
+        return OutboxStats(
+            emitted=counts.emitted,
+            delivered=counts.delivered,
+            dropped=counts.dropped,
+            spooled=counts.spooled,
+            queued=counts.queued,
+            queued_bytes=sink.queued_bytes + self._memory_bytes,
+            spool_bytes=self._store.size,
+            spool_failed=self._store.failed,
+            replayed=self._replayed,
+            replay_lost=self._replay_lost,
+            records_delivered=sink.records_delivered,
+            bytes_delivered=sink.bytes_delivered,
+            observed=self.observed[0],
+            taken=counts.taken,
+            hidden=counts.hidden,
+            problems=sink.found.problems,
+        )
+
+    def close(self, timeout: float) -> None:
+        """Deliver within ``timeout`` seconds. What is left then waits on disk for the next run, or is lost."""
+        deadline = self._clock() + timeout
+        self._closing.set()
+        self._busy.set()
+        if self._pump is not None:
+            self._pump.join(max(0.0, timeout))
+        if not self.numbers.acquire(timeout=max(PUMP, deadline - self._clock())):
+            return  # the disk hangs
+        self._put(self._batcher.take())
+        self.numbers.release()
+        while (left := deadline - self._clock()) > 0:
+            self._fill()
+            if self._store.done and not self._memory and not self._sink.queued:
+                break
+            self._sink.poll(min(left, PUMP))
+        self._sink.close(max(0.0, deadline - self._clock()))
+        while self._memory:
+            first, last, _ = self._memory.popleft()
+            self._accounts.lose("closed" if self._sink.ready.is_set() else "no_cluster", first, last, spooled=False)
+        self._memory_bytes = 0
+        self._store.keep(self._clock())
+        self._store.close()
+
+    def _run(self, tick: Callable[[], None]) -> None:
+        while not self._closing.is_set():
+            try:
+                self._sink.poll(PUMP if self._busy.wait(REST) else 0)
+                now = self._clock()
+                with self.numbers:
+                    self._put(self._batcher.take_due(now))
+                self._store.keep(now)
+                self._fill()
+                if now >= self._tick_at:
+                    self._tick_at = now + TICK
+                    tick()
+                if self._idle:
+                    self._busy.clear()
+            except Exception:
+                log.exception("audit_pump_failed")
+                self._closing.wait(PUMP)
+
+    @property
+    def _idle(self) -> bool:
+        return not (self._batcher.waiting or self._memory or self._sink.queued) and self._store.idle
+
+    def _put(self, blocks: Sequence[Block]) -> None:
+        """Store ``blocks`` and send them, or let them wait. Needs ``numbers``."""
+        for block in blocks:
+            json = block.json()
+            direct = self._takes(len(json)) and not self._pause and self._store.caught_up
+            put = self._store.put(block.first, block.last, self._level, json, direct=direct)
+            if isinstance(put, Parcel):
+                self._send(Load(block.first, block.last, self._store.own, put), self._level, json)
+            elif put != "stored":
+                self._keep_in_memory(block, json, "spool_full" if put == "full" else "queue_full")
+
+    def _takes(self, size: int) -> bool:
+        """Whether the producer would take a record of ``size`` now."""
+        room = self._sink.max_bytes - self._sink.queued_bytes - self._memory_bytes
+        return self._sink.ready.is_set() and size + ENVELOPE <= room
+
+    def _keep_in_memory(self, block: Block, json: bytes, reason: str) -> None:
+        if self._sink.queued_bytes + self._memory_bytes + len(json) > self._sink.max_bytes:
+            reason = reason if self._sink.ready.is_set() else "no_cluster"
+            self._accounts.lose(reason, block.first, block.last, spooled=False)
+            return
+        self._memory.append((block.first, block.last, json))
+        self._memory_bytes += len(json)
+        self._send_memory()
+
+    def _send_memory(self) -> None:
+        """Send what waits in memory. Needs ``numbers``."""
+        while self._memory and self._sink.ready.is_set():
+            first, last, json = self._memory.popleft()
+            self._memory_bytes -= len(json)
+            self._send(Load(first, last), self._level, json)
+
+    def _fill(self) -> None:
+        """Send what waits: in memory, then on disk."""
+        if not self._sink.ready.is_set():
+            return
+        with self.numbers:
+            self._send_memory()
+        if self._pause and (self._clock() < self._resume_at or self._sink.queued):
+            return
+        while self._sink.queued_bytes < READ_BACK * self._sink.max_bytes:
+            if self._again:
+                boot, parcel = self._again.popleft()
+                found = boot.spool.read(parcel)
+                if found is None:
+                    self._settled(Load(parcel.first, parcel.last, boot, parcel), "spool_torn", False)
+                    continue
+                json = found
+            elif (taken := self._store.take()) is not None:
+                boot, parcel, json = taken
+            else:
+                return
+            self._send(Load(parcel.first, parcel.last, boot, parcel), parcel.level, json)
+            if self._pause:
+                return
+
+    def _send(self, load: Load, level: int, json: bytes) -> None:
+        dead = load.boot if load.boot is not self._store.own else None
+        boot_id = self._boot_id if dead is None else dead.boot_id
+        version = self._sidecar_version if dead is None else dead.account.sidecar_version
+        dropped = self._accounts.counts().lost if dead is None else dead.account.lost
+        writer = Writer(self._sink.found.cluster_id, self._broker_id, boot_id, version)
+        sent_at = time.time_ns() // 1000
+        value = writer.value(load.first, load.last, json, level=level, dropped=dropped, sent_at=sent_at)
+        if not self._sink.send(value, load):
+            fits = self._sink.queued > 0  # once the others are gone
+            self._settled(load, "queue_full" if fits else "too_large", fits)
+
+    def _settled(self, load: Load, reason: str | None, passing: bool) -> None:
+        """Take note of what became of a record; what is on disk is sent again, if that may help."""
+        boot, parcel = load.boot, load.parcel
+        if boot is not None and parcel is not None and reason is not None and passing:
+            self._again.append((boot, parcel))
+            now = self._clock()
+            if now >= self._resume_at:
+                self._pause = min(max(RETRY_FIRST, 2 * self._pause), RETRY_LAST)
+                self._resume_at = now + self._pause
+            return
+        if reason is None:
+            self._pause = 0.0
+        if boot is not None and parcel is not None:
+            self._store.settle(boot, parcel)
+        if boot is None or boot is self._store.own:
+            if reason is None:
+                self._accounts.deliver(load.first, load.last, spooled=boot is not None)
+            else:
+                self._accounts.lose(reason, load.first, load.last, spooled=boot is not None)
+        elif reason is None:
+            self._replayed += load.last - load.first + 1
+        else:
+            self._replay_lost += load.last - load.first + 1
+            self._accounts.add_gap(Gap(reason, boot.boot_id, load.first, load.last))

@@ -1,0 +1,341 @@
+"""Blocks of events on disk: a log of segment files that is written at one end and read and deleted at the other.
+
+A frame of a segment is a header and a block's events. What a kill or a power failure cut off is found by its checksum;
+reading goes on with the next segment. A segment is deleted once it was read and all its blocks are settled: on the
+topic, or lost and counted. Nothing here waits for the disk to have written anything, except ``sync``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import zlib
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct as Layout
+from typing import NamedTuple
+
+from msgspec import Struct
+
+SEGMENT = 8 * 1024 * 1024
+"""Bytes after which a new segment is begun; also what a living spool may hold on disk that is settled."""
+
+SUFFIX = ".events"
+
+_HEAD = Layout("<4sIIHHqq")
+"""Magic, checksum of the rest and of the payload, the payload's bytes, schema level, flags, first and last number."""
+
+_CHECKED = 8
+_MAGIC = b"BSE1"
+_COMPRESSED = 1
+
+
+class Segment:
+    """One file. ``size``: of its whole frames, or of the whole file where another process wrote it."""
+
+    __slots__ = ("descriptor", "last", "number", "out", "path", "sealed", "size", "unread")
+
+    def __init__(self, folder: Path, number: int, size: int = 0) -> None:
+        self.number = number
+        self.path = folder / f"{number:08}{SUFFIX}"
+        self.size = size
+        self.descriptor = -1
+        """To write by; kept as long as the disk may lack a part of it."""
+        self.sealed = True
+        self.out = 0
+        """Blocks that were handed out and are not settled."""
+        self.unread = 0
+        """Events that this process appended and did not hand out yet."""
+        self.last = 0
+        """The last number that this process appended."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Parcel(Struct, gc=False):
+    """A block that was handed out: the events ``first`` to ``last``, and where the disk has them."""
+
+    first: int
+    last: int
+    level: int
+    stored_at: float
+    segment: Segment
+    offset: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+class Torn(NamedTuple):
+    """A part of a segment that cannot be read. ``first`` to ``last``: the numbers that are missing there; ``events``:
+    how many events this process had written to it."""
+
+    first: int
+    last: int
+    events: int
+
+
+class Spool:
+    """The log of one folder. Thread-safe. What writes raises OSError where the disk fails; the spool stays usable."""
+
+    def __init__(self, folder: Path, *, after: int = 0, segment: int = SEGMENT) -> None:
+        """Read what ``folder`` has of numbers above ``after``; what is appended comes behind it."""
+        self.bytes = 0
+        """Bytes on disk."""
+        self.read_to = after
+        """The last number handed out."""
+        self.torn: list[Torn] = []
+        """What could not be read. Whoever has counted it clears it."""
+        self._folder = folder
+        self._after = after
+        self._segment = segment
+        self._lock = threading.Lock()
+        self._segments: deque[Segment] = deque()
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            found = Segment(folder, int(path.stem), path.stat().st_size)
+            self._segments.append(found)
+            self.bytes += found.size
+        self._next = self._segments[-1].number + 1 if self._segments else 1
+        self._number = 0
+        self._at = 0
+        """Reading goes on at this place of the segment of this number, or with the next there is."""
+        self._reader = -1
+        self._torn_after: int | None = None
+        self._out = 0
+        self._unsynced = False
+        self._new_names = False
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all was handed out. Once true it stays so until the next ``append``."""
+        with self._lock:
+            return self._find() is None
+
+    @property
+    def done(self) -> bool:
+        """Whether all was handed out, and is settled."""
+        with self._lock:
+            return self._out == 0 and self._find() is None
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether the disk may lack something."""
+        return self._unsynced
+
+    def append(self, first: int, last: int, level: int, json: bytes, now: float, *, direct: bool) -> Parcel | None:
+        """Write a block behind the others. ``direct``, where it caught up: hand it out at once, and return it.
+
+        What is not handed out at once is compressed, for it will stay.
+        """
+        payload = json if direct else zlib.compress(json, 1)
+        head = _head(first, last, level, payload, 0 if direct else _COMPRESSED)
+        size = len(head) + len(payload)
+        with self._lock:
+            segment = self._open_segment()
+            try:
+                if os.writev(segment.descriptor, (head, payload)) < size:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(segment.path))
+            except OSError:
+                segment.sealed = True
+                with suppress(OSError):
+                    os.ftruncate(segment.descriptor, segment.size)
+                raise
+            parcel = Parcel(first, last, level, now, segment, segment.size)
+            segment.size += size
+            segment.last = last
+            self.bytes += size
+            self._unsynced = True
+            if not direct:
+                segment.unread += len(parcel)
+                return None
+            self._go(segment.number, segment.size)
+            return self._handed_out(parcel)
+
+    def take(self) -> tuple[Parcel, bytes] | None:
+        """Hand out the next block and its events; None where all was handed out."""
+        with self._lock:
+            while (segment := self._find()) is not None:
+                at = self._at
+                found = self._frame(segment, at)
+                if found is None:
+                    self._tear(segment)
+                    continue
+                first, last, level, size, json = found
+                self._at += size
+                if last <= self._after:
+                    continue
+                if self._torn_after is not None:
+                    self.torn.append(Torn(self._torn_after + 1, first - 1, 0))
+                    self._torn_after = None
+                parcel = Parcel(first, last, level, 0.0, segment, at)
+                segment.unread -= len(parcel)
+                return self._handed_out(parcel), json
+            return None
+
+    def read(self, parcel: Parcel) -> bytes | None:
+        """Return the events of a block that was handed out before, or None where they cannot be read any more."""
+        try:
+            descriptor = os.open(parcel.segment.path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            found = _read(descriptor, parcel.offset)
+        finally:
+            os.close(descriptor)
+        return None if found is None else found[-1]
+
+    def settle(self, parcel: Parcel) -> None:
+        """Take note that nobody needs a block any more."""
+        with self._lock:
+            parcel.segment.out -= 1
+            self._out -= 1
+
+    def next_first(self) -> int | None:
+        """The first number that was not handed out."""
+        with self._lock:
+            segment = self._find()
+            if segment is None or (descriptor := self._opened(segment)) < 0:
+                return None
+            return _numbers(descriptor, self._at)
+
+    def trim(self) -> None:
+        """Delete segments of which nothing is needed any more."""
+        with self._lock:
+            for segment in [one for one in self._segments if one.sealed and not one.out]:
+                if segment.number < self._number or (segment.number == self._number and self._at >= segment.size):
+                    self._delete(segment)
+
+    def sync(self) -> None:
+        """Wait until the disk has all that was appended before."""
+        with self._lock:
+            self._unsynced = False
+            names, self._new_names = self._new_names, False
+            waiting = [(one, os.dup(one.descriptor)) for one in self._segments if one.descriptor >= 0]
+        try:
+            for segment, descriptor in waiting:
+                os.fdatasync(descriptor)
+                if segment.sealed:
+                    with self._lock:
+                        segment.close()
+        finally:
+            for _, descriptor in waiting:
+                os.close(descriptor)
+        if names:
+            _sync_names(self._folder)
+
+    def close(self) -> None:
+        """Let go of the files; what is in them stays."""
+        with self._lock:
+            self._stop_reading()
+            for segment in self._segments:
+                segment.close()
+
+    def _open_segment(self) -> Segment:
+        last = self._segments[-1] if self._segments else None
+        if last is not None and not last.sealed and last.size < self._segment:
+            return last
+        made = Segment(self._folder, self._next)
+        made.descriptor = os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        made.sealed = False
+        if last is not None:
+            last.sealed = True
+        self._next += 1
+        self._new_names = True
+        self._segments.append(made)
+        return made
+
+    def _handed_out(self, parcel: Parcel) -> Parcel:
+        parcel.segment.out += 1
+        self._out += 1
+        self.read_to = parcel.last
+        return parcel
+
+    def _find(self) -> Segment | None:
+        """Go to the next frame that was not handed out, and return its segment."""
+        for segment in list(self._segments):
+            if segment.number > self._number:
+                self._go(segment.number, 0)
+            if segment.number == self._number and self._at < segment.size:
+                return segment
+        return None
+
+    def _go(self, number: int, at: int) -> None:
+        if number != self._number:
+            self._stop_reading()
+        self._number, self._at = number, at
+
+    def _frame(self, segment: Segment, at: int) -> tuple[int, int, int, int, bytes] | None:
+        descriptor = self._opened(segment)
+        return None if descriptor < 0 else _read(descriptor, at)
+
+    def _opened(self, segment: Segment) -> int:
+        """Descriptor to read ``segment`` by; −1 where somebody has deleted it."""
+        if self._reader < 0:
+            try:
+                self._reader = os.open(segment.path, os.O_RDONLY)
+            except FileNotFoundError:
+                return -1
+        return self._reader
+
+    def _tear(self, segment: Segment) -> None:
+        """Give up the rest of ``segment``."""
+        self._at = segment.size
+        if segment.last:
+            self.torn.append(Torn(self.read_to + 1, segment.last, segment.unread))
+            segment.unread = 0
+        elif self._torn_after is None:
+            self._torn_after = self.read_to
+
+    def _delete(self, segment: Segment) -> None:
+        self._segments.remove(segment)
+        self.bytes -= segment.size
+        segment.close()
+        segment.path.unlink(missing_ok=True)
+
+    def _stop_reading(self) -> None:
+        descriptor, self._reader = self._reader, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _head(first: int, last: int, level: int, payload: bytes, flags: int) -> bytes:
+    checked = _HEAD.pack(_MAGIC, 0, len(payload), level, flags, first, last)[_CHECKED:]
+    return _MAGIC + zlib.crc32(payload, zlib.crc32(checked)).to_bytes(4, "little") + checked
+
+
+def _read(descriptor: int, at: int) -> tuple[int, int, int, int, bytes] | None:
+    """Return first, last, level, size and events of the frame at ``at``; None where there is no whole one."""
+    try:
+        head = os.pread(descriptor, _HEAD.size, at)
+        if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+            return None
+        _, check, length, level, flags, first, last = _HEAD.unpack(head)
+        if length > os.fstat(descriptor).st_size - at - _HEAD.size:
+            return None
+        payload = os.pread(descriptor, length, at + _HEAD.size)
+        if zlib.crc32(payload, zlib.crc32(head[_CHECKED:])) != check:
+            return None
+        return first, last, level, _HEAD.size + length, zlib.decompress(payload) if flags & _COMPRESSED else payload
+    except (OSError, zlib.error):
+        return None
+
+
+def _numbers(descriptor: int, at: int) -> int | None:
+    """Return the first number of the frame at ``at``."""
+    head = os.pread(descriptor, _HEAD.size, at)
+    return _HEAD.unpack(head)[-2] if len(head) == _HEAD.size else None
+
+
+def _sync_names(folder: Path) -> None:
+    """Wait until the disk has the names of the files in ``folder``."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
