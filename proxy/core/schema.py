@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -117,7 +117,8 @@ class Layout(Struct, frozen=True, eq=False):
     """The fields of one struct in one version.
 
     ``ordered``: in the order of the wire. ``tagged``: by tag. ``named``: every field by each name it has, plain (see
-    ``plain``). ``hidden``: plain names of the fields that are withheld; they are in ``ordered`` all the same.
+    ``plain``). ``names``: as they are defined, but for fields that are withheld. ``hidden``: plain names of those; they
+    are in ``ordered`` all the same.
     ``topic``, ``topic_id``: the fields that name the topic the struct is about, as far as there are any.
     """
 
@@ -125,6 +126,7 @@ class Layout(Struct, frozen=True, eq=False):
     ordered: tuple[Field, ...]
     tagged: Mapping[int, Field]
     named: Mapping[str, Field]
+    names: tuple[str, ...]
     hidden: frozenset[str]
     topic: Field | None
     topic_id: Field | None
@@ -154,6 +156,7 @@ def response_prefix(api_key: int, api_version: int) -> int:
     return THROTTLE_FIRST | (ERROR_AFTER_THROTTLE if second == ("ErrorCode", "int16") else 0)
 
 
+@lru_cache(4096)
 def plain(name: str) -> str:
     """Return ``name`` as it is compared: ``TopicData``, ``topicData`` and ``topic_data`` are one."""
     return name.replace("_", "").lower()
@@ -252,12 +255,14 @@ def _layout(api_key: int, version: int, response: bool, flexible: bool, defined:
     if topic is not None or topic_id is not None:
         for name in (TOPIC, *topic_names):
             named.setdefault(plain(name), Field(name, "string"))
+    hidden = frozenset(map(plain, WITHHELD.get(message, ())))
     return Layout(
         flexible,
         tuple(ordered),
         MappingProxyType(tagged),
         MappingProxyType(named),
-        frozenset(map(plain, WITHHELD.get(message, ()))),
+        tuple(field.name for name, field in own.items() if name not in hidden),
+        hidden,
         topic,
         topic_id,
     )

@@ -76,11 +76,12 @@ class _Message:
 class ObservableStruct(Accessors):
     """One message, or a struct in it, over the bytes of the message. See ``view``."""
 
-    __slots__ = ("_message", "_plan", "_size", "_starts", "_tags")
+    __slots__ = ("_message", "_plan", "_size", "_start", "_starts", "_tags")
 
     _plan: _Plan
     _message: _Message
     _size: int | None  # of a message: its frame
+    _start: int
     _starts: tuple[int, ...]  # of its fields, as far as known; after the last one the tagged fields begin
     _tags: _Tags | None  # once read
 
@@ -88,18 +89,17 @@ class ObservableStruct(Accessors):
         put(self, "_plan", plan)
         put(self, "_message", message)
         put(self, "_size", size)
-        put(self, "_starts", (start,))
+        put(self, "_start", start)
+        put(self, "_starts", ())
         put(self, "_tags", None)
 
     def size_of(self) -> int:
         """Bytes: of a message the whole frame, size prefix included; of a part of one, what it takes on the wire."""
-        return self._end() - self._starts[0] if self._size is None else self._size
+        return self._end() - self._start if self._size is None else self._size
 
     def field_names(self) -> tuple[str, ...]:
         """Names of the fields this version has, as in the message definitions, but for those that are withheld."""
-        made = self._plan.layout
-        fields = (*made.ordered, *made.tagged.values())
-        return tuple(field.name for field in fields if not self._is_withheld(field))
+        return self._plan.layout.names
 
     def unknown_tagged_fields(self) -> Mapping[int, bytes]:
         """Tagged fields (KIP-482) that the definition does not know, by tag."""
@@ -140,16 +140,19 @@ class ObservableStruct(Accessors):
 
     def _position(self, index: int) -> int:
         """Where the field of this index begins; raises what readers raise."""
-        starts = self._starts
+        starts, body = self._starts, self._message.body
         if index >= len(starts):
-            body = self._message.body
-            found = list(starts)
+            found = list(starts) or [self._start]
             while index >= len(found):
                 found.append(self._plan.ordered[len(found) - 1].skip(body, found[-1]))
-            if found[-1] > len(body):
-                raise IndexError
+            for reader in self._plan.ordered[len(found) - 1 :]:  # those that cost nothing to pass over
+                if reader.fixed is None:
+                    break
+                found.append(found[-1] + reader.fixed)
             starts = tuple(found)
             put(self, "_starts", starts)
+        if starts[index] > len(body):
+            raise IndexError
         return starts[index]
 
     def _tagged(self) -> _Tags:

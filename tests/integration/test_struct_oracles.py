@@ -1,0 +1,168 @@
+"""Random messages of every api key and version, read by our views and by two others: Kafka's own classes, and kio."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import struct
+import subprocess
+import uuid
+from base64 import b64decode
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from kio import index
+from kio.serial import entity_reader, entity_writer
+
+from proxy.core.accessors import Accessors, Records, printed_id
+from proxy.core.schema import plain
+from proxy.core.struct import view
+from proxy.local.broker import broker_jars
+from proxy.local.jars import java
+from tests.tools.generate_apis import versions
+from tests.tools.generate_schema import messages
+from tests.tools.random_messages import Drawn, all_messages, draw
+
+SOURCE = Path(__file__).parents[1] / "interop" / "java_messages" / "Reencode.java"
+JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+EACH = 4
+
+ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+KIO_NAMES = {"GenerationIdOrMemberEpoch": "generationid", "AcceptableRecoveryLagLegacy": "acceptablerecoverylag"}
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+@cache
+def defined_by(kafka: str) -> dict[tuple[str, int], tuple[int, int]]:
+    """Versions of each message that this release defines."""
+    [jar] = [path for path in broker_jars(kafka, progress=False) if path.name == f"kafka-clients-{kafka}.jar"]
+    return {name: versions(message["validVersions"]) for name, message in messages(jar).items()}
+
+
+def defines(kafka: str, message: tuple[int, int, bool]) -> bool:
+    low, high = defined_by(kafka).get(("Response" if message[2] else "Request", message[0]), (0, -1))
+    return low <= message[1] <= high
+
+
+def reencoded(kafka: str, drawn: list[Drawn]) -> list[str]:
+    """What ``Reencode`` says of each message."""
+    data = b"".join(struct.pack(">hh?i", one.key, one.version, one.response, len(one.body)) + one.body for one in drawn)
+    class_path = ":".join(map(str, broker_jars(kafka, progress=False)))
+    command = [str(java()), *JVM, "-cp", class_path, str(SOURCE)]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=200, check=True)
+    return done.stdout.decode().splitlines()
+
+
+def compare(ours: Accessors, java_says: dict[str, Any], where: str) -> int:
+    """Hold every field of a struct to Kafka's JSON of it; return how many there were."""
+    count = 0
+    theirs = {plain(name): value for name, value in java_says.items()}
+    for name in ours.field_names():
+        value = ours.get(name)
+        at = f"{where}.{name}"
+        if isinstance(value, Records):
+            of_null = theirs.pop(plain(name), None)
+            assert of_null is None, at
+            assert value.size_in_bytes() == theirs.pop(f"{plain(name)}sizeinbytes", 0), at
+        elif plain(name) not in theirs:  # Kafka leaves out tagged fields that have their default
+            assert value in (None, (), "", 0, -1, 2**63 - 1, ZERO_ID), at
+        elif isinstance(value, Accessors):
+            count += compare(value, theirs.pop(plain(name)), at)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Accessors):
+            told = theirs.pop(plain(name))
+            assert len(value) == len(told), at
+            count += sum(compare(one, two, at) for one, two in zip(value, told, strict=True))
+        elif isinstance(value, bytes):
+            assert value == b64decode(theirs.pop(plain(name))), at
+        else:
+            told = theirs.pop(plain(name))
+            assert (list(value) if isinstance(value, tuple) else value) == told, at
+        count += 1
+    assert all(not ours.has_field(name) for name in theirs), where  # withheld
+    return count
+
+
+@pytest.mark.kafka
+def test_kafkas_own_classes_read_the_same() -> None:
+    """Of every version the newest release that has it: each field, and the bytes when it writes them again."""
+    compared = 0
+    left = list(all_messages())
+    for kafka in ("4.4.0", "3.9.2"):
+        mine = [message for message in left if defines(kafka, message)]
+        left = [message for message in left if not defines(kafka, message)]
+        drawn = [draw(Random(f"{message} {number}"), *message) for message in mine for number in range(EACH)]
+        for one, line in zip(drawn, reencoded(kafka, drawn), strict=True):
+            where = f"Kafka {kafka}, api key {one.key}, version {one.version}, response: {one.response}"
+            assert line.startswith("{"), f"{where}: {line}"
+            ours = view(one.key, one.version, one.body, response=one.response)
+            compared += compare(ours, json.loads(line), where)
+    assert left == []
+    assert compared > 30_000
+
+
+def kio_class(message: tuple[int, int, bool]) -> Any:
+    """Its class for a message; None for those it lacks (the newest ones, and those only old brokers know)."""
+    load = index.load_response_schema if message[2] else index.load_request_schema
+    try:
+        return load(message[0], message[1])
+    except index.KioIndexError:
+        return None
+
+
+def of_kio(value: Any) -> Any:
+    """A value of kio's as ours is."""
+    match value:
+        case datetime.timedelta():
+            return value // datetime.timedelta(milliseconds=1)
+        case datetime.datetime():
+            return (value - EPOCH) // datetime.timedelta(milliseconds=1)
+        case uuid.UUID():
+            return printed_id(value.bytes)
+        case tuple():
+            return tuple(map(of_kio, value))
+        case _:
+            return value
+
+
+def compare_with_kio(ours: Accessors, entity: Any, where: str) -> int:
+    """Hold every field of a struct to kio's; return how many there were."""
+    count = 0
+    theirs = {plain(field.name): getattr(entity, field.name) for field in fields(entity)}
+    theirs |= {f"{name}ms": value for name, value in theirs.items()}  # kio leaves out the unit
+    for name in ours.field_names():
+        known = plain(name) if plain(name) in theirs else KIO_NAMES[name]
+        value, told, at = ours.get(name), theirs[known], f"{where}.{name}"
+        if isinstance(value, Records):
+            assert bytes(value.data or b"") == (told or b""), at
+        elif isinstance(value, Accessors):
+            count += compare_with_kio(value, told, at)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Accessors):
+            count += sum(compare_with_kio(one, two, at) for one, two in zip(value, told, strict=True))
+        elif value is not None or not is_dataclass(told):  # kio makes up tagged structs that were not sent
+            assert value == of_kio(told) or (value, told) == (ZERO_ID, None), at
+        count += 1
+    return count
+
+
+def test_kio_reads_the_same() -> None:
+    """Each field, and the bytes when it writes them again."""
+    known = compared = 0
+    for message in all_messages():
+        made = kio_class(message)
+        if made is None:
+            continue
+        known += 1
+        one = draw(Random(str(message)), *message, tame=True)
+        entity, size = entity_reader(made)(one.body, 0)
+        assert size == len(one.body), message
+        out = io.BytesIO()
+        entity_writer(made)(out, entity)
+        assert out.getvalue() == one.body, message
+        compared += compare_with_kio(view(one.key, one.version, one.body, response=one.response), entity, str(message))
+    assert known > 500
+    assert compared > 5_000

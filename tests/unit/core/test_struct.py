@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from proxy.core.accessors import printed_id
+from proxy.core.apis import APIS
+from proxy.core.schema import SIZES, WITHHELD, Layout, layout, plain, response_prefix
+from proxy.core.struct import MissingField, ObservableStruct, SchemaError, SchemaException, UnknownMessage, view
+from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
+from proxy.errors import PeerError
+from tests.golden.frames import FOLDER, load
+from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all, uvarint
+
+MESSAGES = list(all_messages())
+TOPIC_ID = bytes(range(16))
+
+
+def layouts(made: Layout) -> Iterator[Layout]:
+    yield made
+    for field in (*made.ordered, *made.tagged.values()):
+        if field.layout is not None:
+            yield from layouts(field.layout)
+
+
+def expected(made: Layout, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a view tells of drawn ``values``: defaults of what was not sent, ids as printed, nothing withheld."""
+    told: dict[str, Any] = {}
+    for field in (*made.ordered, *made.tagged.values()):
+        if plain(field.name) in made.hidden:
+            continue
+        value = values.get(field.name, field.default)
+
+        def one(value: Any, field: Any = field) -> Any:
+            if isinstance(value, Mapping):
+                return expected(field.layout, value)
+            return printed_id(value) if field.type == "uuid" and value is not None else value
+
+        if field.array and value is not None:
+            told[field.name] = tuple(map(one, value))
+        else:
+            told[field.name] = b"" if value is None and field.type == "records" else one(value)
+    return told | {key: value for key, value in values.items() if key == UNKNOWN_TAGS}
+
+
+def test_every_version_of_every_api_is_defined_both_ways() -> None:
+    ranges = [api.max_version - api.min_version + 1 for api in APIS.values()]
+    assert len(MESSAGES) == 2 * sum(ranges)
+
+
+@pytest.mark.parametrize("key", sorted(APIS))
+def test_every_field_of_every_version_is_read(key: int) -> None:
+    for message in MESSAGES:
+        if message[0] == key:
+            for number in range(3):
+                drawn = draw(Random(f"{message} {number}"), *message)
+                struct = view(*message[:2], drawn.body, response=message[2])
+                assert read_all(struct) == expected(layout(*message[:2], response=message[2]), drawn.values), message
+                assert struct._end() == struct.size_of() == len(drawn.body)
+
+
+def test_definitions_are_sound() -> None:
+    """Each type is known, and no array has elements of no bytes: its count could be as large as anybody likes."""
+    for message in MESSAGES:
+        whole = layout(*message[:2], response=message[2])
+        for made in layouts(whole):
+            assert made.flexible or made.ordered or made is whole
+            assert {field.type for field in (*made.ordered, *made.tagged.values())} <= {
+                *SIZES,
+                "string",
+                "bytes",
+                "records",
+                "struct",
+            }
+
+
+def test_what_is_not_defined() -> None:
+    for key, version in [(0, 14), (0, -1), (95, 0), (-1, 0), (32767, 32767)]:
+        with pytest.raises(UnknownMessage, match=f"api key {key}, version {version}"):
+            view(key, version, b"", response=False)
+
+
+def produce(version: int, topic: bytes) -> ObservableStruct:
+    """acks −1, timeout 7 ms, and one partition 3 with 4 bytes that are no batch."""
+    flexible = version >= 9
+    tags = b"\0" if flexible else b""
+    records = length(4, flexible, 4) + b"abcd"
+    name = topic if version >= 13 else length(len(topic), flexible, 2) + topic
+    partition = b"\0\0\0\3" + records + tags
+    one = name + length(1, flexible, 4) + partition + tags
+    head = length(None, flexible, 2) if version >= 3 else b""
+    body = head + b"\xff\xff\0\0\0\7" + length(1, flexible, 4) + one + tags
+    return view(0, version, body, response=False, size=100, name_of={TOPIC_ID: "orders"}.get)
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_a_produce_request_in_both_spellings(version: int) -> None:
+    struct = produce(version, TOPIC_ID if version >= 13 else b"orders")
+    assert struct.size_of() == 100
+    assert (struct.get_short("acks"), struct.get_int("timeout"), struct.get("TimeoutMs")) == (-1, 7, 7)
+    for topics, name, partitions, index, records in [
+        ("topic_data", "topic", "data", "partition", "record_set"),
+        ("TopicData", "Name", "PartitionData", "Index", "Records"),
+        ("topicData", "name", "partition_data", "index", "records"),
+    ]:
+        (topic,) = struct.get_observable_struct_array(topics)
+        (partition,) = topic.get_observable_struct_array(partitions)
+        assert (topic.get_string(name), partition.get_int(index)) == ("orders", 3)
+        assert partition.get_records(records).size_in_bytes() == 4
+        assert bytes(partition.get_records(records).data or b"") == b"abcd"
+
+
+def test_a_topic_whose_name_is_not_known() -> None:
+    (topic,) = produce(13, bytes(16)).get_observable_struct_array("topic_data")
+    assert topic.get("topic") == "id:AAAAAAAAAAAAAAAAAAAAAA"
+    assert topic.get_uuid("TopicId") == "AAAAAAAAAAAAAAAAAAAAAA"
+    assert topic.field_names() == ("TopicId", "PartitionData")
+
+
+def test_metadata_by_id_has_a_topic_all_the_same() -> None:
+    body = b"\2" + TOPIC_ID + b"\0\0" + b"\1\0\0"
+    struct = view(3, 12, body, response=False, name_of={TOPIC_ID: "orders"}.get)
+    (topic,) = struct.get_observable_struct_array("topics")
+    assert (topic.get("Name"), topic.get("topic")) == (None, "orders")
+
+
+def test_metadata_for_all_topics_is_told_from_none() -> None:
+    every, none = (view(3, 1, body, response=False) for body in (b"\xff\xff\xff\xff", b"\0\0\0\0"))
+    assert (every.get("topics"), none.get("topics")) == (None, ())
+    assert every.get_observable_struct_array("topics") == none.get_observable_struct_array("topics") == ()
+
+
+def test_record_sets_are_told_of_from_their_headers() -> None:
+    seen = 0
+    for path in sorted(FOLDER.glob("*.txt")):
+        for frame in load(path).frames:
+            if not frame.moves_records():
+                continue
+            struct = view(frame.key, frame.version, frame.data[frame.body() :], response=frame.kind == "response")
+            outer, inner = ("topic_data", "data") if frame.key == 0 else ("responses", "partition_responses")
+            told = [
+                partition.get_records("record_set")
+                for topic in struct.get_observable_struct_array(outer)
+                for partition in topic.get_observable_struct_array(inner)
+            ]
+            facts = [getattr(partition, "records", None) for partition in frame.facts().partitions]
+            for one, fact in zip(told, facts, strict=True):
+                assert fact is not None
+                assert one.size_in_bytes() == fact.size
+                for name in ("batches", "records", "claimed", "magic", "producer_id", "producer_epoch"):
+                    assert getattr(one, name) == getattr(fact, name)
+                assert (one.base_sequence, one.base_offset) == (fact.base_sequence, fact.base_offset)
+                seen += 1
+    assert seen > 20
+
+
+def test_records_that_are_none_have_a_size_still() -> None:
+    (topic,) = produce(9, b"t").get_observable_struct_array("topic_data")
+    (partition,) = topic.get_observable_struct_array("data")
+    assert partition.get_records("record_set").records == 0  # shorter than any batch: a cut one
+    body = length(40, False, 4) + bytes(16) + b"\7" + bytes(23)
+    head = b"\xff\xff\xff\xff\0\0\0\0" + length(1, False, 4) + length(1, False, 2) + b"t" + length(1, False, 4)
+    struct = view(0, 3, head + bytes(4) + body, response=False)
+    records = struct.get("topic_data")[0].get("data")[0].get_records("record_set")
+    assert records.size_in_bytes() == 40
+    with pytest.raises(SchemaError, match="magic 7"):
+        _ = records.records
+
+
+def test_fields_that_are_missing_or_of_another_type() -> None:
+    struct = produce(9, b"t")
+    assert struct.has_field("Acks")
+    assert not struct.has_field("responses")
+    assert struct.get_or_else("responses", 5) == 5
+    with pytest.raises(KeyError) as missing:
+        struct.get("responses")
+    assert str(missing.value) == "no field 'responses' here; there are: TransactionalId, Acks, TimeoutMs, TopicData"
+    wrong = {
+        "get_byte": "int16, not int8",
+        "get_int": "int16, not int32",
+        "get_long": "int16, not int64",
+        "get_unsigned_int": "int16, not uint16",
+        "get_float64": "int16, not float64",
+        "get_string": "int16, not string",
+        "get_boolean": "int16, not bool",
+        "get_uuid": "int16, not uuid",
+        "get_bytes": "int16, not bytes",
+        "get_array": "int16, not an array",
+        "get_struct": "int16, not struct",
+        "get_records": "int16, not records",
+        "get_observable_struct_array": "int16, not array of struct",
+    }
+    for method, text in wrong.items():
+        with pytest.raises(SchemaException, match=f"the field 'acks' is of type {text}"):
+            getattr(struct, method)("acks")
+    with pytest.raises(SchemaException, match="array of struct, not struct"):
+        struct.get_struct("TopicData")
+
+
+@pytest.mark.parametrize("message", sorted(WITHHELD))
+def test_secrets_are_withheld(message: tuple[int, str]) -> None:
+    key, kind = message
+    found = 0
+    for version in range(APIS[key].min_version, APIS[key].max_version + 1):
+        made = layout(key, version, response=kind == "response")
+        names = {field.name for one in layouts(made) for field in one.ordered}
+        found += len(names & set(WITHHELD[message]))
+        for number in range(20):
+            drawn = draw(Random(number), key, version, kind == "response")
+            told = read_all(view(key, version, drawn.body, response=kind == "response"))
+            assert not any(f"'{name}'" in str(told) for name in WITHHELD[message])
+    assert found >= len(WITHHELD[message])
+
+
+def test_a_withheld_field_says_so() -> None:
+    struct = view(36, 0, b"\0\0\0\6secret", response=False)
+    assert struct.field_names() == ()
+    assert not struct.has_field("auth_bytes")
+    assert struct.get_or_else("auth_bytes", None) is None
+    for read in (struct.get, struct.get_bytes):
+        with pytest.raises(MissingField, match="withheld"):
+            read("AuthBytes")
+    assert "secret" not in repr(struct)
+    assert struct.size_of() == 10
+
+
+def test_nothing_can_be_changed() -> None:
+    struct: Any = produce(9, b"t")
+    partition = struct.get("topic_data")[0].get("data")[0]
+    records = partition.get_records("record_set")
+    for one in (struct, partition, records):
+        for name in ("_starts", "_plan", "data", "acks"):
+            with pytest.raises(AttributeError, match="read-only"):
+                setattr(one, name, 0)
+            with pytest.raises(AttributeError, match="read-only"):
+                delattr(one, name)
+    with pytest.raises(TypeError, match="read-only"):
+        records.data[0] = 0
+    with pytest.raises(TypeError):
+        struct.unknown_tagged_fields()[1] = b""
+    assert isinstance(struct.get("topic_data"), tuple)
+
+
+def test_every_cut_is_malformed_and_nothing_else() -> None:
+    for message in MESSAGES[::7]:
+        drawn = draw(Random(str(message)), *message)
+        for end in range(len(drawn.body)):
+            with pytest.raises(SchemaError) as error:
+                read_end(view(*message[:2], drawn.body[:end], response=message[2]))
+            assert isinstance(error.value, PeerError)
+            assert (error.value.side, error.value.reason) == ("broker" if message[2] else "client", "malformed")
+
+
+def read_end(struct: ObservableStruct) -> None:
+    read_all(struct)
+    struct._end()
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body", "text"),
+    [
+        (3, 1, b"\x7f\xff\xff\xff", "too early"),
+        (3, 9, b"\xff\xff\xff\xff\x0f", "too early"),
+        (3, 9, b"\xff\xff\xff\xff\xff\x0f", "varint"),
+        (3, 1, b"\xff\xff\xff\xfe", "length of -2"),
+        (3, 0, b"\xff\xff\xff\xff", "null where there is none"),
+        (3, 1, b"\0\0\0\1\xff\xff", "null where there is none"),
+        (3, 9, b"\2" + uvarint(40_001) + bytes(40_000), "string of 40000 bytes"),
+        (18, 3, b"\2a\2b\1\7\x7f", "too early"),
+    ],
+)
+def test_lengths_and_counts_that_are_wrong(key: int, version: int, body: bytes, text: str) -> None:
+    with pytest.raises(SchemaError, match=text):
+        read_end(view(key, version, body, response=False))
+
+
+def test_a_tagged_field_that_is_not_as_long_as_it_says() -> None:
+    body = bytes(17) + bytes(8) + b"\1\1\1"
+    good = view(1, 12, body + b"\1\0\2\2x", response=False)
+    assert good.get("ClusterId") == "x"
+    for size in (1, 3):
+        with pytest.raises(SchemaError, match="tagged field 0"):
+            view(1, 12, body + b"\1\0" + bytes([size]) + b"\2xy", response=False).get("ClusterId")
+
+
+def test_memory_is_bounded_by_the_bytes_there_are() -> None:
+    bodies = [
+        (3, 1, b"\x7f\xff\xff\xff" + bytes(1000)),
+        (3, 9, b"\xff\xff\xff\xff\x0e" + bytes(1000)),
+        (3, 1, length(10_000, False, 4) + bytes(20_000)),
+        (3, 9, length(10_000, True, 4) + b"\1\0" * 10_000 + bytes(3)),
+    ]
+    for key, version, body in bodies:
+        struct = view(key, version, body, response=False)
+        tracemalloc.start()
+        try:
+            with suppress(SchemaError):
+                struct.get("Topics")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= 64 * len(body) + 65_536
+
+
+def test_how_responses_begin() -> None:
+    for key, version, response in MESSAGES:
+        if not response:
+            continue
+        names = [field.name for field in layout(key, version, response=True).ordered[:2]]
+        flags = response_prefix(key, version)
+        assert bool(flags & THROTTLE_FIRST) == (names[:1] == ["ThrottleTimeMs"])
+        assert bool(flags & ERROR_FIRST) == (names[:1] == ["ErrorCode"])
+        assert bool(flags & ERROR_AFTER_THROTTLE) == (names == ["ThrottleTimeMs", "ErrorCode"])
+    assert [response_prefix(*one) for one in [(0, 9), (1, 0), (1, 1), (1, 7), (18, 3), (17, 1)]] == [
+        0,
+        0,
+        THROTTLE_FIRST,
+        THROTTLE_FIRST | ERROR_AFTER_THROTTLE,
+        ERROR_FIRST,
+        ERROR_FIRST,
+    ]
+    assert response_prefix(95, 0) == response_prefix(0, 99) == 0
