@@ -6,9 +6,7 @@ bytes are, a struct costs time and memory in proportion to them, and raises noth
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
-from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,23 +22,20 @@ from proxy.core.accessors import (
     printed_id,
     put,
 )
-from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout, plain
-from proxy.core.wire import (
-    MAX_STRING,
-    TRUNCATED,
-    Nonsense,
-    compact_length,
-    int16_length,
-    int32_length,
-    skip_tags,
-    uvarint,
-)
-from proxy.errors import Side
+from proxy.core.fields import Message, NameOf, Plan, plan_of, sliced
+from proxy.core.schema import Field, UnknownMessage, layout, plain
+from proxy.core.wire import TRUNCATED, Nonsense, uvarint
 
-__all__ = ["MissingField", "ObservableStruct", "Records", "SchemaError", "SchemaException", "UnknownMessage", "view"]
-
-NameOf = Callable[[bytes], str | None]
-"""Topic name of a topic id (16 raw bytes), or None where unknown."""
+__all__ = [
+    "MissingField",
+    "NameOf",
+    "ObservableStruct",
+    "Records",
+    "SchemaError",
+    "SchemaException",
+    "UnknownMessage",
+    "view",
+]
 
 
 def view(
@@ -57,20 +52,9 @@ def view(
     ``size``: of the whole frame, for ``size_of``. ``name_of``: asked for the topic's name where only its id travels.
     Raises UnknownMessage for an api key or version without a definition; malformed bytes are found when they are read.
     """
-    plan = _plan(layout(api_key, api_version, response=response))
-    message = _Message(body, "broker" if response else "client", name_of)
+    plan = plan_of(layout(api_key, api_version, response=response))
+    message = Message(body, "broker" if response else "client", name_of, ObservableStruct)
     return ObservableStruct(plan, message, 0, len(body) if size is None else size)
-
-
-class _Message:
-    """What all structs of a message share."""
-
-    __slots__ = ("body", "name_of", "side")
-
-    def __init__(self, body: bytes, side: Side, name_of: NameOf) -> None:
-        self.body = body
-        self.side = side
-        self.name_of = name_of
 
 
 class ObservableStruct(Accessors):
@@ -78,14 +62,14 @@ class ObservableStruct(Accessors):
 
     __slots__ = ("_message", "_plan", "_size", "_start", "_starts", "_tags")
 
-    _plan: _Plan
-    _message: _Message
+    _plan: Plan
+    _message: Message
     _size: int | None  # of a message: its frame
     _start: int
     _starts: tuple[int, ...]  # of its fields, as far as known; after the last one the tagged fields begin
     _tags: _Tags | None  # once read
 
-    def __init__(self, plan: _Plan, message: _Message, start: int, size: int | None = None) -> None:
+    def __init__(self, plan: Plan, message: Message, start: int, size: int | None = None) -> None:
         put(self, "_plan", plan)
         put(self, "_message", message)
         put(self, "_size", size)
@@ -135,7 +119,7 @@ class ObservableStruct(Accessors):
         if name is not None or made.topic_id is None:
             return name
         start = self._position(made.topic_id.index)
-        topic_id = _slice(self._message.body, start, 16)
+        topic_id = sliced(self._message.body, start, 16)
         return self._message.name_of(topic_id) or f"id:{printed_id(topic_id)}"
 
     def _position(self, index: int) -> int:
@@ -174,7 +158,7 @@ class ObservableStruct(Accessors):
         for _ in range(count):
             tag, pos = uvarint(body, pos)
             size, pos = uvarint(body, pos)
-            value = _slice(body, pos, size)
+            value = sliced(body, pos, size)
             reader = self._plan.tagged.get(tag)
             if reader is None:
                 unknown[tag] = value
@@ -200,201 +184,3 @@ class _Tags(Struct, frozen=True):
     known: Mapping[int, int]
     unknown: Mapping[int, bytes]
     end: int
-
-
-class _Reader(Struct, frozen=True):
-    """How one field is read, or passed over, at a position.
-
-    ``skip`` may return a position beyond the end; whoever reads there finds out. ``least``: bytes it takes at least.
-    ``fixed``: bytes it always takes, if so.
-    """
-
-    skip: Callable[[bytes, int], int]
-    read: Callable[[_Message, int], Any]
-    least: int
-    fixed: int | None = None
-
-
-class _Plan(Struct, frozen=True, eq=False):
-    """How a struct is read: by index, by tag, and as a whole."""
-
-    layout: Layout
-    ordered: tuple[_Reader, ...]
-    tagged: Mapping[int, _Reader]
-    whole: _Reader
-
-
-@cache
-def _plan(made: Layout) -> _Plan:
-    ordered = tuple(_reader(field, made.flexible) for field in made.ordered)
-    tagged = {tag: _reader(field, made.flexible) for tag, field in made.tagged.items()}
-    least = sum(reader.least for reader in ordered) + made.flexible
-    sizes = [reader.fixed for reader in ordered]
-    fixed = None if made.flexible or None in sizes else least
-    whole = _Reader(_skip_all(ordered, made.flexible), lambda message, pos: None, least, fixed)
-    return _Plan(made, ordered, MappingProxyType(tagged), whole)
-
-
-def _skip_all(readers: tuple[_Reader, ...], flexible: bool) -> Callable[[bytes, int], int]:
-    """Return what passes over all of ``readers``; runs of fixed sizes are passed over at once."""
-    steps: list[tuple[int, Callable[[bytes, int], int]]] = []
-    ahead = 0
-    for reader in readers:
-        if reader.fixed is None:
-            steps.append((ahead, reader.skip))
-            ahead = 0
-        else:
-            ahead += reader.fixed
-
-    def skip(body: bytes, pos: int) -> int:
-        for gap, step in steps:
-            pos = step(body, pos + gap)
-        return skip_tags(body, pos + ahead) if flexible else pos + ahead
-
-    return skip
-
-
-def _reader(field: Field, flexible: bool) -> _Reader:
-    if not field.array:
-        return _of_one(field, flexible, field.nullable)
-    return _of_array(field, _of_one(field, flexible, False), flexible)
-
-
-def _of_one(field: Field, flexible: bool, nullable: bool) -> _Reader:
-    match field.type:
-        case "string":
-            return _of_bytes(partial(_string_length, flexible), nullable, 1 if flexible else 2, _text)
-        case "bytes":
-            return _of_bytes(compact_length if flexible else int32_length, nullable, 1 if flexible else 4, _raw)
-        case "records":
-            return _of_bytes(
-                compact_length if flexible else int32_length, nullable, 1 if flexible else 4, _records, _no_records
-            )
-        case "struct":
-            assert field.layout is not None
-            return _of_struct(_plan(field.layout), nullable)
-        case "uuid":
-            return _Reader(
-                lambda body, pos: pos + 16, lambda message, pos: printed_id(_slice(message.body, pos, 16)), 16, 16
-            )
-        case scalar:
-            size, unpack = SIZES[scalar], struct.Struct(f">{FORMATS[scalar]}").unpack_from
-            return _Reader(lambda body, pos: pos + size, lambda message, pos: unpack(message.body, pos)[0], size, size)
-
-
-FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d"}
-
-
-def _of_bytes(
-    length_at: Callable[[bytes, int], tuple[int, int]],
-    nullable: bool,
-    least: int,
-    made_of: Callable[[_Message, int, int], Any],
-    empty: Callable[[_Message], Any] = lambda message: None,
-) -> _Reader:
-    """What has a length before it; ``empty`` makes what null is read as."""
-
-    def skip(body: bytes, pos: int) -> int:
-        length, pos = length_at(body, pos)
-        return pos + length if length >= 0 else _null(nullable, pos)
-
-    def read(message: _Message, pos: int) -> Any:
-        length, pos = length_at(message.body, pos)
-        if length < 0:
-            _null(nullable, pos)
-            return empty(message)
-        if pos + length > len(message.body):
-            raise IndexError
-        return made_of(message, pos, pos + length)
-
-    return _Reader(skip, read, least)
-
-
-def _string_length(flexible: bool, body: bytes, pos: int) -> tuple[int, int]:
-    length, pos = compact_length(body, pos) if flexible else int16_length(body, pos)
-    if length > MAX_STRING:
-        raise Nonsense(f"a string of {length} bytes")
-    return length, pos
-
-
-def _text(message: _Message, start: int, end: int) -> str:
-    return message.body[start:end].decode("utf-8", "replace")
-
-
-def _raw(message: _Message, start: int, end: int) -> bytes:
-    return message.body[start:end]
-
-
-def _records(message: _Message, start: int, end: int) -> Records:
-    return Records(memoryview(message.body)[start:end], None, message.side)
-
-
-def _no_records(message: _Message) -> Records:
-    return _records(message, 0, 0)
-
-
-def _of_struct(plan: _Plan, nullable: bool) -> _Reader:
-    if not nullable:
-        return _Reader(
-            plan.whole.skip,
-            lambda message, pos: ObservableStruct(plan, message, pos),
-            plan.whole.least,
-            plan.whole.fixed,
-        )
-
-    def skip(body: bytes, pos: int) -> int:
-        return pos + 1 if body[pos] > 127 else plan.whole.skip(body, pos + 1)
-
-    def read(message: _Message, pos: int) -> ObservableStruct | None:
-        return None if message.body[pos] > 127 else ObservableStruct(plan, message, pos + 1)
-
-    return _Reader(skip, read, 1)
-
-
-def _of_array(field: Field, one: _Reader, flexible: bool) -> _Reader:
-    length_at = compact_length if flexible else int32_length
-
-    def count_at(body: bytes, pos: int) -> tuple[int, int]:
-        count, pos = length_at(body, pos)
-        if count < 0:
-            return -1, _null(field.nullable, pos)
-        if count * one.least > len(body) - pos:
-            raise IndexError
-        return count, pos
-
-    def skip(body: bytes, pos: int) -> int:
-        count, pos = count_at(body, pos)
-        if one.fixed is not None:
-            return pos + max(count, 0) * one.fixed
-        for _ in range(count):
-            pos = one.skip(body, pos)
-        return pos
-
-    def read(message: _Message, pos: int) -> tuple[Any, ...] | None:
-        body = message.body
-        count, pos = count_at(body, pos)
-        if count < 0:
-            return None
-        if field.type in FORMATS:
-            return struct.unpack_from(f">{count}{FORMATS[field.type]}", body, pos)
-        found = []
-        for _ in range(count):
-            found.append(one.read(message, pos))
-            pos = one.skip(body, pos)
-        if pos > len(body):
-            raise IndexError
-        return tuple(found)
-
-    return _Reader(skip, read, 1 if flexible else 4)
-
-
-def _null(allowed: bool, pos: int) -> int:
-    if not allowed:
-        raise Nonsense("a null where there is none")
-    return pos
-
-
-def _slice(body: bytes, pos: int, length: int) -> bytes:
-    if pos + length > len(body):
-        raise IndexError
-    return body[pos : pos + length]

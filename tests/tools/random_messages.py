@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from proxy.core.accessors import Accessors, Records
 from proxy.core.apis import APIS
+from proxy.core.fields import FORMATS
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
-from proxy.core.struct import FORMATS
 
 UNKNOWN_TAGS = "unknown tagged fields"
 """Key of a struct's values for tagged fields that no definition knows: bytes by tag."""
