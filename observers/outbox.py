@@ -209,9 +209,9 @@ class Outbox:
         self._closing.set()
         self._busy.set()
         if self._pump is not None:
-            self._pump.join(max(0.0, timeout))
+            self._pump.join(max(2 * PUMP, timeout))
         if not self.numbers.acquire(timeout=max(PUMP, deadline - self._clock())):
-            return  # the disk hangs
+            return
         self._put(self._batcher.take())
         self.numbers.release()
         while (left := deadline - self._clock()) > 0:
@@ -224,8 +224,9 @@ class Outbox:
             first, last, _ = self._memory.popleft()
             self._accounts.lose("closed" if self._sink.ready.is_set() else "no_cluster", first, last, spooled=False)
         self._memory_bytes = 0
-        self._store.keep(self._clock())
-        self._store.close()
+        if self._pump is None or not self._pump.is_alive():  # else the disk hangs
+            self._store.keep(self._clock())
+            self._store.close()
 
     def _run(self, tick: Callable[[], None]) -> None:
         while not self._closing.is_set():
@@ -267,7 +268,8 @@ class Outbox:
 
     def _keep_in_memory(self, block: Block, json: bytes, reason: str) -> None:
         if self._sink.queued_bytes + self._memory_bytes + len(json) > self._sink.max_bytes:
-            reason = reason if self._sink.ready.is_set() else "no_cluster"
+            if reason == "queue_full" and not self._sink.ready.is_set():
+                reason = "no_cluster"
             self._accounts.lose(reason, block.first, block.last, spooled=False)
             return
         self._memory.append((block.first, block.last, json))

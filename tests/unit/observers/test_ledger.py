@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from observers import ledger as module
+from observers.ledger import NAME, PLACE, Account, Held, Ledger, counted, counter, forget
+
+ACCOUNT = Account(7, "0.1.0", observed=9, taken=8, hidden=3, given=5, lost=1, settled=2)
+
+
+@pytest.fixture
+def boot_id() -> Iterator[str]:
+    made = uuid.uuid4().hex
+    yield made
+    forget(made)
+
+
+def test_what_was_written_last_is_read_once_its_process_is_gone(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "a", ACCOUNT)
+    for given in range(6, 20):
+        ledger.write(replace(ACCOUNT, given=given, closed=given == 19))
+    with pytest.raises(Held):
+        Ledger.adopt(tmp_path / "a")
+    ledger.close()
+    adopted, account = Ledger.adopt(tmp_path / "a")
+    assert account == replace(ACCOUNT, given=19, closed=True)
+    with pytest.raises(Held):
+        Ledger.adopt(tmp_path / "a")
+    adopted.write(replace(account, given=21))
+    adopted.close()
+    assert Ledger.adopt(tmp_path / "a")[1].given == 21
+
+
+def test_only_its_owner_may_look_into_the_folder(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a", ACCOUNT).close()
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "a" / NAME).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_place_that_is_not_whole_leaves_the_other(tmp_path: Path, place: int) -> None:
+    ledger = Ledger.create(tmp_path / "a", ACCOUNT)  # into the second place
+    ledger.write(replace(ACCOUNT, given=6))
+    ledger.close()
+    with (tmp_path / "a" / NAME).open("r+b") as file:
+        file.seek(place * PLACE + 30)
+        file.write(b"\xff")
+    assert Ledger.adopt(tmp_path / "a")[1].given == (5 if place == 0 else 6)
+
+
+@pytest.mark.parametrize("held", [b"", b"\0" * 1024, b"BSL9" + b"\0" * 1020])
+def test_what_is_no_ledger_is_said_to_be_none(tmp_path: Path, held: bytes) -> None:
+    (tmp_path / NAME).write_bytes(held)
+    with pytest.raises(ValueError, match="not a ledger"):
+        Ledger.adopt(tmp_path)
+
+
+def test_a_long_version_is_cut(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a", replace(ACCOUNT, sidecar_version="1" * 100)).close()
+    assert Ledger.adopt(tmp_path / "a")[1].sidecar_version == "1" * 32
+
+
+def test_what_was_counted_is_there_after_the_process(boot_id: str) -> None:
+    child = os.fork()
+    if child == 0:
+        count = counter(boot_id)
+        for _ in range(1234):
+            count[0] += 1
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    assert counted(boot_id) == 1234
+    forget(boot_id)
+    assert counted(boot_id) == 0
+
+
+def test_a_counter_is_never_taken_over(boot_id: str) -> None:
+    first, second = counter(boot_id), counter(boot_id)
+    second[0] = 9
+    assert (first[0], counted(boot_id)) == (0, 0)
+
+
+def test_without_shared_memory_it_counts_in_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "SHARED", tmp_path / "none")
+    count = counter("a")
+    count[0] += 5
+    assert (count[0], len(count), count.format, counted("a")) == (5, 1, "q", 0)
+    forget("a")

@@ -1,0 +1,558 @@
+"""What the outbox does with events, before a producer that does as it is told and a disk that may fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from observers import outbox as module
+from observers.accounts import Gap
+from observers.batch import FLUSH
+from observers.boots import SpoolSettings
+from observers.cluster import Cluster, Prepared
+from observers.errors import ObserverError
+from observers.event import EVENTS_PER_RECORD
+from observers.ledger import forget
+from observers.outbox import Outbox, OutboxStats
+from observers.sender import Settled
+from observers.spool import Spool
+from observers.store import RETRY
+from tests.unit.observers.test_batch import chunk
+
+BLOCK = EVENTS_PER_RECORD
+MIB = 1024 * 1024
+
+
+class FakeSink:
+    """Holds records until the test says what becomes of them."""
+
+    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str, settled: Settled) -> None:
+        self.ready = threading.Event()
+        self.found = Prepared("cluster")
+        self.queued_bytes = self.records_delivered = self.bytes_delivered = 0
+        self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
+        self.sent: deque[tuple[Any, bytes]] = deque()
+        self.arrived: list[dict[str, Any]] = []
+        self._settled = settled
+
+    @property
+    def queued(self) -> int:
+        return len(self.sent)
+
+    def start(self) -> None:
+        """The test makes it ready."""
+
+    def send(self, value: bytes, load: Any) -> bool:
+        if self.queued_bytes + len(value) > self.max_bytes:
+            return False
+        self.sent.append((load, value))
+        self.queued_bytes += len(value)
+        return True
+
+    def poll(self, timeout: float) -> None:
+        """Nothing becomes of anything by itself."""
+
+    def close(self, timeout: float) -> None:
+        while self.sent:
+            self.end("closed", passing=True)
+
+    def end(self, reason: str | None = None, *, passing: bool = False) -> None:
+        """Let the oldest record be delivered, or fail."""
+        load, value = self.sent.popleft()
+        self.queued_bytes -= len(value)
+        if reason is None:
+            self.arrived.append(json.loads(value))
+        self._settled(load, reason, passing)
+
+
+class Desk:
+    """An outbox whose pump is the test."""
+
+    def __init__(self, folder: Path | None, *, boot_id: str, max_bytes: int = 64 * MIB, room: int = 16 * MIB) -> None:
+        self.now = 100.0
+        settings = {"message.max.bytes": min(8 * MIB, max_bytes), "queue.buffering.max.kbytes": room // 1024}
+        self.outbox = Outbox(
+            Cluster({}, "me"),
+            settings,
+            "audit",
+            broker_id=1,
+            boot_id=boot_id,
+            sidecar_version="0.1",
+            schema_level=1,
+            spool=None if folder is None else SpoolSettings(str(folder), max_bytes),
+            clock=lambda: self.now,
+        )
+        sink: Any = self.outbox._sink
+        self.sink: FakeSink = sink
+        self.boot_id = boot_id
+
+    def add(self, events: int = BLOCK, *, size: int | None = None, lost: Mapping[str, int] | None = None) -> None:
+        """Number some that are lost, and then ``events``."""
+        first = self.outbox.seq + sum((lost or {}).values()) + 1
+        last = first + events - 1
+        observed = last - self.outbox.seq
+        self.outbox.observed[0] += observed
+        with self.outbox.numbers:
+            self.outbox.add([chunk(first, events, size)] if events else [], last, lost or {}, observed, 0)
+
+    def turn(self, seconds: float = 0.1) -> None:
+        """What the pump does."""
+        self.now += seconds
+        with self.outbox.numbers:
+            self.outbox._put(self.outbox._batcher.take_due(self.now))
+        self.outbox._store.keep(self.now)
+        self.outbox._fill()
+
+    def deliver(self) -> None:
+        """Everything, over as many turns as it takes."""
+        self.sink.ready.set()
+        self.turn(FLUSH + 0.1)
+        while self.sink.sent:
+            while self.sink.sent:
+                self.sink.end()
+            self.turn()
+
+    def stats(self) -> OutboxStats:
+        """Present counts, which must agree."""
+        stats = self.outbox.stats()
+        assert stats.emitted == stats.delivered + sum(stats.dropped.values()) + stats.spooled + stats.queued
+        return stats
+
+    def arrived(self, boot_id: str | None = None) -> list[int]:
+        """Numbers on the topic."""
+        mine = [e for e in self.sink.arrived if e["boot_id"] == (boot_id or self.boot_id)]
+        return [n for e in mine for n in range(e["first_seq"], e["last_seq"] + 1)]
+
+    def die(self) -> None:
+        """Leave everything as a kill does."""
+        for boot in self.outbox._store._boots():
+            boot.leave()
+
+    def gaps(self) -> list[Gap]:
+        with self.outbox.numbers:
+            return self.outbox.take_gaps()
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Sink", FakeSink)
+
+
+@pytest.fixture
+def desk_of() -> Iterator[Callable[..., Desk]]:
+    made: list[str] = []
+
+    def make(folder: Path | None = None, **settings: Any) -> Desk:
+        made.append(uuid.uuid4().hex)
+        return Desk(folder, boot_id=made[-1], **settings)
+
+    yield make
+    for boot_id in made:
+        forget(boot_id)
+
+
+DeskOf = Callable[..., Desk]
+
+
+class TestInMemory:
+    def test_events_wait_for_others_and_then_go(self, desk_of: DeskOf) -> None:
+        desk = desk_of()
+        desk.sink.ready.set()
+        desk.add(3)
+        desk.turn(FLUSH / 2)
+        assert (desk.stats().queued, desk.sink.queued) == (3, 0)
+        desk.turn(FLUSH / 2)
+        assert desk.sink.queued == 1
+        desk.deliver()
+        assert (desk.stats().delivered, desk.arrived()) == (3, [1, 2, 3])
+
+    def test_without_a_cluster_they_wait_up_to_what_memory_may_hold(self, desk_of: DeskOf) -> None:
+        desk = desk_of(room=MIB)
+        for _ in range(20):
+            desk.add(size=100_000)
+        stats = desk.stats()
+        assert (stats.queued, stats.dropped) == (10 * BLOCK, {"no_cluster": 10 * BLOCK})
+        assert stats.queued_bytes == 1_000_000
+        assert desk.gaps() == [], "it may grow"
+
+    def test_with_a_full_producer_the_next_are_lost(self, desk_of: DeskOf) -> None:
+        desk = desk_of(room=MIB)
+        desk.sink.ready.set()
+        for _ in range(20):
+            desk.add(size=100_000)
+        assert desk.stats().dropped == {"queue_full": 10 * BLOCK}
+        desk.sink.arrived.clear()
+        while desk.sink.sent:
+            load, value = desk.sink.sent.popleft()
+            desk.sink.queued_bytes -= len(value)
+            desk.outbox._settled(load, None, False)
+        desk.add()
+        desk.deliver()
+        assert desk.gaps() == [Gap("queue_full", desk.boot_id, 10 * BLOCK + 1, 20 * BLOCK)]
+
+    def test_a_failed_delivery_is_lost_by_its_reason_and_the_next_goes(self, desk_of: DeskOf) -> None:
+        desk = desk_of()
+        desk.sink.ready.set()
+        for _ in range(3):
+            desk.add()
+        desk.sink.end("too_large")
+        desk.sink.end("topic_authorization_failed", passing=True)
+        desk.deliver()
+        assert desk.stats().dropped == {"too_large": BLOCK, "topic_authorization_failed": BLOCK}
+        assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
+
+    def test_what_is_left_at_the_end_is_lost(self, desk_of: DeskOf) -> None:
+        desk = desk_of()
+        desk.add()
+        desk.add(5)
+        desk.outbox.close(0)
+        assert (desk.stats().queued, desk.stats().dropped) == (0, {"no_cluster": BLOCK + 5})
+        desk = desk_of()
+        desk.sink.ready.set()
+        desk.add()
+        desk.outbox.close(0)
+        assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
+
+    def test_its_envelope_says_what_was_lost_before(self, desk_of: DeskOf) -> None:
+        desk = desk_of()
+        desk.add(lost={"observer_queue": 7})
+        desk.add()
+        desk.deliver()
+        assert [(e["first_seq"], e["dropped"]) for e in desk.sink.arrived] == [(8, 7), (208, 7)]
+        assert desk.gaps() == [Gap("observer_queue", desk.boot_id, 1, 7)]
+
+
+class TestOnDisk:
+    def test_every_block_is_on_disk_until_the_topic_has_it(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        desk.add()
+        desk.add()
+        assert (desk.stats().spooled, desk.stats().queued, desk.sink.queued) == (2 * BLOCK, 0, 2)
+        desk.sink.end()
+        assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK, BLOCK)
+        desk.deliver()
+        assert (desk.stats().spooled, desk.stats().delivered) == (0, 2 * BLOCK)
+
+    def test_an_outage_longer_than_memory_loses_nothing_and_keeps_the_order(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        desk = desk_of(tmp_path, room=MIB)
+        desk.sink.ready.set()
+        for _ in range(100):
+            desk.add()
+            desk.turn()
+        stats = desk.stats()
+        assert (stats.spooled, stats.dropped) == (100 * BLOCK, {})
+        assert stats.queued_bytes <= MIB
+        held = desk.sink.queued
+        assert 0 < held < 100
+        desk.deliver()
+        assert desk.arrived() == list(range(1, 100 * BLOCK + 1))
+        assert desk.stats().spool_bytes <= 8 * MIB
+        desk.add()
+        assert desk.sink.queued == 1, "what is new goes at once again"
+
+    def test_a_full_spool_loses_the_newest_and_counts_one_run(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path, room=MIB, max_bytes=100_000)
+        for _ in range(1000):
+            desk.add()
+        stats = desk.stats()
+        lost = sum(stats.dropped.values())
+        assert set(stats.dropped) == {"spool_full"}
+        assert stats.spool_bytes <= 100_000
+        assert lost > 0
+        desk.deliver()
+        desk.add()
+        desk.deliver()
+        (gap,) = desk.gaps()
+        assert gap.last - gap.first + 1 == lost
+        assert sorted(desk.arrived()) == [n for n in range(1, 1001 * BLOCK + 1) if not gap.first <= n <= gap.last]
+
+    @pytest.mark.parametrize("reason", ["topic_authorization_failed", "unknown_topic_or_part", "producer_failed"])
+    def test_what_passes_is_sent_again_one_first_and_then_all(
+        self, desk_of: DeskOf, tmp_path: Path, reason: str
+    ) -> None:
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        for _ in range(3):
+            desk.add()
+        while desk.sink.sent:
+            desk.sink.end(reason, passing=True)
+        desk.add()
+        assert desk.sink.queued == 0
+        for _ in range(5):
+            desk.turn(10)
+            assert desk.sink.queued == 1
+            desk.turn(10)
+            assert desk.sink.queued == 1, "one alone, until it is known what became of it"
+            desk.sink.end(reason, passing=True)
+            desk.turn(0.01)
+            assert desk.sink.queued == 0, "there is a pause"
+        desk.turn(10)
+        desk.deliver()
+        assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
+        assert desk.stats().dropped == {}
+
+    def test_a_refused_record_is_lost_and_holds_up_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        for _ in range(3):
+            desk.add()
+        desk.sink.end("invalid_record")
+        desk.deliver()
+        assert desk.arrived() == list(range(BLOCK + 1, 3 * BLOCK + 1))
+        assert desk.gaps() == [Gap("invalid_record", desk.boot_id, 1, BLOCK)]
+
+    def test_a_record_that_no_empty_producer_takes_is_lost(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path, room=MIB)
+        desk.sink.ready.set()
+        desk.add(1, size=2 * MIB)
+        desk.add()
+        desk.deliver()
+        assert desk.stats().dropped == {"too_large": 1}
+        assert desk.arrived() == list(range(2, BLOCK + 2))
+
+    def test_a_clean_end_leaves_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        desk.add()
+        desk.deliver()
+        desk.outbox.close(0)
+        assert list(tmp_path.iterdir()) == []
+        assert desk.stats().delivered == BLOCK
+
+
+class TestNextRun:
+    def test_it_sends_what_a_clean_end_could_not(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        old.add()
+        old.add(7)
+        old.outbox.close(0)
+        assert (old.stats().spooled, old.stats().dropped) == (BLOCK + 7, {})
+        new = desk_of(tmp_path)
+        new.turn()
+        new.deliver()
+        assert new.arrived(old.boot_id) == list(range(1, BLOCK + 8))
+        assert (new.stats().replayed, new.stats().emitted, new.gaps()) == (BLOCK + 7, 0, [])
+        new.turn()
+        new.outbox.close(0)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_names_what_a_killed_one_lost(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        old.add()
+        old.add(7)  # waits for others
+        old.outbox.observed[0] += 3  # an observer was not told yet
+        old.die()
+        new = desk_of(tmp_path)
+        new.turn()
+        new.deliver()
+        (gap,) = new.gaps()
+        assert gap == Gap("killed", old.boot_id, BLOCK + 1, BLOCK + 10)
+        assert len(list(tmp_path.iterdir())) == 2, "its folder stays until that is told"
+        new.add(1)
+        new.deliver()
+        assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{new.boot_id}"]
+
+    def test_it_sends_only_what_the_topic_may_lack(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        old.sink.ready.set()
+        for _ in range(5):
+            old.add()
+        for _ in range(3):
+            old.sink.end()
+        old.turn()
+        old.die()
+        new = desk_of(tmp_path)
+        new.turn()
+        new.deliver()
+        assert new.arrived(old.boot_id) == list(range(3 * BLOCK + 1, 5 * BLOCK + 1))
+        assert new.gaps() == []
+
+    def test_it_is_killed_too_and_a_third_one_sends_both(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        first, second = desk_of(tmp_path), None
+        first.add()
+        first.die()
+        second = desk_of(tmp_path)
+        second.turn()
+        second.add()
+        second.die()
+        third = desk_of(tmp_path)
+        third.turn()
+        third.deliver()
+        assert third.arrived(first.boot_id) == third.arrived(second.boot_id) == list(range(1, BLOCK + 1))
+        assert third.stats().replayed == 2 * BLOCK
+
+    def test_the_living_and_other_brokers_are_left_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        living = desk_of(tmp_path)
+        living.add()
+        other = desk_of(tmp_path)
+        other.add()
+        other.die()
+        (tmp_path / f"1-{other.boot_id}").rename(tmp_path / f"11-{other.boot_id}")
+        new = desk_of(tmp_path)
+        new.turn()
+        new.deliver()
+        assert new.stats().replayed == 0
+        assert len(list(tmp_path.iterdir())) == 3
+
+    def test_it_leaves_room_for_its_own_and_folders_for_others(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        for _ in range(3):
+            old = desk_of(tmp_path)
+            for _ in range(20):
+                old.add()
+            old.die()
+        size = old.stats().spool_bytes
+        new = desk_of(tmp_path, max_bytes=3 * size)
+        new.turn()
+        assert new.stats().spool_bytes == size
+        new.deliver()
+        new.turn(RETRY)
+        new.deliver()
+        new.turn(RETRY)
+        new.deliver()
+        assert new.stats().replayed == 60 * BLOCK
+
+    def test_a_record_of_a_dead_run_that_is_refused_is_told_of(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        old.add()
+        old.add()
+        old.die()
+        new = desk_of(tmp_path)
+        new.sink.ready.set()
+        new.turn()
+        new.sink.end("too_large")
+        new.deliver()
+        assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
+        assert new.gaps() == [Gap("too_large", old.boot_id, 1, BLOCK)]
+
+    def test_what_nobody_can_read_stays(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        (tmp_path / "1-future").mkdir()
+        (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
+        new = desk_of(tmp_path)
+        new.turn()
+        assert (tmp_path / "1-future").exists()
+        assert not new.stats().spool_failed
+
+
+class TestDisk:
+    @pytest.fixture
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """A call breaks the disk; ``monkeypatch.undo`` mends it."""
+
+        def append(*_: object, **__: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        return lambda: monkeypatch.setattr(Spool, "append", append)
+
+    def test_while_it_fails_events_wait_in_memory_and_losses_are_counted(
+        self, desk_of: DeskOf, tmp_path: Path, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        desk = desk_of(tmp_path, room=MIB)
+        desk.sink.ready.set()
+        desk.add(size=100_000)
+        broken()
+        for _ in range(15):
+            desk.add(size=100_000)
+        stats = desk.stats()
+        assert (stats.spool_failed, stats.spooled) == (True, BLOCK)
+        assert stats.queued + sum(stats.dropped.values()) == 15 * BLOCK
+        assert stats.dropped == {"queue_full": 6 * BLOCK}
+        monkeypatch.undo()
+        monkeypatch.setattr(module, "Sink", FakeSink)
+        desk.add(size=100)
+        assert desk.stats().spool_failed, "it is not tried yet"
+        desk.turn(RETRY)
+        desk.add(size=100)
+        assert (desk.stats().spool_failed, desk.stats().spooled) == (False, 2 * BLOCK)
+
+    def test_a_folder_that_cannot_be_made_is_tried_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        (tmp_path / "spool").write_text("a file")
+        desk = desk_of(tmp_path / "spool")
+        assert desk.stats().spool_failed
+        desk.add()
+        assert (desk.stats().queued, desk.stats().spooled) == (BLOCK, 0)
+        (tmp_path / "spool").unlink()
+        desk.turn(RETRY)
+        desk.add()
+        assert (desk.stats().queued, desk.stats().spooled, desk.stats().spool_failed) == (BLOCK, BLOCK, False)
+        desk.deliver()
+        assert sorted(desk.arrived()) == list(range(1, 2 * BLOCK + 1))
+
+    def test_what_cannot_be_read_back_is_lost_and_counted(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.add()
+        desk.add()
+        (segment,) = tmp_path.glob("*/*.events")
+        segment.write_bytes(b"x" * segment.stat().st_size)
+        desk.deliver()
+        assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": 2 * BLOCK})
+
+    def test_the_ledger_may_fail_as_well(
+        self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        desk = desk_of(tmp_path)
+        monkeypatch.setattr("observers.ledger.Ledger.write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        desk.add()
+        assert desk.stats().spool_failed
+        desk.deliver()
+        assert desk.arrived() == list(range(1, BLOCK + 1))
+
+    def test_what_waits_long_is_made_to_be_on_the_disk(
+        self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[Path] = []
+        monkeypatch.setattr(Spool, "sync", lambda self: synced.append(self._folder))
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        desk.add()
+        desk.turn(0.1)
+        desk.sink.end()
+        desk.turn(1)
+        assert synced == [], "it was delivered before"
+        desk.add()
+        desk.turn(0.5)
+        assert len(synced) == 1
+
+
+def test_a_record_larger_than_the_spool_refuses_the_start() -> None:
+    with pytest.raises(ObserverError, match=r"message.max.bytes is 2097152 \(allowed: up to audit.spool.max.bytes"):
+        Outbox(
+            Cluster({}, "me"),
+            {"message.max.bytes": 2 * MIB, "queue.buffering.max.kbytes": 1024},
+            "audit",
+            broker_id=1,
+            boot_id="b",
+            sidecar_version="0",
+            schema_level=1,
+            spool=SpoolSettings("/nowhere", MIB),
+        )
+
+
+def test_a_small_bound_on_messages_makes_small_blocks(tmp_path: Path) -> None:
+    desk = Desk(None, boot_id="b")
+    small = Outbox(
+        Cluster({}, "me"),
+        {"message.max.bytes": 5000, "queue.buffering.max.kbytes": 1024},
+        "audit",
+        broker_id=1,
+        boot_id="b",
+        sidecar_version="0",
+        schema_level=1,
+    )
+    desk.outbox, desk.sink = small, small._sink  # type: ignore[assignment]
+    for _ in range(100):
+        desk.add(1)
+    desk.now = 1e12
+    desk.deliver()
+    assert desk.arrived() == list(range(1, 101))
+    assert all(len(msgspec.json.encode(e)) <= 5000 for e in desk.sink.arrived)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observers.spool import SUFFIX, Parcel, Spool, Torn
+
+BLOCK = 10
+"""Events of a block here."""
+
+SMALL = 1000
+"""Bytes of a segment here: a few blocks."""
+
+
+def spool(folder: Path, **settings: Any) -> Spool:
+    return Spool(folder, **{"segment": SMALL, **settings})
+
+
+def json_of(first: int) -> bytes:
+    return random.Random(first).randbytes(150)
+
+
+def put(spool: Spool, first: int, *, direct: bool = False) -> Parcel | None:
+    return spool.append(first, first + BLOCK - 1, 1, json_of(first), 5.0, direct=direct)
+
+
+def fill(spool: Spool, blocks: int, first: int = 1) -> None:
+    for n in range(blocks):
+        put(spool, first + n * BLOCK)
+
+
+def taken(spool: Spool) -> list[Parcel]:
+    """Everything that is left, each with the events it was put with."""
+    parcels = []
+    while (found := spool.take()) is not None:
+        parcel, json = found
+        assert json == json_of(parcel.first)
+        assert (len(parcel), parcel.level) == (BLOCK, 1)
+        parcels.append(parcel)
+    return parcels
+
+
+def firsts(parcels: Sequence[Parcel]) -> list[int]:
+    return [parcel.first for parcel in parcels]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+class TestOrder:
+    def test_blocks_come_back_in_order_and_are_deleted_once_settled(self, tmp_path: Path) -> None:
+        one = spool(tmp_path)
+        fill(one, 20)
+        assert len(files(tmp_path)) > 2
+        assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
+        assert (one.caught_up, one.next_first()) == (False, 1)
+        parcels = taken(one)
+        assert firsts(parcels) == list(range(1, 201, BLOCK))
+        assert (one.caught_up, one.done, one.next_first(), one.read_to) == (True, False, None, 200)
+        one.trim()
+        assert len(files(tmp_path)) > 2, "nothing is settled"
+        for parcel in parcels:
+            one.settle(parcel)
+        one.trim()
+        assert one.done
+        assert len(files(tmp_path)) == 1, "the one that is written to"
+        assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
+
+    def test_what_is_handed_out_at_once_is_not_read_back(self, tmp_path: Path) -> None:
+        one = spool(tmp_path)
+        parcels = [put(one, first, direct=True) for first in (1, 11, 21)]
+        assert one.caught_up
+        assert one.take() is None
+        for parcel in parcels:
+            assert parcel is not None
+            assert one.read(parcel) == json_of(parcel.first)
+            one.settle(parcel)
+        assert one.done
+
+    def test_reading_goes_on_behind_what_was_handed_out(self, tmp_path: Path) -> None:
+        one = spool(tmp_path)
+        put(one, 1, direct=True)
+        fill(one, 12, first=11)
+        assert firsts(taken(one)) == list(range(11, 131, BLOCK))
+        put(one, 131, direct=True)
+        put(one, 141)
+        assert firsts(taken(one)) == [141]
+
+    def test_a_block_that_is_not_settled_keeps_its_segment_alone(self, tmp_path: Path) -> None:
+        one = spool(tmp_path)
+        fill(one, 20)
+        parcels = taken(one)
+        for parcel in parcels[1:]:
+            one.settle(parcel)
+        one.trim()
+        assert len(files(tmp_path)) == 2
+        fill(one, 20, first=201)
+        assert firsts(taken(one)) == list(range(201, 401, BLOCK)), "and none comes twice"
+        assert one.read(parcels[0]) == json_of(1)
+
+    def test_what_stays_on_disk_is_compressed(self, tmp_path: Path) -> None:
+        one = Spool(tmp_path)
+        json = b'{"seq":1},' * 1000
+        one.append(1, 200, 2, json, 0.0, direct=False)
+        assert one.bytes < len(json) / 10
+        found = one.take()
+        assert found is not None
+        assert (found[0].level, found[1]) == (2, json)
+
+
+class TestAfterADeath:
+    def test_another_reads_what_is_there_and_appends_behind_it(self, tmp_path: Path) -> None:
+        fill(spool(tmp_path), 20)
+        one = spool(tmp_path)
+        put(one, 201)
+        assert firsts(taken(one)) == list(range(1, 211, BLOCK))
+
+    def test_what_was_settled_is_passed_over(self, tmp_path: Path) -> None:
+        fill(spool(tmp_path), 20)
+        one = spool(tmp_path, after=95)
+        assert one.read_to == 95
+        assert firsts(taken(one)) == list(range(91, 201, BLOCK))
+
+    def test_a_cut_tail_is_found_wherever_it_was_cut(self, tmp_path: Path) -> None:
+        fill(spool(tmp_path, segment=10_000), 3)
+        (file,) = files(tmp_path)
+        whole = file.read_bytes()
+        each = len(whole) // 3
+        for size in range(len(whole) + 1):
+            file.write_bytes(whole[:size])
+            one = spool(tmp_path)
+            assert firsts(taken(one)) == [1, 11, 21][: size // each]
+            assert one.read_to == size // each * BLOCK
+            assert one.done is (size < each)
+            one.close()
+
+    @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 31, 32, 100])
+    def test_a_damaged_frame_costs_the_rest_of_its_segment(self, tmp_path: Path, at: int) -> None:
+        fill(spool(tmp_path), 20)
+        first, second, *_ = files(tmp_path)
+        damaged = bytearray(first.read_bytes())
+        frame = len(json_of(1)) + 32 + 11  # zlib's own
+        damaged[frame + at] ^= 0x40
+        first.write_bytes(damaged)
+        one = spool(tmp_path)
+        read = firsts(taken(one))
+        assert read[0] == 1
+        kept = read[1]
+        assert read[1:] == list(range(kept, 201, BLOCK))
+        assert one.torn == [Torn(11, kept - 1, 0)]
+        assert second.exists()
+
+    def test_damage_to_what_this_process_wrote_is_counted(self, tmp_path: Path) -> None:
+        one = spool(tmp_path, segment=10_000)
+        fill(one, 5)
+        assert one.take() is not None
+        (file,) = files(tmp_path)
+        os.truncate(file, 300)
+        assert one.take() is None
+        assert one.torn == [Torn(11, 50, 40)]
+
+    def test_a_segment_that_somebody_deleted_is_counted(self, tmp_path: Path) -> None:
+        one = spool(tmp_path)
+        fill(one, 20)
+        files(tmp_path)[0].unlink()
+        read = firsts(taken(one))
+        assert one.torn == [Torn(1, read[0] - 1, read[0] - 1)]
+        parcels = read[-1]
+        assert parcels == 191
+
+
+class TestDisk:
+    def test_a_full_disk_leaves_nothing_of_the_block(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        one = spool(tmp_path, segment=10_000)
+        put(one, 1)
+        real = os.writev
+
+        def short(descriptor: int, parts: Sequence[bytes]) -> int:
+            return real(descriptor, [parts[0]])
+
+        monkeypatch.setattr(os, "writev", short)
+        with pytest.raises(OSError, match="No space left") as caught:
+            put(one, 11)
+        assert caught.value.errno == errno.ENOSPC
+        monkeypatch.undo()
+        put(one, 21)
+        assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
+        assert firsts(taken(one)) == [1, 21]
+        assert firsts(taken(spool(tmp_path))) == [1, 21]
+
+    def test_a_folder_that_cannot_be_written_to_is_an_error_and_no_more(self, tmp_path: Path) -> None:
+        one = spool(tmp_path / "gone")
+        with pytest.raises(FileNotFoundError):
+            put(one, 1)
+        (tmp_path / "gone").mkdir()
+        put(one, 11)
+        assert firsts(taken(one)) == [11]
+
+    def test_the_disk_is_waited_for_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+        one = spool(tmp_path)
+        fill(one, 20)
+        assert one.unsynced
+        one.sync()
+        assert not one.unsynced
+        assert sorted(synced) == sorted(file.stat().st_ino for file in files(tmp_path))
+        synced.clear()
+        put(one, 201)
+        one.sync()
+        assert len(synced) == 1
+
+    def test_it_holds_no_descriptor_of_what_is_deleted(self, tmp_path: Path) -> None:
+        one = spool(tmp_path)
+        before = len(os.listdir("/proc/self/fd"))
+        for first in range(1, 2001, BLOCK):
+            parcel = put(one, first, direct=True)
+            assert parcel is not None
+            one.settle(parcel)
+            one.trim()
+        assert len(files(tmp_path)) <= 1
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        one.close()
+        assert len(os.listdir("/proc/self/fd")) == before
