@@ -1,0 +1,71 @@
+"""docs/observers.md tells the truth: its example counts right, its tables are complete."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from observers.api import ObservableRecords, ObservableStruct
+from observers.views import request_view, response_view
+from proxy.core.accessors import Accessors, Records
+from proxy.core.schema import WITHHELD
+from tests.golden.frames import FOLDER, load
+from tests.tools.documented import PAGE, example
+from tests.unit.observers.samples import exchange
+
+
+def label(topic: bytes, is_id: bool) -> str:
+    return f"topic {topic.hex()}" if is_id else topic.decode()
+
+
+def test_the_example_counts_the_bytes_of_recorded_traffic() -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(example(), str(PAGE), "exec"), scope)
+    counts = scope["ByteCounts"]()
+    counts.configure({})
+    told: dict[str, Counter[str]] = {"request": Counter(), "response": Counter()}
+    versions = set()
+    for path in sorted(FOLDER.glob("*.txt")):
+        for number, frame in enumerate(load(path).frames):
+            assert counts.wants(frame.key, frame.version)
+            correlation_id = f"{path.stem}:{number}"
+            for raw in (True, False):  # kept, and too long to be kept
+                kept = {"request_raw": frame.data[frame.body() :], "response_raw": frame.data[frame.body() :]}
+                facts = {"request": frame.facts(), "response": frame.facts()}
+                one = exchange(api_key=frame.key, api_version=frame.version, **(kept if raw else facts))
+                if frame.kind == "request":
+                    struct = request_view(one, lambda topic: label(topic, True))
+                    counts.record_request(struct, "::1", "User:x", frame.key, frame.version, correlation_id)
+                else:
+                    counts.asked = (correlation_id, frame.key)
+                    struct = response_view(one, lambda topic: label(topic, True))
+                    counts.record_response(struct, frame.version, correlation_id)
+                if frame.moves_records():
+                    versions.add((frame.key, frame.version))
+                    for partition in frame.facts().partitions:
+                        if hasattr(partition, "records"):
+                            name = label(partition.topic, frame.facts().topics_are_ids)
+                            told[frame.kind][name] += partition.records.size
+    assert +Counter(counts.topic_produce_bytes_count) == +told["request"]
+    assert +Counter(counts.topic_fetch_bytes_count) == +told["response"]
+    assert len(versions) > 10
+
+
+def test_the_page_names_every_accessor() -> None:
+    page = PAGE.read_text()
+    for kind in (ObservableStruct, ObservableRecords):
+        for name in vars(kind):
+            assert name.startswith("_") or re.search(rf"`{name}[`(]", page), name
+
+
+def test_structs_have_what_the_contract_says() -> None:
+    for kind, made in ((ObservableStruct, Accessors), (ObservableRecords, Records)):
+        assert {name for name in vars(kind) if not name.startswith("_")} == {
+            name for name in dir(made) if not name.startswith("_")
+        }
+
+
+def test_the_page_names_every_field_that_is_withheld() -> None:
+    told = set(re.findall(r"`(\w+)`", PAGE.read_text().partition("## Withheld")[2]))
+    assert {name for names in WITHHELD.values() for name in names} <= told
