@@ -3,7 +3,7 @@
 api.py        the contract: what an observer implements and what it is given.
 dispatch.py   the only door from the data path: constructs, configures, feeds and closes observers.
 lane.py       one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.
-views.py      KIP-388's read-only structs over what was read of Produce and Fetch bodies.
+views.py      the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts that were read.
 
 event.py      the audit event, level 1: its fields, its envelope, its encoding; reference.py writes its page in docs.
 audit.py      the built-in observer: exchanges and throttle reports in, audit events out.
@@ -14,5 +14,5 @@ sink.py       the Kafka producer: idempotent, bounded, every event accounted for
 cluster.py    admin calls over the INTERNAL listener.
 errors.py     the one error that is meant for a person.
 
-Nothing here imports the proxy: observers see exchanges through the protocols of ``api.py`` alone.
+Of the proxy nothing is imported here but its pure core; observers see exchanges through the protocols of ``api.py``.
 """

@@ -22,6 +22,7 @@ from proxy.core.accessors import (
     printed_id,
     put,
 )
+from proxy.core.apis import API_VERSIONS
 from proxy.core.fields import Message, NameOf, Plan, plan_of, sliced
 from proxy.core.schema import Field, UnknownMessage, layout, plain
 from proxy.core.wire import TRUNCATED, Nonsense, uvarint
@@ -36,6 +37,9 @@ __all__ = [
     "UnknownMessage",
     "view",
 ]
+
+UNSUPPORTED_VERSION = b"\0\x23"
+"""Error 35: an ApiVersions request that is too new for the broker is answered so, and as version 0 (KIP-511)."""
 
 
 def view(
@@ -52,6 +56,8 @@ def view(
     ``size``: of the whole frame, for ``size_of``. ``name_of``: asked for the topic's name where only its id travels.
     Raises UnknownMessage for an api key or version without a definition; malformed bytes are found when they are read.
     """
+    if response and api_key == API_VERSIONS and body.startswith(UNSUPPORTED_VERSION):
+        api_version = 0
     plan = plan_of(layout(api_key, api_version, response=response))
     message = Message(body, "broker" if response else "client", name_of, ObservableStruct)
     return ObservableStruct(plan, message, 0, len(body) if size is None else size)

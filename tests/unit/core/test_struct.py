@@ -135,6 +135,13 @@ def test_metadata_for_all_topics_is_told_from_none() -> None:
     assert every.get_observable_struct_array("topics") == none.get_observable_struct_array("topics") == ()
 
 
+@pytest.mark.parametrize("version", range(6))
+def test_a_broker_that_knows_no_such_version_answers_in_version_0(version: int) -> None:
+    struct = view(18, version, b"\0\x23\0\0\0\1\0\x12\0\0\0\3", response=True)
+    (one,) = struct.get_observable_struct_array("api_keys")
+    assert (struct.get("error_code"), one.get("api_key"), one.get("max_version")) == (35, 18, 3)
+
+
 def test_record_sets_are_told_of_from_their_headers() -> None:
     seen = 0
     for path in sorted(FOLDER.glob("*.txt")):
