@@ -205,11 +205,17 @@ class Spool:
             return _numbers(descriptor, self._at)
 
     def trim(self) -> None:
-        """Delete segments of which nothing is needed any more."""
+        """Delete segments of which nothing is needed any more, in order: so the last number is in what is left."""
         with self._lock:
-            for segment in [one for one in self._segments if one.sealed and not one.out]:
-                if segment.number < self._number or (segment.number == self._number and self._at >= segment.size):
-                    self._delete(segment)
+            while self._segments:
+                segment = self._segments[0]
+                read = segment.number < self._number or (segment.number == self._number and self._at >= segment.size)
+                if segment.out or not segment.sealed or not read:
+                    return
+                self._segments.popleft()
+                self.bytes -= segment.size
+                segment.close()
+                segment.path.unlink(missing_ok=True)
 
     def sync(self) -> None:
         """Wait until the disk has all that was appended before."""
@@ -291,12 +297,6 @@ class Spool:
             segment.unread = 0
         elif self._torn_after is None:
             self._torn_after = self.read_to
-
-    def _delete(self, segment: Segment) -> None:
-        self._segments.remove(segment)
-        self.bytes -= segment.size
-        segment.close()
-        segment.path.unlink(missing_ok=True)
 
     def _stop_reading(self) -> None:
         descriptor, self._reader = self._reader, -1

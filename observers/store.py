@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import structlog
+from msgspec.structs import replace
 
 from observers.accounts import Accounts, Gap
 from observers.boots import Boot, SpoolSettings, left_behind
@@ -214,15 +215,18 @@ class Store:
 
     def _end_dead(self) -> None:
         for boot in list(self._dead):
+            if not boot.spool.done:
+                boot.spool.trim()
+                continue
+            self._dead.remove(boot)
+            gap = boot.gap()
+            if gap is None:
+                boot.remove()
+                continue
+            boot.ledger.write(replace(boot.account, settled=boot.spool.read_to))  # a killed one need not do it again
             boot.spool.trim()
-            if boot.spool.done:
-                self._dead.remove(boot)
-                gap = boot.gap()
-                if gap is None:
-                    boot.remove()
-                else:
-                    self._ended[gap] = boot
-                    self._accounts.add_gap(gap)
+            self._ended[gap] = boot
+            self._accounts.add_gap(gap)
         for gap in self._accounts.told():
             if gap in self._ended:
                 self._ended.pop(gap).remove()

@@ -392,6 +392,27 @@ class TestNextRun:
         assert third.arrived(first.boot_id) == third.arrived(second.boot_id) == list(range(1, BLOCK + 1))
         assert third.stats().replayed == 2 * BLOCK
 
+    def test_it_is_killed_once_it_has_sent_all_and_a_third_one_says_what_was_lost(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        first = desk_of(tmp_path)
+        first.add()
+        first.add(7)
+        first.die()
+        second = desk_of(tmp_path)
+        second.turn()
+        second.deliver()
+        assert (tmp_path / f"1-{first.boot_id}").exists()
+        for boot in second.outbox._store._ended.values():
+            boot.leave()
+        second.die()
+        third = desk_of(tmp_path)
+        third.turn()
+        third.deliver()
+        third.turn()
+        assert third.stats().replayed == 0
+        assert third.gaps() == [Gap("killed", first.boot_id, BLOCK + 1, BLOCK + 7)]
+
     def test_the_living_and_other_brokers_are_left_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
         living = desk_of(tmp_path)
         living.add()

@@ -1,0 +1,389 @@
+"""The way to the audit topic in trouble: B1 to B5 and B7 of the fault table, each with exact accounts."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # type: ignore[attr-defined]
+    AclBinding,  # type: ignore[attr-defined]  # public, but without __all__
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from observers import store
+from observers.accounts import Gap
+from observers.batch import Chunk
+from observers.outbox import Outbox, OutboxStats
+from proxy.local import cluster as local
+from proxy.local.state import ClusterState
+from tests.faults.emitter import TOPIC, emit, outbox
+from tests.faults.gate import Gate
+from tests.faults.site import FULL
+from tests.integration.test_audit import envelopes, until
+
+pytestmark = pytest.mark.kafka
+
+RATE = 5000
+OUTAGE = 600.0 if FULL else 8.0
+KILLS = 50 if FULL else 5
+MIB = 1024 * 1024
+OPEN_TO_ALL = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+class Line:
+    """A broker behind a gate, which is the only way that it tells clients of."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.state: ClusterState = local.up(folder, broker_properties=OPEN_TO_ALL, progress=False)
+        (node,) = self.state.nodes
+        self.bootstrap = self.state.bootstrap
+        self.behind = self.state.internal_bootstrap
+        self.admin = AdminClient({"bootstrap.servers": self.behind})
+        self.gate = Gate(int(self.bootstrap.rpartition(":")[2]), int(node.upstream.rpartition(":")[2]))
+
+    def numbers(self, boot_id: str) -> list[int]:
+        """What the topic has of one run, duplicates included."""
+        found = [e for e in envelopes(self.behind, TOPIC) if e.boot_id == boot_id]
+        for envelope in found:
+            assert [e.seq for e in envelope.events] == list(range(envelope.first_seq, envelope.last_seq + 1))
+        return sorted(event.seq for envelope in found for event in envelope.events)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    folder = tmp_path_factory.mktemp("line")
+    line = Line(folder)
+    with line.gate:
+        yield line
+    local.down(folder)
+
+
+@pytest.fixture
+def line(shared: Line) -> Line:
+    shared.gate.bytes_a_second = None
+    shared.gate.open()
+    return shared
+
+
+class Run:
+    """An outbox of this process, and what it told of gaps."""
+
+    def __init__(self, line: Line, spool: Path | None, *, max_bytes: int = 1 << 30) -> None:
+        self.boot_id = uuid.uuid4().hex
+        self.outbox: Outbox = outbox(line.bootstrap, spool, self.boot_id, max_bytes=max_bytes)
+        self.gaps: list[Gap] = []
+        self.outbox.start(self.tick)
+
+    def tick(self) -> None:
+        """Tell of gaps, each in an event."""
+        with self.outbox.numbers:
+            gaps = self.outbox.take_gaps()
+            if gaps:
+                self.gaps += gaps
+                first = self.outbox.seq + 1
+                json = b",".join(b'{"kind":"gap","seq":%d,"reason":"a","lost_boot_id":"a","lost_first_seq":1,'
+                                 b'"lost_last_seq":1}' % (first + n) for n in range(len(gaps)))  # fmt: skip
+                self.outbox.add([Chunk(first, len(gaps), json)], first + len(gaps) - 1, {}, 0, 0)
+
+    def emit(self, seconds: float, rate: float = RATE) -> None:
+        begun, emitted = time.monotonic(), 0
+        while (passed := time.monotonic() - begun) < seconds:
+            due = int(passed * rate) - emitted
+            if due:
+                emitted += due
+                self.outbox.observed[0] += due
+                emit(self.outbox, due)
+                self.stats()
+            time.sleep(0.02)
+
+    def stats(self) -> OutboxStats:
+        """Present counts, which must agree."""
+        stats = self.outbox.stats()
+        assert stats.emitted == stats.delivered + sum(stats.dropped.values()) + stats.spooled + stats.queued
+        return stats
+
+    def settled(self) -> bool:
+        stats = self.stats()
+        return stats.spooled == stats.queued == 0
+
+
+@pytest.fixture
+def run_of(line: Line, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def make(spool: bool = True, **settings: int) -> Run:
+        runs.append(Run(line, tmp_path / "spool" if spool else None, **settings))
+        return runs[-1]
+
+    yield make
+    line.gate.open()
+    for run in runs:
+        run.outbox.close(0)
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def missing(numbers: list[int], last: int) -> list[int]:
+    return sorted(set(range(1, last + 1)) - set(numbers))
+
+
+def test_an_outage_loses_nothing(line: Line, run_of: Callable[..., Run]) -> None:
+    """B1: 5,000 events/s, 8 s (10 minutes)."""
+    run = run_of()
+    run.emit(2)
+    until(run.settled)
+    before = resident()
+    line.gate.shut()
+    run.emit(OUTAGE)
+    stats = run.stats()
+    assert stats.spooled >= RATE * OUTAGE * 0.9
+    assert (stats.dropped, stats.spool_failed) == ({}, False)
+    assert stats.spool_bytes < 1 << 30
+    assert resident() - before < 48 * MIB
+    line.gate.open()
+    run.emit(1)
+    begun = time.monotonic()
+    until(run.settled, 600)
+    print(f"{stats.spooled} events, {stats.spool_bytes} bytes, caught up in {time.monotonic() - begun:.1f} s")
+    run.outbox.close(20)
+    stats = run.stats()
+    assert (stats.delivered, stats.dropped, run.gaps) == (stats.emitted, {}, [])
+    numbers = line.numbers(run.boot_id)
+    assert numbers == list(range(1, stats.emitted + 1))
+
+
+def test_beyond_the_spool_losses_are_exact_and_each_run_of_them_is_one_gap(
+    line: Line, run_of: Callable[..., Run]
+) -> None:
+    """B2: a spool of 16 MiB, filled two times."""
+    run = run_of(max_bytes=16 * MIB)
+    run.emit(0.5)
+    until(run.settled)
+    for _ in range(2):
+        line.gate.shut()
+        before = sum(run.stats().dropped.values())
+        while sum(run.stats().dropped.values()) < before + 10 * 200:
+            run.outbox.observed[0] += 10_000
+            emit(run.outbox, 10_000)
+        stats = run.stats()
+        assert set(stats.dropped) == {"spool_full"}
+        assert stats.spool_bytes <= 16 * MIB
+        line.gate.open()
+        until(run.settled)
+        run.emit(0.5, 100)
+        until(run.settled)
+    until(lambda: run.settled() and sum(gap.last - gap.first + 1 for gap in run.gaps) == stats_lost(run))
+    run.outbox.close(20)
+    stats = run.stats()
+    lost = [n for gap in run.gaps for n in range(gap.first, gap.last + 1)]
+    numbers = line.numbers(run.boot_id)
+    assert missing(numbers, stats.emitted) == sorted(lost)
+    assert (len(lost), len(numbers)) == (stats_lost(run), stats.delivered)
+
+
+def stats_lost(run: Run) -> int:
+    return sum(run.stats().dropped.values())
+
+
+def test_without_a_disk_events_wait_in_memory_and_losses_are_exact(
+    line: Line, run_of: Callable[..., Run], tmp_path: Path
+) -> None:
+    """B3: the spool cannot be made."""
+    (tmp_path / "spool").write_text("a file, not a folder")
+    run = run_of()
+    run.emit(0.5)
+    until(run.settled)
+    assert run.stats().spool_failed
+    line.gate.shut()
+    while stats_lost(run) < 10_000:
+        run.outbox.observed[0] += 10_000
+        emit(run.outbox, 10_000)
+    assert run.stats().spooled == 0
+    line.gate.open()
+    until(run.settled)
+    run.emit(0.5, 100)
+    until(run.settled)
+    run.outbox.close(20)
+    stats = run.stats()
+    assert set(stats.dropped) == {"queue_full"}
+    numbers = line.numbers(run.boot_id)
+    assert len(missing(numbers, stats.emitted)) == stats_lost(run)
+    assert len(numbers) == stats.delivered
+
+
+def test_a_disk_that_fills_up_is_done_without(
+    line: Line, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: no byte can be written any more."""
+    monkeypatch.setattr(store, "RETRY", 2.0)
+    run = run_of()
+    run.emit(0.5)
+    line.gate.shut()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        run.emit(1)
+        stats = run.stats()
+        assert stats.spool_failed
+        assert stats.queued > 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    line.gate.open()
+    until(run.settled)
+    time.sleep(store.RETRY)
+    run.emit(0.5)
+    assert not run.stats().spool_failed
+    until(run.settled)
+    run.outbox.close(20)
+    stats = run.stats()
+    assert (stats.delivered, stats.dropped) == (stats.emitted, {})
+    assert line.numbers(run.boot_id) == list(range(1, stats.emitted + 1))
+
+
+class TestRefused:
+    """B4."""
+
+    def test_a_record_too_large_is_counted_and_the_next_one_goes(self, line: Line, run_of: Callable[..., Run]) -> None:
+        run = run_of()
+        run.emit(0.5)
+        until(run.settled)
+        before = run.stats().emitted
+        with run.outbox.numbers:
+            noise = os.urandom(1_500_000).hex().encode()
+            json = b'{"kind":"gap","seq":%d,"reason":"%b","lost_boot_id":"","lost_first_seq":1,"lost_last_seq":1}'
+            run.outbox.add([Chunk(before + 1, 1, json % (before + 1, noise))], before + 1, {}, 1, 0)
+        run.emit(0.5)
+        until(run.settled)
+        run.outbox.close(20)
+        stats = run.stats()
+        assert stats.dropped == {"too_large": 1}
+        assert missing(line.numbers(run.boot_id), stats.emitted) == [before + 1]
+
+    def test_a_deleted_topic_is_made_again_and_what_was_on_its_way_arrives(
+        self, line: Line, run_of: Callable[..., Run]
+    ) -> None:
+        run = run_of()
+        run.emit(0.5)
+        until(run.settled)
+        kept = run.stats().emitted
+        line.admin.delete_topics([TOPIC])[TOPIC].result()
+        run.emit(3)
+        until(run.settled)
+        run.outbox.close(20)
+        stats = run.stats()
+        assert (stats.delivered, stats.dropped) == (stats.emitted, {})
+        numbers = line.numbers(run.boot_id)
+        # Of what the old topic took just before its end nobody can tell; nothing is missing behind it.
+        assert missing(numbers, stats.emitted) == list(range(1, numbers[0]))
+        assert kept - 200 <= numbers[0] <= stats.emitted
+
+    def test_a_revoked_right_is_waited_for(self, line: Line, run_of: Callable[..., Run]) -> None:
+        run = run_of()
+        run.emit(0.5)
+        until(run.settled)
+        rule = AclBinding(
+            ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*",
+            AclOperation.WRITE, AclPermissionType.DENY,
+        )  # fmt: skip
+        anything = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        line.admin.create_acls([rule])[rule].result()
+        try:
+            delivered = -1
+            while delivered != (delivered := run.stats().delivered):
+                run.emit(1, 500)
+            assert run.stats().spooled > 0
+        finally:
+            line.admin.delete_acls([anything])[anything].result()
+        until(run.settled)
+        run.outbox.close(20)
+        stats = run.stats()
+        assert (stats.delivered, stats.dropped) == (stats.emitted, {})
+        numbers = line.numbers(run.boot_id)
+        assert sorted(set(numbers)) == list(range(1, stats.emitted + 1))
+
+
+def test_a_killed_run_loses_what_is_named_and_no_more(line: Line, run_of: Callable[..., Run], tmp_path: Path) -> None:
+    """B5: 5 (50) times kill -9 at a random instant, the topic there or not."""
+    rnd = random.Random(5)
+    truths: dict[str, list[tuple[int, int]]] = {}
+    killed_at: dict[str, int] = {}
+    for n in range(KILLS):
+        boot_id = uuid.uuid4().hex
+        truth = tmp_path / boot_id
+        rate = rnd.choice((20, 1000, RATE))
+        command = [sys.executable, "-m", "tests.faults.emitter", line.bootstrap, str(tmp_path / "spool"), boot_id]
+        (line.gate.shut if n % 2 else line.gate.open)()
+        process = subprocess.Popen([*command, str(truth), str(rate)], stdout=subprocess.DEVNULL)
+        until(truth.exists)
+        time.sleep(rnd.uniform(0, 1.5))
+        killed_at[boot_id] = time.monotonic_ns()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        truths[boot_id] = list(struct.iter_unpack("<qq", truth.read_bytes()))
+    line.gate.open()
+    run = run_of()
+    until(lambda: [folder.name for folder in (tmp_path / "spool").iterdir()] == [f"7-{run.boot_id}"], 120)
+    run.outbox.close(20)
+    assert list((tmp_path / "spool").iterdir()) == []
+    lost_in_all = 0
+    for boot_id, truth in truths.items():
+        numbers = line.numbers(boot_id)
+        gaps = [gap for gap in run.gaps if gap.boot_id == boot_id]
+        named = [n for gap in gaps for n in range(gap.first, gap.last + 1)]
+        assert len(gaps) <= 1
+        assert {gap.reason for gap in gaps} <= {"killed"}
+        # The last step may have been written down and not been made.
+        ends = {truth[-1][1], truth[-2][1] if len(truth) > 1 else 0} if truth else {0}
+        assert max([*numbers, *named], default=0) in ends
+        assert sorted({*numbers, *named}) == list(range(1, max([*numbers, *named], default=0) + 1))
+        assert not set(numbers) & set(named)
+        old = max((observed for at, observed in truth if at < killed_at[boot_id] - 2e9), default=0)
+        assert not named or named[0] > old
+        lost_in_all += len(named)
+    print(f"{KILLS} kills, {sum(t[-1][1] for t in truths.values() if t)} events, {lost_in_all} lost and named")
+
+
+def test_a_narrow_and_flapping_line_loses_nothing(line: Line, run_of: Callable[..., Run]) -> None:
+    """B7: 1 KB/s, cut every 2 s (5 s), reconnects about once a second to each address."""
+    run = run_of()
+    run.emit(0.5)
+    until(run.settled)
+    line.gate.bytes_a_second = 1000
+    seen, begun = line.gate.connections, time.monotonic()
+    for _ in range(12 if FULL else 3):
+        line.gate.shut()
+        run.emit(2.5 if FULL else 1)
+        line.gate.open()
+        run.emit(2.5 if FULL else 1)
+    seconds = time.monotonic() - begun
+    print(f"{line.gate.connections - seen} connections in {seconds:.0f} s")
+    line.gate.bytes_a_second = None
+    until(run.settled)
+    run.outbox.close(20)
+    stats = run.stats()
+    assert (stats.delivered, stats.dropped) == (stats.emitted, {})
+    assert sorted(set(line.numbers(run.boot_id))) == list(range(1, stats.emitted + 1))
