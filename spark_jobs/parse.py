@@ -6,15 +6,15 @@ An event of a kind that is not known here is no bad one; it is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from spark_jobs import structs
-from spark_jobs.schemas import DEAD_LETTERS, ENVELOPE, REQUEST_EVENT, SCHEMA_LEVEL, Field
+from spark_jobs.events import ENVELOPE, KINDS, SCHEMA_LEVEL, Field
+from spark_jobs.schemas import DEAD_LETTERS
 
 SAMPLE_BYTES = 1024
 """Bytes of a dead letter's value that are kept."""
@@ -39,7 +39,9 @@ def parse(records: DataFrame) -> DataFrame:
     # as its first one. Wrapped like this, a record that is not exactly one value loses `whole`.
     wrapped = F.concat(F.lit('{"envelope":'), text, F.lit(',"whole":true}'))
     read = F.from_json(wrapped, _wrapper(), {"columnNameOfCorruptRecord": "wrong_type", "allowSingleQuotes": "false"})
-    checked = records.select(*POSITION, "value", read.alias("read")).select(
+    in_a_field = F.expr(_in_a_field("read.envelope", ENVELOPE)).alias("in_a_field")
+    checked = records.select(*POSITION, "value", read.alias("read"))
+    checked = checked.select("*", in_a_field).select(
         *POSITION, "value", _fault().alias("fault"), F.col("read.envelope").alias("envelope")
     )
     dead = F.col("fault").isNotNull()
@@ -74,14 +76,14 @@ def dead_letters(parsed: DataFrame) -> DataFrame:
     return parsed.where(F.col("reason").isNotNull()).select(*[column.name for column in DEAD_LETTERS.columns])
 
 
-def requests(parsed: DataFrame) -> DataFrame:
-    """Return one row for each request event of the good envelopes: RECORD_ID's first three, and the event's fields.
+def events(parsed: DataFrame, kind: str) -> DataFrame:
+    """Return one row for each event of ``kind`` of the good envelopes: RECORD_ID's first three, and the event's fields.
 
-    Fields that were left out have their defaults; inside ``topics`` they are still NULL (see ``with_defaults``).
+    Fields that were left out have their defaults; inside arrays they are still NULL (see ``with_defaults``).
     """
     origin = RECORD_ID[:3]
     single = parsed.where(F.col("reason").isNull()).select(*origin, F.explode("events").alias("event"))
-    return single.where("event.kind = 'request'").selectExpr(*origin, *with_defaults("event", REQUEST_EVENT))
+    return single.where(F.col("event.kind") == kind).selectExpr(*origin, *with_defaults("event", KINDS[kind]))
 
 
 def with_defaults(struct: str, fields: Sequence[Field]) -> list[str]:
@@ -90,8 +92,8 @@ def with_defaults(struct: str, fields: Sequence[Field]) -> list[str]:
 
 
 def _or_default(value: str, field: Field) -> str:
-    if field.type == "array":
-        return f"coalesce({value}, array())"
+    if field.type.startswith(("array", "map")):
+        return f"coalesce({value}, {field.type.split('<')[0]}())"
     return value if field.required or field.default is None else f"coalesce({value}, {field.default!r})"
 
 
@@ -99,22 +101,10 @@ def _wrapper() -> StructType:
     return StructType(
         [
             StructField("envelope", structs.envelope()),
-            StructField("whole", structs.ATOMIC["boolean"]()),
+            StructField("whole", BooleanType()),
             StructField("wrong_type", StringType()),
         ]
     )
-
-
-@dataclass(frozen=True)
-class _Check:
-    """One thing that can be wrong in an object. ``fails`` takes the SQL of the object and gives the SQL of a condition.
-
-    NULL is not a failure: what was left out has a default.
-    """
-
-    reason: str
-    path: str
-    fails: Callable[[str], str]
 
 
 def _fault() -> Column:
@@ -128,75 +118,60 @@ def _fault() -> Column:
         *(f"read.envelope.{n}_seq" for n in ("first", "last")),
     )
     size = f"size({events})"
-    checks = sorted(_checks(ENVELOPE), key=lambda check: check.reason != "missing_field")
-    named = " ".join(f"WHEN {check.fails(envelope)} THEN {_say(check.reason, repr(check.path))}" for check in checks)
     numbered = f"{last} - {first} + 1 = {size} AND get({events}, 0).seq = {first}"
+    in_a_field = "split(in_a_field, ' ')"
     cases = {
-        "value IS NULL": _say("empty"),
-        "NOT is_valid_utf8(CAST(value AS STRING))": _say("not_utf8"),
-        "read.whole IS NULL": _say("not_json"),
+        "value IS NULL": _say("'empty'"),
+        "NOT is_valid_utf8(CAST(value AS STRING))": _say("'not_utf8'"),
+        "read.whole IS NULL": _say("'not_json'"),
         f"{envelope}.schema_level > {SCHEMA_LEVEL}": _say(
-            "schema_level_too_high", f"CAST({envelope}.schema_level AS STRING)"
+            "'schema_level_too_high'", f"CAST({envelope}.schema_level AS STRING)"
         ),
-        f"{envelope} IS NULL": _say("bad_value", "'the record is not a JSON object'"),
-        "read.wrong_type IS NOT NULL": _say("bad_value", "'a value has the wrong type'"),
-        # One pass over the events finds that something is wrong; only then each check is made again to say what.
-        _any_fails(ENVELOPE)(envelope): f"CASE {named} END",
-        f"{size} = 0": _say("bad_value", "'events'"),
+        f"{envelope} IS NULL": _say("'bad_value'", "'the record is not a JSON object'"),
+        "read.wrong_type IS NOT NULL": _say("'bad_value'", "'a value has the wrong type'"),
+        "in_a_field IS NOT NULL": _say(f"{in_a_field}[0]", f"{in_a_field}[1]"),
+        f"{size} = 0": _say("'bad_value'", "'events'"),
         f"NOT ({numbered})": _say(
-            "sequence_mismatch", f"format_string('%d to %d, %d events', {first}, {last}, {size})"
+            "'sequence_mismatch'", f"format_string('%d to %d, %d events', {first}, {last}, {size})"
         ),
     }
     return F.expr("CASE " + " ".join(f"WHEN {case} THEN {said}" for case, said in cases.items()) + " END")
 
 
 def _say(reason: str, detail: str = "CAST(NULL AS STRING)") -> str:
-    return f"struct('{reason}' AS reason, {detail} AS detail)"
+    return f"struct({reason} AS reason, {detail} AS detail)"
 
 
-def _own_checks(field: Field) -> Iterator[_Check]:
-    """What can be wrong with one field, but for what is inside of an array."""
-    if field.required:
-        yield _Check("missing_field", field.name, lambda of: f"{of}.{field.name} IS NULL")
-    if field.least is not None:
-        yield _Check("bad_value", field.name, lambda of: f"{of}.{field.name} < {field.least}")
-    if field.most is not None:
-        yield _Check("bad_value", field.name, lambda of: f"{of}.{field.name} > {field.most}")
-    if field.allowed:
-        allowed = ", ".join(map(repr, field.allowed))
-        yield _Check("bad_value", field.name, lambda of: f"{of}.{field.name} NOT IN ({allowed})")
+def _in_a_field(of: str, fields: Sequence[Field], path: str = "") -> str:
+    """Return SQL of the first fault in a field of the object ``of``: ``<reason> <path>``, NULL where there is none.
 
-
-def _checks(fields: Sequence[Field]) -> Iterator[_Check]:
-    """Every check of an object, also of what is inside of its arrays, each with its path."""
-    for field in fields:
-        yield from _own_checks(field)
-        inside = list(_checks(field.fields))
-        for kind, more in field.kinds.items():
-            inside += [replace(check, fails=_if_kind(kind, check.fails)) for check in _checks(more)]
-        for inner in inside:
-            yield _Check(inner.reason, f"{field.name}[].{inner.path}", _inside(field.name, inner.fails))
-
-
-def _any_fails(fields: Sequence[Field]) -> Callable[[str], str]:
-    """Return all checks of an object in one, each array passed once."""
-    fails = [check.fails for field in fields for check in _own_checks(field)]
+    What was left out has a default, so NULL is no fault but where the field is required.
+    """
+    faults = [
+        f"WHEN {fails} THEN '{reason} {path}{field.name}'" for field in fields for reason, fails in _checks(of, field)
+    ]
+    parts = [f"CASE {' '.join(faults)} END"] if faults else []
     for field in fields:
         if field.fields:
-            inside = [_any_fails(field.fields)]
-            inside += [_if_kind(kind, _any_fails(more)) for kind, more in field.kinds.items()]
-            fails.append(_inside(field.name, _any(inside)))
-    return _any(fails)
+            item, inside = f"one_of_{field.name}", f"{path}{field.name}[]."
+            first = _in_a_field(item, field.fields, inside)
+            if field.kinds:
+                of_kind = [
+                    f"WHEN '{kind}' THEN {_in_a_field(item, more, inside)}" for kind, more in field.kinds.items()
+                ]
+                first = f"coalesce({first}, CASE {item}.kind {' '.join(of_kind)} END)"
+            parts.append(f"get(array_compact(transform({of}.{field.name}, {item} -> {first})), 0)")
+    return f"coalesce({', '.join(parts)})"
 
 
-def _any(fails: Sequence[Callable[[str], str]]) -> Callable[[str], str]:
-    return lambda of: " OR ".join(fail(of) for fail in fails)
-
-
-def _if_kind(kind: str, fails: Callable[[str], str]) -> Callable[[str], str]:
-    return lambda of: f"({of}.kind = '{kind}' AND ({fails(of)}))"
-
-
-def _inside(array: str, fails: Callable[[str], str]) -> Callable[[str], str]:
-    item = f"one_of_{array}"
-    return lambda of: f"exists({of}.{array}, {item} -> {fails(item)})"
+def _checks(of: str, field: Field) -> Iterator[tuple[str, str]]:
+    """What can be wrong with one field of ``of``, but for what is inside of an array: reason, and SQL of when."""
+    value = f"{of}.{field.name}"
+    if field.required:
+        yield "missing_field", f"{value} IS NULL"
+    ends = [f"{value} < {field.least}"] if field.least is not None else []
+    ends += [f"{value} > {field.most}"] if field.most is not None else []
+    if ends:
+        yield "bad_value", " OR ".join(ends)
+    if field.allowed:
+        yield "bad_value", f"{value} NOT IN ({', '.join(map(repr, field.allowed))})"

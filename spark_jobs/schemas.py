@@ -1,50 +1,11 @@
-"""The audit envelope as the jobs read it, and every table they write, column by column. Imports nothing but Python.
+"""Every table that the jobs write, column by column. Imports nothing but Python.
 
 Types are Spark's names. ``markdown`` makes docs/tables.md of the same descriptions that the tables carry as comments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-SCHEMA_LEVEL = 1
-"""Highest level of the audit event that is read; an envelope of a higher one becomes a dead letter."""
-
-MAX_INSTANT = 253_402_300_799_999_999
-"""Microseconds since 1970 of the last instant of the year 9999: later ones cannot be shown by most programs."""
-
-MAX_FRAME = 2**31 + 3
-"""Bytes of the largest frame the protocol can carry, with its size prefix."""
-
-MAX_COUNT = 2**31 - 1
-"""The most that a field of 32 bits can count."""
-
-MAX_LATENCY = 10**15
-"""Microseconds: 31 years, more than any request takes; keeps sums of it within 64 bits."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field of the audit event's JSON. A field that is not required has ``default`` where it is left out."""
-
-    name: str
-    type: str
-    """``string``, ``int``, ``bigint``, ``double``, ``boolean``, or ``array`` of objects of ``fields``."""
-    required: bool = False
-    default: Any = None
-    least: int | None = None
-    most: int | None = None
-    allowed: tuple[str, ...] = ()
-    fields: tuple[Field, ...] = ()
-    kinds: Mapping[str, tuple[Field, ...]] = field(default_factory=dict)
-    """What the objects have besides ``fields``, by their ``kind``; those of another kind need nothing more."""
-
-    @property
-    def possible(self) -> tuple[Field, ...]:
-        """Every field that an object of the array may have."""
-        return tuple({each.name: each for some in (self.fields, *self.kinds.values()) for each in some}.values())
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -79,86 +40,6 @@ class Table:
         """Names of the columns that add up over rows with equal keys; empty where each row stands for itself."""
         return tuple(column.name for column in self.columns if not column.key) if self.keys else ()
 
-
-# Ranges are checked only of what the sidecar itself measures. What a client or broker wrote (``partition``,
-# ``error_code``, ``throttle_ms``, …) is taken as it is: a strange client must not turn a whole envelope into a dead
-# letter.
-TOPIC_PARTITION = (
-    Field("topic", "string", required=True),
-    Field("partition", "int", required=True),
-    Field("topic_id", "string"),
-    Field("bytes", "bigint", default=0, least=0, most=MAX_FRAME),
-    Field("records", "bigint", default=0, least=0, most=MAX_COUNT),
-    Field("error_code", "int", default=0),
-    Field("producer_id", "bigint", default=-1),
-    Field("producer_epoch", "int", default=-1),
-    Field("base_sequence", "int", default=-1),
-    Field("base_offset", "bigint", default=-1),
-    Field("claimed", "boolean", default=False),
-)
-
-EVENT = (
-    Field("kind", "string", required=True),
-    Field("seq", "bigint", required=True, least=1),
-)
-"""What an event of any kind has."""
-
-REQUEST_EVENT = (
-    *EVENT,
-    Field("listener", "string", required=True),
-    Field("connection_id", "string", required=True),
-    Field("correlation_id", "int", required=True),
-    Field("api_key", "int", required=True),
-    Field("api", "string", required=True),
-    Field("api_version", "int", required=True),
-    Field("principal", "string", required=True),
-    Field("client_ip", "string", required=True),
-    Field("ts_request", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("latency_us", "bigint", required=True, least=0, most=MAX_LATENCY),
-    Field("request_bytes", "bigint", required=True, least=0, most=MAX_FRAME),
-    Field("response_bytes", "bigint", default=0, least=0, most=MAX_FRAME),
-    Field("outcome", "string", default="answered", allowed=("answered", "no_response", "connection_lost")),
-    Field("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported")),
-    Field("client_id", "string"),
-    Field("client_software_name", "string"),
-    Field("client_software_version", "string"),
-    Field("throttle_ms", "int", default=0),
-    Field("max_wait_ms", "int", default=0),
-    Field("acks", "int"),
-    Field("error_code", "int", default=0),
-    Field("topics", "array", default=(), fields=TOPIC_PARTITION),
-)
-
-THROTTLE_EVENT = (
-    *EVENT,
-    Field("listener", "string", required=True),
-    Field("client_ip", "string", required=True),
-    Field("scope", "string", required=True, allowed=("broker", "listener", "ip")),
-    Field("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
-    Field("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
-    Field("count", "bigint", required=True, least=1),
-    Field("limit", "int", required=True, least=0),
-    Field("observed", "double", required=True, least=0),
-    Field("ts_first", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("ts_last", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("delay_ms", "bigint", default=0, least=0),
-)
-
-KINDS = {"request": REQUEST_EVENT, "throttle": THROTTLE_EVENT}
-"""Kinds of events that are read, with all their fields; a field that several have is of one type in all of them."""
-
-ENVELOPE = (
-    Field("schema_level", "int", required=True, least=1),
-    Field("cluster_id", "string", required=True),
-    Field("broker_id", "int", required=True),
-    Field("boot_id", "string", required=True),
-    Field("sidecar_version", "string", required=True),
-    Field("first_seq", "bigint", required=True, least=1),
-    Field("last_seq", "bigint", required=True, least=1),
-    Field("dropped", "bigint", required=True, least=0),
-    Field("sent_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("events", "array", required=True, fields=EVENT, kinds={kind: KINDS[kind][len(EVENT) :] for kind in KINDS}),
-)
 
 _EVENT = "audit event"
 _REQUEST_ROW = "On the row without a topic; 0 on rows of a topic."

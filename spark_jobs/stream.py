@@ -20,9 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs import checkpoint as points
 from spark_jobs import failures, io
 from spark_jobs.errors import JobError
-from spark_jobs.parse import dead_letters, deduplicate, parse, requests
+from spark_jobs.events import KINDS
+from spark_jobs.parse import dead_letters, deduplicate, parse
 from spark_jobs.run import Progress, Summary
-from spark_jobs.schemas import DEAD_LETTERS, KINDS, TRAFFIC
+from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
 from spark_jobs.session import session, settings
 from spark_jobs.tables.traffic import traffic
 
@@ -69,7 +70,7 @@ class Sink:
         """Write one batch. Spark calls this again with the same rows and number if it did not come to the end."""
         batch.persist()
         try:
-            io.append_once(traffic(requests(batch)), self._paths[TRAFFIC.name], self._writer, number)
+            io.append_once(traffic(batch), self._paths[TRAFFIC.name], self._writer, number)
             dead = dead_letters(batch)
             if not dead.isEmpty():
                 io.append_once(dead, self._paths[DEAD_LETTERS.name], self._writer, number)

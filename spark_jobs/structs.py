@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql.types import (
     ArrayType,
@@ -12,15 +12,17 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from spark_jobs.schemas import ENVELOPE, Field, Table
+from spark_jobs.events import ENVELOPE, Field
+from spark_jobs.schemas import Table
 
-ATOMIC: dict[str, type[DataType]] = {
+TYPES: dict[str, Callable[[], DataType]] = {
     "string": StringType,
     "int": IntegerType,
     "bigint": LongType,
@@ -28,7 +30,11 @@ ATOMIC: dict[str, type[DataType]] = {
     "boolean": BooleanType,
     "date": DateType,
     "timestamp": TimestampType,
+    "array<string>": lambda: ArrayType(StringType()),
+    "array<bigint>": lambda: ArrayType(LongType()),
+    "map<string,bigint>": lambda: MapType(StringType(), LongType()),
 }
+"""Makes a type by its name; of the event's ``array`` see ``array_of``."""
 
 
 def struct_of(fields: Sequence[Field]) -> StructType:
@@ -47,7 +53,7 @@ def table_schema(table: Table) -> StructType:
         [
             StructField(
                 column.name,
-                ATOMIC[column.type](),
+                TYPES[column.type](),
                 True,
                 {"comment": column.meaning, "unit": column.unit, "source": column.source},
             )
@@ -62,4 +68,4 @@ def array_of(fields: Sequence[Field]) -> ArrayType:
 
 
 def _type_of(field: Field) -> DataType:
-    return array_of(field.possible) if field.type == "array" else ATOMIC[field.type]()
+    return array_of(field.possible) if field.type == "array" else TYPES[field.type]()

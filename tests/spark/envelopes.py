@@ -7,7 +7,22 @@ from typing import Any
 
 import msgspec
 
-from observers.event import Envelope, RequestEvent, ThrottleEvent, TopicPartition, encoder
+from observers.event import (
+    ConnectionEvent,
+    Envelope,
+    GapEvent,
+    InventoryEvent,
+    InventoryTopic,
+    RequestEvent,
+    RollupEvent,
+    RollupTopic,
+    StatusEvent,
+    ThrottleEvent,
+    TopicPartition,
+    encoder,
+)
+
+Event = RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GapEvent | StatusEvent
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 API = {PRODUCE: "Produce", FETCH: "Fetch", METADATA: "Metadata"}
@@ -61,7 +76,74 @@ def throttle(**changes: Any) -> ThrottleEvent:
     return ThrottleEvent(**{**values, **changes})
 
 
-def envelope(events: Sequence[RequestEvent | ThrottleEvent], *, first_seq: int = 1, **changes: Any) -> Envelope:
+def rollup(api_key: int = PRODUCE, *per_topic: RollupTopic, **changes: Any) -> RollupEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "minute": NOON,
+        "listener": "CLIENT",
+        "api_key": api_key,
+        "api": API[api_key],
+        "principal": "User:ANONYMOUS",
+        "client_ip": "10.0.0.7",
+        "requests": 3,
+        "request_bytes": 1_500,
+        "response_bytes": 180,
+        "client_id": "app",
+        "latencies": (0, 2, 1),
+        "upstream_latencies": (3,),
+        "per_topic": per_topic,
+        "polled": ("quiet", "idle"),
+    }
+    return RollupEvent(**{**values, **changes})
+
+
+def connection(**changes: Any) -> ConnectionEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "change": "closed",
+        "ts": NOON,
+        "listener": "CLIENT",
+        "connection_id": "c1",
+        "principal": "User:alice",
+        "client_ip": "10.0.0.7",
+        "client_port": 40_000,
+        "principal_source": "sasl",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "cause": "client",
+        "duration_ms": 90_000,
+        "requests": 7,
+        "received_bytes": 5_000,
+        "sent_bytes": 2**40,
+    }
+    return ConnectionEvent(**{**values, **changes})
+
+
+def inventory(*topics: str) -> InventoryEvent:
+    parts = tuple(InventoryTopic(topic, partitions=3, internal=topic.startswith("__")) for topic in topics)
+    return InventoryEvent(seq=0, ts=NOON, part=1, parts=1, inventory=parts)
+
+
+def gap(first: int, last: int, **changes: Any) -> GapEvent:
+    values = {"seq": 0, "reason": "queue_full", "lost_boot_id": "dead", "lost_first_seq": first, "lost_last_seq": last}
+    return GapEvent(**{**values, **changes})
+
+
+def status(**changes: Any) -> StatusEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "ts": NOON,
+        "started_at": NOON - MINUTE,
+        "observed": 12,
+        "emitted": 10,
+        "delivered": 5,
+        "hidden": 2,
+        "queued": 1,
+        "dropped": {"queue_full": 3, "failed": 1},
+    }
+    return StatusEvent(**{**values, **changes})
+
+
+def envelope(events: Sequence[Event], *, first_seq: int = 1, **changes: Any) -> Envelope:
     """An envelope of ``events``, which get their numbers from it."""
     numbered = [msgspec.structs.replace(each, seq=first_seq + index) for index, each in enumerate(events)]
     values: dict[str, Any] = {
@@ -79,7 +161,7 @@ def envelope(events: Sequence[RequestEvent | ThrottleEvent], *, first_seq: int =
     return Envelope(**{**values, **changes})
 
 
-def encoded(*events: RequestEvent | ThrottleEvent, **changes: Any) -> bytes:
+def encoded(*events: Event, **changes: Any) -> bytes:
     return encoder.encode(envelope(events, **changes))
 
 
@@ -95,7 +177,12 @@ def with_unknown(**changes: Any) -> bytes:
 
 def edited(path: str, value: Any, *, first_seq: int = 1) -> bytes:
     """An envelope of a Produce and a throttle, changed at ``path`` (as ``events.0.seq``); ``...`` removes that."""
-    root = msgspec.json.decode(encoded(event(PRODUCE, partition(), api_version=9), throttle(), first_seq=first_seq))
+    both = encoded(event(PRODUCE, partition(), api_version=9), throttle(), first_seq=first_seq)
+    return _changed(both, path, value)
+
+
+def _changed(envelope: bytes, path: str, value: Any) -> bytes:
+    root = msgspec.json.decode(envelope)
     *way, last = path.split(".")
     at = root
     for step in way:
@@ -106,6 +193,11 @@ def edited(path: str, value: Any, *, first_seq: int = 1) -> bytes:
     else:
         at[key] = value
     return msgspec.json.encode(root)
+
+
+def of_kind(one: Event, name: str, value: Any) -> bytes:
+    """An envelope of ``one``, whose field ``name`` is changed; ``...`` removes it."""
+    return _changed(encoded(one, schema_level=2), f"events.0.{name}", value)
 
 
 POISON: dict[str, tuple[bytes | None, str, str | None]] = {
@@ -125,8 +217,8 @@ POISON: dict[str, tuple[bytes | None, str, str | None]] = {
     "a number": (b"5", "bad_value", "the record is not a JSON object"),
     "null": (b"null", "bad_value", "the record is not a JSON object"),
     "an empty object": (b"{}", "missing_field", "schema_level"),
-    "a newer level": (edited("schema_level", 2), "schema_level_too_high", "2"),
-    "a newer level of another shape": (b'{"schema_level":3,"events":"elsewhere"}', "schema_level_too_high", "3"),
+    "a newer level": (edited("schema_level", 3), "schema_level_too_high", "3"),
+    "a newer level of another shape": (b'{"schema_level":4,"events":"elsewhere"}', "schema_level_too_high", "4"),
     "level 0": (edited("schema_level", 0), "bad_value", "schema_level"),
     "no cluster": (edited("cluster_id", ...), "missing_field", "cluster_id"),
     "a null": (edited("boot_id", None), "missing_field", "boot_id"),
@@ -154,6 +246,18 @@ POISON: dict[str, tuple[bytes | None, str, str | None]] = {
     "a throttle of nobody": (edited("events.1.count", 0), "bad_value", "events[].count"),
     "a scope nobody knows": (edited("events.1.scope", "planet"), "bad_value", "events[].scope"),
     "a throttle before 1970": (edited("events.1.ts_first", -1), "bad_value", "events[].ts_first"),
+    "a rollup without a minute": (of_kind(rollup(), "minute", ...), "missing_field", "events[].minute"),
+    "fewer than no requests": (of_kind(rollup(), "requests", -1), "bad_value", "events[].requests"),
+    "text for a count": (of_kind(rollup(), "latencies", ["one"]), "bad_value", "a value has the wrong type"),
+    "a rollup's topic without a name": (
+        of_kind(rollup(), "per_topic", [{"records": 1}]), "missing_field", "events[].per_topic[].topic"),
+    "a change nobody knows": (of_kind(connection(), "change", "moved"), "bad_value", "events[].change"),
+    "a connection without a port": (of_kind(connection(), "client_port", ...), "missing_field", "events[].client_port"),
+    "an inventory without parts": (of_kind(inventory(), "parts", 0), "bad_value", "events[].parts"),
+    "a gap before the first": (of_kind(gap(1, 2), "lost_first_seq", 0), "bad_value", "events[].lost_first_seq"),
+    "a gap for no reason": (of_kind(gap(1, 2), "reason", None), "missing_field", "events[].reason"),
+    "less than nothing delivered": (of_kind(status(), "delivered", -1), "bad_value", "events[].delivered"),
+    "text for a loss": (of_kind(status(), "dropped", {"closed": "all"}), "bad_value", "a value has the wrong type"),
     "an event too few": (edited("last_seq", 3), "sequence_mismatch", "1 to 3, 2 events"),
     "other numbers": (edited("events.0.seq", 5), "sequence_mismatch", "1 to 2, 2 events"),
 }  # fmt: skip

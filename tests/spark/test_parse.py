@@ -3,22 +3,33 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.parse import dead_letters, deduplicate, parse, requests
+from observers.event import RollupTopic
+from spark_jobs.events import KINDS
+from spark_jobs.parse import dead_letters, deduplicate, events, parse
 from spark_jobs.schemas import DEAD_LETTERS, REASONS
 from tests.spark.envelopes import (
     FETCH,
     METADATA,
     NOON,
     POISON,
+    PRODUCE,
+    Event,
+    connection,
     edited,
     encoded,
     event,
+    gap,
+    inventory,
     partition,
+    rollup,
+    status,
     throttle,
     with_unknown,
 )
@@ -40,7 +51,9 @@ def test_an_envelope_is_read_whole(kafka_rows: KafkaRows) -> None:
 
 
 def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> None:
-    (row,) = requests(parse(kafka_rows([encoded(event(METADATA, response_bytes=0, client_id=None))]))).collect()
+    (row,) = events(
+        parse(kafka_rows([encoded(event(METADATA, response_bytes=0, client_id=None))])), "request"
+    ).collect()
     assert (row.outcome, row.decode, row.response_bytes, row.throttle_ms, row.error_code) == (
         "answered",
         "none",
@@ -56,7 +69,7 @@ def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_r
     values = [with_unknown(), encoded(throttle(), first_seq=6)]
     parsed = parse(kafka_rows(values))
     assert not dead_letters(parsed).collect()
-    assert [(row.seq, row.api) for row in requests(parsed).orderBy("seq").collect()] == [
+    assert [(row.seq, row.api) for row in events(parsed, "request").orderBy("seq").collect()] == [
         (1, "Produce"),
         (5, "Metadata"),
     ]
@@ -64,6 +77,40 @@ def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_r
     (one,) = told.events
     assert (one.kind, one.client_ip, one["count"], one.limit, one.observed) == ("throttle", "10.0.0.7", 3, 20, 21.5)
     assert (one.ts_first, one.ts_last, one.delay_ms) == (NOON, NOON + 250_000, 750)
+
+
+def test_every_kind_is_read_field_by_field(kafka_rows: KafkaRows) -> None:
+    told: list[Event] = [
+        event(PRODUCE, partition(), upstream_us=900, principal_source="sasl", polled=("quiet",)),
+        rollup(FETCH, RollupTopic("orders", records=2**40, latencies=(1, 2))),
+        connection(),
+        throttle(),
+        inventory("orders", "__offsets"),
+        gap(3, 5),
+        status(last=True),
+    ]
+    value = encoded(*told, schema_level=2)
+    parsed = parse(kafka_rows([value]))
+    assert not dead_letters(parsed).collect()
+    for written in msgspec.json.decode(value)["events"]:
+        kind = written["kind"]
+        (row,) = events(parsed, kind).collect()
+        read = row.asDict(recursive=True)
+        for name, expected in written.items():
+            assert _known(read[name]) == expected, (kind, name)
+        left_out = {field.name: field.default for field in KINDS[kind] if field.name not in written}
+        assert {name: read[name] or None for name in left_out} == {
+            name: default or None for name, default in left_out.items()
+        }
+
+
+def _known(value: Any) -> Any:
+    """``value`` without what was left out on the wire inside of it."""
+    if isinstance(value, list):
+        return [_known(each) for each in value]
+    if isinstance(value, dict):
+        return {name: each for name, each in value.items() if each is not None}
+    return value
 
 
 def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter(kafka_rows: KafkaRows) -> None:
@@ -75,6 +122,7 @@ def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter(kafka
         "events.0.topics.0.base_offset": -7,
         "events.0.api": "ApiKey(1234)",
         "events.0.client_id": "\u0000\u001b[31m",
+        "events.0.polled": ["", "\u0000"],
         "events.0.new_field": {"a": [1]},
         "sidecar_version": "",
         "new_field": {"schema_level": 9},
@@ -101,7 +149,7 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaR
     parsed = parse(kafka_rows(values)).persist()
     found = {row.offset: (row.reason, row.detail) for row in dead_letters(parsed).collect()}
     assert found == expected
-    total = requests(parsed).agg(F.count(F.lit(1)).alias("n"), F.sum("seq").alias("seqs")).first()
+    total = events(parsed, "request").agg(F.count(F.lit(1)).alias("n"), F.sum("seq").alias("seqs")).first()
     assert total == Row(n=2 * good, seqs=good * (2 * good + 1))
     parsed.unpersist()
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import io, stream
 from spark_jobs.errors import JobError
-from spark_jobs.parse import dead_letters, deduplicate, parse, requests
+from spark_jobs.parse import dead_letters, deduplicate, parse
 from spark_jobs.query import query
 from spark_jobs.run import Progress, Summary, run
 from spark_jobs.schemas import TRAFFIC
@@ -123,7 +123,7 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
     once = deduplicate(parse(records), "2 hours").persist()
     stored = spark.read.format("delta").load(str(root / "traffic"))
     summed = stored.groupBy(*TRAFFIC.keys).agg(*[F.sum(name).alias(name) for name in TRAFFIC.sums])
-    whole = traffic(requests(once))
+    whole = traffic(once)
     assert sorted(map(str, summed.select(whole.columns).collect())) == sorted(map(str, whole.collect()))
     letters = spark.read.format("delta").load(str(root / "dead_letters"))
     assert sorted(map(str, letters.collect())) == sorted(map(str, dead_letters(once).collect()))

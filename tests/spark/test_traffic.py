@@ -8,12 +8,29 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from observers.event import RequestEvent, ThrottleEvent
-from spark_jobs.parse import parse, requests
+from observers.event import RequestEvent, RollupTopic
+from spark_jobs.events import MAX_SUM
+from spark_jobs.parse import parse
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.traffic import traffic
-from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, encoded, event, partition, throttle
+from tests.spark.envelopes import (
+    FETCH,
+    METADATA,
+    MINUTE,
+    NOON,
+    PRODUCE,
+    Event,
+    connection,
+    encoded,
+    event,
+    gap,
+    inventory,
+    partition,
+    rollup,
+    status,
+    throttle,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +39,9 @@ pytestmark = pytest.mark.spark
 def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callable[..., list[Row]]:
     """Makes the rows of the table of events, each in an envelope of its own."""
 
-    def make(*events: RequestEvent | ThrottleEvent) -> list[Row]:
+    def make(*events: Event) -> list[Row]:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return traffic(requests(parse(kafka_rows(values)))).collect()
+        return traffic(parse(kafka_rows(values))).collect()
 
     return make
 
@@ -43,15 +60,16 @@ def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: Any) -> None:
-    made = traffic(requests(parse(kafka_rows([])))).schema
+    made = traffic(parse(kafka_rows([]))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(TRAFFIC)
     ]
 
 
-def test_a_throttle_gives_no_row(rows_of: Rows) -> None:
-    assert rows_of(throttle(), throttle(client_ip="*")) == []
-    assert rows_of(throttle(), event()) == rows_of(event())
+def test_other_kinds_give_no_row(rows_of: Rows) -> None:
+    others = [throttle(), throttle(client_ip="*"), connection(), inventory("orders"), gap(3, 5), status()]
+    assert rows_of(*others) == []
+    assert rows_of(*others, event()) == rows_of(event())
 
 
 def test_a_request_counts_once_and_each_topic_once(rows_of: Rows) -> None:
@@ -137,7 +155,45 @@ def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
     halves = [encoded(*told[:15], first_seq=1), encoded(*told[15:], first_seq=16)]
-    whole = traffic(requests(parse(kafka_rows(halves))))
-    one, other = (traffic(requests(parse(kafka_rows([half])))) for half in halves)
+    whole = traffic(parse(kafka_rows(halves)))
+    one, other = (traffic(parse(kafka_rows([half]))) for half in halves)
     summed = one.union(other).groupBy(*TRAFFIC.keys).sum(*TRAFFIC.sums)
     assert sorted(map(tuple, summed.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
+
+
+def test_a_rollup_counts_as_its_requests_and_its_topics(rows_of: Rows) -> None:
+    of_orders = {"topic_requests": 2, "records": 7, "bytes": 70, "unconfirmed_records": 5, "unconfirmed_bytes": 50,
+                 "rejected_records": 3, "rejected_bytes": 30}  # fmt: skip
+    of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "connection_lost": 1,
+              "throttle_ms": 42}  # fmt: skip
+    told = rollup(PRODUCE, RollupTopic("orders", **of_orders), RollupTopic("clicks", topic_requests=1), **of_all)
+    assert by_topic(rows_of(told)) == {None: of_all, "orders": of_orders, "clicks": {"topic_requests": 1}}
+
+
+def test_a_rollup_without_topics_or_of_further_topics_alone(rows_of: Rows) -> None:
+    further = rollup(FETCH, RollupTopic("t", topic_requests=1), requests=0, request_bytes=0, response_bytes=0)
+    assert by_topic(rows_of(rollup(METADATA, client_id=None))) == {
+        None: {"requests": 3, "request_bytes": 1_500, "response_bytes": 180}
+    }
+    assert by_topic(rows_of(further)) == {None: {}, "t": {"topic_requests": 1}}
+
+
+def test_requests_and_rollups_of_one_minute_and_client_are_one_row(rows_of: Rows) -> None:
+    """A sidecar that was started again in the other mode."""
+    rows = rows_of(
+        event(PRODUCE, partition(records=10, bytes=100), ts_request=NOON + 59_999_999),
+        rollup(PRODUCE, RollupTopic("orders", topic_requests=2, records=1, bytes=5)),
+        rollup(PRODUCE, RollupTopic("orders", topic_requests=1), minute=NOON + MINUTE, requests=1),
+    )
+    first = [row for row in rows if row.minute == datetime(2026, 9, 22, 12)]
+    assert by_topic(first) == {
+        None: {"requests": 4, "request_bytes": 2_000, "response_bytes": 240},
+        "orders": {"topic_requests": 3, "records": 11, "bytes": 105},
+    }
+    assert [row.requests for row in rows if row not in first and row.topic is None] == [1]
+
+
+def test_sums_of_what_a_broker_made_up_do_not_end_the_job(rows_of: Rows) -> None:
+    most = rollup(METADATA, throttle_ms=2**63 - 1)
+    (row,) = rows_of(most, most, rollup(METADATA, throttle_ms=-(2**63)), event(METADATA, throttle_ms=2**31))
+    assert row.throttle_ms == 2 * MAX_SUM + 2**31
