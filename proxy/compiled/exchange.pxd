@@ -2,7 +2,7 @@
 """What a compiled session tells the outside, with C fields beneath; the meaning of each is in proxy/core/exchange.py."""
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 cdef enum Kind:  # which message a body is of
     NO_WALKER = -1
@@ -90,6 +90,7 @@ cdef class Exchange:
     cdef Body *response_body
     cdef object request_facts  # None until asked for
     cdef object response_facts
+    cdef uint8_t wanted  # flags of proxy.core.watch; 0: it is not to be told of
     cdef Exchange next  # of the session that holds it: the one that was asked after it
 
 cdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes)

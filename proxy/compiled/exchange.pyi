@@ -13,6 +13,12 @@ class Exchange:
     request_bytes: int
     answered_at: float
     response_bytes: int
+    forwarded_at: float
+    responded_at: float
+    throttle_ms: int
+    error_code: int
+    request_raw: bytes | None
+    response_raw: bytes | None
     def __init__(
         self,
         connection: Connection,
@@ -28,6 +34,12 @@ class Exchange:
         decode: Decode = "none",
         request: RequestFacts | None = None,
         response: ResponseFacts | None = None,
+        forwarded_at: float = 0.0,
+        responded_at: float = 0.0,
+        throttle_ms: int = 0,
+        error_code: int = 0,
+        request_raw: bytes | None = None,
+        response_raw: bytes | None = None,
     ) -> None: ...
     @property
     def outcome(self) -> Outcome: ...

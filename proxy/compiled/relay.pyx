@@ -196,9 +196,12 @@ cdef Poller poller_of(loop):
 cdef class Relay:
     """As ``proxy.net.relay.Relay``."""
 
-    cdef readonly object id
     cdef readonly object tally
     cdef readonly object ended_by
+    cdef readonly int64_t received_bytes  # from the client
+    cdef readonly int64_t sent_bytes  # from the broker, handed on to the client
+    cdef object known_as
+    cdef int64_t requests_before  # of a session that was given up
     cdef public object on_gone
     cdef object on_closed
     cdef object cause
@@ -210,8 +213,8 @@ cdef class Relay:
     cdef bint draining
     cdef readonly double last_byte_at
 
-    def __init__(self, id, Session session, tally, on_closed, on_gone):
-        self.id = id
+    def __init__(self, connection, Session session, tally, on_closed, on_gone):
+        self.known_as = connection
         self.session = session
         self.tally = tally
         self.received = tally.received
@@ -220,6 +223,18 @@ cdef class Relay:
         self.client = End(False)
         self.broker = End(True)
         self.last_byte_at = monotonic()
+
+    @property
+    def id(self):
+        return self.known_as.id
+
+    @property
+    def connection(self):
+        return self.known_as if self.session is None else self.session.connection
+
+    @property
+    def requests(self):
+        return self.requests_before if self.session is None else self.session.requests
 
     @property
     def closed(self):
@@ -275,7 +290,7 @@ cdef class Relay:
         if not self.gone:
             self.poller.loop.call_later(LINGER, self.abort)
         if self.session is not None:
-            self.session.end_all()
+            self.session.end_all(monotonic())
         self.on_closed(self, cause, detail)
 
     # ---- what the loop calls ------------------------------------------------------------------------------------
@@ -311,6 +326,8 @@ cdef class Relay:
             return self.failed(end, end.failure or errno)
         end.bulk = size == most
         self.received[end.name] = self.received[end.name] + size
+        if not end.is_broker:
+            self.received_bytes += size
         self.last_byte_at = now = monotonic()
         if session is None:
             self.write(other, size, chunk)
@@ -325,7 +342,7 @@ cdef class Relay:
                 session = None
             self.write(other, size, chunk)
             if bodies:
-                session.read_bodies()
+                session.read_bodies(monotonic())
         if other.failure and not end.paused & LOST:
             self.cannot_send(other)
         elif session is None:
@@ -367,12 +384,14 @@ cdef class Relay:
     cdef int write(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
         """Send ``data`` to ``end``, or keep what it does not take. Called only while nothing waits for it."""
         cdef ssize_t sent = send(end.fd, data, size, MSG_NOSIGNAL)
+        if sent < 0 and errno != EAGAIN and errno != EINTR:
+            end.failure = errno
+            return 0
+        if not end.is_broker:
+            self.sent_bytes += size
         if sent == size:
             return 0
         if sent < 0:
-            if errno != EAGAIN and errno != EINTR:
-                end.failure = errno
-                return 0
             sent = 0
         end.waiting = <uint8_t *>PyMem_Malloc(size - sent)
         if end.waiting == NULL:
@@ -422,7 +441,7 @@ cdef class Relay:
         cdef Session session = self.session
         if session.clean:
             self.write(self.other(end), session.clean, chunk)
-            session.read_bodies()
+            session.read_bodies(monotonic())
         self.tally.invalid_frames[error.side, error.reason] += 1
         self.close(f"{error.side}_{error.reason}", error.detail)
         return 0
@@ -430,12 +449,12 @@ cdef class Relay:
     cdef int abandon_session(self, error) except -1:
         """Carry this connection on as bytes: an error of ours is no reason to end it."""
         cdef Session session = self.session
-        self.session = None
+        self.known_as, self.requests_before, self.session = self.connection, session.requests, None
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         try:
-            session.read_bodies()
-            session.end_all()
+            session.read_bodies(monotonic())
+            session.end_all(monotonic())
         except Exception:  # it has failed once already
             pass
         if self.client.paused & IN_FLIGHT:

@@ -1,27 +1,72 @@
 # cython: language_level=3
-"""The session's door for the compiled relay; what it promises is in proxy/core/session.py."""
+"""The session's door for the compiled relay; what it promises is in proxy/core/session.py and proxy/core/passing.py."""
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from proxy.compiled.exchange cimport Exchange, Kind
 from proxy.compiled.walk cimport Feed
 
-cdef struct Piece  # part of a body to read, see session.pyx
+cdef struct Piece  # part of a body to read, see passing.pxi
+
+cdef class Watching:
+    """A Watch as C reads it; one for all sessions."""
+    cdef object watch
+    cdef object record
+    cdef object note
+    cdef object room
+    cdef bytes table
+    cdef uint8_t others
+    cdef int64_t max_body
+    cdef Py_buffer observed
+
+    cdef uint8_t flags(self, int key, int version) noexcept
+    cdef void count(self) noexcept
+
+cdef class Passing:
+    """One body that somebody wants, while it passes."""
+    cdef Feed feed  # reads it as it comes
+    cdef bytearray gathered
+    cdef int64_t length
+    cdef bint raw  # the exchange is to have its bytes
+    cdef bint learnt  # whoever learns the client's identity is to have them
+
+cdef class Told:
+    """What observers are told of one session."""
+    cdef object connection
+    cdef object identity
+    cdef object decoded  # a dict of the tally
+    cdef Watching watching
+    cdef Piece *pieces
+    cdef int count
+    cdef int room  # pieces that there is room for
+    cdef int64_t taken  # of the watch's room
+    cdef bint undecided
+
+    cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length)
+    cdef int piece(self, bint response, Exchange exchange, Kind kind, Passing passing, bytes keep, const uint8_t *data, Py_ssize_t size, bint last) except -1
+    cdef int walk(self, double now) except -1
+    cdef int ended(self, list exchanges, double now) except -1
+    cdef int read_piece(self, Piece *piece, double now) except -1
+    cdef int read(self, Piece *piece, Exchange exchange, Passing passing) except -1
+    cdef int gather(self, Piece *piece, Exchange exchange, Passing passing, double now) except -1
+    cdef int learn(self, str method, tuple told) except -1
+    cdef int lost(self, Exchange exchange) except -1
+    cdef int record(self, Exchange exchange) except -1
+    cdef int give_back(self, bytes body) except -1
 
 cdef class Direction:
     """How far one direction has got inside its current frame."""
     cdef int64_t left  # bytes of the current frame still to come, once its prefix is read
     cdef bytearray carry  # what came of a frame whose prefix is not complete
     cdef Exchange exchange  # what the current frame belongs to
-    cdef Feed feed  # reads the current frame's body as it comes
+    cdef Passing passing  # what is wanted of the current frame's body
 
 cdef class Session:
-    cdef object connection
-    cdef object record  # None: nobody observes
-    cdef object tally
-    cdef object requests  # dicts of the tally
-    cdef object responses
+    cdef object known_as  # the connection where nobody observes
+    cdef Told told  # None: nobody observes
+    cdef object asked  # dicts of the tally
+    cdef object answered
     cdef object decoded
     cdef int64_t max_frame
     cdef Direction client
@@ -32,27 +77,22 @@ cdef class Session:
     cdef bytes client_id_raw
     cdef object client_id
     cdef bint tokens
-    cdef Piece *todo
-    cdef int todo_count
-    cdef int todo_room
-    cdef PyObject *spoilt  # the feed whose last piece was bad, while pieces of one chunk are read; borrowed
     cdef object held  # the chunk of a Python caller, until ``walk``
+    cdef readonly int64_t requests
     cdef readonly Py_ssize_t clean
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
-    cdef int read_bodies(self) except -1
+    cdef int read_bodies(self, double now) except -1
     cdef bint is_between_requests(self) noexcept
     cdef bint is_saturated(self) noexcept
-    cdef int end_all(self) except -1
+    cdef int end_all(self, double now) except -1
 
     cdef Py_ssize_t start_request(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t start_response(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef Py_ssize_t token(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, Py_ssize_t end) except? -1
-    cdef Py_ssize_t token_reply(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, Py_ssize_t end) except? -1
-    cdef Py_ssize_t pass_token(self, Direction state, int64_t size, Py_ssize_t start, Py_ssize_t end) noexcept
-    cdef Py_ssize_t begin(self, bint response, Exchange exchange, Kind kind, const uint8_t *p, Py_ssize_t body, Py_ssize_t there, int64_t frame, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
+    cdef Py_ssize_t token(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
+    cdef Py_ssize_t token_reply(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
+    cdef Py_ssize_t pass_token(self, bint response, const uint8_t *p, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
+    cdef Py_ssize_t begin(self, bint response, Exchange exchange, Kind kind, Passing passing, const uint8_t *p, Py_ssize_t body, int64_t frame, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t go_on(self, bint response, Direction state, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef int finish_frame(self, bint response, Exchange exchange, double now, bint walked) except -1
+    cdef int finish_frame(self, bint response, Exchange exchange, double now) except -1
     cdef int check_size(self, int64_t size) except -1
-    cdef int add_piece(self, bint response, Exchange exchange, Kind kind, Feed feed, bytes keep, const uint8_t *data, Py_ssize_t size, bint last) except -1
-    cdef int read_piece(self, Piece *piece) except -1

@@ -2,25 +2,26 @@
 """Twin of ``proxy.core.session``: the same steps over C buffers. What each step is for is told there."""
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from proxy.compiled.exchange cimport (
-    ANSWERED, CONNECTION_LOST, FETCH_REQUEST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, PRODUCE_REQUEST,
-    SHARE_FETCH_REQUEST, UNSUPPORTED, Body, Exchange, Kind, free_body, new_exchange,
+    ANSWERED, CONNECTION_LOST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, UNSUPPORTED, Body, Exchange, Kind,
+    free_body, new_exchange,
 )
 from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
-from proxy.core import apis, session
+from proxy.core import apis, passing, session, watch
 from proxy.errors import PeerError
 
 cdef int MIN_FRAME = session.MIN_FRAME
@@ -28,48 +29,53 @@ cdef int MAX_TOKEN = session.MAX_TOKEN
 cdef int MAX_PREFIX = session.MAX_PREFIX
 cdef int CARRY_STEP = session.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
+cdef int PEEKED = session.PEEKED
+cdef int KEYS = watch.KEYS
+cdef int VERSIONS = watch.VERSIONS
+cdef int TOLD = watch.TOLD
+cdef int WALKED = watch.WALKED
+cdef int KEEP_REQUEST = watch.KEEP_REQUEST
+cdef int KEEP_RESPONSE = watch.KEEP_RESPONSE
+cdef int THROTTLE_FIRST = watch.THROTTLE_FIRST
+cdef int ERROR_FIRST = watch.ERROR_FIRST
+cdef int ERROR_AFTER_THROTTLE = watch.ERROR_AFTER_THROTTLE
 cdef tuple SIDES = ("client", "broker")
-cdef int KEPT_ROOM = 2  # pieces that a connection keeps room for, from chunk to chunk
-cdef int FLEXIBLE_PRODUCE = apis.APIS[0].flexible_since
-cdef int FLEXIBLE_FETCH = apis.APIS[1].flexible_since
-cdef int FLEXIBLE_SHARE_FETCH = apis.APIS[78].flexible_since
 
 cdef enum:
     REQUEST_AGAIN = -5
+    NEVER = 32768
+    APIS = 128  # api keys that the table below has room for
 
 cdef enum ApiKey:
     PRODUCE = 0
-    FETCH = 1
-    SHARE_FETCH = 78
     SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    SASL_AUTHENTICATE = 36
 
-cdef struct Piece:  # part of a body to read after its chunk has been forwarded; owns its references
-    PyObject *exchange
-    PyObject *feed  # NULL: the body is whole, or is not read
-    PyObject *keep  # holds the bytes, where the chunk does not
-    const uint8_t *data
-    Py_ssize_t size
-    Kind kind
-    bint response
-    bint last
+cdef struct Api:  # of proxy.core.apis
+    bint exists
+    int oldest
+    int newest
+    int flexible_since
 
-
-cdef inline int count(object counts, object key) except -1:
-    cdef PyObject *had = PyDict_GetItem(counts, key)
-    PyDict_SetItem(counts, key, 1 if had == NULL else <object>had + 1)
-    return 0
-
-
-cdef inline int flexible_since(int16_t key) noexcept:
-    """Of the apis that are walked: the first version that is flexible."""
-    return FLEXIBLE_PRODUCE if key == PRODUCE else FLEXIBLE_FETCH if key == FETCH else FLEXIBLE_SHARE_FETCH
+cdef Api[APIS] table
+for key, api in apis.APIS.items():
+    if not 0 <= key < APIS:
+        raise ValueError(f"api key {key} is outside of the table")
+    table[key].exists = True
+    table[key].oldest, table[key].newest = api.min_version, api.max_version
+    table[key].flexible_since = NEVER if api.flexible_since is None else api.flexible_since
 
 
-cdef void drop(Piece *pieces, int count) noexcept:
-    for at in range(count):
-        Py_XDECREF(pieces[at].exchange)
-        Py_XDECREF(pieces[at].feed)
-        Py_XDECREF(pieces[at].keep)
+cdef inline bint is_known(int key, int version) noexcept:
+    return 0 <= key < APIS and table[key].exists and table[key].oldest <= version <= table[key].newest
+
+
+cdef inline bint is_flexible(int key, int version) noexcept:
+    return 0 <= key < APIS and table[key].exists and version >= table[key].flexible_since
+
+
+include "passing.pxi"
 
 
 @cython.final
@@ -84,20 +90,19 @@ cdef class Direction:
 cdef class Session:
     """As ``proxy.core.session.Session``."""
 
-    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME):
-        self.connection = connection
-        self.tally = tally
-        self.requests, self.responses, self.decoded = tally.requests, tally.responses, tally.decoded
-        self.record = None if watch is None else watch.record
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME, identity=None):
+        self.known_as = connection
+        self.told = None if watch is None else Told(connection, tally, watch, identity)
+        self.asked, self.answered, self.decoded = tally.requests, tally.responses, tally.decoded
         self.max_frame = max_frame
         self.client, self.broker = Direction(), Direction()
         self.client_id_raw, self.client_id = b"", ""
 
-    def __dealloc__(self):
-        drop(self.todo, self.todo_count)
-        PyMem_Free(self.todo)
-
     # ---- for Python ---------------------------------------------------------------------------------------------
+
+    @property
+    def connection(self):
+        return self.known_as if self.told is None else self.told.connection
 
     @property
     def saturated(self):
@@ -129,11 +134,11 @@ cdef class Session:
         self.held = data
         return self.read(True, &data[0] if data.shape[0] else NULL, data.shape[0], now) != 0
 
-    def walk(self):
-        self.read_bodies()
+    def walk(self, double now):
+        self.read_bodies(now)
 
-    def lost(self):
-        self.end_all()
+    def lost(self, double now):
+        self.end_all(now)
 
     cdef bint is_saturated(self) noexcept:
         return self.open >= MAX_IN_FLIGHT
@@ -177,7 +182,7 @@ cdef class Session:
             else:
                 carry += data[pos:end]
                 break
-        return self.todo_count != 0
+        return self.told is not None and self.told.count != 0
 
     # ---- client to broker ---------------------------------------------------------------------------------------
 
@@ -188,15 +193,18 @@ cdef class Session:
 
         Returns the offset in ``data`` after what it holds of this frame, or INCOMPLETE.
         """
-        cdef Py_ssize_t passed, body, at
+        cdef Told told = self.told
+        cdef Py_ssize_t passed, body, at, limit
         cdef int64_t size
         cdef int16_t key, version, id_length
         cdef int32_t correlation_id
+        cdef uint8_t flags = 0
         cdef Kind kind = NO_WALKER
-        cdef bint responds = True
+        cdef Passing passing = None
+        cdef bint responds = True, learnt = False
         cdef Exchange exchange
         if self.tokens:
-            passed = self.token(p, there, start, end)
+            passed = self.token(p, there, start, data, end, now)
             if passed != REQUEST_AGAIN:
                 return passed
         if there < 14:
@@ -225,27 +233,34 @@ cdef class Session:
         elif id_length < -1:
             raise PeerError("client", "invalid_header", f"client id length {id_length}")
 
-        if self.record is not None:
-            kind = kind_of(key, version, False)
-        if key == PRODUCE or kind != NO_WALKER:
+        if told is not None:
+            flags = told.watching.flags(key, version)
+            learnt = told.identity is not None and is_learnt(False, key)
+            if flags & WALKED:
+                kind = kind_of(key, version, False)
+        if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt:
             at = body
-            if version >= flexible_since(key):
-                at = skip_tags(p, at, there)
+            limit = there if there < 4 + size else 4 + size
+            if is_flexible(key, version):
+                at = skip_tags(p, at, limit)
                 if at >= 0:
                     body = at
             if at >= 0 and key == PRODUCE:
-                at = acks_at(p, at, there, version)
+                at = acks_at(p, at, limit, version)
                 if at >= 0:
                     responds = int16_at(p + at) != 0
             if at < 0:
                 if there < 4 + size:
                     return INCOMPLETE
-                if apis.is_known(key, version):
+                if is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
                 kind = NO_WALKER  # a version of the future: forwarded, and taken to have a response
 
-        exchange = new_exchange(self.connection, client_id, key, version, correlation_id, now, size + 4)
-        count(self.requests, key)
+        connection = self.known_as if told is None else told.connection
+        exchange = new_exchange(connection, client_id, key, version, correlation_id, now, size + 4)
+        exchange.wanted = flags
+        count(self.asked, key)
+        self.requests += 1
         if responds:
             if self.first is None:
                 self.first = exchange
@@ -257,17 +272,21 @@ cdef class Session:
             exchange.outcome_code = NO_RESPONSE
         if key == SASL_HANDSHAKE and version == 0:
             self.tokens = True
-        if kind == NO_WALKER and self.record is not None and (key == PRODUCE or key == FETCH or key == SHARE_FETCH):
+        if flags and not is_known(key, version):
             exchange.decode_code = UNSUPPORTED
             count(self.decoded, "unsupported")
-        return self.begin(False, exchange, kind, p, body, there, 4 + size, start, data, end, now)
+        if learnt or flags & KEEP_REQUEST:
+            passing = told.passing(False, key, flags, 4 + size - body)
+        return self.begin(False, exchange, kind, passing, p, body, 4 + size, start, data, end, now)
 
     cdef int check_size(self, int64_t size) except -1:
         if not MIN_FRAME <= size <= self.max_frame:
             raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {self.max_frame}")
         return 0
 
-    cdef Py_ssize_t token(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, Py_ssize_t end) except? -1:
+    cdef Py_ssize_t token(
+        self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
+    ) except? -1:
         """A raw SASL token passes; REQUEST_AGAIN where the frame is a request."""
         if there < 4:
             return INCOMPLETE
@@ -275,10 +294,10 @@ cdef class Session:
         if size >= MIN_FRAME:
             if there < 8:
                 return INCOMPLETE
-            if apis.is_known(int16_at(p + 4), int16_at(p + 6)):
+            if is_known(int16_at(p + 4), int16_at(p + 6)):
                 self.tokens = False
                 return REQUEST_AGAIN
-        return self.pass_token(self.client, size, start, end)
+        return self.pass_token(False, p, start, data, end, now)
 
     # ---- broker to client ---------------------------------------------------------------------------------------
 
@@ -288,10 +307,14 @@ cdef class Session:
         cdef Exchange exchange = self.first
         cdef int64_t size
         cdef int32_t correlation_id
+        cdef Told told = self.told
         cdef Py_ssize_t body = 8, at
+        cdef uint8_t flags
         cdef Kind kind = NO_WALKER
+        cdef Passing passing = None
+        cdef bint learnt
         if there < 8 or exchange is None:
-            return self.token_reply(p, there, start, end)
+            return self.token_reply(p, there, start, data, end, now)
         size, correlation_id = int32_at(p), int32_at(p + 4)
         if size < 4:
             raise PeerError("broker", "invalid_size", f"response of {size} bytes")
@@ -299,61 +322,78 @@ cdef class Session:
             raise PeerError("broker", "out_of_sync", f"correlation id {correlation_id}, not {exchange.correlation_id}")
         if exchange is self.client.exchange and self.client.left:
             raise PeerError("broker", "out_of_sync", "a response before the end of its request")
-        if self.record is not None:
+        flags = exchange.wanted
+        if flags & WALKED:
             kind = kind_of(exchange.api_key, exchange.api_version, True)
-        if kind != NO_WALKER and exchange.api_version >= flexible_since(exchange.api_key):
-            at = skip_tags(p, body, there)
+        learnt = told is not None and told.identity is not None and is_learnt(True, exchange.api_key)
+        if (
+            (flags & ~TOLD or learnt)
+            and exchange.api_key != API_VERSIONS  # its header has no tags, whatever its body is (KIP-511)
+            and is_flexible(exchange.api_key, exchange.api_version)
+        ):
+            at = skip_tags(p, body, there if there < 4 + size else 4 + size)
             if at >= 0:
                 body = at
             elif there < 4 + size:
                 return INCOMPLETE
             else:
-                kind = NO_WALKER
+                kind, flags = NO_WALKER, flags & ~PEEKED
+        if flags & PEEKED and not peek(exchange, flags, p, body, there, 4 + size):
+            return INCOMPLETE
         self.first = exchange.next
         exchange.next = None
         if self.first is None:
             self.last = None
         self.open -= 1
         exchange.response_bytes = size + 4
-        return self.begin(True, exchange, kind, p, body, there, 4 + size, start, data, end, now)
+        if learnt or flags & KEEP_RESPONSE:
+            passing = told.passing(True, exchange.api_key, flags, 4 + size - body)
+        return self.begin(True, exchange, kind, passing, p, body, 4 + size, start, data, end, now)
 
-    cdef Py_ssize_t token_reply(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, Py_ssize_t end) except? -1:
+    cdef Py_ssize_t token_reply(
+        self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
+    ) except? -1:
         """A frame that answers no request: right only while raw SASL tokens are exchanged."""
         if self.open or there < 4:
             return INCOMPLETE
         if not self.tokens:
             raise PeerError("broker", "out_of_sync", "a response without a request")
-        return self.pass_token(self.broker, token_size(True, p), start, end)
+        return self.pass_token(True, p, start, data, end, now)
 
     # ---- both directions ----------------------------------------------------------------------------------------
 
     cdef Py_ssize_t begin(
-        self, bint response, Exchange exchange, Kind kind, const uint8_t *p, Py_ssize_t body, Py_ssize_t there,
+        self, bint response, Exchange exchange, Kind kind, Passing passing, const uint8_t *p, Py_ssize_t body,
         int64_t frame, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now,
     ) except? -1:  # fmt: skip
         """The prefix of a frame of ``frame`` bytes is read: pass its body, which starts at ``p[body]``."""
         cdef Direction state = self.broker if response else self.client
+        cdef Told told = self.told
         cdef int64_t stop = start + frame  # in coordinates of data, like everything below
         cdef Py_ssize_t upto = stop if stop < end else end
         cdef Py_ssize_t at = start + body
-        cdef Feed feed = None
         cdef bytes lead
-        cdef const uint8_t *data_of_lead
         if kind != NO_WALKER and (at < 0 or stop > end):
-            feed = new_feed(kind, exchange.api_version)
+            if passing is None:
+                passing = new_passing(frame - body, False, False)
+            passing.feed = new_feed(kind, exchange.api_version)
+            kind = NO_WALKER
+        if kind != NO_WALKER or passing is not None:
             if at < 0:  # that many bytes of the body came before data
                 lead = PyBytes_FromStringAndSize(<const char *>p + body, -at)
-                data_of_lead = <const uint8_t *>PyBytes_AS_STRING(lead)
-                self.add_piece(response, exchange, NO_WALKER, feed, lead, data_of_lead, -at, False)
+                told.piece(
+                    response, exchange, kind, passing, lead, <const uint8_t *>PyBytes_AS_STRING(lead), -at, False
+                )
                 at = 0
-            self.add_piece(response, exchange, NO_WALKER, feed, None, data + at, upto - at, stop <= end)
-        elif kind != NO_WALKER:
-            self.add_piece(response, exchange, kind, None, None, data + at, upto - at, True)
-        if stop <= end:
-            self.finish_frame(response, exchange, now, kind != NO_WALKER)
-            return stop
-        state.left, state.exchange, state.feed = stop - end, exchange, feed
-        return end
+            told.piece(response, exchange, kind, passing, None, data + at, upto - at, stop <= end)
+        elif told is not None and stop <= end:
+            told.piece(response, exchange, NO_WALKER, None, None, NULL, 0, True)
+        if stop > end:
+            state.left, state.exchange, state.passing = stop - end, exchange, passing
+            return end
+        if exchange is not None:
+            self.finish_frame(response, exchange, now)
+        return stop
 
     cdef Py_ssize_t go_on(
         self, bint response, Direction state, const uint8_t *data, Py_ssize_t end, double now
@@ -362,139 +402,62 @@ cdef class Session:
         cdef bint last = state.left <= end
         cdef Py_ssize_t take = state.left if last else end
         cdef Exchange exchange = state.exchange
-        cdef Feed feed = state.feed
+        cdef Passing passing = state.passing
         state.left -= take
-        if exchange is None:  # a raw SASL token
-            return take
-        if feed is not None:
-            self.add_piece(response, exchange, NO_WALKER, feed, None, data, take, last)
+        if self.told is not None and (last or passing is not None):
+            self.told.piece(response, exchange, NO_WALKER, passing, None, data, take, last)
         if last:
             state.exchange = None
-            state.feed = None
-            self.finish_frame(response, exchange, now, feed is not None)
+            state.passing = None
+            if exchange is not None:
+                self.finish_frame(response, exchange, now)
         return take
 
-    cdef Py_ssize_t pass_token(self, Direction state, int64_t size, Py_ssize_t start, Py_ssize_t end) noexcept:
-        cdef Py_ssize_t stop = start + 4 + size
-        state.left = stop - end if stop > end else 0
-        return stop if stop < end else end
+    cdef Py_ssize_t pass_token(
+        self, bint response, const uint8_t *p, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
+    ) except? -1:
+        cdef int64_t size = token_size(response, p)
+        cdef Passing passing = None
+        if self.told is not None and self.told.identity is not None:
+            passing = new_passing(size, False, True)
+        return self.begin(response, None, NO_WALKER, passing, p, 4, 4 + size, start, data, end, now)
 
-    cdef int finish_frame(self, bint response, Exchange exchange, double now, bint walked) except -1:
+    cdef int finish_frame(self, bint response, Exchange exchange, double now) except -1:
         if response:
-            exchange.answered_at = now
+            exchange.responded_at = now
             exchange.outcome_code = ANSWERED
-            count(self.responses, exchange.api_key)
+            count(self.answered, exchange.api_key)
         else:
             exchange.received_at = now
-            if exchange.outcome_code == OPEN:
-                return 0
-        if not walked and self.record is not None:
-            if self.todo_count:  # keep the order: some exchange before this one is finished only by ``walk``
-                self.add_piece(response, exchange, NO_WALKER, None, None, NULL, 0, True)
-            else:
-                self.record(exchange)
         return 0
 
-    # ---- bodies -------------------------------------------------------------------------------------------------
-
-    cdef int add_piece(
-        self, bint response, Exchange exchange, Kind kind, Feed feed, bytes keep, const uint8_t *data, Py_ssize_t size,
-        bint last,
-    ) except -1:  # fmt: skip
-        cdef Piece *piece
-        cdef Piece *more
-        if self.todo_count == self.todo_room:
-            more = <Piece *>PyMem_Realloc(self.todo, (2 * self.todo_room + 2) * sizeof(Piece))
-            if more == NULL:
-                raise MemoryError
-            self.todo = more
-            self.todo_room = 2 * self.todo_room + 2
-        piece = &self.todo[self.todo_count]
-        Py_INCREF(exchange)
-        piece.exchange = <PyObject *>exchange
-        piece.feed = piece.keep = NULL
-        if feed is not None:
-            Py_INCREF(feed)
-            piece.feed = <PyObject *>feed
-        if keep is not None:
-            Py_INCREF(keep)
-            piece.keep = <PyObject *>keep
-        piece.data, piece.size, piece.kind, piece.response, piece.last = data, size, kind, response, last
-        self.todo_count += 1
-        return 0
-
-    cdef int read_bodies(self) except -1:
-        """Read the bodies of the last chunk. A bad body is counted, never raised."""
-        cdef Piece *todo = self.todo
-        cdef int pieces = self.todo_count, room = self.todo_room, at
-        self.todo = self.spoilt = NULL
-        self.todo_count = self.todo_room = 0
+    cdef int read_bodies(self, double now) except -1:
+        """Read the bodies of the last chunk and record what ended in it. A bad body is counted, never raised."""
         try:
-            for at in range(pieces):
-                self.read_piece(&todo[at])
+            if self.told is not None:
+                self.told.walk(now)
         finally:
-            drop(todo, pieces)
-            if room <= KEPT_ROOM:
-                self.todo, self.todo_room = todo, room
-            else:
-                PyMem_Free(todo)
             self.held = None
         return 0
 
-    cdef int read_piece(self, Piece *piece) except -1:
-        cdef Exchange exchange = <Exchange>piece.exchange
-        cdef Feed feed
-        cdef Body *body = NULL
-        try:
-            if piece.kind != NO_WALKER:
-                body = walk_body(piece.kind, exchange.api_version, piece.data, piece.size)
-            elif piece.feed != NULL and piece.feed != self.spoilt:
-                feed = <Feed>piece.feed
-                feed.feed(piece.data, piece.size)
-                if piece.last:
-                    body = feed.finish()
-        except Exception:  # whatever it is, it concerns the record of this exchange only
-            exchange.decode_code = MALFORMED
-            count(self.decoded, "malformed")
-            self.spoilt = piece.feed
-            if piece.feed != NULL:  # the rest of this body passes unread
-                if <PyObject *>self.client.feed == piece.feed:
-                    self.client.feed = None
-                if <PyObject *>self.broker.feed == piece.feed:
-                    self.broker.feed = None
-        if body != NULL:
-            count(self.decoded, "full")
-            if exchange.decode_code == NONE:
-                exchange.decode_code = FULL
-            if body.kind == PRODUCE_REQUEST or body.kind == FETCH_REQUEST or body.kind == SHARE_FETCH_REQUEST:
-                free_body(exchange.request_body)
-                exchange.request_body = body
-            else:
-                free_body(exchange.response_body)
-                exchange.response_body = body
-        if piece.last and exchange.outcome_code != OPEN and self.record is not None:
-            self.record(exchange)
-        return 0
-
-    cdef int end_all(self) except -1:
+    cdef int end_all(self, double now) except -1:
         """The connection ended: every open exchange is finished without a response."""
         cdef Exchange exchange
-        ended = self.in_flight
+        cdef list ended = self.in_flight
+        for exchange in ended:
+            exchange.next = None
         self.first = self.last = None
         self.open = 0
         if self.broker.exchange is not None:  # its response was on its way
-            self.broker.exchange.response_bytes = 0
             ended.insert(0, self.broker.exchange)
             self.broker.exchange = None
         if self.client.exchange is not None:
             if self.client.exchange.outcome_code == NO_RESPONSE:
                 ended.append(self.client.exchange)
             self.client.exchange = None
-        for exchange in ended:
-            exchange.next = None
-            exchange.outcome_code = CONNECTION_LOST
-            if self.record is not None:
-                self.record(exchange)
+        self.client.passing = self.broker.passing = None
+        if self.told is not None:
+            self.told.ended(ended, now)
         return 0
 
 
@@ -503,3 +466,17 @@ cdef int64_t token_size(bint response, const uint8_t *p) except -1:
     if not 0 <= size <= MAX_TOKEN:
         raise PeerError(SIDES[response], "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
     return size
+
+
+cdef bint peek(Exchange exchange, uint8_t flags, const uint8_t *p, Py_ssize_t body, Py_ssize_t there, int64_t frame) noexcept:
+    """Read what stands first in the response. Returns False where it may yet come."""
+    cdef int need = 6 if flags & ERROR_AFTER_THROTTLE else 4 if flags & THROTTLE_FIRST else 2
+    if body + need > frame:
+        return True
+    if body + need > there:
+        return False
+    if flags & THROTTLE_FIRST:
+        exchange.throttle_ms = int32_at(p + body)
+    if flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE):
+        exchange.error_code = int16_at(p + body + need - 2)
+    return True

@@ -4,8 +4,8 @@ Two rules. Everything that decides which response belongs to which request lives
 clock or a thread.
 
 For each chunk the caller does three things: ``client_data`` (or ``broker_data``) reads frame sizes and headers and may
-refuse the chunk by raising; then the chunk is forwarded; then ``walk`` reads the bodies that somebody asked for. So
-nothing that goes wrong inside a body can hold back a byte.
+refuse the chunk by raising; then the chunk is forwarded; then ``walk`` reads the bodies that somebody asked for and
+records what ended (see ``proxy.core.passing``). So nothing that goes wrong inside a body can hold back a byte.
 
 Responses belong to requests by position, as in Kafka: correlation ids are chosen by the client and may repeat. A
 Produce with ``acks=0`` takes no place in the queue, because its response does not exist.
@@ -18,10 +18,20 @@ from collections import deque
 from collections.abc import Callable
 
 from proxy.core import apis
-from proxy.core.exchange import Connection, Exchange, FetchRequest, ProduceRequest
+from proxy.core.exchange import Connection, Exchange
+from proxy.core.identity import SASL_HANDSHAKE, Identity
+from proxy.core.passing import Passing, Told
 from proxy.core.tally import Tally
-from proxy.core.walk import BodyFeed, WalkerFunction, walk_whole, walker_for_request, walker_for_response
-from proxy.core.watch import Watch
+from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
+from proxy.core.watch import (
+    ERROR_AFTER_THROTTLE,
+    ERROR_FIRST,
+    KEEP_REQUEST,
+    THROTTLE_FIRST,
+    TOLD,
+    WALKED,
+    Watch,
+)
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side
 
@@ -44,8 +54,7 @@ MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
 
 PRODUCE = 0
-WALKED = (PRODUCE, 1, 78)  # Produce, Fetch, ShareFetch
-SASL_HANDSHAKE = 17
+PEEKED = THROTTLE_FIRST | ERROR_FIRST | ERROR_AFTER_THROTTLE
 
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
@@ -53,26 +62,27 @@ _key_version = struct.Struct(">hh").unpack_from
 _request = struct.Struct(">ihhih").unpack_from
 _response = struct.Struct(">ii").unpack_from
 
-_StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, int, float], int | None]
-_Piece = tuple[Side, Exchange, WalkerFunction | None, BodyFeed | None, bytes, int, int, bool]
+_StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, float], int | None]
 
 
 class _Direction:
     """How far one direction has got inside its current frame."""
 
-    __slots__ = ("carry", "exchange", "feed", "left")
+    __slots__ = ("carry", "exchange", "left", "passing")
 
     def __init__(self) -> None:
         self.left = 0  # bytes of the current frame still to come, once its prefix is read
         self.carry = bytearray()  # what came of a frame whose prefix is not complete
         self.exchange: Exchange | None = None  # what the current frame belongs to
-        self.feed: BodyFeed | None = None  # reads the current frame's body as it comes
+        self.passing: Passing | None = None  # what is wanted of the current frame's body
 
 
 class Session:
-    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read.
+    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
+    learns for them who the client is.
 
-    ``clean``: how many bytes of the chunk that raised PeerError precede the refused frame.
+    ``requests``: how many have begun. ``clean``: how many bytes of the chunk that raised PeerError precede the refused
+    frame.
     """
 
     __slots__ = (
@@ -82,12 +92,12 @@ class Session:
         "_client_id_raw",
         "_connection",
         "_max_frame",
-        "_record",
         "_tally",
-        "_todo",
         "_tokens",
+        "_told",
         "clean",
         "in_flight",
+        "requests",
     )
 
     def __init__(
@@ -96,19 +106,25 @@ class Session:
         tally: Tally,
         watch: Watch | None = None,
         max_frame: int = MAX_FRAME,
+        identity: Identity | None = None,
     ) -> None:
         self._connection = connection
         self._tally = tally
-        self._record = None if watch is None else watch.record
+        self._told = None if watch is None else Told(connection, tally, watch, identity)
         self._max_frame = max_frame
         self._client = _Direction()
         self._broker = _Direction()
         self._client_id_raw: bytes | bytearray = b""
         self._client_id = ""
         self._tokens = False
-        self._todo: list[_Piece] = []
         self.in_flight: deque[Exchange] = deque()
+        self.requests = 0
         self.clean = 0
+
+    @property
+    def connection(self) -> Connection:
+        """As it is known now."""
+        return self._connection if self._told is None else self._told.connection
 
     @property
     def saturated(self) -> bool:
@@ -137,13 +153,13 @@ class Session:
         return self._read(self._client, "client", self._start_request, data, now)
 
     def _start_request(
-        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, end: int, now: float
+        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
     ) -> int | None:
         """Read the prefix at ``buf[at:limit]`` of the frame that begins at ``data[start]`` (< 0: before it).
 
         Returns the offset in ``data`` after what it holds of this frame, or None while the prefix is incomplete.
         """
-        if self._tokens and (passed := self._token(buf, at, limit, start, end)) != -1:
+        if self._tokens and (passed := self._token(buf, at, limit, start, data, now)) != -1:
             return passed
         if limit - at < 14:
             if limit - at >= 4:
@@ -170,15 +186,17 @@ class Session:
         else:
             raise PeerError("client", "invalid_header", f"client id length {id_length}")
 
-        record = self._record
-        walker = walker_for_request(key, version) if record is not None else None
+        told = self._told
+        flags = told.flags(key, version) if told is not None else 0
+        walker = walker_for_request(key, version) if flags & WALKED else None
+        learnt = told is not None and told.learns("client", key)
         acks = 1
-        if key == PRODUCE or walker is not None:
+        if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt:
             try:
                 if apis.request_is_flexible(key, version):
-                    body = skip_tags(buf, body) if buf[body] else body + 1
+                    body = _skip_tags(buf, body, stop)
                 if key == PRODUCE:
-                    acks = _acks(buf, body, version)
+                    acks = _acks(buf, body, stop, version)
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
                     return None
@@ -186,27 +204,26 @@ class Session:
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
                 walker = None  # a version of the future: forwarded, and taken to have a response
 
-        exchange = Exchange(self._connection, key, version, correlation_id, client_id, now, size + 4)
+        exchange = Exchange(self.connection, key, version, correlation_id, client_id, now, size + 4)
         self._tally.requests[key] += 1
+        self.requests += 1
         if acks:
             self.in_flight.append(exchange)
         else:
             exchange.outcome = "no_response"
         if key == SASL_HANDSHAKE and version == 0:
             self._tokens = True
-        if walker is None and record is not None and key in WALKED:
+        if flags and not apis.is_known(key, version):
             exchange.decode = "unsupported"
             self._tally.decoded["unsupported"] += 1
-
-        shift = start - at
-        lead = buf[body:-shift] if body + shift < 0 else b""
-        return self._open(self._client, "client", exchange, walker, lead, data, body + shift, stop + shift, end, now)
+        passing = told.passing("client", key, flags, stop - body) if told is not None else None
+        return self._open(self._client, "client", exchange, walker, passing, buf, body, stop, start - at, data, now)
 
     def _check_size(self, size: int) -> None:
         if not MIN_FRAME <= size <= self._max_frame:
             raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {self._max_frame}")
 
-    def _token(self, buf: bytes | bytearray, at: int, limit: int, start: int, end: int) -> int | None:
+    def _token(self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float) -> int | None:
         """After SaslHandshake v0, tokens travel as bare frames until the first frame that is a request.
 
         Returns as ``_start_request`` does, or −1 when the frame is a request again.
@@ -220,7 +237,7 @@ class Session:
             if apis.is_known(*_key_version(buf, at + 4)):
                 self._tokens = False
                 return -1
-        return _pass_token(self._client, size, start, end)
+        return self._pass_token("client", buf, at, size, start, data, now)
 
     # ---- broker to client ---------------------------------------------------------------------------------------
 
@@ -232,13 +249,13 @@ class Session:
         return self._read(self._broker, "broker", self._start_response, data, now)
 
     def _start_response(
-        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, end: int, now: float
+        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
     ) -> int | None:
         if limit - at < 8:
-            return self._token_reply(buf, at, limit, start, end)
+            return self._token_reply(buf, at, limit, start, data, now)
         size, correlation_id = _response(buf, at)
         if not self.in_flight:
-            return self._token_reply(buf, at, limit, start, end)
+            return self._token_reply(buf, at, limit, start, data, now)
         exchange = self.in_flight[0]
         if size < 4:
             raise PeerError("broker", "invalid_size", f"response of {size} bytes")
@@ -247,37 +264,41 @@ class Session:
         if exchange is self._client.exchange and self._client.left:
             raise PeerError("broker", "out_of_sync", "a response before the end of its request")
         key, version = exchange.api_key, exchange.api_version
-        body = at + 8
-        walker = walker_for_response(key, version) if self._record is not None else None
-        if walker is not None and apis.response_header_is_flexible(key, version):
-            if body >= limit and limit < at + 4 + size:
-                return None
+        told = self._told
+        flags = told.flags(key, version) if told is not None else 0
+        walker = walker_for_response(key, version) if flags & WALKED else None
+        learnt = told is not None and told.learns("broker", key)
+        body, stop = at + 8, at + 4 + size
+        if (flags & ~TOLD or learnt) and apis.response_header_is_flexible(key, version):
             try:
-                body = skip_tags(buf, body) if buf[body] else body + 1
+                body = _skip_tags(buf, body, stop)
             except (IndexError, PeerError):
-                if limit < at + 4 + size:
+                if limit < stop:
                     return None
-                walker = None
+                body, walker, flags = at + 8, None, flags & ~PEEKED
+        if flags & PEEKED and not _peek(exchange, flags, buf, body, limit, stop):
+            return None
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
-        shift = start - at
-        stop = at + 4 + size + shift
-        return self._open(self._broker, "broker", exchange, walker, b"", data, body + shift, stop, end, now)
+        passing = told.passing("broker", key, flags, stop - body) if told is not None else None
+        return self._open(self._broker, "broker", exchange, walker, passing, buf, body, stop, start - at, data, now)
 
-    def _token_reply(self, buf: bytes | bytearray, at: int, limit: int, start: int, end: int) -> int | None:
+    def _token_reply(
+        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
+    ) -> int | None:
         """A frame that answers no request: right only while raw SASL tokens are exchanged."""
         if self.in_flight or limit - at < 4:
             return None
         if not self._tokens:
             raise PeerError("broker", "out_of_sync", "a response without a request")
-        return _pass_token(self._broker, _token_size("broker", buf, at), start, end)
+        return self._pass_token("broker", buf, at, _token_size("broker", buf, at), start, data, now)
 
     # ---- both directions ----------------------------------------------------------------------------------------
 
     def _read(self, state: _Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
         """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns whether there is to walk."""
         end = len(data)
-        pos = self._go_on(state, side, data, end, now) if state.left else 0
+        pos = self._go_on(state, side, data, now) if state.left else 0
         carry = state.carry
         while pos < end:
             if carry:
@@ -286,7 +307,7 @@ class Session:
                 # Doubling, so that a long header is not read from its start again and again.
                 grown = min(pos + max(CARRY_STEP, len(carry)), end)
                 carry += data[pos:grown]
-                done = start_frame(carry, 0, len(carry), start, data, end, now)
+                done = start_frame(carry, 0, len(carry), start, data, now)
                 if done is None:
                     pos = grown
                     if len(carry) > MAX_PREFIX:
@@ -295,127 +316,105 @@ class Session:
                 carry.clear()
             else:
                 self.clean = start = pos
-                done = start_frame(data, pos, end, start, data, end, now)
+                done = start_frame(data, pos, end, start, data, now)
                 if done is None:
                     carry += data[pos:end]
                     break
             pos = done
-        return bool(self._todo)
+        return self._told is not None and self._told.waiting
 
     def _open(
         self,
         state: _Direction,
         side: Side,
-        exchange: Exchange,
+        exchange: Exchange | None,
         walker: WalkerFunction | None,
-        lead: bytes | bytearray,
-        data: bytes,
+        passing: Passing | None,
+        buf: bytes | bytearray,
         body: int,
         stop: int,
-        end: int,
+        shift: int,
+        data: bytes,
         now: float,
     ) -> int:
-        """The prefix of a frame is read: pass its body ``data[body:stop]``, as far as ``data`` holds it.
+        """The prefix of a frame is read: pass its body ``buf[body:stop]``, as far as ``data`` holds it.
 
-        ``body`` < 0: that many bytes of it came before ``data``; they are ``lead``.
+        ``shift`` leads from offsets in ``buf`` to those in ``data``, of which the first may be < 0: before ``data``.
+        ``exchange``: None for a raw SASL token.
         """
-        feed = None
-        if walker is not None and (lead or stop > end):
-            feed = BodyFeed(walker, exchange.api_version, side)
-            if lead:
-                self._todo.append((side, exchange, None, feed, bytes(lead), 0, len(lead), False))
-                body = 0
-            self._todo.append((side, exchange, None, feed, data, body, min(stop, end), stop <= end))
-        elif walker is not None:
-            self._todo.append((side, exchange, walker, None, data, body, stop, True))
-        if stop <= end:
-            self._end(side, exchange, now, walked=walker is not None)
-            return stop
-        state.left = stop - end
-        state.exchange = exchange
-        state.feed = feed
-        return end
+        first, stop, end = body + shift, stop + shift, len(data)
+        ended = stop <= end
+        if walker is not None and (first < 0 or not ended):
+            passing = passing or Passing(stop - first, raw=False, learnt=False)
+            passing.feed = BodyFeed(walker, 0 if exchange is None else exchange.api_version, side)
+            walker = None
+        told = self._told
+        if told is not None and (walker is not None or passing is not None):
+            if first < 0:
+                lead = bytes(buf[body:-shift])
+                told.piece(side, exchange, None, passing, lead, 0, len(lead), False)
+            told.piece(side, exchange, walker, passing, data, max(first, 0), min(stop, end), ended)
+        elif told is not None and ended:
+            told.piece(side, exchange, None, None, data, end, end, True)
+        if not ended:
+            state.left = stop - end
+            state.exchange = exchange
+            state.passing = passing
+            return end
+        if exchange is not None:
+            self._end(side, exchange, now)
+        return stop
 
-    def _go_on(self, state: _Direction, side: Side, data: bytes, end: int, now: float) -> int:
+    def _go_on(self, state: _Direction, side: Side, data: bytes, now: float) -> int:
         """Pass more of the current frame's body; return the offset after it."""
         left = state.left
-        take = left if left < end else end
+        take = min(left, len(data))
         state.left = left - take
-        exchange, feed = state.exchange, state.feed
-        if exchange is None:  # a raw SASL token
-            return take
+        exchange, passing, told = state.exchange, state.passing, self._told
         last = take == left
-        if feed is not None:
-            self._todo.append((side, exchange, None, feed, data, 0, take, last))
+        if told is not None and (last or passing is not None):
+            told.piece(side, exchange, None, passing, data, 0, take, last)
         if last:
-            state.exchange = state.feed = None
-            self._end(side, exchange, now, walked=feed is not None)
+            state.exchange = state.passing = None
+            if exchange is not None:
+                self._end(side, exchange, now)
         return take
 
-    def _end(self, side: Side, exchange: Exchange, now: float, *, walked: bool) -> None:
-        """A frame is complete; the exchange is finished unless its response is to come or ``walk`` is to finish it."""
+    def _end(self, side: Side, exchange: Exchange, now: float) -> None:
+        """A frame is complete."""
         if side == "client":
             exchange.received_at = now
-            if exchange.outcome == "open":
-                return
         else:
-            exchange.answered_at = now
+            exchange.responded_at = now
             exchange.outcome = "answered"
             self._tally.responses[exchange.api_key] += 1
-        if not walked and self._record is not None:
-            if self._todo:  # keep the order: some exchange before this one is finished only by ``walk``
-                self._todo.append((side, exchange, None, None, b"", 0, 0, True))
-            else:
-                self._record(exchange)
 
-    def walk(self) -> None:
-        """Read the bodies of the last chunk that somebody asked for. Never raises: a bad body is counted."""
-        todo, self._todo = self._todo, []
-        record = self._record
-        spoilt: BodyFeed | None = None  # by its first piece; this is its second
-        for side, exchange, walker, feed, data, start, stop, last in todo:
-            facts = None
-            try:
-                if walker is not None:
-                    facts = walk_whole(walker, data, start, stop, exchange.api_version, side)
-                elif feed is not None and feed is not spoilt:
-                    feed.feed(data, start, stop)
-                    facts = feed.finish() if last else None
-            except Exception:  # whatever it is, it concerns the record of this exchange only
-                self._malformed(exchange, feed)
-                spoilt = feed
-            if facts is not None:
-                self._tally.decoded["full"] += 1
-                if exchange.decode == "none":
-                    exchange.decode = "full"
-                if isinstance(facts, ProduceRequest | FetchRequest):
-                    exchange.request = facts
-                else:
-                    exchange.response = facts
-            if last and exchange.outcome != "open" and record is not None:
-                record(exchange)
+    def walk(self, now: float) -> None:
+        """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
+        it. Never raises."""
+        if self._told is not None:
+            self._told.walk(now)
 
-    def _malformed(self, exchange: Exchange, feed: BodyFeed | None) -> None:
-        exchange.decode = "malformed"
-        self._tally.decoded["malformed"] += 1
-        for state in (self._client, self._broker):
-            if feed is not None and state.feed is feed:
-                state.feed = None  # the rest of this body passes unread
-
-    def lost(self) -> None:
-        """The connection ended: every open exchange is finished without a response."""
+    def lost(self, now: float) -> None:
+        """The connection ended at ``now``: every open exchange is finished without a response."""
         open_, self.in_flight = list(self.in_flight), deque()
         answering, self._broker.exchange = self._broker.exchange, None
         if answering is not None:  # its response was on its way
-            answering.response_bytes = 0
             open_.insert(0, answering)
         asking, self._client.exchange = self._client.exchange, None
         if asking is not None and asking.outcome == "no_response":
             open_.append(asking)
-        for exchange in open_:
-            exchange.outcome = "connection_lost"
-            if self._record is not None:
-                self._record(exchange)
+        self._client.passing = self._broker.passing = None
+        if self._told is not None:
+            self._told.ended(open_, now)
+
+    def _pass_token(
+        self, side: Side, buf: bytes | bytearray, at: int, size: int, start: int, data: bytes, now: float
+    ) -> int:
+        """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
+        state = self._client if side == "client" else self._broker
+        passing = self._told.token(size) if self._told is not None else None
+        return self._open(state, side, None, None, passing, buf, at + 4, at + 4 + size, start - at, data, now)
 
 
 def _token_size(side: Side, buf: bytes | bytearray, at: int) -> int:
@@ -425,19 +424,36 @@ def _token_size(side: Side, buf: bytes | bytearray, at: int) -> int:
     return size
 
 
-def _pass_token(state: _Direction, size: int, start: int, end: int) -> int:
-    """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
-    stop = start + 4 + size
-    state.left = max(stop - end, 0)
-    return min(stop, end)
+def _skip_tags(buf: bytes | bytearray, body: int, stop: int) -> int:
+    """Return the offset after the tagged fields of a header. Raises IndexError, PeerError."""
+    body = skip_tags(buf, body) if buf[body] else body + 1
+    if body > stop:  # what was read belongs to the next frame
+        raise IndexError
+    return body
 
 
-def _acks(buf: bytes | bytearray, body: int, version: int) -> int:
-    """The ``acks`` of a ProduceRequest whose body starts at ``body``. Raises IndexError, struct.error, PeerError."""
+def _acks(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
+    """The ``acks`` of the ProduceRequest ``buf[body:stop]``. Raises IndexError, struct.error, PeerError."""
     if version >= 9:
         length, body = uvarint(buf, body)
         body += max(length - 1, 0)
     elif version >= 3:
         body += 2 + max(_int16(buf, body)[0], 0)
+    if body + 2 > stop:
+        raise IndexError
     acks: int = _int16(buf, body)[0]
     return acks
+
+
+def _peek(exchange: Exchange, flags: int, buf: bytes | bytearray, body: int, limit: int, stop: int) -> bool:
+    """Read what stands first in the response ``buf[body:stop]``. Returns False where it may yet come."""
+    need = 6 if flags & ERROR_AFTER_THROTTLE else 4 if flags & THROTTLE_FIRST else 2
+    if body + need > stop:
+        return True
+    if body + need > limit:
+        return False
+    if flags & THROTTLE_FIRST:
+        exchange.throttle_ms = _int32(buf, body)[0]
+    if flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE):
+        exchange.error_code = _int16(buf, body + need - 2)[0]
+    return True

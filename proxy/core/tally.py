@@ -36,5 +36,5 @@ class Tally(Struct):
     pauses: dict[str, int] = field(default_factory=_both_sides)  # times reading of a side was paused
     requests: dict[int, int] = field(default_factory=_counts_by_number)  # by api key
     responses: dict[int, int] = field(default_factory=_counts_by_number)  # by api key
-    decoded: dict[str, int] = field(default_factory=_counts)  # bodies, by outcome: full, malformed, unsupported
+    decoded: dict[str, int] = field(default_factory=_counts)  # bodies, by what came of them
     invalid_frames: dict[tuple[str, str], int] = field(default_factory=_counts_by_pair)  # by (side, reason)

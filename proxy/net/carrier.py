@@ -13,7 +13,9 @@ from time import monotonic
 import structlog
 
 from proxy.config import Config, Listener
-from proxy.core.exchange import Connection
+from proxy.config.model import SecurityProtocol
+from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
+from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.datapath import choose
@@ -25,6 +27,14 @@ log = structlog.get_logger(__name__)
 
 DRAIN_POLL = 0.02
 """Seconds between two looks at which connections have nothing open any more."""
+
+PRINCIPALS: dict[SecurityProtocol, tuple[str, PrincipalSource]] = {
+    "PLAINTEXT": ("User:ANONYMOUS", "anonymous"),
+    "SASL_PLAINTEXT": ("User:ANONYMOUS", "unauthenticated"),
+    "SSL": ("User:<unknown:SSL>", "unknown"),
+    "SASL_SSL": ("User:<unknown:SASL_SSL>", "unknown"),
+}
+"""Who a client is as long as it has not said more, and how that is known."""
 
 DECODED = {"PLAINTEXT", "SASL_PLAINTEXT"}
 """Security protocols whose frames can be read; the others pass through as bytes."""
@@ -59,14 +69,20 @@ class Carrier:
         tally = self.tallies[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
+        protocol = listener.security_protocol
+        principal, source = PRINCIPALS[protocol]
+        connection = Connection(
+            connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
+        )
         session = None
-        if listener.security_protocol in DECODED:
-            principal = "User:ANONYMOUS" if listener.security_protocol == "PLAINTEXT" else "User:<unknown:SASL>"
-            connection = Connection(connection_id, listener.name, address[0], address[1], monotonic(), principal)
-            session = self.path.session(connection, tally, self._watch, self._config.socket_request_max_bytes)
-        relay = self.path.relay(connection_id, session, tally, self._closed, self._flushing.discard)
+        if protocol in DECODED:
+            identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name) if self._watch else None
+            max_frame = self._config.socket_request_max_bytes
+            session = self.path.session(connection, tally, self._watch, max_frame, identity)
+        relay = self.path.relay(connection, session, tally, self._closed, self._flushing.discard)
         self.relays[relay] = number
         tally.active += 1
+        self._note(ConnectionChange(connection, "opened", connection.opened_at))
         task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
         self._connecting[relay] = task
         task.add_done_callback(lambda _: self._connecting.pop(relay))
@@ -99,6 +115,9 @@ class Carrier:
             self._flushing.add(relay)
         relay.tally.active -= 1
         relay.tally.closed[cause] += 1
+        if self._watch is not None:
+            counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
+            self._note(ConnectionChange(relay.connection, "closed", monotonic(), cause, 0, 0, *counts))
         if detail and cause.startswith(("client_invalid", "broker_")):
             self._repeated.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",
@@ -107,6 +126,11 @@ class Carrier:
                 detail=detail,
             )
         self._ended(number)
+
+    def _note(self, change: ConnectionChange) -> None:
+        if self._watch is not None:
+            self._watch.observed[0] += 1
+            self._watch.note(change)
 
     def idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
         """Return the connection of ``listeners`` that was longest without a byte: its number, and since when.

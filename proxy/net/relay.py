@@ -1,7 +1,8 @@
 """One client connection: bytes from each side to the other, with back-pressure, half-close and one cause at its end.
 
 Two uvloop protocols share a ``Relay``. Where a session is given, each chunk passes it in the order header, forward,
-bodies (see ``proxy.core.session``); without one (TLS passing through) bytes are all there is.
+bodies (see ``proxy.core.session``); without one (TLS passing through) bytes are all there is. A chunk counts as handed
+on once it was written; what the kernel does not take at once waits in the side's own buffer.
 
 Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the reading of the other side until it is below
 ``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests.
@@ -18,6 +19,7 @@ from typing import Literal, cast
 
 import structlog
 
+from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError, Side
@@ -70,26 +72,30 @@ class Relay:
 
     __slots__ = (
         "_cause",
+        "_known_as",
         "_on_closed",
+        "_requests",
         "broker",
         "client",
         "ended_by",
-        "id",
         "last_byte_at",
         "on_gone",
+        "received_bytes",
+        "sent_bytes",
         "session",
         "tally",
     )
 
     def __init__(
         self,
-        id: str,
+        connection: Connection,
         session: Session | None,
         tally: Tally,
         on_closed: Callable[[Relay, Cause, str], None],
         on_gone: Callable[[Relay], None],
     ) -> None:
-        self.id = id
+        self._known_as = connection
+        self._requests = 0  # of a session that was given up
         self.session = session
         self.tally = tally
         self.client = ClientEnd(self)
@@ -97,10 +103,27 @@ class Relay:
         self.client.other, self.broker.other = self.broker, self.client
         self.last_byte_at = monotonic()
         """Of either side; until there is one, when the client was accepted."""
+        self.received_bytes = 0  # from the client
+        self.sent_bytes = 0  # from the broker, handed on to the client
         self._on_closed = on_closed
         self.on_gone = on_gone
         self._cause: Cause | None = None
         self.ended_by: Cause | None = None  # whoever said first that it sends no more
+
+    @property
+    def id(self) -> str:
+        """Of the connection."""
+        return self._known_as.id
+
+    @property
+    def connection(self) -> Connection:
+        """As it is known now."""
+        return self._known_as if self.session is None else self.session.connection
+
+    @property
+    def requests(self) -> int:
+        """How many have begun, where they can be told apart."""
+        return self._requests if self.session is None else self.session.requests
 
     @property
     def closed(self) -> bool:
@@ -166,18 +189,19 @@ class Relay:
                 if transport.get_write_buffer_size():
                     asyncio.get_running_loop().call_later(LINGER, transport.abort)
         if self.session is not None:
-            self.session.lost()
+            self.session.lost(monotonic())
         self._on_closed(self, cause, detail)
 
     def abandon_session(self, error: Exception) -> None:
         """Carry this connection on as bytes: an error of ours is no reason to end it."""
-        session, self.session = self.session, None
+        session = self.session
+        self._known_as, self._requests, self.session = self.connection, self.requests, None
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         if session is not None:
             with contextlib.suppress(Exception):  # it has failed once already
-                session.walk()
-                session.lost()
+                session.walk(monotonic())
+                session.lost(monotonic())
         if "in_flight" in self.client.paused_for:
             self.client.resume("in_flight")
 
@@ -185,8 +209,8 @@ class Relay:
         """Close because of what ``end`` sent; frames before the bad one still go on."""
         session = self.session
         if session is not None and session.clean:
-            end.other.write(data[: session.clean])
-            session.walk()
+            end.pass_on(data[: session.clean])
+            session.walk(monotonic())
         self.tally.invalid_frames[error.side, error.reason] += 1
         self.close(f"{error.side}_{error.reason}", error.detail)  # type: ignore[arg-type]  # reasons of PeerError are causes
 
@@ -233,7 +257,7 @@ class End(asyncio.BufferedProtocol):
         relay.last_byte_at = now = monotonic()
         session = relay.session
         if session is None:
-            self.other.write(data)
+            self.pass_on(data)
             return
         try:
             bodies = self.scan(session, data, now)
@@ -242,12 +266,16 @@ class End(asyncio.BufferedProtocol):
             return
         except Exception as error:
             relay.abandon_session(error)
-            self.other.write(data)
+            self.pass_on(data)
             return
-        self.other.write(data)
+        self.pass_on(data)
         if bodies:
-            session.walk()
+            session.walk(monotonic())
         self.forwarded(session)
+
+    def pass_on(self, data: bytes) -> None:
+        """Write ``data`` of this side to the other."""
+        self.other.write(data)
 
     def forwarded(self, session: Session) -> None:
         """A chunk of this side has gone on: pause or resume what depends on it."""
@@ -306,6 +334,10 @@ class ClientEnd(End):
         super().__init__(relay)
         self.draining = False
 
+    def buffer_updated(self, nbytes: int) -> None:
+        self.relay.received_bytes += nbytes
+        super().buffer_updated(nbytes)
+
     def forwarded(self, session: Session) -> None:
         if session.saturated:
             self.pause("in_flight")
@@ -322,6 +354,10 @@ class BrokerEnd(End):
     closed_by = "broker_closed"
     reset_by = "broker_reset"
     scan = staticmethod(Session.broker_data)
+
+    def pass_on(self, data: bytes) -> None:
+        self.relay.sent_bytes += len(data)
+        self.other.write(data)
 
     def forwarded(self, session: Session) -> None:
         if "in_flight" in self.other.paused_for and not session.saturated:

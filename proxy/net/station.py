@@ -15,7 +15,7 @@ from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
-from proxy.core.watch import KEYS, TOLD, VERSIONS, WALKED, Interest, Room, Watch
+from proxy.core.watch import Room, Watch
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
@@ -137,12 +137,11 @@ def _observers(config: Config, boot_id: str) -> Dispatcher | None:
 
 
 def _watch(config: Config, dispatcher: Dispatcher) -> Watch:
-    everything = TOLD | WALKED
     return Watch(
         dispatcher.record,
-        getattr(dispatcher, "note", lambda change: None),
-        getattr(dispatcher, "interest", Interest(bytes([everything]) * (KEYS * VERSIONS), everything)),
-        getattr(dispatcher, "observed", memoryview(bytearray(8)).cast("q")),
+        dispatcher.note,
+        dispatcher.interest,
+        dispatcher.observed,
         config.observer_max_body_bytes,
         Room(ROOM),
     )

@@ -22,7 +22,7 @@ from proxy.telemetry.snapshot import Snapshot
 UNKNOWN_API = "unknown"
 """Label of requests whose api key is not Kafka's: one for all, for clients choose the number."""
 
-DECODE_OUTCOMES = ("full", "malformed", "unsupported")
+DECODE_OUTCOMES = ("full", "malformed", "unsupported", "not_kept")
 
 
 def _plain(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
@@ -200,8 +200,8 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("outcome",),
         "bodies",
-        "Bodies that were read, by outcome: `full`, `malformed`, or `unsupported` (a version too new). Without an "
-        "observer all stay 0.",
+        "Bodies that were read, by outcome: `full`, `malformed`, or `unsupported` (a version too new); and `not_kept`: "
+        "wanted as bytes, but too long or without room. Without an observer all stay 0.",
         _decoded,
     ),
     Definition(

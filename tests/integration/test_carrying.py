@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config import load
+from proxy.core.exchange import ConnectionChange, Exchange
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
 from proxy.net.station import Station
@@ -256,16 +257,18 @@ REPORT = ThrottleReport(
 
 
 class Teller:
-    """An observer that prints what it is told of throttled connections."""
+    """An observer that prints what it is told of connections."""
 
     def configure(self, configs: object) -> None:
         pass
 
-    def record_request(self, request: object) -> None:
+    def record_exchanges(self, exchanges: Sequence[Exchange], dropped: int) -> None:
         pass
 
-    def record_response(self, response: object) -> None:
-        pass
+    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
+        for each in changes:
+            counts = (each.requests, each.received_bytes, each.sent_bytes)
+            os.write(2, f"{each.change} {each.connection.listener} {each.cause} {counts}\n".encode())
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         for each in reports:
@@ -280,6 +283,28 @@ async def test_observers_are_told_of_throttled_connections_once(run: Run, capfd:
         bench.carrying.report([REPORT, REPORT])
         await bench.carrying.stop(asyncio.Event())
     assert capfd.readouterr().err.count("throttled CLIENT 10.0.0.7 3\n") == 2
+
+
+async def test_observers_are_told_of_each_connection_when_it_comes_and_goes(
+    run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked, answered = len(request(METADATA, 1, 1)), len(response(1))
+    async with run(observers=f"{__name__}:Teller") as bench:
+        first, second = await bench.dial(), await bench.dial()
+        assert await bench.works(first)
+        for number in (first, second):
+            bench.clients[number][1].close()
+        await bench.until(lambda: len(bench.ended) == 2)
+        gone = await bench.dial("GONE")
+        assert await bench.has_ended(gone)
+        await bench.until(lambda: len(bench.ended) == 3)
+        await bench.carrying.stop(asyncio.Event())
+    told = capfd.readouterr().err
+    assert told.count("opened CLIENT  (0, 0, 0)\n") == 2
+    assert told.count("opened GONE  (0, 0, 0)\n") == 1
+    assert told.count(f"closed CLIENT client_closed (1, {asked}, {answered})\n") == 1
+    assert told.count("closed CLIENT client_closed (0, 0, 0)\n") == 1
+    assert told.count("closed GONE upstream_unreachable (0, 0, 0)\n") == 1
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)

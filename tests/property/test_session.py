@@ -1,28 +1,60 @@
-"""Both implementations of the session agree on everything, whatever bytes come in whatever pieces."""
+"""Both implementations of the session agree on everything, whatever bytes come in whatever pieces for whoever observes;
+and they tell the same of the same bytes however those are cut."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from proxy.core.exchange import Connection, Exchange
+from proxy.core.exchange import Connection, ConnectionChange, Exchange
+from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.session import Session
 from proxy.core.tally import Tally
+from proxy.core.watch import (
+    ERROR_AFTER_THROTTLE,
+    ERROR_FIRST,
+    KEEP_REQUEST,
+    KEEP_RESPONSE,
+    KEYS,
+    THROTTLE_FIRST,
+    TOLD,
+    VERSIONS,
+    WALKED,
+    Watch,
+)
 from proxy.errors import PeerError
 from proxy.net.datapath import PYTHON, choose
-from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
+from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import recordings
 from tests.property.strategies import cuts, damaged
+from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
 from tests.tools.implementations import needs_compiled
-from tests.tools.watching import watching
+from tests.tools.watching import ROOM, watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
 
 FIELDS = Exchange.__struct_fields__
+TIMES = ("received_at", "forwarded_at", "responded_at", "answered_at")
+
+EVERYTHING = TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE
+WANTED = (
+    TOLD | WALKED,
+    EVERYTHING,
+    TOLD,
+    0,
+    TOLD | KEEP_REQUEST | THROTTLE_FIRST,
+    TOLD | KEEP_RESPONSE | THROTTLE_FIRST | ERROR_AFTER_THROTTLE,
+    EVERYTHING | ERROR_FIRST,
+)
+"""What may be wanted of an api and version."""
 
 
 @dataclass
@@ -31,7 +63,9 @@ class Run:
 
     session: Session
     tally: Tally
-    exchanges: list[Exchange] = field(default_factory=list)
+    watch: Watch | None
+    exchanges: list[Exchange]
+    changes: list[ConnectionChange]
     now: float = 0.0
 
     def step(self, side: str, data: bytes) -> tuple[Any, ...]:
@@ -43,19 +77,43 @@ class Run:
         except PeerError as refused:
             bodies = session.clean > 0
             error = (refused.side, refused.reason, refused.detail, session.clean)
-        session.walk()
-        state = (session.saturated, session.between_requests, session.quiet, len(session.in_flight))
-        return bodies, error, state, len(self.exchanges)
+        session.walk(self.now + 0.5)
+        state = (session.saturated, session.between_requests, session.quiet, len(session.in_flight), session.requests)
+        return bodies, error, state, len(self.exchanges), len(self.changes), session.connection, self.room()
+
+    def room(self) -> int:
+        return self.watch.room.left if self.watch else 0
 
     def told(self) -> list[dict[str, Any]]:
         return [{name: getattr(exchange, name) for name in FIELDS} for exchange in self.exchanges]
 
+    def end(self) -> None:
+        """The connection ends; what always holds then is asserted."""
+        self.now += 1
+        self.session.lost(self.now)
+        for exchange in self.exchanges:
+            times = [at for at in (getattr(exchange, name) for name in TIMES) if at]
+            assert times == sorted(times)
+            assert exchange.outcome != "open"
+        if self.watch is not None:
+            assert self.watch.observed[0] == len(self.exchanges) + len(self.changes)
 
-def start(implementation: type[Session], observed: bool) -> Run:
+
+def start(implementation: type[Session], wanted: int | bytes | None, max_body: int = ROOM, room: int = ROOM) -> Run:
+    """``wanted``: None where nobody observes."""
     tally = Tally()
     exchanges: list[Exchange] = []
-    session = implementation(CONNECTION, tally, watching(exchanges.append) if observed else None, MAX_FRAME)
-    return Run(session, tally, exchanges)
+    changes: list[ConnectionChange] = []
+    watch = None
+    if wanted is not None:
+        watch = watching(exchanges.append, changes.append, wanted=wanted, max_body=max_body, room=room)
+    session = implementation(CONNECTION, tally, watch, MAX_FRAME, Identity(CONNECTION) if watch else None)
+    return Run(session, tally, watch, exchanges, changes)
+
+
+def tables(seed: int) -> bytes:
+    """For each api key and version something of ``WANTED``."""
+    return bytes(Random(seed).choices(WANTED, k=KEYS * VERSIONS))
 
 
 GOLDEN = [frame for recording in recordings() for frame in recording.frames if len(frame.data) < MAX_FRAME]
@@ -64,7 +122,8 @@ GOLDEN = [frame for recording in recordings() for frame in recording.frames if l
 @st.composite
 def asked(draw: st.DrawFn, number: int) -> tuple[bytes, bytes]:
     """A request with the correlation id ``number``, and its response (empty where there is none)."""
-    kind = draw(st.sampled_from(["golden", "produce", "metadata", "future", "unknown", "sasl", "token"]))
+    kinds = ["golden", "produce", "metadata", "future", "unknown", "software", "sasl", "login", "token"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "golden":
         return _asked_by_a_client(draw(st.sampled_from(GOLDEN)).data, number)
     if kind == "produce":
@@ -78,8 +137,19 @@ def asked(draw: st.DrawFn, number: int) -> tuple[bytes, bytes]:
         return request(draw(st.sampled_from([0, 1])), 99, number, draw(st.binary(max_size=40))), response(number)
     if kind == "unknown":
         return request(draw(st.integers(-5, 32767)), draw(st.integers(-2, 20)), number, b"body"), response(number)
+    if kind == "software":
+        return request(API_VERSIONS, 3, number, b"\0" + software("java", "4.3.1")), response(number, b"\0\0\1\0")
     if kind == "sasl":
-        return request(SASL_HANDSHAKE, 0, number, b"\0\5PLAIN"), response(number, b"\0\0\0\0\0\0")
+        mechanism = draw(st.sampled_from(["PLAIN", "GSSAPI"]))
+        return request(SASL_HANDSHAKE, draw(st.integers(0, 1)), number, handshake(mechanism)), response(
+            number, handshake_reply()
+        )
+    if kind == "login":
+        code, version = draw(st.sampled_from([0, 58])), draw(st.sampled_from([1, 2]))
+        tags = b"\0" if version == 2 else b""
+        token = plain(draw(st.sampled_from(["alice", "bob", "x" * 70_000])), "secret")
+        asked = request(SASL_AUTHENTICATE, version, number, tags + authenticate(token, version))
+        return asked, response(number, tags + authenticate_reply(version=version, error_code=code))
     return sized(draw(st.binary(max_size=60))), sized(draw(st.binary(max_size=60)))
 
 
@@ -106,18 +176,79 @@ def traffic(draw: st.DrawFn) -> list[tuple[str, bytes]]:
 
 
 @needs_compiled
-@given(steps=traffic(), observed=st.booleans())
-def test_both_sessions_agree(steps: list[tuple[str, bytes]], observed: bool) -> None:
-    pure, compiled = start(PYTHON.session, observed), start(choose("compiled").session, observed)
+@given(
+    steps=traffic(),
+    wanted=st.one_of(st.none(), st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables)),
+    max_body=st.sampled_from([0, 20, ROOM]),
+    room=st.sampled_from([0, 50, ROOM]),
+)
+def test_both_sessions_agree(
+    steps: list[tuple[str, bytes]], wanted: int | bytes | None, max_body: int, room: int
+) -> None:
+    pure = start(PYTHON.session, wanted, max_body, room)
+    compiled = start(choose("compiled").session, wanted, max_body, room)
     for side, data in steps:
         outcome = pure.step(side, data)
         assert compiled.step(side, data) == outcome
         if outcome[1] is not None:
             break
-    pure.session.lost()
-    compiled.session.lost()
+    pure.end()
+    compiled.end()
     assert compiled.told() == pure.told()
+    assert compiled.changes == pure.changes
     assert compiled.tally == pure.tally
+    if wanted is not None:
+        assert pure.room() == compiled.room() == room
+
+
+@needs_compiled
+@given(
+    pairs=st.lists(st.integers(0, 1 << 16), min_size=1, max_size=5).flatmap(
+        lambda numbers: st.tuples(*(asked(number) for number in numbers))
+    ),
+    wanted=st.one_of(st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables)),
+    seed=st.integers(0, 1 << 32),
+)
+def test_however_bytes_are_cut_the_same_is_told(
+    pairs: tuple[tuple[bytes, bytes], ...], wanted: int | bytes, seed: int
+) -> None:
+    compiled = choose("compiled").session
+    runs = [start(compiled, wanted), start(compiled, wanted), start(PYTHON.session, wanted)]
+    rng = Random(seed)
+    for side, stream in (
+        ("client", b"".join(one for one, _ in pairs)),
+        ("broker", b"".join(other for _, other in pairs)),
+    ):
+        step = max(1, len(stream) // 2000)
+        some = sorted(rng.sample(range(len(stream) + 1), min(len(stream), 7)))
+        refused = {
+            _refused(run, side, stream, cuts)
+            for run, cuts in zip(runs, ([], range(0, len(stream), step), some), strict=True)
+        }
+        assert len(refused) == 1
+        if refused != {None}:
+            break
+    told = []
+    for run in runs:
+        run.end()
+        told.append([{**row, **dict.fromkeys(TIMES)} for row in run.told()])
+    assert told[1] == told[0]
+    assert told[2] == told[0]
+    assert [run.tally for run in runs[1:]] == [runs[0].tally] * 2
+    assert [_timeless(run.changes) for run in runs[1:]] == [_timeless(runs[0].changes)] * 2
+
+
+def _refused(run: Run, side: str, stream: bytes, cuts: Sequence[int]) -> tuple[str, str] | None:
+    """Run ``stream``, cut at ``cuts``; return who is to blame for what, if it is refused."""
+    for at, to in pairwise([0, *cuts, len(stream)]):
+        error = run.step(side, stream[at:to])[1]
+        if error is not None:
+            return error[0], error[1]
+    return None
+
+
+def _timeless(changes: list[ConnectionChange]) -> list[ConnectionChange]:
+    return [replace(change, at=0.0) for change in changes]
 
 
 @needs_compiled
@@ -125,7 +256,7 @@ def test_both_sessions_agree_on_every_recording_in_pieces_of_every_size() -> Non
     answered = 0
     for recording in recordings():
         for size in (1, 7, 61, 1000, 1 << 20):
-            pure, compiled = start(PYTHON.session, True), start(choose("compiled").session, True)
+            pure, compiled = start(PYTHON.session, EVERYTHING), start(choose("compiled").session, EVERYTHING)
             for frame in recording.frames:
                 for at in range(0, len(frame.data), size):
                     piece = frame.data[at : at + size]

@@ -15,10 +15,12 @@ def watching(
     record: Callable[[Exchange], None],
     note: Callable[[ConnectionChange], None] = lambda change: None,
     *,
-    wanted: int = TOLD | WALKED,
+    wanted: int | bytes = TOLD | WALKED,
     max_body: int = ROOM,
     room: int = ROOM,
 ) -> Watch:
-    """Watch every api and version for ``wanted``, a sum of the flags of ``proxy.core.watch``."""
-    interest = Interest(bytes([wanted]) * (KEYS * VERSIONS), wanted)
-    return Watch(record, note, interest, memoryview(bytearray(8)).cast("q"), max_body, Room(room))
+    """Watch every api and version for ``wanted``, a sum of the flags of ``proxy.core.watch``, or a whole table."""
+    table = wanted if isinstance(wanted, bytes) else bytes([wanted]) * (KEYS * VERSIONS)
+    others = TOLD if isinstance(wanted, bytes) else wanted
+    observed = memoryview(bytearray(8)).cast("q")
+    return Watch(record, note, Interest(table, others), observed, max_body, Room(room))

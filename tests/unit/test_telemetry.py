@@ -289,7 +289,7 @@ def test_without_observers_the_decode_counters_are_there_and_zero():
     found = scrape(of("A"))
 
     decoded = {key[1]: value for key, value in found.items() if key[0] == "brokerside_decode_total"}
-    assert decoded == {"full": 0, "malformed": 0, "unsupported": 0}
+    assert decoded == {"full": 0, "malformed": 0, "unsupported": 0, "not_kept": 0}
     assert not [key for key in found if key[0].startswith(("brokerside_observer", "brokerside_audit"))]
 
 
@@ -399,7 +399,9 @@ class TestTotal:
 
         summed = total(parts)
 
-        assert summed.observers == {"a:B": ObserverStats("a:B", 10, {"queue_full": 8}, 6, 4, 12, True, {"record_request": 14})}
+        assert summed.observers == {
+            "a:B": ObserverStats("a:B", 10, {"queue_full": 8}, 6, 4, 12, True, {"record_request": 14})
+        }
         assert (summed.audit["emitted"], summed.audit["dropped"]) == (200, {"queue_full": 15, "closed": 6})
 
     def test_where_a_sum_would_say_nothing_it_is_the_worst_or_the_main_process_s(self):

@@ -35,7 +35,8 @@ def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 class Bench:
-    """A session, what it recorded, and a clock that moves one second with each chunk."""
+    """A session, what it recorded, and a clock that moves one second with each chunk; half a second later it has gone
+    on."""
 
     implementation = Session
 
@@ -50,12 +51,12 @@ class Bench:
     def client(self, data: bytes) -> None:
         self.now += 1
         if self.session.client_data(data, self.now):
-            self.session.walk()
+            self.session.walk(self.now + 0.5)
 
     def broker(self, data: bytes) -> None:
         self.now += 1
         if self.session.broker_data(data, self.now):
-            self.session.walk()
+            self.session.walk(self.now + 0.5)
 
     def ended(self) -> list[tuple[int, str]]:
         return [(exchange.correlation_id, exchange.outcome) for exchange in self.exchanges]
@@ -70,7 +71,8 @@ def test_a_request_and_its_response_make_one_exchange() -> None:
     (exchange,) = bench.exchanges
     assert (exchange.api_key, exchange.api_version, exchange.correlation_id, exchange.client_id) == (3, 9, 7, "c")
     assert (exchange.request_bytes, exchange.response_bytes) == (len(asked), len(answered))
-    assert (exchange.received_at, exchange.answered_at, exchange.outcome) == (1.0, 2.0, "answered")
+    times = (exchange.received_at, exchange.forwarded_at, exchange.responded_at, exchange.answered_at)
+    assert (times, exchange.outcome) == ((1.0, 1.5, 2.0, 2.5), "answered")
     assert exchange.decode == "none"
 
 
@@ -148,7 +150,7 @@ def test_a_version_of_the_future_is_forwarded_and_said_to_be_unsupported() -> No
     bench = Bench()
     bench.client(request(0, 99, 1, b"whatever this is") + request(31000, 0, 2))
     bench.broker(response(1) + response(2))
-    assert [e.decode for e in bench.exchanges] == ["unsupported", "none"]
+    assert [e.decode for e in bench.exchanges] == ["unsupported", "unsupported"]
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 1, 9, 104_857_601, 2**31 - 1])
@@ -203,8 +205,8 @@ def test_an_ended_connection_ends_every_open_exchange_once() -> None:
     bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
     bench.broker(response(1))
     bench.client(produce(3, 0, batch(2, b"x" * 50))[:-1])
-    bench.session.lost()
-    bench.session.lost()
+    bench.session.lost(bench.now)
+    bench.session.lost(bench.now)
     assert bench.ended() == [(1, "answered"), (2, "connection_lost"), (3, "connection_lost")]
 
 
@@ -212,7 +214,7 @@ def test_a_connection_that_ends_inside_a_response_ends_its_exchange_too() -> Non
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
     bench.broker(response(1, b"x" * 100)[:50])
-    bench.session.lost()
+    bench.session.lost(bench.now)
     assert bench.ended() == [(1, "connection_lost"), (2, "connection_lost")]
     assert bench.exchanges[0].response_bytes == 0
 
@@ -299,7 +301,7 @@ def test_every_single_cut_of_the_connection_ends_each_started_request_once() -> 
         bench = Bench()
         bench.client(SCRIPT_CLIENT[:cut])
         started = len(bench.exchanges) + len(bench.session.in_flight)
-        bench.session.lost()
+        bench.session.lost(bench.now)
         ended = len(bench.exchanges)
         assert ended - started in (0, 1)  # one more where a Produce without response was cut
         assert len({e.correlation_id for e in bench.exchanges}) == ended

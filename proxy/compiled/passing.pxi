@@ -1,0 +1,287 @@
+# Twin of ``proxy.core.passing``: what each part is for is told there.
+
+cdef int64_t MAX_LEARNED = passing.MAX_LEARNED
+cdef int KEPT_ROOM = 2  # pieces that a connection keeps room for, from chunk to chunk
+
+cdef struct Piece:  # part of a body to read after its chunk has been forwarded; owns its references
+    PyObject *exchange  # NULL: a raw SASL token
+    PyObject *passing  # NULL: the body is whole, or is not read
+    PyObject *keep  # holds the bytes, where the chunk does not
+    const uint8_t *data
+    Py_ssize_t size
+    Kind kind
+    bint response
+    bint last
+
+
+cdef inline int count(object counts, object key) except -1:
+    cdef PyObject *had = PyDict_GetItem(counts, key)
+    PyDict_SetItem(counts, key, 1 if had == NULL else <object>had + 1)
+    return 0
+
+
+cdef void drop(Piece *pieces, int count) noexcept:
+    for at in range(count):
+        Py_XDECREF(pieces[at].exchange)
+        Py_XDECREF(pieces[at].passing)
+        Py_XDECREF(pieces[at].keep)
+
+
+@cython.final
+cdef class Watching:
+    def __cinit__(self, watch):
+        self.watch = watch
+        self.record, self.note, self.room = watch.record, watch.note, watch.room
+        self.table, self.others, self.max_body = watch.interest.table, watch.interest.others, watch.max_body
+        if len(self.table) != KEYS * VERSIONS:
+            raise ValueError(f"a table of {len(self.table)} bytes, not {KEYS * VERSIONS}")
+        PyObject_GetBuffer(watch.observed, &self.observed, PyBUF_SIMPLE | PyBUF_WRITABLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.observed)
+
+    cdef uint8_t flags(self, int key, int version) noexcept:
+        cdef uint8_t flags = self.others
+        if 0 <= key < KEYS and 0 <= version < VERSIONS:
+            flags = PyBytes_AS_STRING(self.table)[key * VERSIONS + version]
+        return flags if flags & TOLD else 0
+
+    cdef void count(self) noexcept:
+        (<int64_t *>self.observed.buf)[0] += 1
+
+
+cdef Watching latest = None
+
+
+cdef Watching watching_of(watch):
+    """The same for all sessions of a watch: a process has one."""
+    global latest
+    if latest is None or latest.watch is not watch:
+        latest = Watching(watch)
+    return latest
+
+
+@cython.final
+@cython.no_gc
+cdef class Passing:
+    pass
+
+
+cdef Passing new_passing(int64_t length, bint raw, bint learnt):
+    cdef Passing passing = Passing.__new__(Passing)
+    passing.length, passing.raw, passing.learnt = length, raw, learnt
+    return passing
+
+
+@cython.final
+@cython.no_gc  # refers to nothing that refers back
+cdef class Told:
+    def __init__(self, connection, tally, watch, identity):
+        self.connection, self.identity = connection, identity
+        self.decoded = tally.decoded
+        self.watching = watching_of(watch)
+
+    def __dealloc__(self):
+        drop(self.pieces, self.count)
+        PyMem_Free(self.pieces)
+
+    cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length):
+        cdef bint raw = False, learnt
+        if flags & (KEEP_RESPONSE if response else KEEP_REQUEST) and key != SASL_AUTHENTICATE:
+            if length <= self.watching.max_body and length <= self.watching.room.left:
+                raw = True
+                self.watching.room.left -= length
+                self.taken += length
+            else:
+                count(self.decoded, "not_kept")
+        learnt = self.identity is not None and is_learnt(response, key)
+        return new_passing(length, raw, learnt) if raw or learnt else None
+
+    cdef int piece(
+        self, bint response, Exchange exchange, Kind kind, Passing passing, bytes keep, const uint8_t *data,
+        Py_ssize_t size, bint last,
+    ) except -1:  # fmt: skip
+        cdef Piece *piece
+        cdef Piece *more
+        if self.count == self.room:
+            more = <Piece *>PyMem_Realloc(self.pieces, (2 * self.room + 2) * sizeof(Piece))
+            if more == NULL:
+                raise MemoryError
+            self.pieces = more
+            self.room = 2 * self.room + 2
+        piece = &self.pieces[self.count]
+        piece.exchange = piece.passing = piece.keep = NULL
+        if exchange is not None:
+            Py_INCREF(exchange)
+            piece.exchange = <PyObject *>exchange
+        if passing is not None:
+            Py_INCREF(passing)
+            piece.passing = <PyObject *>passing
+        if keep is not None:
+            Py_INCREF(keep)
+            piece.keep = <PyObject *>keep
+        piece.data, piece.size, piece.kind, piece.response, piece.last = data, size, kind, response, last
+        self.count += 1
+        return 0
+
+    cdef int walk(self, double now) except -1:
+        cdef Piece *pieces = self.pieces
+        cdef int there = self.count, room = self.room, at
+        self.pieces = NULL
+        self.count = self.room = 0
+        try:
+            for at in range(there):
+                self.read_piece(&pieces[at], now)
+        finally:
+            drop(pieces, there)
+            if room <= KEPT_ROOM:
+                self.pieces, self.room = pieces, room
+            else:
+                PyMem_Free(pieces)
+        return 0
+
+    cdef int read_piece(self, Piece *piece, double now) except -1:
+        cdef Exchange exchange = None
+        cdef Passing passing = None
+        if piece.passing != NULL:
+            passing = <Passing>piece.passing
+        if piece.exchange != NULL:
+            exchange = <Exchange>piece.exchange
+            if piece.kind != NO_WALKER or passing is not None and passing.feed is not None:
+                self.read(piece, exchange, passing)
+        if passing is not None and (passing.raw or passing.learnt):
+            self.gather(piece, exchange, passing, now)
+        if not piece.last or exchange is None:
+            return 0
+        if piece.response:
+            exchange.answered_at = now
+            if self.undecided and not is_learnt(False, exchange.api_key):
+                self.learn("passed", (now,))
+            self.record(exchange)
+        else:
+            exchange.connection = self.connection
+            exchange.forwarded_at = now
+            if exchange.outcome_code == NO_RESPONSE:
+                self.record(exchange)
+        return 0
+
+    cdef int read(self, Piece *piece, Exchange exchange, Passing passing) except -1:
+        cdef Body *body = NULL
+        try:
+            if piece.kind != NO_WALKER:
+                body = walk_body(piece.kind, exchange.api_version, piece.data, piece.size)
+            else:
+                passing.feed.feed(piece.data, piece.size)
+                if piece.last:
+                    body = passing.feed.finish()
+        except Exception:  # whatever it is, it concerns the record of this exchange only
+            exchange.decode_code = MALFORMED
+            count(self.decoded, "malformed")
+            if passing is not None:
+                passing.feed = None  # the rest of this body passes unread
+        if body == NULL:
+            return 0
+        if piece.response:
+            free_body(exchange.response_body)
+            exchange.response_body = body
+        else:
+            free_body(exchange.request_body)
+            exchange.request_body = body
+        if exchange.decode_code == NONE:
+            exchange.decode_code = FULL
+        return count(self.decoded, "full")
+
+    cdef int gather(self, Piece *piece, Exchange exchange, Passing passing, double now) except -1:
+        cdef bint short = passing.length <= MAX_LEARNED
+        cdef Py_ssize_t had
+        cdef bytes body = None
+        if piece.last and passing.gathered is None:
+            if passing.raw or short:
+                body = PyBytes_FromStringAndSize(<const char *>piece.data, piece.size)
+        elif passing.raw or short:
+            if passing.gathered is None:
+                passing.gathered = bytearray()
+            had = PyByteArray_GET_SIZE(passing.gathered)
+            PyByteArray_Resize(passing.gathered, had + piece.size)
+            memcpy(PyByteArray_AS_STRING(passing.gathered) + had, piece.data, piece.size)
+            if piece.last:
+                body = bytes(passing.gathered)
+        if not piece.last:
+            return 0
+        if passing.raw and piece.response:
+            exchange.response_raw = body
+        elif passing.raw:
+            exchange.request_raw = body
+        if not passing.learnt:
+            return 0
+        if not short:
+            body = None
+        if piece.response:
+            if exchange is None:
+                return self.learn("token_reply", (body, now))
+            return self.learn("response", (exchange.api_key, body, now))
+        if exchange is None:
+            return self.learn("token", (body,))
+        return self.learn("request", (exchange.api_version, exchange.api_key, body))
+
+    cdef int learn(self, str method, tuple told) except -1:
+        if self.identity is None:
+            return 0
+        change = None
+        try:
+            change = getattr(self.identity, method)(*told)
+            self.connection, self.undecided = self.identity.connection, self.identity.undecided
+        except Exception:  # a mistake of ours: it costs the name, not the connection
+            self.identity = None
+            self.undecided = False
+        if change is not None:
+            self.watching.count()
+            self.watching.note(change)
+        return 0
+
+    cdef int ended(self, list exchanges, double now) except -1:
+        cdef Piece *pieces = self.pieces
+        cdef int there = self.count, at
+        cdef Exchange exchange
+        self.pieces = NULL
+        self.count = self.room = 0
+        try:
+            for at in range(there):
+                if pieces[at].last and pieces[at].exchange != NULL:
+                    exchange = <Exchange>pieces[at].exchange
+                    if pieces[at].response or exchange.outcome_code == NO_RESPONSE:
+                        self.lost(exchange)
+            for exchange in exchanges:
+                self.lost(exchange)
+        finally:
+            drop(pieces, there)
+            PyMem_Free(pieces)
+            if self.taken:
+                self.watching.room.left += self.taken
+                self.taken = 0
+        return self.learn("closed", (now,))
+
+    cdef int lost(self, Exchange exchange) except -1:
+        exchange.outcome_code = CONNECTION_LOST
+        exchange.response_bytes = 0
+        return self.record(exchange)
+
+    cdef int record(self, Exchange exchange) except -1:
+        if not exchange.wanted:
+            return 0
+        if exchange.request_raw is not None:
+            self.give_back(exchange.request_raw)
+        if exchange.response_raw is not None:
+            self.give_back(exchange.response_raw)
+        self.watching.count()
+        self.watching.record(exchange)
+        return 0
+
+    cdef int give_back(self, bytes body) except -1:
+        self.watching.room.left += PyBytes_GET_SIZE(body)
+        self.taken -= PyBytes_GET_SIZE(body)
+        return 0
+
+
+cdef inline bint is_learnt(bint response, int key) noexcept:
+    return key == SASL_HANDSHAKE or key == SASL_AUTHENTICATE or key == API_VERSIONS and not response

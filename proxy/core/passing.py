@@ -1,0 +1,225 @@
+"""What observers are told of one session, and what is read and kept of its bodies, once a chunk has been forwarded.
+
+While the session reads a chunk it leaves pieces here; ``walk`` takes them in order when the chunk has gone on. So
+exchanges are recorded in the order in which they end, each after its last byte was handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from proxy.core.exchange import Connection, ConnectionChange, Exchange, RequestFacts, ResponseFacts
+from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
+from proxy.core.tally import Tally
+from proxy.core.walk import BodyFeed, Facts, WalkerFunction, walk_whole
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, Watch
+from proxy.errors import Side
+
+SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+LEARNED = (*SASL, API_VERSIONS)
+"""Apis whose requests say who the client is."""
+
+MAX_LEARNED = 65_536
+"""Bytes of the longest such body, or raw SASL token, that is read. Of longer ones it is only known that they passed."""
+
+
+class Passing:
+    """One body that somebody wants, while it passes."""
+
+    __slots__ = ("feed", "gathered", "learnt", "length", "raw")
+
+    def __init__(self, length: int, *, raw: bool, learnt: bool) -> None:
+        self.length = length
+        self.raw = raw  # the exchange is to have its bytes
+        self.learnt = learnt  # whoever learns the client's identity is to have them
+        self.feed: BodyFeed | None = None  # reads it as it comes
+        self.gathered = bytearray()  # grows with what comes: a declared length allocates nothing
+
+
+_Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, bytes, int, int, bool]
+"""Part of a body: its exchange (None: a raw SASL token), what reads it whole, or what gathers it, then ``data``,
+``start``, ``stop``, and whether the frame ends there."""
+
+
+class Told:
+    """One per observed session. ``connection``: as it is known now."""
+
+    __slots__ = ("_identity", "_pieces", "_room", "_taken", "_tally", "_undecided", "_watch", "connection")
+
+    def __init__(self, connection: Connection, tally: Tally, watch: Watch, identity: Identity | None) -> None:
+        self.connection = connection
+        self._tally = tally
+        self._watch = watch
+        self._room = watch.room
+        self._identity = identity
+        self._pieces: list[_Piece] = []
+        self._taken = 0  # of the room
+        self._undecided = False  # only the broker's answer to something else shows that the client is through
+
+    @property
+    def waiting(self) -> bool:
+        """Whether ``walk`` has something to do."""
+        return bool(self._pieces)
+
+    def flags(self, key: int, version: int) -> int:
+        """What is wanted of this api and version; 0 where it is not to be told of."""
+        flags = self._watch.interest.of(key, version)
+        return flags if flags & TOLD else 0
+
+    def learns(self, side: Side, key: int) -> bool:
+        """Whether bodies of this api say who the client is."""
+        return self._identity is not None and key in (LEARNED if side == "client" else SASL)
+
+    def passing(self, side: Side, key: int, flags: int, length: int) -> Passing | None:
+        """Return what gathers a body of ``length`` bytes for those who want it; None where nobody does."""
+        raw = False
+        # What proves who a client is goes nowhere but to its session's identity.
+        if flags & (KEEP_REQUEST if side == "client" else KEEP_RESPONSE) and key != SASL_AUTHENTICATE:
+            if length <= self._watch.max_body and length <= self._room.left:
+                raw = True
+                self._room.left -= length
+                self._taken += length
+            else:
+                self._tally.decoded["not_kept"] += 1
+        learnt = self.learns(side, key)
+        return Passing(length, raw=raw, learnt=learnt) if raw or learnt else None
+
+    def token(self, length: int) -> Passing | None:
+        """The same for a raw SASL token."""
+        return None if self._identity is None else Passing(length, raw=False, learnt=True)
+
+    def piece(self, *piece: *_Piece) -> None:
+        """Take a piece until ``walk``."""
+        self._pieces.append(piece)
+
+    def walk(self, now: float) -> None:
+        """Read the bodies of the last chunk that somebody asked for, and record what ended in it; it was handed on at
+        ``now``. Never raises: a bad body is counted."""
+        pieces, self._pieces = self._pieces, []
+        for side, exchange, walker, passing, data, start, stop, last in pieces:
+            if exchange is not None and (walker is not None or (passing is not None and passing.feed is not None)):
+                self._read(side, exchange, walker, passing, data, start, stop, last)
+            if passing is not None and (passing.raw or passing.learnt):
+                self._gather(side, exchange, passing, data, start, stop, last, now)
+            if not last or exchange is None:
+                continue
+            if side == "client":
+                exchange.connection = self.connection
+                exchange.forwarded_at = now
+                if exchange.outcome == "no_response":
+                    self._record(exchange)
+            else:
+                exchange.answered_at = now
+                if self._undecided and exchange.api_key not in LEARNED:
+                    self._learn(Identity.passed, now)
+                self._record(exchange)
+
+    def ended(self, exchanges: Iterable[Exchange], now: float) -> None:
+        """The connection ended with ``exchanges`` open."""
+        pieces, self._pieces = self._pieces, []
+        for side, exchange, *_, last in pieces:  # ended in the last chunk, which was not handed on
+            if last and exchange is not None and (side == "broker" or exchange.outcome == "no_response"):
+                self._lost(exchange)
+        for exchange in exchanges:
+            self._lost(exchange)
+        self._room.left += self._taken
+        self._taken = 0
+        self._learn(Identity.closed, now)
+
+    def _read(
+        self,
+        side: Side,
+        exchange: Exchange,
+        walker: WalkerFunction | None,
+        passing: Passing | None,
+        data: bytes,
+        start: int,
+        stop: int,
+        last: bool,
+    ) -> None:
+        facts: Facts | None = None
+        try:
+            if walker is not None:
+                facts = walk_whole(walker, data, start, stop, exchange.api_version, side)
+            elif passing is not None and passing.feed is not None:
+                passing.feed.feed(data, start, stop)
+                facts = passing.feed.finish() if last else None
+        except Exception:  # whatever it is, it concerns the record of this exchange only
+            exchange.decode = "malformed"
+            self._tally.decoded["malformed"] += 1
+            if passing is not None:
+                passing.feed = None  # the rest of this body passes unread
+        if facts is None:
+            return
+        self._tally.decoded["full"] += 1
+        if exchange.decode == "none":
+            exchange.decode = "full"
+        if side == "client":
+            exchange.request = cast(RequestFacts, facts)
+        else:
+            exchange.response = cast(ResponseFacts, facts)
+
+    def _gather(
+        self,
+        side: Side,
+        exchange: Exchange | None,
+        passing: Passing,
+        data: bytes,
+        start: int,
+        stop: int,
+        last: bool,
+        now: float,
+    ) -> None:
+        short = passing.length <= MAX_LEARNED
+        if passing.raw or short:
+            passing.gathered += data[start:stop]
+        if not last:
+            return
+        body = bytes(passing.gathered)
+        if passing.raw and exchange is not None:
+            if side == "client":
+                exchange.request_raw = body
+            else:
+                exchange.response_raw = body
+        if not passing.learnt:
+            return
+        learnt = body if short else None
+        if side == "client" and exchange is not None:
+            self._learn(Identity.request, exchange.api_version, exchange.api_key, learnt)
+        elif side == "client":
+            self._learn(Identity.token, learnt)
+        elif exchange is not None:
+            self._learn(Identity.response, exchange.api_key, learnt, now)
+        else:
+            self._learn(Identity.token_reply, learnt, now)
+
+    def _learn(self, method: Callable[..., ConnectionChange | None], *args: Any) -> None:
+        identity = self._identity
+        change = None
+        if identity is None:
+            return
+        try:
+            change = method(identity, *args)
+            self.connection, self._undecided = identity.connection, identity.undecided
+        except Exception:  # a mistake of ours: it costs the name, not the connection
+            self._identity = None
+            self._undecided = False
+        if change is not None:
+            self._watch.observed[0] += 1
+            self._watch.note(change)
+
+    def _lost(self, exchange: Exchange) -> None:
+        exchange.outcome = "connection_lost"
+        exchange.response_bytes = 0
+        self._record(exchange)
+
+    def _record(self, exchange: Exchange) -> None:
+        if not self.flags(exchange.api_key, exchange.api_version):
+            return
+        for kept in (exchange.request_raw, exchange.response_raw):
+            if kept is not None:
+                self._room.left += len(kept)
+                self._taken -= len(kept)
+        self._watch.observed[0] += 1
+        self._watch.record(exchange)
