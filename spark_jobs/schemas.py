@@ -49,7 +49,8 @@ TRAFFIC = Table(
     "traffic",
     "Who did how much, by minute. Each request counts once on the row whose `topic` is NULL, and once more on the row "
     "of each topic it touched; so sum request columns `WHERE topic IS NULL`, and data columns over any rows. "
-    "Only what the broker acknowledged, or a client was given, is in `records` and `bytes`.",
+    "Only what the broker acknowledged, or a client was given, is in `records` and `bytes`. "
+    "The rows are the same whether a sidecar tells of each request or rolls them up (`audit.mode`).",
     (
         Column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC", "ts_request", key=True),
         Column("minute", "timestamp", "Minute in which the request arrived.", "UTC", "ts_request", key=True),
@@ -178,5 +179,6 @@ Rows of `traffic` are stored as partial sums: each batch of the job adds its own
 the same key, and their sums add up. `brokerside query` shows them added up. Other engines see the stored rows: use
 `sum(…)` with `GROUP BY`, which is right in either case.
 
-The sources are fields of the [audit event](audit-event.md) unless said otherwise.
+The sources are fields of the [audit event](audit-event.md) unless said otherwise: of a request, and of a rollup those
+that sum them up.
 """
