@@ -76,7 +76,7 @@ def gzip(data: bytes, budget: Budget) -> Iterator[bytes]:
         if member.eof:
             raise Unreadable
         rest, block = data[start : start + BLOCK], b""
-        while rest or len(block) == BLOCK:
+        while not member.eof and (rest or len(block) == BLOCK):  # at its end the tail stays what it was
             budget.step(1)
             try:
                 block = member.decompress(rest, BLOCK)

@@ -139,6 +139,14 @@ def test_a_set_of_too_many_records_is_left_alone(monkeypatch: pytest.MonkeyPatch
     assert counted(entry(b"") * 51) is None
 
 
+def test_bytes_after_a_gzip_member_are_found_at_once() -> None:
+    data = zlib.compress(bytes(3 * unpack.BLOCK + 5), wbits=31) + b"more"
+    budget = Budget(1 << 20)
+    with pytest.raises(Unreadable):
+        list(DECODERS[1](data, budget))
+    assert budget.steps > MAX_STEPS - 20
+
+
 def test_a_declared_size_is_not_believed() -> None:
     huge = b"\xff\xff\xff\xff\x0f"
     with pytest.raises(Unreadable):
