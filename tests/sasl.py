@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import struct
-from base64 import urlsafe_b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from typing import Any
 
 NONCE = "fyko+d2lbbFgONRv9qkxdawL"
@@ -54,7 +56,8 @@ def bearer(token: str, authzid: str = "") -> bytes:
 
 
 def jwt(claims: Any, signature: str = "c2lnbmF0dXJl") -> str:
-    return f"{_segment(b'{}')}.{_segment(json.dumps(claims).encode())}.{signature}"
+    header = b'{"alg":"none"}' if not signature else b'{"alg":"RS256"}'
+    return f"{_segment(header)}.{_segment(json.dumps(claims).encode())}.{signature}"
 
 
 def _segment(data: bytes) -> str:
@@ -75,3 +78,23 @@ def _compact(data: bytes) -> bytes:
         length.append(size & 127 | 128)
         size >>= 7
     return bytes([*length, size]) + data
+
+
+class Scram:
+    """A client's side of one SCRAM login (RFC 5802)."""
+
+    def __init__(self, mechanism: str, name: str, password: str, extensions: str = "") -> None:
+        self._digest = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+        self._password = password.encode()
+        self._bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={NONCE}{extensions}".encode()
+        self.first = b"n,," + self._bare
+
+    def final(self, answer: bytes) -> bytes:
+        """The second token, from the broker's answer to the first."""
+        fields = dict(field.split(b"=", 1) for field in answer.split(b","))
+        unsigned = b"c=biws,r=" + fields[b"r"]
+        salted = hashlib.pbkdf2_hmac(self._digest, self._password, b64decode(fields[b"s"]), int(fields[b"i"]))
+        key = hmac.digest(salted, b"Client Key", self._digest)
+        signed = self._bare + b"," + answer + b"," + unsigned
+        signature = hmac.digest(hashlib.new(self._digest, key).digest(), signed, self._digest)
+        return unsigned + b",p=" + b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
