@@ -201,7 +201,7 @@ STATUS_EVENT = (
     *EVENT,
     Field("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
     Field("started_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("observed", "double", required=True, least=0),  # as in a throttle; whole numbers up to 2^53 stay exact
+    Field("seen", "bigint", required=True, least=0, most=MAX_SUM),
     Field("emitted", "bigint", required=True, least=0, most=MAX_SUM),
     Field("delivered", "bigint", required=True, least=0, most=MAX_SUM),
     Field("waiting", "bigint", default=0, least=0, most=MAX_SUM),

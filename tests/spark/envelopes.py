@@ -133,7 +133,7 @@ def status(**changes: Any) -> StatusEvent:
         "seq": 0,
         "ts": NOON,
         "started_at": NOON - MINUTE,
-        "observed": 12,
+        "seen": 12,
         "emitted": 10,
         "delivered": 5,
         "hidden": 2,

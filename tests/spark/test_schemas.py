@@ -26,9 +26,6 @@ PAIRS: list[tuple[type[msgspec.Struct], tuple[Field, ...]]] = [
     *[(kind, KINDS[kind.__struct_config__.tag]) for kind in get_args(WRITTEN)],
 ]
 
-WIDER = {"observed": {"double"}}
-"""Fields that are whole numbers in one kind of event and not in another: one type has to hold both."""
-
 
 def spark_types(annotation: Any) -> set[str]:
     """Spark's types that can hold what ``annotation`` allows."""
@@ -61,7 +58,7 @@ def test_types_defaults_and_choices_are_those_of_the_event(
     hints = get_type_hints(struct)
     for theirs in msgspec.structs.fields(struct):
         field = ours[theirs.name]
-        assert field.type in spark_types(hints[theirs.name]) | WIDER.get(theirs.name, set()), theirs.name
+        assert field.type in spark_types(hints[theirs.name]), theirs.name
         assert field.required == theirs.required, theirs.name
         if not theirs.required:
             made = theirs.default_factory() if theirs.default is msgspec.NODEFAULT else theirs.default
