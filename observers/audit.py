@@ -1,80 +1,102 @@
-"""The built-in observer: exchanges and throttle reports in, audit events out.
+"""The built-in observer: exchanges, changes of connections and throttle reports in, audit events out.
 
-Two threads: the lane's, which is told of them and encodes events, and a pump, which sends blocks that have waited
-long enough and takes in delivery reports. At any time: emitted = delivered + sum of dropped + queued.
+Three threads: the lane's, which is told of them and encodes events; the outbox's pump, which brings them to the topic
+and calls for what is told by the clock; and the inventory's. Each of them numbers events under ``Outbox.numbers``.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
-from observers.api import ObservedExchange, ThrottleReport
-from observers.batch import Batcher, Block, Translation, Writer
+from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
+from observers.batch import Translation
+from observers.boots import SpoolSettings
 from observers.cluster import Cluster, client_id_of
+from observers.deep import deepen
 from observers.errors import ObserverError
-from observers.incidents import translate_changes, translate_throttles
-from observers.sink import Sink, producer_settings
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
+from observers.incidents import numbered, translate_changes, translate_throttles
+from observers.inventory import Inventory
+from observers.outbox import Outbox, OutboxStats
+from observers.rollup import Rollup
+from observers.sink import producer_settings
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator
-from proxy.core.exchange import ConnectionChange
+from observers.translate import FETCHES, PRODUCE, Scope, Translator
+from proxy.core.exchange import Exchange
 
 try:
     from observers.compiled import Translator as FastTranslator
+    from observers.rolled import Rollup as FastRollup
 except ImportError:  # installed without a compiler
     FastTranslator = Translator  # type: ignore[misc,assignment]
+    FastRollup = Rollup  # type: ignore[misc]
 
 DEFAULT_TOPIC = "brokerside-audit"
 
-MAX_WAITING = 20_000
-"""Events kept until the cluster's id is known and the topic exists, about 0.6 KiB each; above it new ones are lost."""
+STATUS_EVERY = 10.0
+"""Seconds between two statuses."""
 
-PUMP = 0.1
-"""Seconds between two looks at what is due, while an event waits for anything."""
+CLOCK_STEP = 1.0
+"""Seconds by which the wall clock must leave the monotonic one, from one status to the next, to be told."""
 
-REST = 2.0
-"""Seconds between two looks while none does; librdkafka's log lines are then taken in."""
-
-log = structlog.get_logger("observers")
+LAST_OLD_PRODUCE = 2
+"""Newest version of Produce that may carry message sets of magic 0 and 1. A fetch of any version may return them, as
+they were stored."""
 
 
 class AuditStats(Struct, frozen=True):
-    """Counts since the start, in events unless said otherwise. Emitted = delivered + sum of dropped + queued."""
+    """Counts since the start, in events unless said otherwise.
+
+    Emitted = delivered + sum of dropped + spooled + queued.
+    """
 
     emitted: int
     """Sequence numbers given: events that are, or would have been."""
     delivered: int
     """Acknowledged by the audit topic."""
     dropped: Mapping[str, int]
-    """Lost, by reason: ``observer_queue`` (before this observer was told), ``failed`` (no event could be
-    built), ``not_encodable``, ``no_cluster`` (never reached since the start, and too many wait), ``queue_full``,
-    ``too_large``, ``closed`` (not delivered in the time to close), ``producer_failed`` (queued in a producer that had
-    to be replaced), or librdkafka's name of a delivery's error."""
+    """Lost, by reason; see ``observers.event.LOSSES``."""
+    spooled: int
+    """Waiting on disk, those included that the producer has besides."""
     queued: int
+    """Waiting in memory alone."""
     queued_bytes: int
-    """Bytes in the producer's queue, before compression."""
+    """Bytes of records that wait in memory, before compression."""
+    spool_bytes: int
+    """Bytes on disk, those of dead runs included."""
+    spool_failed: bool
+    """Whether the disk failed when it was last used."""
+    replayed: int
+    """Events of dead runs, acknowledged by the audit topic."""
+    replay_lost: int
+    """Events of dead runs that the audit topic refused."""
     records_delivered: int
     bytes_delivered: int
     """Before compression."""
+    observed: int
+    """Requests, changes of connections and throttle reports seen."""
     hidden: int
-    """Exchanges that give no event: excluded topics and principals, the sidecar's own traffic."""
+    """Those of them that give no event: excluded topics and principals, the sidecar's own traffic."""
     topic_look_ups: int
+    problems: Mapping[str, str]
+    """What is wrong with the audit topic, by a short name."""
 
 
 class AuditObserver:
-    """Implements ``ExchangeObserver`` and ``ThrottleObserver``. See ``configure`` for what it needs."""
+    """Implements ``ExchangeObserver``, ``ConnectionObserver`` and ``ThrottleObserver``."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit`` and ``api.names``.
+        """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit``, ``api.names`` and more.
 
-        ``internal``: librdkafka's client settings, ``bootstrap.servers`` among them. ``audit``: ``topic``,
-        ``exclude.topics``, ``exclude.principals``, ``producer`` (librdkafka settings), each of which may be missing.
+        ``internal``: librdkafka's client settings, ``bootstrap.servers`` among them. ``topic.names``: the process's.
+        ``worker``: number of this process; the first tells the inventory. ``observer.records.deep``: whether to count
+        the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
+        ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``inventory.interval.ms``, ``spool.path``,
+        ``spool.max.bytes``, ``producer`` (librdkafka settings), each of which may be missing.
         Does not wait for the cluster. Raises ObserverError for settings it cannot work with.
         """
         internal: Mapping[str, Any] = configs["internal"]
@@ -82,134 +104,200 @@ class AuditObserver:
             raise ObserverError("internal.bootstrap.servers is not set; the audit goes to the cluster through it")
         audit: Mapping[str, Any] = configs["audit"]
         topic = audit.get("topic", DEFAULT_TOPIC)
-        self._broker_id: int = configs["broker.id"]
-        self._boot_id: str = configs["boot.id"]
-        self._sidecar_version: str = configs["sidecar.version"]
-        client_id = client_id_of(self._broker_id)
+        rolls_up = audit.get("mode") == "rollup"
+        client_id = client_id_of(configs["broker.id"])
         cluster = Cluster(internal, client_id)
-        self._names = TopicNames(cluster.topic_names)
+        self._names: TopicNames = configs["topic.names"]
         self._scope = Scope(
             self._names,
             topics={topic, *audit.get("exclude.topics", ())},
             principals=audit.get("exclude.principals", ()),
             client_ids={client_id},
         )
+        self._deep = bool(configs.get("observer.records.deep"))
         self._translator = FastTranslator(configs["api.names"], self._names, self._scope)
-        self._sink = Sink(cluster, producer_settings(internal, audit.get("producer", {}), client_id), topic)
-        self._clock: Callable[[], float] = time.monotonic
-        # Guards everything below; never held while the network is waited for, nor while events are encoded.
-        self._lock = threading.Lock()
-        self._batcher = Batcher()
-        self._waiting: deque[Block] = deque()
-        self._waiting_events = 0
-        self._dropped: dict[str, int] = {}
-        self._hidden = 0
-        self._busy = threading.Event()  # an event waits: for others, for the cluster or for its delivery
-        self._closing = threading.Event()
-        self._pump = threading.Thread(target=self._run_pump, name="audit pump", daemon=True)
-        self._sink.start()
-        self._pump.start()
+        self._rollup = FastRollup(configs["api.names"], self._names, self._scope) if rolls_up else None
+        self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
+        spool = audit.get("spool.path")
+        self._outbox = Outbox(
+            cluster,
+            producer_settings(internal, audit.get("producer", {}), client_id),
+            topic,
+            broker_id=configs["broker.id"],
+            boot_id=configs["boot.id"],
+            sidecar_version=configs["sidecar.version"],
+            schema_level=ROLLUP_LEVEL if rolls_up else SCHEMA_LEVEL,
+            spool=SpoolSettings(spool, audit["spool.max.bytes"]) if spool else None,
+        )
+        self.observed = self._outbox.observed
+        self._started_at = _now_us()
+        self._offset = _wall_offset()
+        # Of whoever holds ``Outbox.numbers``.
+        self._rollup_due = self._status_due = time.monotonic()
+        self._status_due += STATUS_EVERY
+        self._closed = False
+        self._inventory = Inventory(
+            cluster.topics,
+            self._scope.hides_topic,
+            self._tell_inventory,
+            interval=audit.get("inventory.interval.ms", 60_000) / 1000,
+        )
+        self._outbox.start(self._tick)
+        if configs.get("worker", 1) == 1:
+            self._inventory.start()
+
+    def keeps(self, api_key: int, api_version: int) -> bool:
+        """Whether bodies are needed, to count records that no header tells of (``observer.records.deep``)."""
+        return self._deep and (api_key in FETCHES or (api_key == PRODUCE and api_version <= LAST_OLD_PRODUCE))
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         """Turn ``exchanges`` into events; ``dropped`` were lost before them and leave a gap of that size."""
-        self._take(self._translator.translate(exchanges, self._after(dropped), _wall_offset()), dropped)
-
-    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
-        """Turn each of ``reports`` into an event; ``dropped`` as in ``record_exchanges``. No exclusion hides one."""
-        self._take(translate_throttles(reports, self._after(dropped), _wall_offset()), dropped)
+        if self._deep:
+            exchanges = [_deepened(one) if self.keeps(one.api_key, one.api_version) else one for one in exchanges]
+        if self._rollup is None:
+            self._take(exchanges, dropped, self._translator.translate)
+        else:
+            self._gather(exchanges, dropped, self._rollup)
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
-        self._take(translate_changes(changes, self._after(dropped), _wall_offset(), self._scope), dropped)
+        self._take(changes, dropped, lambda told, first, offset: translate_changes(told, first, offset, self._scope))
+
+    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+        """Turn each of ``reports`` into an event; ``dropped`` as in ``record_exchanges``. No exclusion hides one."""
+        self._take(reports, dropped, translate_throttles)
 
     def close(self, timeout: float) -> None:
-        """Send what is there and wait up to ``timeout`` seconds for its delivery; what is left then is lost."""
-        deadline = self._clock() + timeout
-        self._closing.set()
-        self._busy.set()
-        self._pump.join(max(0.0, timeout))
-        with self._lock:
-            self._send(self._batcher.take())
-            waits = bool(self._waiting)
-        if waits:
-            self._sink.ready.wait(max(0.0, deadline - self._clock()))
-        with self._lock:
-            self._send(())
-            self._drop("no_cluster", self._waiting_events)
-            self._waiting.clear()
-            self._waiting_events = 0
-        self._sink.close(max(0.0, deadline - self._clock()))
+        """Tell what is left, the last status after it, and wait up to ``timeout`` seconds for all to be delivered.
+
+        What is not delivered then stays on disk for the next run, or is lost where there is no spool.
+        """
+        self._inventory.close()
+        with self._outbox.numbers:
+            self._tell_rollups()
+            self._tell_gaps()
+            self._tell(self._status(last=True))
+            self._closed = True
+        self._outbox.close(timeout)
 
     def stats(self) -> AuditStats:
         """Current counts."""
-        with self._lock:
-            sink = self._sink.stats()
-            return AuditStats(
-                emitted=self._batcher.seq,
-                delivered=sink.events_delivered,
-                dropped=dict(Counter(self._dropped) + Counter(sink.lost)),
-                queued=self._batcher.waiting + self._waiting_events + sink.events_queued,
-                queued_bytes=sink.bytes_queued,
-                records_delivered=sink.records_delivered,
-                bytes_delivered=sink.bytes_delivered,
-                hidden=self._hidden,
-                topic_look_ups=self._names.look_ups,
-            )
+        stats = self._outbox.stats()
+        fields = {name: getattr(stats, name) for name in OutboxStats.__struct_fields__ if name != "taken"}
+        return AuditStats(**fields, topic_look_ups=self._names.look_ups)
 
-    def _after(self, dropped: int) -> int:
-        """Return the next number after ``dropped`` events. The lane's thread alone gives numbers: no lock is needed."""
-        return self._batcher.seq + dropped + 1
+    def _take(
+        self, told: Sequence[Any], dropped: int, translate: Callable[[Sequence[Any], int, float], Translation]
+    ) -> None:
+        """Number ``told`` after those that were ``dropped``."""
+        with self._outbox.numbers:
+            made = translate(told, self._outbox.seq + dropped + 1, _wall_offset())
+            self._add(made, dropped + len(told), {"observer_queue": dropped})
 
-    def _take(self, made: Translation, dropped: int) -> None:
-        with self._lock:
-            self._hidden += made.hidden
-            self._drop("observer_queue", dropped)
-            self._drop("failed", made.failed)
-            self._drop("not_encodable", made.not_encodable)
-            self._drop("too_large", made.too_large)
-            self._send(self._batcher.add(made.chunks, made.last, self._clock()))
-            if made.chunks:
-                self._busy.set()
+    def _gather(self, exchanges: Sequence[ObservedExchange], dropped: int, rollup: Rollup) -> None:
+        """Add ``exchanges`` to the rollup. Those that are lost have a number each."""
+        with self._outbox.numbers:
+            if time.monotonic() >= self._rollup_due:
+                self._tell_rollups()
+            made = Translation(last=0)
+            at = 0
+            while at < len(exchanges):
+                added = rollup.add(exchanges, at, _wall_offset())
+                at = added.until
+                made.hidden += added.hidden
+                made.failed += added.failed
+                made.not_encodable += added.not_encodable
+                if rollup.full:
+                    self._tell_rollups()
+            lost = dropped + made.failed + made.not_encodable
+            made.last = self._outbox.seq + lost
+            self._add(made, lost + made.hidden, {"observer_queue": dropped})
 
-    def _run_pump(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self._sink.poll(PUMP if self._busy.wait(REST) else 0)
-                with self._lock:
-                    self._send(self._batcher.take_due(self._clock()))
-                    if not (self._batcher.waiting or self._waiting) and self._sink.idle:
-                        self._busy.clear()
-            except Exception:
-                log.exception("audit_pump_failed")
-                self._closing.wait(PUMP)
+    def _tick(self) -> None:
+        """Tell what is due by the clock. The pump calls this."""
+        with self._outbox.numbers:
+            if self._closed:
+                return
+            now = time.monotonic()
+            if now >= self._rollup_due:
+                self._tell_rollups()
+            self._tell_gaps()
+            if now >= self._status_due:
+                self._tell(self._status())
+                self._status_due = now + STATUS_EVERY
 
-    def _send(self, blocks: Sequence[Block]) -> None:
-        """Send ``blocks`` after those that wait, or let them wait while there is no cluster. Needs the lock."""
-        if not self._sink.ready.is_set():
-            for block in blocks:
-                self._wait(block)
-            return
-        writer = Writer(self._sink.cluster_id, self._broker_id, self._boot_id, self._sidecar_version)
-        while self._waiting:
-            self._send_block(self._waiting.popleft(), writer)
-        self._waiting_events = 0
-        for block in blocks:
-            self._send_block(block, writer)
+    def _tell_inventory(self, parts: Sequence[InventoryEvent]) -> None:
+        with self._outbox.numbers:
+            if not self._closed:
+                self._tell(*parts)
 
-    def _wait(self, block: Block) -> None:
-        if self._waiting_events + len(block) > MAX_WAITING:
-            self._drop("no_cluster", len(block))
-        else:
-            self._waiting.append(block)
-            self._waiting_events += len(block)
+    # ---- with the numbers held --------------------------------------------------------------------------------------
 
-    def _send_block(self, block: Block, writer: Writer) -> None:
-        dropped = sum(self._dropped.values()) + self._sink.events_lost
-        self._sink.send(writer.record(block, dropped=dropped, sent_at=time.time_ns() // 1000), len(block))
+    def _tell_rollups(self) -> None:
+        self._rollup_due = time.monotonic() + self._rollup_interval
+        if self._rollup is not None and (requests := self._rollup.requests):
+            self._tell(*self._rollup.take(), taken=requests)
 
-    def _drop(self, reason: str, count: int) -> None:
-        if count:
-            self._dropped[reason] = self._dropped.get(reason, 0) + count
+    def _tell_gaps(self) -> None:
+        gaps = self._outbox.take_gaps()  # the next numbers have to be theirs
+        self._tell(
+            *[
+                GapEvent(
+                    seq=0,
+                    reason=gap.reason,
+                    lost_boot_id=gap.boot_id,
+                    lost_first_seq=gap.first,
+                    lost_last_seq=gap.last,
+                )
+                for gap in gaps
+            ]
+        )
+
+    def _tell(self, *events: Any, taken: int = 0) -> None:
+        if events:
+            self._add(numbered(events, self._outbox.seq + 1), taken, {})
+
+    def _add(self, made: Translation, taken: int, lost: Mapping[str, int]) -> None:
+        reasons = {**lost, "failed": made.failed, "not_encodable": made.not_encodable, "too_large": made.too_large}
+        losses = {reason: count for reason, count in reasons.items() if count}
+        if taken or made.chunks:
+            self._outbox.add(made.chunks, made.last, losses, taken, made.hidden)
+
+    def _status(self, *, last: bool = False) -> StatusEvent:
+        """The state of things, before the number of this event."""
+        stats = self._outbox.stats()
+        offset = _wall_offset()
+        step, self._offset = offset - self._offset, offset
+        return StatusEvent(
+            seq=0,
+            ts=_now_us(),
+            started_at=self._started_at,
+            seen=stats.observed,
+            emitted=stats.emitted,
+            delivered=stats.delivered,
+            waiting=max(0, stats.observed - stats.taken),
+            hidden=stats.hidden,
+            queued=stats.queued,
+            spooled=stats.spooled,
+            dropped=dict(stats.dropped),
+            spool_bytes=stats.spool_bytes,
+            clock_step_ms=round(step * 1000) if abs(step) > CLOCK_STEP else 0,
+            last=last,
+        )
+
+
+def _deepened(exchange: ObservedExchange) -> ObservedExchange:
+    """Return ``exchange``, or one like it with exact records."""
+    request, response = deepen(exchange)
+    if request is exchange.request and response is exchange.response:
+        return exchange
+    fields = {name: getattr(exchange, name) for name in Exchange.__struct_fields__}
+    deepened: ObservedExchange = type(exchange)(**{**fields, "request": request, "response": response})
+    return deepened
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _wall_offset() -> float:

@@ -74,6 +74,7 @@ cdef class Client:
     cdef bytes who, whence, software, source
     cdef bint hidden  # by its principal
     cdef bint own  # the sidecar's, by its client id
+    cdef double due  # when its polled topics may be told again
 
     cdef bint is_long(self):
         connection = self.connection
@@ -127,8 +128,8 @@ include "rows.pxi"
 cdef class Translator:
     """Same door as the pure one, which it asks for batches of other exchanges, and about what is hidden."""
 
-    cdef object _pure, _names, _scope
-    cdef dict _apis, _sessions
+    cdef object _pure, _names, _scope, _sessions
+    cdef dict _apis, _open_sessions
     cdef dict _name_labels, _id_labels
     cdef list _clients
     cdef list _keep  # what the rows of this chunk refer to and the caches may have let go
@@ -152,6 +153,7 @@ cdef class Translator:
         self._names = names
         self._scope = scope
         self._sessions = scope.sessions
+        self._open_sessions = scope.sessions.open
         self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
         self._name_labels = {}
         self._id_labels = {}
@@ -206,12 +208,13 @@ cdef class Translator:
         cdef Body *request = exchange.request_body
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
-        cdef bytes api
+        cdef bytes api, polled
         try:
             client = self._client_of(exchange)
         except UnicodeError:
             if self._scope.hides(exchange):
                 return False
+            self._pure.event(exchange, wall_offset)
             raise
         if client.hidden:
             return False
@@ -224,17 +227,18 @@ cdef class Translator:
                     row.acks = request.acks
                     row.has_acks = True
                     fits = self._add_produced(request, response, exchange.outcome_code, room + self._max_event)
-            elif key == FETCH or key == SHARE_FETCH:
-                if request != NULL and key == FETCH:
+            elif _is_fetch(key):
+                if request != NULL:
                     row.max_wait_ms = request.max_wait_ms
                 if response != NULL:
                     fits = self._add_fetched(response, room + self._max_event)
             if self._part_count > parts:  # on a topic that is not hidden
-                if key == FETCH and request != NULL and len(self._sessions):
-                    self._scope.forget_session(request.session_id)
+                if _is_fetch(key) and request != NULL and _changes_session(exchange, self._open_sessions):
+                    self._sessions.follow(exchange)
             elif client.own if request == NULL and response == NULL else self._scope.hides(exchange):
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
+            polled = self._polled(exchange, client) if _may_be_polled(exchange, client.due) else b""
             if not fits:
                 raise _TooLarge
         except BaseException:
@@ -245,6 +249,7 @@ cdef class Translator:
         row.whence = <PyObject *>client.whence
         row.software = <PyObject *>client.software
         row.source = <PyObject *>client.source
+        row.polled = <PyObject *>polled
         row.seq = seq
         row.request_bytes = exchange.request_bytes
         row.response_bytes = exchange.response_bytes
@@ -254,7 +259,7 @@ cdef class Translator:
         row.outcome = exchange.outcome_code
         row.decode = exchange.decode_code
         self._room += ROW_ROOM + _size(row.who) + _size(row.api) + _size(row.whence) + _size(row.software)
-        self._room += _size(row.source)
+        self._room += _size(row.source) + _size(row.polled)
         self._last_room = self._room - room
         self._row_count += 1
         return True
@@ -273,6 +278,16 @@ cdef class Translator:
         if not client.is_long():
             self._clients[slot] = client
         return client
+
+    cdef bytes _polled(self, Exchange exchange, Client client):
+        cdef bytes polled
+        names = self._scope.polled(exchange)
+        client.due = self._sessions.due(client.connection.id)
+        if not names:
+            return b""
+        polled = b',"polled":' + encoder.encode(names)
+        self._keep.append(polled)
+        return polled
 
     cdef bytes _api_of(self, int16_t key):
         cdef PyObject *found = PyDict_GetItemWithError(self._apis, key)

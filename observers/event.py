@@ -32,6 +32,20 @@ MAX_STRING = 256
 EVENTS_PER_RECORD = 200
 """Events in one Kafka record at most; fewer where the flush interval ends first. See docs/audit-format.md."""
 
+LOSSES = {
+    "observer_queue": "The audit did not keep up: it was lost before it was looked at.",
+    "failed": "No event could be built.",
+    "not_encodable": "A text in it is no Unicode text.",
+    "too_large": "It has too many partitions, or is larger than `message.max.bytes`, or the topic refused it as such.",
+    "no_cluster": "The cluster was never reached, and there is neither a spool nor room in memory.",
+    "queue_full": "The cluster was away, and there is neither a spool nor room in memory.",
+    "spool_full": "The spool has reached `audit.spool.max.bytes`.",
+    "spool_torn": "It was on disk and cannot be read back.",
+    "closed": "It was not delivered in the time to close, and there was no spool.",
+    "killed": "The sidecar was killed before it was on disk. Told by a later run, with what was not numbered yet.",
+}
+"""Why events are lost; besides, librdkafka's names of errors that will not pass (``topic_authorization_failed``, …)."""
+
 Outcome = Literal["answered", "no_response", "connection_lost"]
 Decode = Literal["none", "full", "malformed", "unsupported"]
 ThrottleScope = Literal["broker", "listener", "ip"]
@@ -220,7 +234,7 @@ class GapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", t
 class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="sidecar_status"):
     """The ledger of this run so far, each ten seconds and at its end: the sidecar lives, and this is what it did.
 
-    ``observed`` = ``hidden`` + ``waiting`` + what numbers were given for: one each, but one for all requests of a
+    ``seen`` = ``hidden`` + ``waiting`` + what numbers were given for: one each, but one for all requests of a
     rollup; parts of an inventory, gaps and statuses have numbers besides. ``emitted`` = ``delivered`` + sum of
     ``dropped`` + ``spooled`` + ``queued``.
     """
@@ -231,7 +245,7 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     """When."""
     started_at: int
     """When this run began."""
-    observed: int
+    seen: int
     """Requests, changes of connections and throttle reports that the sidecar has seen."""
     emitted: int
     """Numbers given before this one."""

@@ -36,11 +36,56 @@ cdef inline int _read_basics(Exchange exchange, double wall_offset, Basics *basi
     basics.latency_us = max(<int64_t>0, <int64_t>llrint(latency))
     basics.upstream_us = max(<int64_t>0, <int64_t>llrint(upstream))
     basics.throttle_ms = exchange.throttle_ms if response == NULL else response.throttle_ms
-    if response != NULL and (exchange.api_key == FETCH or exchange.api_key == SHARE_FETCH):
+    if response != NULL and _is_fetch(exchange.api_key):
         basics.error_code = response.error_code
     else:
         basics.error_code = exchange.error_code
     return 0
+
+
+cdef inline bint _is_fetch(int16_t api_key) noexcept:
+    return api_key == FETCH or api_key == SHARE_FETCH
+
+
+cdef inline bint _may_be_polled(Exchange exchange, double due) noexcept:
+    """Whether ``Scope.polled`` of this exchange, which is not hidden, may be anything else than nothing."""
+    return (
+        _is_fetch(exchange.api_key)
+        and exchange.outcome_code == ANSWERED
+        and exchange.request_body != NULL
+        and exchange.response_body != NULL
+        and not exchange.response_body.error_code
+        and exchange.answered_at >= due
+    )
+
+
+cdef inline bint _changes_session(Exchange exchange, dict sessions) except -1:
+    """Whether a Fetch whose request was read changes what ``FetchSessions`` has."""
+    cdef Body *request = exchange.request_body
+    cdef Body *response = exchange.response_body
+    cdef Part *part
+    cdef PyObject *topic = NULL
+    cdef Py_ssize_t at
+    cdef bint shares = exchange.api_key == SHARE_FETCH
+    if request.session_epoch <= 0:
+        return shares or request.session_id != 0 or (response != NULL and response.session_id != 0)
+    if request.forgotten or response != NULL and response.error_code:
+        return True
+    if not request.count:
+        return False
+    session = sessions.get(exchange.connection.id if shares else request.session_id)
+    if session is None:
+        return False
+    partitions = session.partitions
+    held = ()
+    for at in range(request.count):
+        part = &request.parts[at]
+        if part.topic != topic:  # mostly it is: partitions come by topic
+            topic = part.topic
+            held = partitions.get(<object>topic, ())
+        if part.partition not in held:
+            return True
+    return False
 
 
 cdef inline dict _answers_of(Body *response):

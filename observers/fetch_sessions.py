@@ -1,13 +1,13 @@
-"""What Fetch requests of a session leave out (KIP-227): pure, told of exchanges in the order in which they ended.
+"""What fetches of a session leave out (KIP-227, KIP-932): pure, told of exchanges in the order in which they ended.
 
 A full request (epoch 0) names all partitions, and its response the session they are kept in. Incremental ones (epoch
 > 0) name only what changed, and which partitions left; an idle one, and its response, name none. A session belongs to
-the broker, and may be used over any connection.
+the broker, and may be used over any connection; but a ShareFetch has the one session of its connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
@@ -27,8 +27,13 @@ POLL_EVERY = 60.0
 MAX_CONNECTIONS = 20_000
 """Connections whose next list is known to be due later; of one that was forgotten it is due at once."""
 
-NOT_FOUND = 70
-"""FETCH_SESSION_ID_NOT_FOUND: the broker does not have the session any more."""
+SHARE_FETCH = 78
+
+NOT_FOUND = (70, 122)
+"""FETCH_SESSION_ID_NOT_FOUND, SHARE_SESSION_NOT_FOUND: the broker does not have the session any more."""
+
+SessionKey = int | str
+"""The session's id, or the connection's of a ShareFetch."""
 
 
 class Session(Struct):
@@ -53,6 +58,13 @@ class Session(Struct):
         if not held:
             self.partitions.pop(topic, None)
 
+    def lacks(self, request: Any) -> bool:
+        """Whether ``request`` changes what is here."""
+        held = self.partitions
+        return bool(request.forgotten) or any(
+            one.partition not in held.get(one.topic, ()) for one in request.partitions
+        )
+
 
 class FetchSessions:
     """Sessions that are open, and which of their topics returned nothing. Not thread-safe."""
@@ -60,43 +72,37 @@ class FetchSessions:
     def __init__(self, *, max_sessions: int = MAX_SESSIONS, max_partitions: int = MAX_PARTITIONS) -> None:
         self._max_sessions = max_sessions
         self._max_partitions = max_partitions
-        self._sessions: dict[int, Session] = {}  # what changed last is the last
+        self.open: dict[SessionKey, Session] = {}
+        """Open ones; what changed last is the last. For reading."""
         self._held = 0
         self._due: Recent[str, float] = Recent(MAX_CONNECTIONS)
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def follow(self, exchange: ObservedExchange) -> None:
         """Take in a Fetch whose request was read.
 
-        It changes nothing, and need not be told of, where the epoch is above 0, no partition is named or forgotten,
-        and the response has no error.
+        It changes nothing, and need not be told of, where the epoch is above 0, every partition named is held and none
+        is forgotten, and the response has no error.
         """
         request, response = exchange.request, exchange.response
+        key = _key_of(exchange)
         if request.session_epoch <= 0:
-            self._drop(request.session_id)  # closed with −1, replaced with 0
-            if request.session_epoch == 0 and response is not None and response.session_id:
-                self._change(response.session_id, Session(request.topics_are_ids), request)
+            self._drop(key)  # closed with −1, replaced with 0
+            opened = _answered_key(exchange)
+            if request.session_epoch == 0 and opened:
+                self._change(opened, Session(request.topics_are_ids), request)
         elif response is not None and response.error_code:
-            if response.error_code == NOT_FOUND:
-                self._drop(request.session_id)
-        elif request.session_id in self._sessions and (request.partitions or request.forgotten):
-            self._change(request.session_id, self._take(request.session_id), request)
+            if response.error_code in NOT_FOUND:
+                self._drop(key)
+        elif key in self.open and self.open[key].lacks(request):
+            self._change(key, self._take(key), request)
 
-    def topics(self, session_id: int) -> Collection[bytes]:
-        """Topics of this session, names or raw ids (``are_ids``); none of one that is not known."""
-        session = self._sessions.get(session_id)
-        return session.partitions.keys() if session is not None else ()
+    def of(self, exchange: ObservedExchange) -> Session | None:
+        """The session that the request of this Fetch is of, if it is known."""
+        return self.open.get(_key_of(exchange))
 
-    def are_ids(self, session_id: int) -> bool:
-        """Whether the topics of this session are raw ids."""
-        session = self._sessions.get(session_id)
-        return session is not None and session.are_ids
-
-    def due(self, connection_id: str, now: float) -> bool:
-        """Whether ``polled`` would tell of this connection now."""
-        return now >= (self._due.get(connection_id) or 0.0)
+    def due(self, connection_id: str) -> float:
+        """When ``polled`` may tell of this connection again, by ``answered_at``."""
+        return self._due.get(connection_id) or 0.0
 
     def polled(self, exchange: ObservedExchange, label: Callable[[bytes, bool], Label]) -> tuple[str, ...]:
         """Names of the topics that an answered Fetch or ShareFetch asked for and that returned no records.
@@ -104,21 +110,21 @@ class FetchSessions:
         Told once in ``POLL_EVERY`` for each connection; nothing otherwise, which costs one look into a dict. Comes
         after ``follow``. ``label``: as ``TopicNames.label``.
         """
-        if not self.due(exchange.connection.id, exchange.answered_at):
+        if exchange.answered_at < self.due(exchange.connection.id):
             return ()
         request, response = exchange.request, exchange.response
         if request is None or response is None or response.error_code:
             return ()
         self._due.put(exchange.connection.id, exchange.answered_at + POLL_EVERY)
-        session_id = request.session_id if request.session_epoch > 0 else response.session_id
-        asked = {label(topic, self.are_ids(session_id))[0] for topic in self.topics(session_id)}
+        session = self.open.get(_key_of(exchange) if request.session_epoch > 0 else _answered_key(exchange))
+        asked = set() if session is None else {label(topic, session.are_ids)[0] for topic in session.partitions}
         asked.update(label(one.topic, request.topics_are_ids)[0] for one in request.partitions)
         asked.difference_update(
             label(one.topic, response.topics_are_ids)[0] for one in response.partitions if one.records.records
         )
         return tuple(sorted(asked))
 
-    def _change(self, session_id: int, session: Session, request: Any) -> None:
+    def _change(self, key: SessionKey, session: Session, request: Any) -> None:
         """Put what ``request`` adds and forgets into ``session``, which becomes the last one; make room for it."""
         if session.are_ids != request.topics_are_ids:
             return
@@ -126,16 +132,29 @@ class FetchSessions:
             session.add(one.topic, one.partition)
         for topic, partition in request.forgotten:
             session.forget(topic, partition)
-        self._sessions[session_id] = session
+        self.open[key] = session
         self._held += session.size
-        while len(self._sessions) > self._max_sessions or self._held > self._max_partitions:
-            self._take(next(iter(self._sessions)))
+        while len(self.open) > self._max_sessions or self._held > self._max_partitions:
+            self._take(next(iter(self.open)))
 
-    def _take(self, session_id: int) -> Session:
-        session = self._sessions.pop(session_id)
+    def _take(self, key: SessionKey) -> Session:
+        session = self.open.pop(key)
         self._held -= session.size
         return session
 
-    def _drop(self, session_id: int) -> None:
-        if session_id in self._sessions:
-            self._take(session_id)
+    def _drop(self, key: SessionKey) -> None:
+        if key in self.open:
+            self._take(key)
+
+
+def _key_of(exchange: ObservedExchange) -> SessionKey:
+    """The session that the request names; 0 for none."""
+    return exchange.connection.id if exchange.api_key == SHARE_FETCH else int(exchange.request.session_id)
+
+
+def _answered_key(exchange: ObservedExchange) -> SessionKey:
+    """The session that the response to a full request opened; 0 for none."""
+    response = exchange.response
+    if response is None or response.error_code:
+        return 0
+    return exchange.connection.id if exchange.api_key == SHARE_FETCH else int(response.session_id)

@@ -1,4 +1,4 @@
-"""From throttle reports and changes of connections to encoded audit events: no IO, no clock."""
+"""Every event but those of requests: how it is made of what happened, numbered and encoded. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from observers.api import ThrottleReport
+from observers.api import ConnectionChange, ThrottleReport
 from observers.batch import Chunk, Translation
+from observers.event import ConnectionChange as ChangeKind
 from observers.event import (
     ConnectionEvent,
     PrincipalSource,
@@ -20,7 +21,6 @@ from observers.event import (
     encoder,
 )
 from observers.translate import Scope, clipped, epoch_us
-from proxy.core.exchange import ConnectionChange
 
 log = structlog.get_logger("observers")
 
@@ -38,6 +38,16 @@ def translate_changes(changes: Sequence[ConnectionChange], first: int, wall_offs
     made = _translate(visible, first, lambda change, seq: _connection(change, seq, wall_offset))
     made.hidden = len(changes) - len(visible)
     return made
+
+
+def numbered(events: Sequence[Any], first: int) -> Translation:
+    """Return ``events``, which have a ``seq``, numbered from ``first`` on."""
+
+    def with_number(event: Any, seq: int) -> Any:
+        event.seq = seq
+        return event
+
+    return _translate(events, first, with_number)
 
 
 def _translate(told: Sequence[Told], first: int, event_of: Callable[[Told, int], Any]) -> Translation:
@@ -67,7 +77,7 @@ def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> Conne
     closed = change.change == "closed"
     return ConnectionEvent(
         seq=seq,
-        change=change.change,
+        change=cast(ChangeKind, change.change),
         ts=epoch_us(change.at, wall_offset),
         listener=connection.listener,
         connection_id=connection.id,

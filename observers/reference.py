@@ -11,159 +11,155 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from observers import event
-from observers.event import SCHEMA_LEVEL, Envelope, RequestEvent, ThrottleEvent, TopicPartition
+from observers import event, examples
 from observers.translate import MAX_EVENT
 
 UNITS = {
+    "_us": "µs",
+    "_ms": "ms",
+    "_bytes": "bytes",
+    "bytes": "bytes",
+    "_records": "records",
+    "records": "records",
+    "minute": "µs since 1970, UTC",
+    "ts": "µs since 1970, UTC",
     "ts_request": "µs since 1970, UTC",
     "ts_first": "µs since 1970, UTC",
     "ts_last": "µs since 1970, UTC",
     "sent_at": "µs since 1970, UTC",
-    "latency_us": "µs",
-    "throttle_ms": "ms",
-    "max_wait_ms": "ms",
-    "delay_ms": "ms",
-    "request_bytes": "bytes",
-    "response_bytes": "bytes",
-    "bytes": "bytes",
-    "records": "records",
+    "started_at": "µs since 1970, UTC",
+    "requests": "requests",
+    "topic_requests": "requests",
+    "errors": "requests",
+    "connection_lost": "requests",
+    "idle": "requests",
+    "emitted": "events",
+    "delivered": "events",
     "dropped": "events",
+    "queued": "events",
+    "spooled": "events",
     "count": "connections",
 }
-
-EXAMPLE = Envelope(
-    schema_level=SCHEMA_LEVEL,
-    cluster_id="ThK9ZFduS0ONy_eg3SRv7w",
-    broker_id=1,
-    boot_id="5f0c4c0d9a4b4e0f8a86b6c2f6f0f3a1",
-    sidecar_version="0.1.0",
-    first_seq=41,
-    last_seq=43,
-    dropped=0,
-    sent_at=1795260652500000,
-    events=[
-        RequestEvent(
-            seq=41,
-            listener="CLIENT",
-            connection_id="c7",
-            correlation_id=12,
-            api_key=0,
-            api="Produce",
-            api_version=13,
-            principal="User:ANONYMOUS",
-            client_ip="127.0.0.1",
-            ts_request=1795260652123456,
-            latency_us=2150,
-            request_bytes=1211,
-            response_bytes=74,
-            decode="full",
-            client_id="billing",
-            client_software_name="apache-kafka-java",
-            client_software_version="4.3.1",
-            acks=-1,
-            topics=(
-                TopicPartition(
-                    topic="invoices",
-                    partition=3,
-                    topic_id="AAAAAAAAAAEAAAAAAAAAAg",
-                    bytes=1100,
-                    records=10,
-                    producer_id=4000,
-                    producer_epoch=0,
-                    base_sequence=120,
-                    base_offset=5120,
-                ),
-            ),
-        ),
-        RequestEvent(
-            seq=42,
-            listener="CLIENT",
-            connection_id="c8",
-            correlation_id=5,
-            api_key=3,
-            api="Metadata",
-            api_version=13,
-            principal="User:ANONYMOUS",
-            client_ip="127.0.0.1",
-            ts_request=1795260652200000,
-            latency_us=810,
-            request_bytes=38,
-            response_bytes=412,
-        ),
-        ThrottleEvent(
-            seq=43,
-            listener="CLIENT",
-            client_ip="10.1.2.3",
-            scope="ip",
-            quota="connection_creation_rate",
-            action="hold",
-            count=37,
-            limit=20,
-            observed=25.118,
-            ts_first=1795260651300000,
-            ts_last=1795260652190000,
-            delay_ms=1000,
-        ),
-    ],
-)
+"""Units of fields by their name, or by its end."""
 
 INTRODUCTION = f"""\
-# The audit event, level {SCHEMA_LEVEL}
+# The audit event
 
-Generated from `observers/event.py` by `python -m observers.reference`.
+Generated from `observers/event.py` by `python -m observers.reference`; the examples are made by the code that makes
+the events.
 
 One record of the audit topic is a JSON object, the **envelope**, of up to {event.EVENTS_PER_RECORD} events of several
-kinds. A reader passes over events of a `kind` that it does not know. Every event has `kind` and `seq`, and a field that
-several kinds have is of one type in all of them.
+kinds. It has no key.
 
+| kind | tells of |
+|---|---|
+{{kinds}}
 Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_id, boot_id, first_seq)` of the record,
-or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap. Events never hold a
-record's key or value. Strings a client chose are cut at {event.MAX_STRING} characters and then end in `…`.
-A request on so many partitions that its event might need more than {MAX_EVENT:,} bytes gives a gap instead.
+or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap; `gap` events say why.
+Events never hold a record's key or value, nor anything a client authenticates with. Strings a client chose are cut at
+{event.MAX_STRING} characters and then end in `…`. A request on so many partitions that its event might need more than
+{MAX_EVENT:,} bytes gives a gap instead.
 
-Fields of events and partitions that have their default value are left out.
+Fields that have their default value are left out, but for those of the envelope.
+
+## Levels, and what stays
+
+`schema_level` says what a reader has to understand: a record of a higher level than it knows it must not read at all.
+
+* Level {event.SCHEMA_LEVEL}: every kind but `rollup`.
+* Level {event.ROLLUP_LEVEL}: `rollup` in place of `request`; every record of a sidecar in `audit.mode: rollup`. A
+  reader that knew requests alone would count nothing.
+
+Within a level a field never changes its name, type, unit or meaning, and none goes away. There may be new kinds, which
+a reader passes over, and new fields with a default. Every event has `kind` and `seq`, and a field that several kinds
+have is of one type in all of them.
 """
 
 
 def markdown() -> str:
     """Return the whole page."""
-    example = msgspec.json.format(event.encoder.encode(EXAMPLE), indent=2).decode()
+    kinds = "".join(f"| `{_tag(kind)}` | {_summary(kind)} |\n" for kind in _kinds())
     return (
-        INTRODUCTION
-        + "".join(_section(title, struct) for title, struct in _sections())
-        + f"\n## Example record\n\n```json\n{example}\n```\n"
+        INTRODUCTION.replace("{kinds}", kinds)
+        + _section("Envelope", event.Envelope)
+        + _example(examples.envelope())
+        + "".join(_of_kind(kind) for kind in _kinds())
+        + _losses()
     )
 
 
-def _sections() -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    yield "Envelope", Envelope
-    yield "Event of a request: `events[]`", RequestEvent
-    yield "Partition: `events[].topics[]`", TopicPartition
-    yield "Event of a throttle: `events[]`", ThrottleEvent
+def _kinds() -> tuple[type[msgspec.Struct], ...]:
+    (events,) = get_args(get_type_hints(event.Envelope)["events"])
+    return get_args(events)
 
 
-def _section(title: str, struct: type[msgspec.Struct]) -> str:
+def _of_kind(kind: type[msgspec.Struct]) -> str:
+    tag = _tag(kind)
+    section = _section(f"`{tag}`", kind, f"{inspect.getdoc(kind)}\n\n")
+    for name, inner in _inner(kind):
+        section += _section(f"`{tag}`: `{name}[]`", inner, f"{inspect.getdoc(inner)}\n\n", level=3)
+    return section + _example(examples.of_kind(tag))
+
+
+def _tag(kind: type[msgspec.Struct]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def _summary(kind: type[msgspec.Struct]) -> str:
+    return _plain((inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " "))
+
+
+def _inner(struct: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """The structs that the arrays of ``struct`` are of, by field."""
+    for name, hint in get_type_hints(struct).items():
+        for inner in get_args(hint):
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                yield name, inner
+
+
+def _section(title: str, struct: type[msgspec.Struct], before: str = "", level: int = 2) -> str:
     meanings = _meanings(struct)
     hints = get_type_hints(struct)
     rows = []
     tag = struct.__struct_config__.tag
     if tag is not None:
-        rows.append(
-            _row(str(struct.__struct_config__.tag_field), "string", "always", "", f"`{tag}`: the kind of event.")
-        )
+        rows.append(_row("kind", "string", "always", "", f"`{tag}`"))
     for field in msgspec.structs.fields(struct):
-        default = "always" if field.required else f"`{msgspec.json.encode(field.default).decode()}`"
-        rows.append(
-            _row(field.name, _json_type(hints[field.name]), default, UNITS.get(field.name, ""), meanings[field.name])
-        )
+        if field.default_factory is not msgspec.NODEFAULT:
+            left_out = f"`{msgspec.json.encode(field.default_factory()).decode()}`"
+        elif field.required:
+            left_out = "always"
+        else:
+            left_out = f"`{msgspec.json.encode(field.default).decode()}`"
+        rows.append(_row(field.name, _json_type(hints[field.name]), left_out, _unit(field.name), meanings[field.name]))
     head = "| field | type | left out if | unit | meaning |\n|---|---|---|---|---|\n"
-    return f"\n## {title}\n\n{head}{''.join(rows)}"
+    return f"\n{'#' * level} {title}\n\n{_plain(before)}{head}{''.join(rows)}"
+
+
+def _unit(name: str) -> str:
+    return UNITS.get(name) or next((unit for end, unit in UNITS.items() if end[0] == "_" and name.endswith(end)), "")
 
 
 def _row(name: str, kind: str, default: str, unit: str, meaning: str) -> str:
     left_out = "never" if default == "always" else default
-    return f"| `{name}` | {kind} | {left_out} | {unit} | {meaning.replace('``', '`')} |\n"
+    return f"| `{name}` | {kind} | {left_out} | {unit} | {_plain(meaning)} |\n"
+
+
+def _plain(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def _example(value: bytes) -> str:
+    return f"\n```json\n{msgspec.json.format(value, indent=2).decode()}\n```\n"
+
+
+def _losses() -> str:
+    rows = "".join(f"| `{reason}` | {meaning} |\n" for reason, meaning in event.LOSSES.items())
+    return (
+        "\n## Why events are lost\n\nAs in `dropped` of a `sidecar_status` and `reason` of a `gap`. Besides these, "
+        "librdkafka's name of an error that\nwill not pass, as `topic_authorization_failed`.\n\n"
+        f"| reason | meaning |\n|---|---|\n{rows}"
+    )
 
 
 def _json_type(hint: Any) -> str:
@@ -174,6 +170,8 @@ def _json_type(hint: Any) -> str:
         return " \\| ".join(dict.fromkeys(_json_type(argument) for argument in arguments))
     if origin in (list, tuple):
         return f"array of {_json_type(arguments[0])}"
+    if origin is dict:
+        return f"object of {_json_type(arguments[1])}"
     names = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
     return names.get(hint) or "object"
 

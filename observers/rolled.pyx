@@ -54,7 +54,7 @@ cdef class Gathered:
     cdef int64_t requests, request_bytes, response_bytes, errors, connection_lost, throttle_ms, idle
     cdef uint32_t latencies[BUCKETS]
     cdef uint32_t upstream_latencies[BUCKETS]
-    cdef dict topics
+    cdef dict topics, polled
 
     cdef list told(self):
         cdef Topic topic
@@ -81,7 +81,7 @@ cdef class Gathered:
         topics = []
         for topic in self.topics.values():
             topics.append(topic.told())
-        return split(event, topics)
+        return split(event, topics, list(self.polled))
 
 
 cdef class Seat:
@@ -92,13 +92,14 @@ cdef class Seat:
     cdef uint64_t turn
     cdef int64_t minute
     cdef dict gathered
+    cdef double due  # when its polled topics may be told again
 
 
 cdef class Rollup:
     """Same door as the pure one, which gathers other exchanges, and says what is hidden."""
 
-    cdef object _pure, _names, _scope
-    cdef dict _api_names, _gathered, _named, _identified
+    cdef object _pure, _names, _scope, _sessions
+    cdef dict _open_sessions, _api_names, _gathered, _named, _identified
     cdef list _seats
     cdef uint64_t _turn
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
@@ -107,6 +108,8 @@ cdef class Rollup:
         self._pure = PureRollup(api_names, names, scope, max_rollups=max_rollups, max_topics=max_topics)
         self._names = names
         self._scope = scope
+        self._sessions = scope.sessions
+        self._open_sessions = scope.sessions.open
         self._api_names = dict(api_names)
         self._max_rollups = max_rollups
         self._max_topics = max_topics
@@ -175,9 +178,10 @@ cdef class Rollup:
         cdef Basics basics
         cdef Gathered sums
         cdef bint answered = exchange.outcome_code == ANSWERED
-        cdef bint fetched = exchange.api_key == FETCH or exchange.api_key == SHARE_FETCH
+        cdef bint fetched = _is_fetch(exchange.api_key)
         cdef bint tells
         cdef int bucket = -1
+        cdef tuple polled = ()
         if seat.hidden:
             return False
         if exchange.api_key == PRODUCE:
@@ -186,12 +190,19 @@ cdef class Rollup:
             touched = exchange.response_body
         tells = touched != NULL and self._tells(touched, fetched)
         if tells:
-            if exchange.api_key == FETCH and exchange.request_body != NULL and self._scope.sessions:
-                self._scope.forget_session(exchange.request_body.session_id)
+            if fetched and exchange.request_body != NULL and _changes_session(exchange, self._open_sessions):
+                self._sessions.follow(exchange)
         elif seat.own if exchange.request_body == NULL and exchange.response_body == NULL else self._scope.hides(exchange):
             return False
         _read_basics(exchange, wall_offset, &basics)
+        if _may_be_polled(exchange, seat.due):
+            polled = self._scope.polled(exchange)
+            seat.due = self._sessions.due(seat.connection.id)
         sums = self._gathered_of(seat, exchange, basics.ts_request)
+        for name in polled:
+            if name not in sums.polled:
+                sums.polled[name] = None
+                self._topics += 1
         self._requests += 1
         sums.requests += 1
         sums.request_bytes += exchange.request_bytes
@@ -333,6 +344,7 @@ cdef class Rollup:
             gathered.api_key = exchange.api_key
             gathered.api = self._api_names.get(exchange.api_key) or f"ApiKey({exchange.api_key})"
             gathered.topics = {}
+            gathered.polled = {}
             self._gathered[key] = gathered
         seat.gathered[exchange.api_key] = gathered
         return gathered

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from observers.api import ObservedExchange
 from observers.event import ROLLUP_BUCKETS, RequestEvent, RollupEvent, RollupTopic, encoder
 from observers.topics import TopicNames
-from observers.translate import FETCH, PRODUCE, SHARE_FETCH, Scope, Translator, report_failure
+from observers.translate import FETCHES, PRODUCE, Scope, Translator, report_failure
 
 BUCKETS = len(ROLLUP_BUCKETS) + 1
 
@@ -110,7 +110,7 @@ class Rollup:
         gathered = self._gathered_of(event)
         sums = gathered.event
         answered = event.outcome == "answered"
-        idle = answered and event.api_key in (FETCH, SHARE_FETCH) and not (event.topics or event.error_code)
+        idle = answered and event.api_key in FETCHES and not (event.topics or event.error_code)
         bucket = bisect_left(ROLLUP_BUCKETS, event.latency_us) if answered and not idle else None
         self.requests += 1
         sums.requests += 1
@@ -143,7 +143,10 @@ class Rollup:
             elif event.api_key == PRODUCE:
                 topic.unconfirmed_records += part.records
                 topic.unconfirmed_bytes += part.bytes
-        gathered.polled.update(dict.fromkeys(event.polled))
+        for name in event.polled:
+            if name not in gathered.polled:
+                gathered.polled[name] = None
+                self._topics += 1
 
     def _gathered_of(self, event: RequestEvent) -> Gathered:
         minute = event.ts_request - event.ts_request % MINUTE
@@ -173,20 +176,23 @@ def rolled(gathered: Gathered) -> list[RollupEvent]:
     """Return the events, mostly one, that tell what was gathered."""
     first = gathered.event
     first.latencies, first.upstream_latencies = cut(gathered.latencies), cut(gathered.upstream_latencies)
-    first.polled = tuple(gathered.polled)
     for name, topic in gathered.topics.items():
         topic.latencies = cut(gathered.topic_latencies[name])
-    return split(first, list(gathered.topics.values()))
+    return split(first, list(gathered.topics.values()), list(gathered.polled))
 
 
-def split(event: RollupEvent, topics: Sequence[RollupTopic]) -> list[RollupEvent]:
-    """Return ``event`` with the first of ``topics``, and as many of its key as the others need."""
-    event.per_topic = tuple(topics[:TOPICS_PER_EVENT])
-    more = range(TOPICS_PER_EVENT, len(topics), TOPICS_PER_EVENT)
-    return [event, *(_further(event, tuple(topics[at : at + TOPICS_PER_EVENT])) for at in more)]
+def split(event: RollupEvent, topics: Sequence[RollupTopic], polled: Sequence[str]) -> list[RollupEvent]:
+    """Return ``event`` with the first of ``topics`` and ``polled``, and as many of its key as the others need."""
+    events = [event]
+    for at in range(0, max(len(topics), len(polled)), TOPICS_PER_EVENT):
+        if at:
+            events.append(_bare(event))
+        events[-1].per_topic = tuple(topics[at : at + TOPICS_PER_EVENT])
+        events[-1].polled = tuple(polled[at : at + TOPICS_PER_EVENT])
+    return events
 
 
-def _further(first: RollupEvent, topics: tuple[RollupTopic, ...]) -> RollupEvent:
+def _bare(first: RollupEvent) -> RollupEvent:
     return RollupEvent(
         seq=0,
         minute=first.minute,
@@ -199,7 +205,6 @@ def _further(first: RollupEvent, topics: tuple[RollupTopic, ...]) -> RollupEvent
         request_bytes=0,
         client_id=first.client_id,
         principal_source=first.principal_source,
-        per_topic=topics,
     )
 
 

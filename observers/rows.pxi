@@ -14,6 +14,7 @@ cdef struct Row:
     PyObject *whence
     PyObject *software
     PyObject *source
+    PyObject *polled
     Basics basics
     int64_t seq
     int64_t request_bytes
@@ -81,6 +82,7 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
     if row.basics.upstream_us:
         at = _put_int(_put(at, b',"upstream_us":'), row.basics.upstream_us)
     at = _put_text(at, row.source)
+    at = _put_text(at, row.polled)
     return _put(at, b"}")
 
 

@@ -22,15 +22,17 @@ from observers.event import (
     clip,
     encoder,
 )
+from observers.fetch_sessions import SHARE_FETCH, FetchSessions
 from observers.topics import TopicNames
 
-PRODUCE, FETCH, SHARE_FETCH = 0, 1, 78
+PRODUCE, FETCH = 0, 1
+FETCHES = (FETCH, SHARE_FETCH)
 
 UNKNOWN_RESULT = -1
 """Error code of a partition whose answer could not be read (Kafka's own −1, UNKNOWN_SERVER_ERROR)."""
 
-MAX_SESSIONS = 10_000
-"""Fetch sessions remembered as hidden; the oldest is forgotten above it (a Kafka broker keeps 1,000 by default)."""
+MAX_POLLED = 1_000_000
+"""Characters of all topics' names in ``polled`` of one event: some 20,000 usual ones. What is more is left out."""
 
 MAX_EVENT = 8_000_000
 """Bytes that the partitions of one event may need, as ``room_of`` counts them: more than 20,000 of topics with usual
@@ -55,8 +57,8 @@ class Scope:
         self._topics = frozenset(topics)
         self._principals = frozenset(principals)
         self._client_ids = frozenset(client_ids)
-        self.sessions: dict[int, None] = {}
-        """Fetch sessions on hidden topics alone, the oldest first."""
+        self.sessions = FetchSessions()
+        """As of all fetches that were asked about."""
 
     def hides_principal(self, principal: str) -> bool:
         """Whether nothing that ``principal`` does gives an event."""
@@ -71,16 +73,28 @@ class Scope:
         return name in self._topics
 
     def hides(self, exchange: ObservedExchange) -> bool:
-        """Whether ``exchange`` gives no event."""
+        """Whether ``exchange`` gives no event. Asked once for each, in order."""
         if self.hides_principal(exchange.connection.principal):
             return True
         on_topics = self._only_hidden_topics(exchange)
+        if exchange.api_key in FETCHES and exchange.request is not None:
+            self.sessions.follow(exchange)
         return self.is_own(exchange.client_id) if on_topics is None else on_topics
+
+    def polled(self, exchange: ObservedExchange) -> tuple[str, ...]:
+        """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
+        room = MAX_POLLED
+        names = []
+        for name in self.sessions.polled(exchange, self._names.label):
+            room -= len(name)
+            if name not in self._topics and room >= 0:
+                names.append(name)
+        return tuple(names)
 
     def _only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
         """Whether all topics it touches are hidden; None where it touches none, or they were not read.
 
-        An idle fetch of a session names no topic at all; then the fetch that opened the session tells.
+        An idle fetch of a session names no topic at all; then those of the session tell.
         """
         only_hidden = None
         for facts in (exchange.request, exchange.response):
@@ -88,32 +102,17 @@ class Scope:
                 continue
             for partition in facts.partitions:
                 if self._names.label(partition.topic, facts.topics_are_ids)[0] not in self._topics:
-                    if exchange.api_key == FETCH and exchange.request is not None:
-                        self.forget_session(exchange.request.session_id)
                     return False
                 only_hidden = True
-        if exchange.api_key == FETCH and exchange.request is not None:
-            if only_hidden:
-                self._remember_session(exchange)
-            elif exchange.request.session_id in self.sessions:
-                return True
+        if only_hidden is None and exchange.api_key in FETCHES and exchange.request is not None:
+            session = self.sessions.of(exchange)
+            if session is not None and session.partitions:
+                return all(self._names.label(topic, session.are_ids)[0] in self._topics for topic in session.partitions)
         return only_hidden
-
-    def _remember_session(self, exchange: ObservedExchange) -> None:
-        """A session that began with hidden topics alone is hidden, until a fetch adds another topic to it."""
-        if exchange.response is None or exchange.request.session_epoch > 0 or not exchange.response.session_id:
-            return
-        self.sessions[exchange.response.session_id] = None
-        if len(self.sessions) > MAX_SESSIONS:
-            del self.sessions[next(iter(self.sessions))]
-
-    def forget_session(self, session_id: int) -> None:
-        """A fetch of this session touched a topic that is not hidden."""
-        self.sessions.pop(session_id, None)
 
 
 class Translator:
-    """Builds events. Not thread-safe, like its topic names."""
+    """Builds events. Not thread-safe, like its scope."""
 
     def __init__(
         self, api_names: Mapping[int, str], names: TopicNames, scope: Scope, *, max_event: int = MAX_EVENT
@@ -185,8 +184,10 @@ class Translator:
         if request is not None:
             if exchange.api_key == PRODUCE:
                 event.acks = request.acks
-            elif exchange.api_key == FETCH:
+            elif exchange.api_key in FETCHES:
                 event.max_wait_ms = request.max_wait_ms
+                if exchange.outcome == "answered":
+                    event.polled = self._scope.polled(exchange)
         return event
 
     def topics(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
@@ -194,7 +195,7 @@ class Translator:
         request, response = exchange.request, exchange.response
         if exchange.api_key == PRODUCE and request is not None:
             return self._produced(request, response, exchange.outcome)
-        if exchange.api_key in (FETCH, SHARE_FETCH) and response is not None:
+        if exchange.api_key in FETCHES and response is not None:
             return self._fetched(response)
         return ()
 
@@ -306,7 +307,7 @@ def throttle_ms(exchange: ObservedExchange) -> int:
 
 def error_code(exchange: ObservedExchange) -> int:
     """Return an event's ``error_code``."""
-    if exchange.response is not None and exchange.api_key in (FETCH, SHARE_FETCH):
+    if exchange.response is not None and exchange.api_key in FETCHES:
         return int(exchange.response.error_code)
     return exchange.error_code
 

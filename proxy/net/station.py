@@ -47,7 +47,7 @@ class Station:
         self._config = config
         self._beat = beat
         self._number = number
-        self._dispatcher = _observers(config, boot_id)
+        self._dispatcher = _observers(config, boot_id, number)
         self._carrier = Carrier(config, _watch(config, self._dispatcher) if self._dispatcher else None)
         self.tallies = self._carrier.tallies
         self.carry = self._carrier.carry
@@ -104,7 +104,7 @@ async def until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
         task.result()
 
 
-def _observers(config: Config, boot_id: str) -> Dispatcher | None:
+def _observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
     if not config.observer_class_names:
         return None
     from observers.dispatch import Dispatcher, ObserverError  # with librdkafka, which nothing else here needs
@@ -112,6 +112,7 @@ def _observers(config: Config, boot_id: str) -> Dispatcher | None:
     configs: dict[str, Any] = {
         "broker.id": config.broker_id,
         "boot.id": boot_id,
+        "worker": number,
         "sidecar.version": __version__,
         "internal": config.internal_client_settings(),
         "audit": {
@@ -174,4 +175,5 @@ async def _close(dispatcher: Dispatcher, patience: float, now: asyncio.Event) ->
         }
         log.info("observer_closed", observer=stats.name, **counts)
     if audit:
-        log.info("audit_closed", **{name: audit[name] for name in ("emitted", "delivered", "dropped", "queued")})
+        counts = {name: audit[name] for name in ("emitted", "delivered", "dropped", "spooled", "queued")}
+        log.info("audit_closed", **counts)

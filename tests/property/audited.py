@@ -91,9 +91,12 @@ def bodies(draw: st.DrawFn, key: int, largest: int) -> tuple[Any, Any]:
     else:
         session, answered = draw(st.integers(0, 3)), draw(st.integers(0, 3))
         wanted = parts(WantedPartition, numbers)
-        request = FetchRequest(-1, draw(INT32), draw(INT32), session, draw(st.sampled_from([-1, 0, 1, 2])), wanted, ids)
+        forgotten = draw(st.lists(st.tuples(topics, PARTITIONS), max_size=draw(st.sampled_from([0, 0, 3]))))
+        epoch = draw(st.sampled_from([-1, 0, 1, 1, 2]))
+        request = FetchRequest(-1, draw(INT32), draw(INT32), session, epoch, wanted, ids, tuple(forgotten))
         fetched = parts(FetchedPartition, errors, numbers, record_sets(largest))
-        response = FetchResponse(draw(INT32), draw(errors), answered, fetched, ids)
+        error = draw(st.one_of(st.just(0), st.sampled_from([70, 71, 122]), INT16))
+        response = FetchResponse(draw(INT32), error, answered, fetched, ids)
     return draw(st.sampled_from([request, request, request, None])), draw(
         st.sampled_from([response, response, response, None])
     )

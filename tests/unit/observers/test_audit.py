@@ -1,77 +1,329 @@
-"""What the audit counts, without a cluster."""
+"""What the audit numbers, tells and counts, with an outbox that only keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
-from observers.audit import MAX_WAITING, AuditObserver
+from observers.accounts import Gap
+from observers.audit import CLOCK_STEP, STATUS_EVERY, AuditObserver
+from observers.batch import Chunk
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic
+from observers.inventory import Inventory, parts
+from observers.outbox import OutboxStats
+from observers.topics import TopicNames
 from observers.translate import MAX_EVENT, room_of
-from tests.unit.observers.samples import exchange, produce, report
+from proxy.core.exchange import ConnectionChange
+from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 
-CONFIGS: dict[str, Any] = {
-    "broker.id": 1,
-    "boot.id": "boot",
-    "sidecar.version": "0",
-    "internal": {"bootstrap.servers": "127.0.0.1:1"},
-    "api.names": {},
-}
+
+class Kept:
+    """In place of an ``Outbox``."""
+
+    def __init__(self, *_: Any, **settings: Any) -> None:
+        self.settings = settings
+        self.numbers = threading.Lock()
+        self.seq = 0
+        self.observed = memoryview(array("q", [0]))
+        self.json: list[bytes] = []
+        self.lost: Counter[str] = Counter()
+        self.taken = self.hidden = 0
+        self.gaps: list[Gap] = []
+        self.closed = False
+
+    def start(self, tick: Callable[[], None]) -> None:
+        self.tick = tick
+
+    def add(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
+        assert self.numbers.locked()
+        assert not self.closed
+        assert sum(chunk.count for chunk in chunks) + sum(lost.values()) == last - self.seq, (
+            "each number is accounted for"
+        )
+        assert all(first.first < then.first for first, then in pairwise(chunks))
+        self.json += [chunk.json for chunk in chunks]
+        self.seq = last
+        self.lost.update(lost)
+        self.taken += taken
+        self.hidden += hidden
+
+    def take_gaps(self) -> list[Gap]:
+        assert self.numbers.locked()
+        gaps, self.gaps = self.gaps, []
+        return gaps
+
+    def stats(self) -> OutboxStats:
+        told = self.seq - sum(self.lost.values())
+        return OutboxStats(
+            emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=told, queued_bytes=0, spool_bytes=0,
+            spool_failed=False, replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
+            observed=self.observed[0], taken=self.taken, hidden=self.hidden, problems={},
+        )  # fmt: skip
+
+    def close(self, timeout: float) -> None:
+        self.closed = True
+
+    @property
+    def events(self) -> list[Any]:
+        envelope = b'{"schema_level":1,"cluster_id":"","broker_id":1,"boot_id":"","sidecar_version":"","first_seq":1,'
+        envelope += b'"last_seq":1,"dropped":0,"sent_at":0,"events":[%b]}' % b",".join(self.json)
+        return msgspec.json.decode(envelope, type=Envelope).events
+
+
+class Clock:
+    """In place of the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now, self.offset = 500.0, 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now + self.offset
+
+    def time_ns(self) -> int:
+        return round(self.time() * 1e9)
 
 
 @pytest.fixture
-def observer() -> Iterator[AuditObserver]:
-    """Takes records of 2,000 bytes."""
-    observer = AuditObserver()
-    observer.configure({**CONFIGS, "audit": {"producer": {"message.max.bytes": 2000}}})
-    yield observer
-    observer.close(0)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("observers.audit.time", clock)
+    return clock
 
 
-def test_too_large_an_event_is_emitted_and_dropped(observer: AuditObserver) -> None:
-    large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT // room_of("a", None) + 1)])
-    observer.record_exchanges([exchange(), large, exchange()], 0)
-    stats = observer.stats()
-    assert (stats.emitted, stats.queued, stats.dropped) == (3, 2, {"too_large": 1})
+Auditing = Callable[..., tuple[AuditObserver, Kept]]
 
 
-def test_what_is_too_large_for_the_producer_counts_with_it(observer: AuditObserver) -> None:
-    large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT // room_of("a", None) + 1)])
-    observer.record_exchanges([large], 0)
-    observer._sink.send(b"x" * 3000, 5)
-    assert observer.stats().dropped == {"too_large": 6}
+@pytest.fixture
+def auditing(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Auditing:
+    monkeypatch.setattr("observers.audit.Outbox", Kept)
+    monkeypatch.setattr(Inventory, "start", lambda self: None)
+
+    def configured(*, configs: Mapping[str, Any] | None = None, **audit: Any) -> tuple[AuditObserver, Kept]:
+        observer = AuditObserver()
+        values: dict[str, Any] = {
+            "broker.id": 1,
+            "boot.id": "boot",
+            "sidecar.version": "0",
+            "internal": {"bootstrap.servers": "127.0.0.1:1"},
+            "topic.names": TopicNames(dict),
+            "api.names": {},
+            "audit": audit,
+        }
+        observer.configure({**values, **(configs or {})})
+        outbox: Any = observer._outbox
+        return observer, outbox
+
+    return configured
 
 
-def test_a_throttle_is_an_event_among_the_others(observer: AuditObserver) -> None:
-    observer.record_exchanges([exchange()], 0)
-    observer.record_throttles([report(), report(address="*")], 0)
-    observer.record_exchanges([exchange()], 0)
-    stats = observer.stats()
-    assert (stats.emitted, stats.queued, stats.dropped) == (4, 4, {})
+def kinds(outbox: Kept) -> list[str]:
+    return [type(event).__struct_config__.tag for event in outbox.events]  # type: ignore[misc]  # each has one
 
 
-def test_lost_throttles_are_emitted_and_dropped(observer: AuditObserver) -> None:
-    observer.record_throttles([report(), report(observed=float("nan")), report()], 5)
-    observer.record_throttles([], 2)
-    observer.record_exchanges([exchange()], 0)
-    stats = observer.stats()
-    assert (stats.emitted, stats.queued, stats.dropped) == (11, 3, {"observer_queue": 7, "failed": 1})
+def closed(**changes: Any) -> ConnectionChange:
+    return ConnectionChange(connection(**changes), "closed", 200.0)
 
 
-def test_throttles_that_wait_for_a_cluster_are_bounded(observer: AuditObserver) -> None:
-    for _ in range(MAX_WAITING // 1000 + 1):
-        observer.record_throttles([report()] * 1000, 0)
-    stats = observer.stats()
-    assert (stats.emitted, stats.queued) == (MAX_WAITING + 1000, MAX_WAITING)
-    assert stats.dropped == {"no_cluster": 1000}
+class TestNumbers:
+    def test_events_of_all_kinds_share_their_numbers(self, auditing: Auditing) -> None:
+        observer, outbox = auditing()
+        observer.record_exchanges([exchange(), exchange()], 0)
+        observer.record_changes([closed()], 0)
+        observer.record_throttles([report(), report(address="*")], 0)
+        observer.record_exchanges([exchange()], 0)
+        assert kinds(outbox) == ["request", "request", "connection", "throttle", "throttle", "request"]
+        assert [event.seq for event in outbox.events] == [1, 2, 3, 4, 5, 6]
+        assert (outbox.taken, outbox.hidden, outbox.lost) == (6, 0, {})
+
+    def test_what_was_lost_before_has_numbers_and_a_reason(self, auditing: Auditing) -> None:
+        observer, outbox = auditing()
+        observer.record_exchanges([exchange()], 40)
+        observer.record_changes([closed()], 3)
+        observer.record_throttles([report(), report(observed=float("nan")), report()], 5)
+        observer.record_throttles([], 2)
+        assert [event.seq for event in outbox.events] == [41, 45, 51, 53]
+        assert outbox.lost == {"observer_queue": 50, "failed": 1}
+        assert (outbox.taken, outbox.seq) == (55, 55)
+
+    def test_too_large_an_event_is_lost_alone(self, auditing: Auditing) -> None:
+        observer, outbox = auditing()
+        large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT // room_of("a", None) + 1)])
+        observer.record_exchanges([exchange(), large, exchange()], 0)
+        assert [event.seq for event in outbox.events] == [1, 3]
+        assert outbox.lost == {"too_large": 1}
+
+    def test_what_is_hidden_was_seen_and_has_no_number(self, auditing: Auditing) -> None:
+        observer, outbox = auditing(**{"topic": "audit", "exclude.topics": ["a"], "exclude.principals": ["User:probe"]})
+        probe = connection(principal="User:probe", principal_source="sasl")
+        observer.record_exchanges(
+            [produce([(b"audit", 0, 1, 1)]), produce([(b"a", 0, 1, 1)]), exchange(connection=probe), exchange()], 0
+        )
+        observer.record_changes([ConnectionChange(probe, "opened", 1.0)], 0)
+        observer.record_throttles([report()], 0)
+        assert kinds(outbox) == ["request", "throttle"]
+        assert (outbox.taken, outbox.hidden) == (6, 4)
+
+    def test_statistics_are_the_outboxs(self, auditing: Auditing) -> None:
+        observer, outbox = auditing()
+        outbox.observed[0] = 9
+        observer.record_exchanges([exchange()] * 2, 3)
+        stats = observer.stats()
+        assert (stats.emitted, stats.queued, stats.dropped, stats.observed) == (5, 2, {"observer_queue": 3}, 9)
 
 
-def test_no_exclusion_hides_a_throttle() -> None:
-    observer = AuditObserver()
-    observer.configure({**CONFIGS, "audit": {"exclude.principals": ["User:ANONYMOUS"], "exclude.topics": ["a"]}})
-    observer.record_exchanges([exchange()], 0)
-    observer.record_throttles([report()], 0)
-    stats = observer.stats()
-    observer.close(0)
-    assert (stats.emitted, stats.hidden) == (1, 1)
+class TestRollups:
+    @pytest.fixture
+    def rolling(self, auditing: Auditing) -> tuple[AuditObserver, Kept]:
+        return auditing(**{"mode": "rollup", "rollup.interval.ms": 1000})
+
+    def test_the_level_says_that_there_may_be_some(self, auditing: Auditing) -> None:
+        assert auditing()[1].settings["schema_level"] == SCHEMA_LEVEL
+        assert auditing(mode="rollup")[1].settings["schema_level"] == ROLLUP_LEVEL
+
+    def test_requests_are_told_together_once_their_interval_is_over(
+        self, rolling: tuple[AuditObserver, Kept], clock: Clock
+    ) -> None:
+        observer, outbox = rolling
+        observer.record_exchanges([exchange()], 0)
+        observer.record_exchanges([exchange(), exchange(client_id="other")], 0)
+        clock.now += 0.9
+        outbox.tick()
+        assert (outbox.events, outbox.taken) == ([], 0)
+        clock.now += 0.2
+        outbox.tick()
+        assert [(event.seq, event.client_id, event.requests) for event in outbox.events] == [
+            (1, "app", 2),
+            (2, "other", 1),
+        ]
+        assert outbox.taken == 3
+        outbox.tick()
+        assert len(outbox.events) == 2
+
+    def test_traffic_itself_ends_an_interval(self, rolling: tuple[AuditObserver, Kept], clock: Clock) -> None:
+        observer, outbox = rolling
+        observer.record_exchanges([exchange()], 0)
+        clock.now += 1.1
+        observer.record_exchanges([exchange()], 0)
+        assert [event.requests for event in outbox.events] == [1]
+
+    def test_what_is_lost_has_a_number_each_and_what_is_hidden_none(
+        self, rolling: tuple[AuditObserver, Kept], clock: Clock
+    ) -> None:
+        observer, outbox = rolling
+        lost = [exchange(received_at=float("nan")), exchange(client_id="\ud800")]
+        observer.record_exchanges([*lost, exchange(client_id="brokerside-audit-1"), exchange()], 7)
+        assert outbox.lost == {"observer_queue": 7, "failed": 1, "not_encodable": 1}
+        assert (outbox.seq, outbox.taken, outbox.hidden) == (9, 10, 1)
+        observer.close(0)
+        assert (outbox.seq, outbox.taken) == (11, 11)
+
+    def test_too_many_keys_are_told_at_once(self, rolling: tuple[AuditObserver, Kept]) -> None:
+        observer, outbox = rolling
+        observer.record_exchanges([exchange(client_id=str(n)) for n in range(25_000)], 0)
+        assert (len(outbox.json), outbox.taken) == (20_000, 20_000)
+
+
+class TestByTheClock:
+    def test_a_status_comes_every_ten_seconds_and_as_the_last_event(self, auditing: Auditing, clock: Clock) -> None:
+        observer, outbox = auditing()
+        outbox.tick()
+        assert outbox.events == []
+        outbox.observed[0] = 30
+        observer.record_exchanges([exchange()] * 4 + [exchange(client_id="brokerside-audit-1")], 20)
+        clock.now += STATUS_EVERY
+        outbox.tick()
+        outbox.tick()
+        status = outbox.events[-1]
+        assert kinds(outbox) == ["request"] * 4 + ["sidecar_status"]
+        assert (status.seq, status.emitted, status.seen, status.hidden, status.waiting) == (25, 24, 30, 1, 5)
+        assert (status.dropped, status.queued, status.last, status.clock_step_ms) == (
+            {"observer_queue": 20},
+            4,
+            False,
+            0,
+        )
+        assert (status.started_at, status.ts) == (1_700_000_500_000_000, 1_700_000_510_000_000)
+        observer.close(0)
+        assert outbox.events[-1].last
+        assert outbox.closed
+        outbox.tick()
+        assert len(outbox.events) == 6
+
+    @pytest.mark.parametrize(("step", "told"), [(CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
+    def test_a_clock_that_was_set_is_told_once(self, auditing: Auditing, clock: Clock, step: float, told: int) -> None:
+        _, outbox = auditing()
+        clock.offset += step
+        for _ in range(2):
+            clock.now += STATUS_EVERY
+            outbox.tick()
+        assert [event.clock_step_ms for event in outbox.events] == [told, 0]
+
+    def test_gaps_have_the_next_numbers(self, auditing: Auditing, clock: Clock) -> None:
+        observer, outbox = auditing()
+        observer.record_exchanges([exchange()], 0)
+        outbox.gaps = [Gap("killed", "earlier", 5, 9), Gap("too_large", "boot", 1, 1)]
+        clock.now += STATUS_EVERY
+        outbox.tick()
+        assert kinds(outbox) == ["request", "gap", "gap", "sidecar_status"]
+        gaps = outbox.events[1:3]
+        assert [(gap.seq, gap.reason, gap.lost_boot_id, gap.lost_first_seq, gap.lost_last_seq) for gap in gaps] == [
+            (2, "killed", "earlier", 5, 9),
+            (3, "too_large", "boot", 1, 1),
+        ]
+        assert outbox.taken == 1
+
+    def test_a_list_of_topics_is_told_until_the_end(self, auditing: Auditing) -> None:
+        observer, outbox = auditing()
+        listed: list[InventoryEvent] = parts([InventoryTopic(str(n)) for n in range(1500)], 7)
+        observer._inventory._tell(listed)
+        assert [(event.seq, event.part, event.parts, event.ts) for event in outbox.events] == [
+            (1, 1, 2, 7),
+            (2, 2, 2, 7),
+        ]
+        observer.close(0)
+        observer._inventory._tell(listed)
+        assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
+
+
+class TestConfiguration:
+    def test_of_several_workers_the_first_alone_asks_for_topics(
+        self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        started: list[Inventory] = []
+        monkeypatch.setattr(Inventory, "start", lambda inventory: started.append(inventory))
+        auditing(configs={"worker": 2})
+        assert not started
+        auditing(configs={"worker": 1})
+        assert len(started) == 1
+
+    def test_a_spool_is_used_where_one_is_set(self, auditing: Auditing) -> None:
+        assert auditing()[1].settings["spool"] is None
+        spool = auditing(**{"spool.path": "/a/b", "spool.max.bytes": 5})[1].settings["spool"]
+        assert (spool.path, spool.max_bytes) == ("/a/b", 5)
+
+
+class TestDeep:
+    def test_bodies_are_kept_of_what_may_hold_old_sets_where_that_is_asked_for(self, auditing: Auditing) -> None:
+        pairs = [(0, 2), (0, 3), (1, 3), (1, 17), (78, 1), (3, 1)]
+        assert not any(auditing()[0].keeps(*pair) for pair in pairs)
+        deep = auditing(configs={"observer.records.deep": True})[0]
+        assert [deep.keeps(*pair) for pair in pairs] == [True, False, True, True, True, False]
+
+    def test_exact_records_take_the_place_of_claimed_ones(
+        self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        observer, outbox = auditing(configs={"observer.records.deep": True})
+        exact = fetch([], [(b"a", 0, 10, 99, 0)])
+        monkeypatch.setattr("observers.audit.deepen", lambda one: (one.request, exact.response))
+        observer.record_exchanges([fetch([], [(b"a", 0, 10, 1, 0)]), produce([(b"a", 0, 10, 1)])], 0)
+        assert [event.topics[0].records for event in outbox.events] == [99, 1]

@@ -1,25 +1,49 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
-from observers.event import Envelope, RequestEvent, ThrottleEvent, TopicPartition, encoder
-from observers.reference import EXAMPLE, _meanings, markdown
+from observers import event, examples
+from observers.event import Envelope, RequestEvent
+from observers.reference import _meanings, markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "audit-event.md"
+STRUCTS = [each for each in vars(event).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+KINDS = get_args(get_args(get_type_hints(Envelope)["events"])[0])
 
 
 def test_the_committed_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == markdown(), "run: python -m observers.reference > docs/audit-event.md"
 
 
-@pytest.mark.parametrize("struct", [Envelope, RequestEvent, ThrottleEvent, TopicPartition])
+@pytest.mark.parametrize("struct", STRUCTS)
 def test_every_field_says_what_it_means(struct: type[msgspec.Struct]) -> None:
     assert set(_meanings(struct)) == {field.name for field in msgspec.structs.fields(struct)}
 
 
-def test_the_example_follows_the_rules_it_illustrates() -> None:
-    assert msgspec.json.decode(encoder.encode(EXAMPLE), type=Envelope) == EXAMPLE
-    assert [e.seq for e in EXAMPLE.events] == list(range(EXAMPLE.first_seq, EXAMPLE.last_seq + 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_an_example(kind: type[msgspec.Struct]) -> None:
+    made = examples.of_kind(str(kind.__struct_config__.tag))
+    assert event.encoder.encode(msgspec.json.decode(made, type=kind)) == made
+
+
+def test_the_example_of_a_record_follows_the_rules_it_illustrates() -> None:
+    envelope = msgspec.json.decode(examples.envelope(), type=Envelope)
+    assert [each.seq for each in envelope.events] == list(range(envelope.first_seq, envelope.last_seq + 1))
+    assert isinstance(envelope.events[0], RequestEvent)
+
+
+def test_a_field_that_several_kinds_have_is_of_one_type() -> None:
+    hints: dict[str, set[str]] = {}
+    for kind in KINDS:
+        for name, hint in get_type_hints(kind).items():
+            hints.setdefault(name, set()).add(str(hint))
+    assert {name: kinds for name, kinds in hints.items() if len(kinds) > 1} == {}
+
+
+def test_buckets_of_latency_are_as_they_are_described() -> None:
+    assert event.ROLLUP_BUCKETS[:5] == (64, 90, 128, 181, 256)
+    assert (len(event.ROLLUP_BUCKETS), event.ROLLUP_BUCKETS[-1]) == (39, 64 * 2**19)

@@ -12,6 +12,7 @@ from observers.audit import AuditObserver
 from observers.cluster import LOG_EVERY, RdkafkaLog
 from observers.errors import ObserverError
 from observers.sink import OWN_SETTINGS, producer_settings
+from observers.topics import TopicNames
 
 INTERNAL = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "PLAINTEXT"}
 
@@ -42,6 +43,7 @@ def configs(**changes: Any) -> dict[str, Any]:
         "boot.id": "boot",
         "sidecar.version": "0",
         "internal": INTERNAL,
+        "topic.names": TopicNames(dict),
         "audit": {"topic": "audit"},
         "api.names": {},
     }

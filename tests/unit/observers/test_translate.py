@@ -10,9 +10,10 @@ import pytest
 
 from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
+from observers.fetch_sessions import MAX_SESSIONS
 from observers.sink import MAX_MESSAGE
 from observers.topics import TopicNames
-from observers.translate import MAX_EVENT, MAX_SESSIONS, UNKNOWN_RESULT, Scope, Translator, room_of
+from observers.translate import MAX_EVENT, UNKNOWN_RESULT, Scope, Translator, room_of
 from proxy.core.exchange import Exchange
 from tests.tools.implementations import both, compiled
 from tests.unit.observers.samples import (

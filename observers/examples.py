@@ -1,0 +1,132 @@
+"""One example of each kind of event, made by what makes the events, for docs/audit-event.md."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from observers.batch import Batcher, Translation, Writer
+from observers.cluster import Topic
+from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
+from observers.incidents import numbered, translate_changes, translate_throttles
+from observers.inventory import parts, told
+from observers.rollup import Rollup
+from observers.topics import TopicNames
+from observers.translate import Scope, Translator
+from proxy.core.exchange import (
+    AnsweredPartition,
+    Connection,
+    ConnectionChange,
+    Exchange,
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    RecordSet,
+)
+
+WALL = 1_795_260_000.0
+"""Seconds since 1970 at the monotonic clock's zero."""
+
+INVOICES = bytes(range(16))
+BOOT_ID = "5f0c4c0d9a4b4e0f8a86b6c2f6f0f3a1"
+API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
+
+
+def of_kind(kind: str) -> bytes:
+    """The example of this kind, as JSON."""
+    return _made()[kind].chunks[0].json
+
+
+def envelope() -> bytes:
+    """A record that holds one request, as JSON."""
+    made = _made()["request"]
+    batcher = Batcher()
+    (block,) = batcher.add(made.chunks, made.last, 0.0) + batcher.take()
+    writer = Writer("ThK9ZFduS0ONy_eg3SRv7w", 1, BOOT_ID, "0.1.0")
+    sent_at = int(WALL * 1e6) + 652_500_000
+    return writer.value(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=sent_at)
+
+
+def _made() -> dict[str, Translation]:
+    names = TopicNames(lambda: {INVOICES: "invoices"})
+    scope = Scope(names, topics=(), principals=(), client_ids=())
+    rollup = Rollup(API_NAMES, names, scope)
+    rollup.add([_produce(n) for n in range(3)], 0, WALL)
+    topic = told(Topic("invoices", INVOICES, 12, internal=False))
+    return {
+        "request": Translator(API_NAMES, names, scope).translate([_produce(0)], 41, WALL),
+        "rollup": numbered(rollup.take(), 42),
+        "connection": translate_changes([_CLOSED], 43, WALL, scope),
+        "throttle": translate_throttles([_Held()], 44, WALL),
+        "topic_inventory": numbered(parts([topic], round(WALL * 1e6) + 660_000_000), 45),
+        "gap": numbered([_GAP], 46),
+        "sidecar_status": numbered([_STATUS], 47),
+    }
+
+
+def _produce(n: int) -> Exchange:
+    """Ten records, acknowledged after two milliseconds."""
+    at = 652.123456 + n / 10
+    records = RecordSet(1100, 1, 10, 2, 4000, 0, 120 + 10 * n, -1)
+    return Exchange(
+        connection=_BILLING,
+        api_key=0,
+        api_version=13,
+        correlation_id=12 + n,
+        client_id="billing-1",
+        received_at=at,
+        request_bytes=1211,
+        forwarded_at=at + 0.00004,
+        responded_at=at + 0.00211 + n / 1000,
+        answered_at=at + 0.00215 + n / 1000,
+        response_bytes=74,
+        outcome="answered",
+        decode="full",
+        request=ProduceRequest(-1, 30_000, None, (ProducedPartition(INVOICES, 3, records),), topics_are_ids=True),
+        response=ProduceResponse(0, (AnsweredPartition(INVOICES, 3, 0, 5120 + 10 * n),), topics_are_ids=True),
+    )
+
+
+class _Held(Struct):
+    """A ``ThrottleReport``."""
+
+    listener: str = "CLIENT"
+    address: str = "10.1.2.4"
+    scope: str = "ip"
+    quota: str = "connection_creation_rate"
+    action: str = "hold"
+    count: int = 37
+    limit: int = 20
+    observed: float = 25.118
+    delay_ms: int = 1000
+    first_at: float = 651.3
+    last_at: float = 652.19
+
+
+_BILLING = Connection(
+    id="c7",
+    listener="CLIENT",
+    client_ip="10.1.2.3",
+    client_port=40112,
+    opened_at=600.25,
+    principal="User:billing",
+    client_software_name="apache-kafka-java",
+    client_software_version="4.3.1",
+    principal_source="sasl",
+    sasl_mechanism="SCRAM-SHA-512",
+)
+_CLOSED = ConnectionChange(
+    _BILLING, "closed", at=655.75, cause="client", requests=108, received_bytes=130_788, sent_bytes=9_412
+)
+_GAP = GapEvent(seq=0, reason="observer_queue", lost_boot_id=BOOT_ID, lost_first_seq=30, lost_last_seq=40)
+_STATUS = StatusEvent(
+    seq=0,
+    ts=round(WALL * 1e6) + 662_000_000,
+    started_at=round(WALL * 1e6) + 590_000_000,
+    seen=61,
+    emitted=46,
+    delivered=30,
+    hidden=14,
+    waiting=3,
+    queued=5,
+    dropped={"observer_queue": 11},
+)

@@ -1,0 +1,83 @@
+"""What the event of a change of a connection tells, and which changes give none."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from observers.event import ConnectionEvent
+from observers.incidents import translate_changes
+from observers.topics import TopicNames
+from observers.translate import Scope
+from proxy.core.exchange import Change, ConnectionChange, PrincipalSource
+from tests.unit.observers.samples import connection
+
+SCOPE = Scope(TopicNames(dict), topics={"a"}, principals={"User:probe"}, client_ids={"own"})
+
+
+def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionChange:
+    return ConnectionChange(connection() if of is None else of, kind, at, **values)
+
+
+def told(*changes: ConnectionChange) -> list[ConnectionEvent]:
+    made = translate_changes(changes, 7, 1_700_000_000.0, SCOPE)
+    return [msgspec.json.decode(chunk.json, type=ConnectionEvent) for chunk in made.chunks]
+
+
+def test_the_bytes_of_an_event() -> None:
+    who = connection(principal="User:ann", principal_source="sasl", sasl_mechanism="PLAIN", client_software_name="kgo")
+    made = translate_changes([change("authenticated", of=who, session_lifetime_ms=9000)], 7, 1_700_000_000.0, SCOPE)
+    (chunk,) = made.chunks
+    assert (chunk.first, chunk.count, made.last, made.hidden) == (7, 1, 7, 0)
+    assert chunk.json == (
+        b'{"kind":"connection","seq":7,"change":"authenticated","ts":1700000004500000,"listener":"CLIENT",'
+        b'"connection_id":"c1","principal":"User:ann","client_ip":"10.0.0.7","client_port":40000,'
+        b'"principal_source":"sasl","sasl_mechanism":"PLAIN","client_software_name":"kgo","session_lifetime_ms":9000}'
+    )
+
+
+def test_its_end_tells_what_it_did() -> None:
+    end = change("closed", cause="idle_timeout", requests=3, received_bytes=500, sent_bytes=700)
+    (event,) = told(end)
+    assert (event.cause, event.requests, event.received_bytes, event.sent_bytes) == ("idle_timeout", 3, 500, 700)
+    assert event.duration_ms == 3500
+    assert told(change("opened", at=9.0))[0].duration_ms == 0
+
+
+def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say() -> None:
+    def by(source: PrincipalSource) -> Any:
+        return connection(principal="User:probe", principal_source=source)
+
+    shown = [
+        change(kind, of=by(source))
+        for source in get_args(PrincipalSource)
+        for kind in get_args(Change)
+        if told(change(kind, of=by(source)))
+    ]
+    assert {(one.change, one.connection.principal_source) for one in shown} == {
+        *(("authentication_failed", source) for source in get_args(PrincipalSource)),
+        *((kind, "unauthenticated") for kind in get_args(Change)),
+    }
+
+
+def test_what_is_hidden_takes_no_number() -> None:
+    probe = connection(principal="User:probe", principal_source="sasl")
+    made = translate_changes([change("opened"), change("closed", of=probe), change("closed")], 7, 0.0, SCOPE)
+    assert ([chunk.first for chunk in made.chunks], made.last, made.hidden) == ([7, 8], 8, 1)
+
+
+def test_texts_of_clients_are_cut_and_escaped_and_one_that_is_none_is_lost_alone() -> None:
+    long = connection(principal="User:" + '"\n' * 500, sasl_mechanism="X" * 999, client_software_version="é" * 999)
+    (event,) = told(change("authentication_failed", of=long, error_code=58))
+    assert event.error_code == 58
+    assert {len(event.principal), len(event.sasl_mechanism or ""), len(event.client_software_version or "")} == {256}
+    made = translate_changes([change("opened", of=connection(principal="\ud800")), change("opened")], 1, 0.0, SCOPE)
+    assert ([chunk.first for chunk in made.chunks], made.last, made.not_encodable) == ([2], 2, 1)
+
+
+@pytest.mark.parametrize("at", [float("nan"), float("inf")])
+def test_a_time_that_is_no_number_loses_that_event_alone(at: float) -> None:
+    made = translate_changes([change("opened"), change("opened", at=at)], 1, 0.0, SCOPE)
+    assert ([chunk.first for chunk in made.chunks], made.last, made.failed) == ([1], 2, 1)

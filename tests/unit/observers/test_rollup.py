@@ -1,0 +1,164 @@
+"""What a rollup tells, on both implementations; that it is the sum of single events: tests/property/test_rollup.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
+from observers.rollup import TOPICS_PER_EVENT, Rollup
+from observers.topics import TopicNames
+from observers.translate import Scope
+from proxy.core.exchange import Exchange
+from tests.tools.implementations import both, compiled
+from tests.unit.observers.samples import TOPIC_ID, compiled_twin, connection, exchange, fetch, produce
+
+Roll = Callable[..., list[RollupEvent]]
+
+
+@pytest.fixture(params=both(Rollup, getattr(compiled("observers.rolled"), "Rollup", None)))
+def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    def call(**bounds: int) -> Any:
+        names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
+        scope = Scope(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
+        return request.param({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, scope, **bounds)
+
+    return call
+
+
+@pytest.fixture
+def roll(make: Callable[..., Any]) -> Roll:
+    """The rollups of exchanges."""
+
+    def call(*exchanges: Exchange) -> list[RollupEvent]:
+        rollup = make()
+        told = exchanges if isinstance(rollup, Rollup) else [compiled_twin(one) for one in exchanges]
+        assert rollup.add(told, 0, 1_700_000_000.0).until == len(exchanges)
+        events: list[RollupEvent] = rollup.take()
+        return events
+
+    return call
+
+
+def test_requests_of_one_client_add_up(roll: Roll) -> None:
+    others = {"connection": connection(id="c2"), "received_at": 101.0, "answered_at": 101.002, "throttle_ms": 30}
+    assert roll(exchange(), exchange(**others), exchange(error_code=3)) == [
+        RollupEvent(
+            seq=0,
+            minute=1_700_000_100_000_000 // 60_000_000 * 60_000_000,
+            listener="CLIENT",
+            api_key=3,
+            api="Metadata",
+            principal="User:ANONYMOUS",
+            client_ip="10.0.0.7",
+            requests=3,
+            request_bytes=150,
+            client_id="app",
+            response_bytes=240,
+            errors=1,
+            throttle_ms=30,
+            latencies=(0,) * 10 + (3,),
+            upstream_latencies=(3,),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"received_at": 160.0},
+        {"api_key": 18},
+        {"client_id": None},
+        {"connection": connection(principal="User:ann")},
+        {"connection": connection(listener="OTHER")},
+        {"connection": connection(client_ip="10.0.0.8")},
+        {"connection": connection(principal_source="unauthenticated")},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_requests_of_another_minute_api_or_client_do_not(roll: Roll, changes: Any) -> None:
+    first, second = roll(exchange(), exchange(**changes), exchange())[:2]
+    assert (first.requests, second.requests) == (2, 1)
+
+
+def test_topics_tell_what_was_done_to_them(roll: Roll) -> None:
+    sent = [(b"a", 0, 100, 3), (b"audit", 0, 7, 7), (b"a", 1, 50, 2), (b"b", 0, 9, 1)]
+    (event,) = roll(produce(sent), produce(sent, error_code=29), produce(sent, outcome="no_response", response=None))
+    assert event.errors == 1
+    latencies = (0,) * 10 + (2,)
+    assert event.per_topic == (
+        RollupTopic("a", 3, 5, 150, 5, 150, 5, 150, latencies),
+        RollupTopic("b", 3, 1, 9, 1, 9, 1, 9, latencies),
+    )
+
+
+def test_a_fetch_that_waited_for_nothing_is_idle(roll: Roll) -> None:
+    refused = [(b"a", 0, 0, 0, 3)]
+    (event,) = roll(fetch([(b"a", 0)], []), fetch([(b"a", 0)], refused), fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)]))
+    assert (event.requests, event.idle, sum(event.latencies), event.errors) == (3, 1, 2, 1)
+    assert (event.per_topic[0].topic_requests, event.per_topic[0].records, event.per_topic[0].rejected_records) == (
+        2,
+        2,
+        0,
+    )
+    assert event.polled == ("a",)
+
+
+@pytest.mark.parametrize("bucket", [0, 1, 20, 38])
+def test_a_latency_is_in_the_bucket_that_ends_with_it(roll: Roll, bucket: int) -> None:
+    end = ROLLUP_BUCKETS[bucket] / 1e6
+    at = {"received_at": 0.0, "forwarded_at": 64.0}  # exact to a fraction of a µs
+    (event,) = roll(exchange(**at, answered_at=end, responded_at=64.0 + end))
+    assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 1, bucket + 1)
+    (event,) = roll(exchange(**at, answered_at=end + 1e-6, responded_at=64.0 + end + 1e-6))
+    assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 2, bucket + 2)
+
+
+def test_very_many_topics_take_several_events(roll: Roll) -> None:
+    count = 2 * TOPICS_PER_EVENT + 1
+    events = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)]))
+    assert [len(event.per_topic) for event in events] == [TOPICS_PER_EVENT, TOPICS_PER_EVENT, 1]
+    assert [(event.requests, event.request_bytes, len(event.latencies)) for event in events] == [
+        (1, 50, 11),
+        (0, 0, 0),
+        (0, 0, 0),
+    ]
+    assert len({(event.minute, event.api, event.principal, event.client_id) for event in events}) == 1
+    assert len({topic.topic for event in events for topic in event.per_topic}) == count
+
+
+def test_it_says_when_it_is_full(make: Callable[..., Any]) -> None:
+    def told(rollup: Any) -> list[Any]:
+        ones = [exchange(client_id=str(n)) for n in range(5)]
+        return ones if isinstance(rollup, Rollup) else [compiled_twin(one) for one in ones]
+
+    rollup = make(max_rollups=3)
+    assert rollup.add(told(rollup), 0, 0.0).until == 3
+    assert (rollup.full, rollup.requests) == (True, 3)
+    assert rollup.add(told(rollup), 3, 0.0).until == 3, "it takes nothing more"
+    assert [event.client_id for event in rollup.take()] == ["0", "1", "2"]
+    assert (rollup.full, rollup.requests) == (False, 0)
+    assert rollup.add(told(rollup), 3, 0.0).until == 5
+
+
+def test_exchanges_of_both_kinds_of_session_go_together(make: Callable[..., Any]) -> None:
+    rollup = make()
+    compiled_twin(exchange())
+    rollup.add([exchange(), compiled_twin(exchange()), exchange()], 0, 0.0)
+    assert rollup.requests == 3
+    assert sum(event.requests for event in rollup.take()) == 3
+
+
+def test_what_is_hidden_or_lost_is_counted_apart(roll: Roll, make: Callable[..., Any]) -> None:
+    rollup = make()
+    ones = [
+        exchange(client_id="own"),
+        exchange(connection=connection(principal="User:probe")),
+        exchange(received_at=float("nan")),
+        exchange(client_id="\ud800"),
+        exchange(),
+    ]
+    added = rollup.add(ones if isinstance(rollup, Rollup) else [compiled_twin(one) for one in ones], 0, 0.0)
+    assert (added.hidden, added.failed, added.not_encodable, rollup.requests) == (2, 1, 1, 1)
