@@ -64,6 +64,10 @@ conformance: setup ## The same connects to a real broker and to the sidecar, com
 interop: setup ## Clients of other languages through the sidecar (needs node and go)
 	$(BIN)/python -m pytest tests/interop $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(READY) ## Hostile bytes for everything that reads a peer's, a million inputs (ARGS: --inputs, --seed, --seconds)
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: format
 format: $(READY) ## Format the code
 	$(BIN)/ruff format .

@@ -1,0 +1,215 @@
+"""Targets that need a whole session: frames, headers, and conversations with every body kept."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from proxy.core import apis
+from proxy.core import session as python_session
+from proxy.core.exchange import Connection, ConnectionChange, Exchange
+from proxy.core.identity import Identity
+from proxy.core.schema import response_prefix
+from proxy.core.tally import Tally
+from proxy.core.watch import (
+    ERROR_AFTER_THROTTLE,
+    ERROR_FIRST,
+    KEEP_REQUEST,
+    KEEP_RESPONSE,
+    KEYS,
+    THROTTLE_FIRST,
+    TOLD,
+    VERSIONS,
+    WALKED,
+    Interest,
+    Room,
+    Watch,
+)
+from proxy.errors import PeerError
+from tests.frames import METADATA, request, sized
+from tests.fuzz import seeds
+from tests.fuzz.mutate import cuts, single
+from tests.fuzz.targets import BOTH_TWINS, BYTE_BY_BYTE, TARGETS, Target
+from tests.tools.implementations import compiled
+
+COMPILED = compiled("proxy.compiled.session")
+PURE: Any = python_session.Session
+FAST: Any = COMPILED.Session if COMPILED is not None else PURE
+
+FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+MAX_FRAME = 200_000
+MAX_BODY = 500
+"""Bytes of a body that is kept: small, so that inputs have longer ones."""
+ROOM = 2000
+"""Bytes of all bodies that are kept at a time."""
+
+Steps = list[tuple[str, bytes]]
+
+
+def interest() -> Interest:
+    """Everything of every api and version."""
+    wanted = TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE
+    table = bytes(wanted | response_prefix(key, version) for key in range(KEYS) for version in range(VERSIONS))
+    return Interest(table, wanted)
+
+
+INTEREST = interest()
+FIELDS = Exchange.__struct_fields__
+
+
+class Told(NamedTuple):
+    """All that a session lets the outside see."""
+
+    exchanges: list[dict[str, Any]]
+    changes: list[ConnectionChange]
+    refused: tuple[str, str] | None
+    requests: int
+    responses: int
+    decoded: dict[str, int]
+
+
+def converse(implementation: Any, steps: Steps) -> Told:
+    """Run a session to its end, or to the first PeerError."""
+    exchanges: list[Exchange] = []
+    changes: list[ConnectionChange] = []
+    observed = memoryview(bytearray(8)).cast("q")
+    room = Room(ROOM)
+    tally = Tally()
+    watch = Watch(exchanges.append, changes.append, INTEREST, observed, MAX_BODY, room)
+    session = implementation(FRESH, tally, watch, MAX_FRAME, Identity(FRESH))
+    refused = None
+    for side, data in steps:
+        try:
+            (session.client_data if side == "client" else session.broker_data)(data, 1.0)
+        except PeerError as error:
+            refused = error.side, error.reason
+            assert 0 <= session.clean <= len(data)
+        session.walk(1.0)
+        if refused is not None:
+            break
+    session.lost(1.0)
+    assert not session.in_flight
+    assert room.left == ROOM, f"{ROOM - room.left} bytes of room are lost"
+    assert observed[0] == len(exchanges) + len(changes)
+    told = [{name: getattr(exchange, name) for name in FIELDS} for exchange in exchanges]
+    for one in told:
+        # Requests that come in one chunk with the ApiVersions that tells the software do not know it yet.
+        one["connection"] = replace(one["connection"], client_software_name=None, client_software_version=None)
+    return Told(
+        told, changes, refused, sum(tally.requests.values()), sum(tally.responses.values()), dict(tally.decoded)
+    )
+
+
+def split(steps: Steps, rng: Random, every_byte: bool) -> Steps:
+    """The same bytes in the same order, in smaller pieces."""
+    return [
+        (side, piece) for side, data in steps for piece in (single(data) if every_byte else cuts(rng, data)) if piece
+    ]
+
+
+def check_steps(steps: Steps, rng: Random) -> Told:
+    """Whole = cut anywhere = byte by byte, and both twins."""
+    expected = converse(FAST, steps)
+    pieces = split(steps, rng, rng.random() < BYTE_BY_BYTE)
+    assert converse(FAST, pieces) == expected, "pieces give something else"
+    if rng.random() < BOTH_TWINS:
+        assert converse(PURE, steps) == expected, "twins differ"
+        assert converse(PURE, pieces) == expected, "twins differ over pieces"
+    check_kept(steps, expected)
+    return expected
+
+
+def check_kept(steps: Steps, told: Told) -> None:
+    """What was kept of bodies is what passed, and what stands at their start is told."""
+    passed = {who: b"".join(data for side, data in steps if side == who) for who in ("client", "broker")}
+    for one in told.exchanges:
+        for raw, who, size in (
+            (one["request_raw"], "client", one["request_bytes"]),
+            (one["response_raw"], "broker", one["response_bytes"]),
+        ):
+            assert raw is None or (len(raw) <= min(MAX_BODY, size - 8) and raw in passed[who])
+        raw, flags = one["response_raw"], INTEREST.of(one["api_key"], one["api_version"])
+        head = 9 if apis.response_header_is_flexible(one["api_key"], one["api_version"]) else 8
+        if raw is not None and 6 <= len(raw) <= one["response_bytes"] - head:  # else its header cannot be read
+            throttle_ms = int.from_bytes(raw[:4], "big", signed=True) if flags & THROTTLE_FIRST else 0
+            at = 4 if flags & ERROR_AFTER_THROTTLE else 0
+            told_code = flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE)
+            error_code = int.from_bytes(raw[at : at + 2], "big", signed=True) if told_code else 0
+            assert (one["throttle_ms"], one["error_code"]) == (throttle_ms, error_code)
+
+
+# ---- session --------------------------------------------------------------------------------------------------------
+
+
+def steps_of(data: bytes) -> Steps:
+    """The script that ``seeds.step`` wrote."""
+    found, pos = [], 0
+    while pos + 2 <= len(data):
+        head = int.from_bytes(data[pos : pos + 2], "big")
+        size = head & ~seeds.BROKER
+        found.append(("broker" if head & seeds.BROKER else "client", data[pos + 2 : pos + 2 + size]))
+        pos += 2 + size
+    return found
+
+
+def check_session(data: bytes, rng: Random) -> None:
+    check_steps(steps_of(data), rng)
+
+
+def session_once(data: bytes) -> object:
+    return converse(FAST, steps_of(data))
+
+
+# ---- frame ----------------------------------------------------------------------------------------------------------
+
+ASKED = b"".join(request(METADATA, 9, number, b"\0") for number in range(1, 11))
+"""What the broker's frames answer."""
+
+
+def stream_of(data: bytes) -> Steps:
+    """All at once from one side."""
+    if data[:1] and data[0] & 1:
+        return [("client", ASKED), ("broker", data[1:])]
+    return [("client", data[1:])]
+
+
+def check_frame(data: bytes, rng: Random) -> None:
+    check_steps(stream_of(data), rng)
+
+
+def frame_once(data: bytes) -> object:
+    return converse(FAST, stream_of(data))
+
+
+# ---- header ---------------------------------------------------------------------------------------------------------
+
+NEXT = request(METADATA, 9, 77, b"\0")
+
+
+def check_header(data: bytes, rng: Random) -> None:
+    """Whatever the header of a frame of the right size says, the next frame is found, or the peer is refused."""
+    told = check_steps(framed(data), rng)
+    assert told.refused is not None or told.requests == 2
+    assert told.refused in (None, ("client", "invalid_header"), ("client", "invalid_size"))
+
+
+def framed(data: bytes) -> Steps:
+    return [("client", sized(data) + NEXT)]
+
+
+def header_once(data: bytes) -> object:
+    return converse(FAST, framed(data))
+
+
+ALL = {
+    target.name: target
+    for target in (
+        Target("frame", seeds.streams, check_frame, frame_once),
+        Target("header", seeds.requests, check_header, header_once),
+        Target("session", seeds.scripts, check_session, session_once),
+        *TARGETS,
+    )
+}
+"""Every target by its name."""

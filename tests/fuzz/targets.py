@@ -1,0 +1,348 @@
+"""What is fuzzed, and what has to hold for every input: nothing is raised but what is documented, pieces give what the
+whole gives, and twins agree."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+from observers.deep import count_records
+from observers.unpack import MAX_RATIO, MAX_STEPS
+from proxy.core import walk as python_walk
+from proxy.core.accessors import Accessors, Records
+from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet
+from proxy.core.identity import MAX_UNANSWERED, Identity
+from proxy.core.proxy_protocol import parse
+from proxy.core.records import SHORTEST
+from proxy.core.struct import SchemaError, UnknownMessage, view
+from proxy.errors import MalformedBody, PeerError, Side
+from tests.fuzz import seeds
+from tests.fuzz.mutate import cuts, single
+from tests.tools.implementations import COMPILED_WALK
+from tests.tools.messages import uvarint
+
+BOTH_TWINS = 1 / 4
+"""Share of the inputs that the pure twin reads, too: it takes several times as long."""
+
+BYTE_BY_BYTE = 1 / 4
+"""Share of the inputs that are read byte by byte as well."""
+
+
+class Target(NamedTuple):
+    """``check`` raises whatever is wrong with an input. ``once`` reads the input as the sidecar does, once: what its
+    time and memory are told of. ``share``: bytes of memory that it may take for each of an input."""
+
+    name: str
+    seeds: Callable[[], list[bytes]]
+    check: Callable[[bytes, Random], None]
+    once: Callable[[bytes], object]
+    share: int = 10
+
+
+# ---- bodies ---------------------------------------------------------------------------------------------------------
+
+FAST: Any = COMPILED_WALK or python_walk
+
+
+class _Body(NamedTuple):
+    key: int
+    version: int
+    response: bool
+    data: bytes
+
+    @property
+    def side(self) -> Side:
+        return "broker" if self.response else "client"
+
+    def walker(self, walk: Any) -> Any:
+        find = walk.walker_for_response if self.response else walk.walker_for_request
+        return find(self.key, self.version)
+
+
+def _body(data: bytes) -> _Body:
+    number, version = (data + b"\0\0")[:2]
+    key, response, message = seeds.MESSAGES[number % len(seeds.MESSAGES)]
+    return _Body(key, version % (message.max_version + 1), response, data[2:])
+
+
+def whole(walk: Any, body: _Body) -> Any:
+    """The facts, or whom the MalformedBody blames and why."""
+    try:
+        return walk.walk_whole(body.walker(walk), body.data, 0, len(body.data), body.version, body.side)
+    except MalformedBody as error:
+        return error.side, error.detail
+
+
+def in_pieces(walk: Any, body: _Body, pieces: list[bytes]) -> Any:
+    """The same, and at which piece it was malformed (−1: at the end)."""
+    feed = walk.BodyFeed(body.walker(walk), body.version, body.side)
+    number = -1
+    try:
+        for number, piece in enumerate(pieces):  # noqa: B007
+            feed.feed(piece, 0, len(piece))
+        number = -1
+        return feed.finish()
+    except MalformedBody as error:
+        return error.side, error.detail, number
+
+
+def check_body(data: bytes, rng: Random) -> None:
+    _check_body(_body(data), rng)
+
+
+def _check_body(body: _Body, rng: Random) -> Any:
+    expected = whole(FAST, body)
+    pieces = cuts(rng, body.data)
+    found = in_pieces(FAST, body, pieces)
+    _same(expected, found)
+    if rng.random() < BYTE_BY_BYTE:
+        _same(expected, in_pieces(FAST, body, single(body.data)))
+    if rng.random() < BOTH_TWINS:
+        _same(expected, whole(python_walk, body))
+        assert in_pieces(python_walk, body, pieces) == found, "twins differ"
+    return expected
+
+
+def _same(one: Any, other: Any) -> None:
+    """Facts are equal; of errors the side is, for how far a body is read before it is given up may differ."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        one, other = one[0], other[0]
+    assert one == other, f"{one} is not {other}"
+
+
+def body_once(data: bytes) -> object:
+    return whole(FAST, _body(data))
+
+
+# ---- records --------------------------------------------------------------------------------------------------------
+
+
+def _wrapped(data: bytes) -> _Body:
+    """A FetchResponse v12 of one partition with the record set ``data``."""
+    head = b"\0" * 10 + b"\2\2t\2" + bytes(4 + 2 + 24) + b"\0" + bytes(4)
+    return _Body(1, 12, True, head + uvarint(len(data) + 1) + data + b"\0\0\0")
+
+
+def check_records(data: bytes, rng: Random) -> None:
+    found = _check_body(_wrapped(data), rng)
+    expected = counted(data)
+    if expected is None:
+        assert isinstance(found, tuple), f"{found} of what is no record set"
+        assert count_records(memoryview(data)) is None
+        return
+    assert isinstance(found, FetchResponse), f"{found} of a record set"
+    records = found.partitions[0].records
+    assert records == expected
+    if not records.claimed:
+        assert count_records(memoryview(data)) == records.records
+
+
+def counted(data: bytes) -> RecordSet | None:
+    """What its batches' headers say, read in the plainest way; None where they make no sense."""
+    pos, batches, records, claimed = 0, 0, 0, False
+    first = (-1, -1, -1, -1, -1)
+    while len(data) - pos >= 18:
+        offset, length = struct.unpack_from(">qi", data, pos)
+        magic = struct.unpack_from("b", data, pos + 16)[0]
+        if magic not in (0, 1, 2) or length < SHORTEST[magic]:
+            return None
+        if pos + 12 + length > len(data):
+            break
+        if magic == 2:
+            attributes = struct.unpack_from(">h", data, pos + 21)[0]
+            producer_id, epoch, sequence, count = struct.unpack_from(">qhii", data, pos + 43)
+            if count < 0:
+                return None
+            records += 0 if attributes & 32 else count
+            own = (2, producer_id, epoch, sequence, offset)
+        else:
+            claimed = claimed or data[pos + 17] & 7 != 0
+            records += 1
+            own = (magic, -1, -1, -1, offset)
+        first = own if not batches else first
+        batches += 1
+        pos += 12 + length
+    return RecordSet(len(data), batches, records, *first, claimed)
+
+
+def records_once(data: bytes) -> object:
+    return whole(FAST, _wrapped(data))
+
+
+# ---- structs --------------------------------------------------------------------------------------------------------
+
+
+class _Reading:
+    """Reads every field of a struct, and counts them."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def all(self, value: Any) -> Any:
+        self.values += 1
+        match value:
+            case Accessors():
+                told = {name: self.all(value.get(name)) for name in value.field_names()}
+                return told, dict(value.unknown_tagged_fields()), value.size_of()
+            case tuple() if value and isinstance(value[0], Accessors):
+                return tuple(map(self.all, value))
+            case Records():
+                try:
+                    return bytes(value.data or b""), value.records, value.claimed
+                except SchemaError:
+                    return bytes(value.data or b"")
+            case _:
+                return value
+
+
+def _read(key: int, version: int, response: bool, body: bytes) -> tuple[Any, int] | None:
+    """Every value, and how many there were; None where there is no such message, or it is malformed."""
+    reading = _Reading()
+    try:
+        return reading.all(view(key, version, body, response=response, size=len(body))), reading.values
+    except (SchemaError, UnknownMessage):
+        return None
+
+
+def check_struct(data: bytes, rng: Random) -> None:
+    key, version, response = (data + b"\0\0\0")[:3]
+    body = data[3:]
+    found = _read(key, version, bool(response & 1), body)
+    if found is not None:
+        assert found[1] <= 100 * (len(body) + 1), f"{found[1]} values in {len(body)} bytes"
+    if found is not None and rng.random() < BYTE_BY_BYTE:
+        noise = rng.randbytes(5)
+        more = _read(key, version, bool(response & 1), body + noise)
+        assert more is not None
+        assert more[0][:2] == found[0][:2], "bytes after the end of a message are read"
+    walked = _Body(key, version, bool(response & 1), body)
+    if key in (0, 1, 78) and found is not None and walked.walker(FAST) is not None:
+        _check_facts(whole(FAST, walked), found[0][0])
+
+
+def _check_facts(facts: Any, told: Any) -> None:
+    """A walker and a struct see the same partitions, where the walker takes the body for whole."""
+    if isinstance(facts, tuple):
+        return
+    topics = told.get("TopicData", told.get("Topics", told.get("Responses")))
+    rows = []
+    for topic, _, _ in topics:
+        name = topic.get("Name", topic.get("Topic", topic.get("TopicId")))
+        for part, _, _ in topic.get("PartitionData", topic.get("Partitions", topic.get("PartitionResponses"))):
+            number = part.get("Index", part.get("Partition", part.get("PartitionIndex")))
+            rows.append((name if facts.topics_are_ids else name.encode(), number, part.get("Records")))
+    assert len(rows) == len(facts.partitions)
+    for (name, number, records), part in zip(rows, facts.partitions, strict=True):
+        if not facts.topics_are_ids and part.topic.isascii():
+            assert name == part.topic
+        assert number == part.partition
+        if isinstance(facts, ProduceRequest) or (isinstance(facts, FetchResponse) and records is not None):
+            assert records is None or (len(records[0]), *records[1:]) == (
+                part.records.size,
+                part.records.records,
+                part.records.claimed,
+            )
+
+
+def struct_once(data: bytes) -> object:
+    key, version, response = (data + b"\0\0\0")[:3]
+    return _read(key, version, bool(response & 1), data[3:])
+
+
+# ---- identity -------------------------------------------------------------------------------------------------------
+
+FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+
+CALLS: list[Callable[[Identity, int, bytes], ConnectionChange | None]] = [
+    lambda identity, version, body: identity.request(version, 18, body),
+    lambda identity, version, body: identity.request(version, 17, body),
+    lambda identity, version, body: identity.request(version, 36, body),
+    lambda identity, version, body: identity.response(17, body, 1.0),
+    lambda identity, version, body: identity.response(36, body, 1.0),
+    lambda identity, version, body: identity.token(body),
+    lambda identity, version, body: identity.token_reply(body, 1.0),
+    lambda identity, version, body: identity.closed(1.0),
+    lambda identity, version, body: identity.passed(1.0),
+    lambda identity, version, body: identity.request(version, 36, None),
+    lambda identity, version, body: identity.response(36, None, 1.0),
+]
+"""What an identity can be told."""
+
+
+def check_identity(data: bytes, rng: Random) -> None:
+    identity = Identity(FRESH)
+    pos, asked = 0, 0
+    while pos + 4 <= len(data):
+        what, version, size = data[pos] % len(CALLS), data[pos + 1], int.from_bytes(data[pos + 2 : pos + 4], "big")
+        body, pos = data[pos + 4 : pos + 4 + size], pos + 4 + size
+        before = identity.connection
+        change = CALLS[what](identity, version, body)
+        asked += what in (1, 2, 5, 9)
+        assert len(identity._steps) <= MAX_UNANSWERED
+        after = identity.connection
+        if change is None or change.change == "authentication_failed":
+            assert (after.principal, after.principal_source) == (before.principal, before.principal_source)
+        else:
+            assert change.change == "authenticated"
+            assert change.connection is after
+            assert asked, "believed without having asked"
+            assert after.principal.startswith("User:")
+            assert after.principal_source in ("sasl", "unknown")
+        after.principal.encode()
+
+
+def identity_once(data: bytes) -> object:
+    return check_identity(data, Random(0))
+
+
+# ---- the others -----------------------------------------------------------------------------------------------------
+
+
+def deep_once(data: bytes) -> int | None:
+    codec, rest = (data + b"\0")[0] % 8, data[1:]
+    if codec:
+        entry = struct.pack(">Ibbqii", 0, 1, codec, 0, -1, len(rest)) + rest
+        rest = struct.pack(">qi", 0, len(entry)) + entry
+    return count_records(memoryview(rest))
+
+
+def check_deep(data: bytes, rng: Random) -> None:
+    count = deep_once(data)
+    assert count is None or count >= 0
+    if count is not None and data[:1] and data[0] % 8:
+        assert count <= MAX_STEPS
+
+
+def proxy_once(data: bytes) -> object:
+    try:
+        return parse(data)
+    except PeerError as error:
+        return error.side, error.reason
+
+
+def check_proxy(data: bytes, rng: Random) -> None:
+    """As long as it is undecided more bytes may decide; from then on they change nothing."""
+    expected = proxy_once(data)
+    assert not isinstance(expected, tuple) or expected == ("client", "invalid_proxy_header")
+    found: object = None
+    pieces = single(data) if rng.random() < BYTE_BY_BYTE else cuts(rng, data)
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        now = proxy_once(data[:size])
+        if found is not None:
+            assert now == found, f"{found} became {now}"
+        found = now
+    assert found == (expected if data else None)
+
+
+TARGETS = [
+    Target("bodies", seeds.bodies, check_body, body_once),
+    Target("records", seeds.record_sets, check_records, records_once),
+    Target("struct", seeds.structs, check_struct, struct_once),
+    Target("identity", seeds.calls, check_identity, identity_once),
+    Target("deep", seeds.packed, check_deep, deep_once, share=3 * MAX_RATIO),
+    Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
+]
