@@ -159,10 +159,10 @@ async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tm
             sock.setblocking(False)
             for _ in range(20):  # what is made once, such as the producer's buffers, is not the question
                 await fetch_all(sock, 2 * len(BATCH))
-            await running.until("audit_delivered_total", 20)
+            await running.until("audit_delivered_total", 21)  # the connection, too
             before = running.start_measuring()
             await fetch_all(sock, 100_000_000)
-            await running.until("audit_delivered_total", 21)
+            await running.until("observer_delivered_total", 22)
             assert running.peak() - before < 2 * MIB
         assert await running.metric("decode_total", outcome="full") == 42  # of each fetch the request and the response
         assert await running.metric("bytes_total", direction="broker_to_client") > 100_000_000

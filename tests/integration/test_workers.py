@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
+from observers.event import ConnectionEvent, InventoryEvent, RequestEvent, StatusEvent
 from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
@@ -25,7 +27,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
-from tests.integration.test_audit import envelopes, gaps
+from tests.integration.test_audit import envelopes, events, gaps
 
 pytestmark = pytest.mark.kafka
 
@@ -182,14 +184,21 @@ def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterStat
     assert len(consume(cluster.bootstrap, topic, 1000)) == 1000
     until(lambda: sample(sidecar.metrics(), "brokerside_connections_active") == 0)
     requests = sample(sidecar.metrics(), "brokerside_requests_total")
-    until(lambda: sample(sidecar.metrics(), "brokerside_audit_emitted_total") == requests)
-    assert sample(sidecar.metrics(), "brokerside_observer_delivered_total") == requests
+    accepted = sample(sidecar.metrics(), "brokerside_connections_accepted_total")
     assert sidecar.stop()
     read = envelopes(cluster.internal_bootstrap, audit)
     boots = {envelope.boot_id for envelope in read}
     assert len(boots) == 2
     assert [gaps([envelope for envelope in read if envelope.boot_id == boot]) for boot in boots] == [0, 0]
-    assert sum(len(envelope.events) for envelope in read) == requests
+    assert len(events(read, RequestEvent)) == requests
+    changes = Counter(event.change for event in events(read, ConnectionEvent))
+    assert changes == {"opened": accepted, "closed": accepted}
+    assert sum(event.requests for event in events(read, ConnectionEvent)) == requests
+    last = events(read, StatusEvent)
+    assert sum(event.seen for event in last) == requests + 2 * accepted
+    assert (sum(event.waiting for event in last), sum(event.hidden for event in last)) == (0, 0)
+    listed = {envelope.boot_id for envelope in read if events([envelope], InventoryEvent)}
+    assert len(listed) == 1, "one of the workers tells which topics there are"
 
 
 def test_a_killed_worker_takes_its_own_connections_only(start: Start, dial: Callable[[int], list[Client]]) -> None:
