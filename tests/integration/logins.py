@@ -1,0 +1,163 @@
+"""Clients that log in over SASL_PLAINTEXT and ask for something, each in its own way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import subprocess
+import time
+
+from confluent_kafka.admin import AdminClient
+
+from proxy.core.identity import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.local import cluster as local_cluster
+from tests.frames import METADATA, request, sized
+from tests.sasl import Scram, authenticate, bearer, handshake, jwt, plain
+
+TIMEOUT = 30.0
+SECURITY = "org.apache.kafka.common.security"
+ALICE, SECRET = "al,i=ce", "canary-5e,c=ret"
+"""What SCRAM has to escape."""
+
+USERS = {"PLAIN": "alice", "SCRAM-SHA-256": ALICE, "SCRAM-SHA-512": ALICE, "OAUTHBEARER": "carol"}
+
+
+def librdkafka(bootstrap: str, client_id: str, mechanism: str) -> None:
+    settings = {"bootstrap.servers": bootstrap, "client.id": client_id, "sasl.mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        settings |= {
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": "principal=carol extension_traceId=1",
+        }
+    else:
+        settings |= {"sasl.username": USERS[mechanism], "sasl.password": SECRET}
+    AdminClient({"security.protocol": "SASL_PLAINTEXT", **settings}).list_topics(timeout=30)
+
+
+def aiokafka(bootstrap: str, client_id: str, mechanism: str) -> None:
+    from aiokafka.abc import AbstractTokenProvider
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]  # it is untyped
+        async def token(self) -> str:
+            return unsecured("carol")
+
+    async def ask() -> None:
+        admin = AIOKafkaAdminClient(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username=USERS[mechanism],
+            sasl_plain_password=SECRET,
+            sasl_oauth_token_provider=Provider(),
+        )
+        await admin.start()
+        await admin.list_topics()
+        await admin.close()
+
+    asyncio.run(ask())
+
+
+def java(bootstrap: str, client_id: str, mechanism: str) -> None:
+    run_java(bootstrap, client_id, mechanism, "topics", "--list", "--bootstrap-server", bootstrap)
+
+
+def run_java(bootstrap: str, client_id: str, mechanism: str, name: str, *arguments: str) -> None:
+    modules = {"PLAIN": "plain.PlainLoginModule", "OAUTHBEARER": "oauthbearer.OAuthBearerLoginModule"}
+    module = modules.get(mechanism, "scram.ScramLoginModule")
+    options = f'username="{USERS[mechanism]}" password="{SECRET}"'
+    if mechanism == "OAUTHBEARER":
+        options = 'unsecuredLoginStringClaim_sub="carol"'
+    settings = {
+        "client.id": client_id,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"{SECURITY}.{module} required {options};",
+    }
+    flags = "\n".join(f"{key}={value}" for key, value in settings.items())
+    done = subprocess.run(
+        [*local_cluster.tool(name, *arguments), "--command-config", "/dev/stdin"],
+        input=flags, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+class Own:
+    """A client of ours that sends what a test says, one thing at a time."""
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._sock = socket.create_connection((host, int(port)), TIMEOUT)
+        self._client_id = client_id
+        self._asked = 0
+
+    def __enter__(self) -> Own:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.close()
+
+    def ask(self, key: int, version: int, body: bytes) -> bytes:
+        """Return what follows the correlation id of the answer."""
+        self._asked += 1
+        self._sock.sendall(request(key, version, self._asked, body, self._client_id))
+        return self._frame()[4:]
+
+    def bare(self, token: bytes) -> bytes:
+        """A token without a request around it, and what answers it."""
+        self._sock.sendall(sized(token))
+        return self._frame()
+
+    def wrapped(self, token: bytes) -> tuple[int, bytes]:
+        """A token in a SaslAuthenticate request; its error code, and the token that answers it."""
+        answer = self.ask(SASL_AUTHENTICATE, 0, authenticate(token, 0))
+        (error_code,) = struct.unpack_from(">h", answer)
+        message = 4 + max(struct.unpack_from(">h", answer, 2)[0], 0)
+        return error_code, answer[message + 4 :]
+
+    def begin(self, mechanism: str, version: int = 1) -> int:
+        """A handshake; its error code."""
+        return int.from_bytes(self.ask(SASL_HANDSHAKE, version, handshake(mechanism))[:2], "big")
+
+    def log_in(self, scram: Scram, mechanism: str) -> int:
+        """The whole of a SCRAM login; its last error code."""
+        assert self.begin(mechanism) == 0
+        error_code, answer = self.wrapped(scram.first)
+        assert error_code == 0
+        return self.wrapped(scram.final(answer))[0]
+
+    def metadata(self) -> None:
+        """A request that only a client that is through gets answered."""
+        assert len(self.ask(METADATA, 1, struct.pack(">i", 0))) > 10
+
+    def _frame(self) -> bytes:
+        return self._read(int.from_bytes(self._read(4), "big"))
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            chunk = self._sock.recv(size - len(data))
+            if not chunk:
+                raise ConnectionError("closed")
+            data += chunk
+        return data
+
+
+def bare_tokens(bootstrap: str, client_id: str, mechanism: str) -> None:
+    with Own(bootstrap, client_id) as client:
+        assert client.begin(mechanism, 0) == 0
+        if mechanism == "PLAIN":
+            assert client.bare(plain("alice", SECRET)) == b""
+        elif mechanism == "OAUTHBEARER":
+            assert client.bare(bearer(unsecured("carol"))) == b""
+        else:
+            scram = Scram(mechanism, ALICE, SECRET)
+            assert client.bare(scram.final(client.bare(scram.first))).startswith(b"v=")
+        client.metadata()
+
+
+def unsecured(name: str, lasts: float = 600.0) -> str:
+    now = time.time()
+    return jwt({"sub": name, "iat": now - 3600, "exp": now + lasts}, signature="")
