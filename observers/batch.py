@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec import Raw, Struct
 
-from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, Envelope, encoder
+from observers.event import EVENTS_PER_RECORD, Envelope, encoder
 
 FLUSH = 0.3
 """Seconds an event waits at most for others to share its record. A process that is killed loses what waits."""
@@ -136,21 +136,5 @@ class Writer(Struct, frozen=True, gc=False):
             dropped=dropped,
             sent_at=sent_at,
             events=cast(Any, [Raw(json)]),
-        )
-        return encoder.encode(envelope)
-
-    def record(self, block: Block, *, dropped: int, sent_at: int) -> bytes:
-        """Return the value of a Kafka record that holds ``block``."""
-        envelope = Envelope(
-            schema_level=SCHEMA_LEVEL,
-            cluster_id=self.cluster_id,
-            broker_id=self.broker_id,
-            boot_id=self.boot_id,
-            sidecar_version=self.sidecar_version,
-            first_seq=block.first,
-            last_seq=block.last,
-            dropped=dropped,
-            sent_at=sent_at,
-            events=cast(Any, [Raw(json) for json in block.chunks]),
         )
         return encoder.encode(envelope)

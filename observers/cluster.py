@@ -35,8 +35,9 @@ TIMEOUT = 2.0
 LOG_EVERY = 10.0
 """Seconds between two log lines of librdkafka; those in between are counted."""
 
-RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 2000}
-"""How long librdkafka waits (± a half) before it connects to a broker again."""
+RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 4000}
+"""How long librdkafka waits before it connects to a broker again. It waits half of that: a client reconnects once a
+second."""
 
 log = structlog.get_logger("observers")
 

@@ -21,7 +21,7 @@ from observers.batch import MAX_RECORD, Batcher, Block, Chunk, Writer
 from observers.boots import Boot, SpoolSettings
 from observers.cluster import Cluster
 from observers.errors import ObserverError
-from observers.sender import RETRY_FIRST, RETRY_LAST, Sink
+from observers.sink import RETRY_FIRST, RETRY_LAST, Sink
 from observers.spool import Parcel
 from observers.store import Store
 

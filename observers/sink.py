@@ -1,27 +1,25 @@
-"""The Kafka producer behind the audit: idempotent, bounded, every event accounted for.
+"""The Kafka producer behind the audit: idempotent, bounded, and what became of every record is reported.
 
-An event handed over is either delivered, or lost for a reason that is counted, or still queued. Nothing here ever
-blocks its caller on the network: while the cluster is away events wait in librdkafka's queue, and once that is full
-new ones are lost.
+Nothing here ever blocks its caller on the network: while the cluster is away records wait in librdkafka's queue, and
+once that is full it takes no more.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
-from msgspec import Struct
 
 from observers.batch import MAX_RECORD
-from observers.cluster import Cluster, RdkafkaLog
+from observers.cluster import RECONNECT, Cluster, Prepared, RdkafkaLog
 from observers.errors import ObserverError
 
 QUEUE_KIB = 16 * 1024
-"""KiB of records that wait for delivery (``queue.buffering.max.kbytes``); above it new events are lost, and counted."""
+"""KiB of records that wait for delivery (``queue.buffering.max.kbytes``)."""
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one record before compression; only a single request with tens of thousands of partitions comes near."""
@@ -48,28 +46,32 @@ DEFAULTS: Mapping[str, Any] = {
     "message.timeout.ms": 0,
     # How long a topic may be missing before its records fail and it is made again: somebody deleted it.
     "topic.metadata.propagation.max.ms": 5000,
-    "reconnect.backoff.ms": 250,
-    "reconnect.backoff.max.ms": 1000,
+    **RECONNECT,
 }
 
 TOPIC_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 """Errors of a delivery after which the topic is looked for, and made if it is gone."""
 
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Errors of records that this process itself took back."""
+
+PASSING = (
+    *TOPIC_MISSING,
+    *PURGED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._FATAL,
+)
+"""Errors of a delivery that are not the record's fault: the same record may be taken later. (What librdkafka can try
+again itself, it does for ever.)"""
+
 log = structlog.get_logger("observers")
 
 
-class SinkStats(Struct, frozen=True):
-    """Counts of one sink. Events handed over = delivered + sum of lost + queued."""
-
-    records_delivered: int
-    events_delivered: int
-    bytes_delivered: int
-    """Before compression."""
-    events_queued: int
-    bytes_queued: int
-    lost: Mapping[str, int]
-    """Events lost, by reason: ``queue_full``, ``too_large``, ``closed``, ``producer_failed``, or librdkafka's name of
-    the error."""
+Settled = Callable[[Any, str | None, bool], None]
+"""Told what became of a load: why the topic does not have it (None: it has), and whether it may be sent again. Called
+by whichever thread calls ``send``, ``poll`` or ``close``."""
 
 
 def producer_settings(internal: Mapping[str, Any], chosen: Mapping[str, Any], client_id: str) -> dict[str, Any]:
@@ -93,16 +95,26 @@ def producer_settings(internal: Mapping[str, Any], chosen: Mapping[str, Any], cl
 
 
 class Sink:
-    """Sends records to one topic. ``send`` and ``poll`` may be called by any thread, ``close`` once."""
+    """Sends records to one topic. ``send`` may be called by any thread, ``poll`` by one at a time, ``close`` once."""
 
-    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str, settled: Settled) -> None:
         """``settings``: of ``producer_settings``. Raises ObserverError where librdkafka refuses them."""
         self.ready = threading.Event()
         """Set once the cluster was reached and the topic exists: only then records may be sent."""
-        self.cluster_id = ""
+        self.found = Prepared("")
+        """What was found of cluster and topic, once ``ready``."""
+        self.queued = 0
+        """Records that wait for their delivery."""
+        self.queued_bytes = 0
+        self.records_delivered = 0
+        self.bytes_delivered = 0
+        """Before compression."""
+        self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
+        """Bytes that may wait for their delivery."""
         self._cluster = cluster
         self._settings = dict(settings)
         self._topic = topic
+        self._settled = settled
         self._lock = threading.Lock()
         self._producer = self._open()
         self._keeper = threading.Thread(target=self._keep_topic, name="audit topic", daemon=True)
@@ -110,43 +122,26 @@ class Sink:
         self._closing = threading.Event()
         self._producer_failed = False
         self._purge_reason = ""
-        self._records_delivered = 0
-        self._events_delivered = 0
-        self._bytes_delivered = 0
-        self._events_queued = 0
-        self._bytes_queued = 0
-        self._lost: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to look for the cluster and its topic, in the background."""
         self._keeper.start()
 
-    @property
-    def events_lost(self) -> int:
-        """Events lost so far, for whatever reason."""
-        with self._lock:
-            return sum(self._lost.values())
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits for its delivery."""
-        return not self._events_queued
-
-    def send(self, value: bytes, events: int) -> None:
-        """Queue one record that holds ``events`` events. Never waits and never raises: what does not go is lost.
+    def send(self, value: bytes, load: object) -> bool:
+        """Queue one record. Never waits and never raises. False: there is no room, and nothing will be reported.
 
         Records have no key: order does not matter, sequence numbers tell it, and partitions fill evenly.
         """
         size = len(value)
-        with self._lock:
-            self._events_queued += events
-            self._bytes_queued += size
+        self._count(1, size)
         try:
-            self._producer.produce(self._topic, value, on_delivery=partial(self._reported, events, size))
+            self._producer.produce(self._topic, value, on_delivery=partial(self._reported, load, size))
         except BufferError:
-            self._settle(events, size, "queue_full")
+            self._count(-1, -size)
+            return False
         except KafkaException as error:
-            self._failed(events, size, error.args[0])
+            self._reported(load, size, error.args[0], None)
+        return True
 
     def poll(self, timeout: float) -> None:
         """Take in delivery reports, waiting up to ``timeout`` seconds for one."""
@@ -155,23 +150,11 @@ class Sink:
             self._reopen()
 
     def close(self, timeout: float) -> None:
-        """Deliver what is queued within ``timeout`` seconds; what is left then is lost as ``closed``."""
+        """Deliver what is queued within ``timeout`` seconds; what is left then is reported as ``closed``."""
         self._closing.set()
         self._topic_missing.set()
         if self._producer.flush(max(0.0, timeout)):
-            self._discard("closed")
-
-    def stats(self) -> SinkStats:
-        """Current counts, consistent with each other."""
-        with self._lock:
-            return SinkStats(
-                records_delivered=self._records_delivered,
-                events_delivered=self._events_delivered,
-                bytes_delivered=self._bytes_delivered,
-                events_queued=self._events_queued,
-                bytes_queued=self._bytes_queued,
-                lost=dict(self._lost),
-            )
+            self._take_back("closed")
 
     def _open(self) -> Producer:
         try:
@@ -179,46 +162,41 @@ class Sink:
         except KafkaException as error:
             raise ObserverError(f"the audit producer's settings are refused: {error.args[0].str()}") from error
 
-    def _reported(self, events: int, size: int, error: KafkaError | None, _message: object) -> None:
-        if error is None:
-            self._settle(events, size, None)
-        else:
-            self._failed(events, size, error)
+    def _count(self, records: int, size: int) -> None:
+        with self._lock:
+            self.queued += records
+            self.queued_bytes += size
 
-    def _failed(self, events: int, size: int, error: KafkaError) -> None:
+    def _reported(self, load: object, size: int, error: KafkaError | None, _message: object) -> None:
+        self._count(-1, -size)
+        if error is None:
+            self.records_delivered += 1
+            self.bytes_delivered += size
+            self._settled(load, None, False)
+            return
         code = error.code()
-        if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+        if code in PURGED:
             reason = self._purge_reason
         elif code == KafkaError.MSG_SIZE_TOO_LARGE:
             reason = "too_large"
         else:
             reason = error.name().strip("_").lower()
-        self._settle(events, size, reason)
+        fatal = code == KafkaError._FATAL or error.fatal()
         if code in TOPIC_MISSING:
             self._topic_missing.set()
-        if code == KafkaError._FATAL or error.fatal():
+        if fatal:
             self._producer_failed = True
+        self._settled(load, reason, fatal or code in PASSING)
 
-    def _settle(self, events: int, size: int, lost: str | None) -> None:
-        with self._lock:
-            self._events_queued -= events
-            self._bytes_queued -= size
-            if lost is None:
-                self._records_delivered += 1
-                self._events_delivered += events
-                self._bytes_delivered += size
-            else:
-                self._lost[lost] = self._lost.get(lost, 0) + events
-
-    def _discard(self, reason: str) -> None:
-        """Give up what the producer still holds, as lost for ``reason``, and take in the reports that say so."""
+    def _take_back(self, reason: str) -> None:
+        """Take back what the producer still holds, for ``reason``, and take in the reports that say so."""
         self._purge_reason = reason
         self._producer.purge()
         self._producer.flush(RETRY_FIRST)
 
     def _reopen(self) -> None:
         """Replace a producer that failed for good (fenced, or its right to write was revoked)."""
-        self._discard("producer_failed")
+        self._take_back("producer_failed")
         self._closing.wait(RETRY_FIRST)
         self._producer = self._open()
         self._producer_failed = False
@@ -229,12 +207,18 @@ class Sink:
         pause = RETRY_FIRST
         while not self._closing.is_set():
             try:
-                self.cluster_id = self._cluster.prepare(self._topic, MAX_RECORD).cluster_id
+                found = self._cluster.prepare(self._topic, MAX_RECORD)
             except Exception as error:
+                if self._closing.is_set():
+                    return
                 log.warning("audit_topic_unavailable", topic=self._topic, error=_reason(error), retry_in=pause)
                 self._closing.wait(pause)
                 pause = min(pause * 2, RETRY_LAST)
                 continue
+            for name, problem in found.problems.items():
+                if name not in self.found.problems:
+                    log.warning("audit_topic_problem", topic=self._topic, problem=problem)
+            self.found = found
             self.ready.set()
             pause = RETRY_FIRST
             self._topic_missing.wait()

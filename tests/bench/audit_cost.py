@@ -21,6 +21,7 @@ import structlog
 
 from observers.audit import AuditObserver
 from observers.batch import Batcher, Writer
+from observers.event import SCHEMA_LEVEL
 from observers.topics import TopicNames
 from observers.translate import Scope, Translator
 from proxy.core.apis import APIS
@@ -135,7 +136,7 @@ def _alone(kind: Any, told: Sequence[Any]) -> tuple[float, float]:
         made = translator.translate(flush, batcher.seq + 1, 0.0)
         between = time.thread_time()
         for block in batcher.add(made.chunks, made.last, 0.0):
-            writer.record(block, dropped=0, sent_at=0)
+            writer.value(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=0)
         translate += between - begun
         envelope += time.thread_time() - between
     return translate / len(told), envelope / len(told)
@@ -160,7 +161,7 @@ def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterat
             "api.names": API_NAMES,
         }
     )
-    while not observer._sink.ready.is_set():
+    while not observer._outbox._sink.ready.is_set():
         time.sleep(0.01)
     yield observer
     observer.close(20)

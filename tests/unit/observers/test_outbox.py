@@ -22,7 +22,7 @@ from observers.errors import ObserverError
 from observers.event import EVENTS_PER_RECORD
 from observers.ledger import forget
 from observers.outbox import Outbox, OutboxStats
-from observers.sender import Settled
+from observers.sink import Settled
 from observers.spool import Spool
 from observers.store import RETRY
 from tests.unit.observers.test_batch import chunk

@@ -155,7 +155,8 @@ class TestSize:
             principal=HOSTILE, client_software_name=HOSTILE, client_software_version=HOSTILE, id="c" * 50
         )
         (block,) = added(translate(produced(MOST, connection=client, client_id=HOSTILE)))
-        record = Writer("cluster", 1, "boot", "0.1.0").record(block, dropped=2**62, sent_at=2**62)
+        writer = Writer("cluster", 1, "boot", "0.1.0")
+        record = writer.value(block.first, block.last, block.json(), level=2, dropped=2**62, sent_at=2**62)
         assert MAX_RECORD < len(record) < MAX_MESSAGE
 
     def test_hidden_partitions_do_not_count(self, translate: Translate) -> None:
