@@ -23,6 +23,8 @@ KAFKA_VERSIONS = ("3.9.2", "4.3.1", "4.4.0")
 HEAP = "512m"
 """Room for a record of 50 MB, and for two requests of ``socket.request.max.bytes`` (100 MiB) at once."""
 
+AUDIT_TOPIC = "brokerside-audit"
+
 FORMAT_TIMEOUT = 60.0
 TAIL = 10
 LINE = 300
@@ -97,7 +99,7 @@ def sidecar_config(node: Node) -> dict[str, Any]:
             }
         ],
         "observer.class.names": ["observers.audit:AuditObserver"],
-        "audit": {"topic": "brokerside-audit"},
+        "audit": {"topic": AUDIT_TOPIC, "spool.path": str(node.home.parent / "spool")},
         "admin": {"bind": node.admin},
     }
 

@@ -25,9 +25,6 @@ START_TIMEOUT = 20.0
 STOP_TIMEOUT = 15.0
 """Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
 
-DELIVERY_TIMEOUT = 60.0
-"""Seconds in which the audit has to be delivered."""
-
 POLL = 0.05
 FILE = "sidecars.json"
 TAIL = 5
@@ -111,24 +108,6 @@ def stop_all(folder: Path) -> None:
     """Stop them all at the same time; does nothing where none runs."""
     process.stop([sidecar.process for sidecar in running_in(folder)], STOP_TIMEOUT)
     (folder.absolute() / FILE).unlink(missing_ok=True)
-
-
-def wait_delivered(folder: Path) -> None:
-    """Wait until the audit topic has every event of what has happened so far. Raises LocalError."""
-    deadline = time.monotonic() + DELIVERY_TIMEOUT
-    for sidecar in running_in(folder):
-        settled = 0
-        while settled < 3:  # three looks, each longer apart than the observers' flush
-            try:
-                waiting = sidecar.metric("brokerside_observer_queued") + sidecar.metric("brokerside_audit_queued")
-            except OSError as error:
-                raise LocalError(
-                    f"the sidecar at {sidecar.admin} does not answer ({error}); see {sidecar.log}"
-                ) from None
-            settled = settled + 1 if not waiting else 0
-            if time.monotonic() > deadline:
-                raise LocalError(f"{waiting:.0f} audit events are not delivered; see {sidecar.log}")
-            time.sleep(0.2)
 
 
 def describe(folder: Path, state: ClusterState) -> str:
