@@ -7,6 +7,7 @@ what was recorded before them. There is no asyncio here, and nothing here ever w
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -34,6 +35,10 @@ MAX_BATCH = 500
 
 MAX_BATCH_BYTES = 4_194_304
 """Bytes of kept bodies in one batch, or those of one exchange."""
+
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which a busy observer's thread lets the loop go on. With Python's own, 0.005, one that uses the
+processor all the time makes small requests wait five times as long (99th percentile 22 ms against 4 ms)."""
 
 
 class Dispatcher:
@@ -100,6 +105,7 @@ class Dispatcher:
             lane = Lane(one, its_wishes, clock=self._clock, name_of=self._names.name_of, broker_id=broker_id)
             self._lanes.append(lane)
             lane.start()
+        sys.setswitchinterval(SWITCH_INTERVAL)
         self._running = True
 
     def flush(self) -> None:
@@ -155,8 +161,9 @@ class Dispatcher:
             begin = end
 
     def _offer(self, batch: Batch) -> None:
-        for lane in self._lanes:
-            lane.offer(batch)
+        counts = [lane.count(batch) for lane in self._lanes]  # before anyone else can reach what is in it
+        for lane, count in zip(self._lanes, counts, strict=True):
+            lane.offer(batch, count)
 
 
 def _kept(recorded: Sequence[ObservedExchange], begin: int, end: int) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class Lane:
         self._delivered = 0
         self._failed = 0
         self._declined = 0
-        self._skipped: dict[str, int] = {}
+        self._skipped = {"breaker_open": 0, "closing": 0}
         self._untold = 0
         self._slow = 0
         self._errors: dict[str, int] = {}
@@ -133,9 +133,19 @@ class Lane:
         """Start the thread."""
         self._thread.start()
 
-    def offer(self, batch: Batch) -> None:
+    def count(self, batch: Batch) -> int:
+        """Return how many of ``batch`` the observer is to be told of."""
+        if batch.reports:
+            return len(batch.reports) if isinstance(self._observer, ThrottleObserver) else 0
+        if batch.changes:
+            return len(batch.changes) if isinstance(self._observer, ConnectionObserver) else 0
+        if self._wishes.everything:
+            return len(batch.exchanges)
+        may_include = self._wishes.may_include
+        return sum([may_include(one.api_key, one.api_version) for one in batch.exchanges])
+
+    def offer(self, batch: Batch, count: int) -> None:
         """Queue ``batch``, or drop and count it where it does not fit. Never waits."""
-        count = self._count(batch)
         if not count and batch.lesson is None:
             return
         waiting, waiting_kept = self._offered_weight - self._taken_weight, self._offered_kept - self._taken_kept
@@ -169,29 +179,19 @@ class Lane:
 
     def stats(self) -> ObserverStats:
         """Current counts; while the thread works they may be a batch apart from each other."""
-        skipped = dict(self._skipped)
-        done = self._delivered + self._failed + self._declined + sum(skipped.values())
         return ObserverStats(
             name=self.name,
             delivered=self._delivered,
-            dropped={"queue_full": self._overflowed, "breaker_open": 0, "closing": 0, **skipped},
+            dropped={"queue_full": self._overflowed, **self._skipped},
             failed=self._failed,
-            queued=max(0, self._offered - done),
+            queued=max(0, self._offered - self._done()),
             slow=self._slow,
             breaker_open=self._breaker.is_open,
             errors=dict(self._errors),
         )
 
-    def _count(self, batch: Batch) -> int:
-        """How many of ``batch`` the observer is to be told of."""
-        if batch.reports:
-            return len(batch.reports) if isinstance(self._observer, ThrottleObserver) else 0
-        if batch.changes:
-            return len(batch.changes) if isinstance(self._observer, ConnectionObserver) else 0
-        if self._wishes.everything:
-            return len(batch.exchanges)
-        may_include = self._wishes.may_include
-        return sum([may_include(one.api_key, one.api_version) for one in batch.exchanges])
+    def _done(self) -> int:
+        return self._delivered + self._failed + self._declined + sum(self._skipped.values())
 
     # ---- on the lane's own thread -----------------------------------------------------------------------------------
 
@@ -201,9 +201,14 @@ class Lane:
             self._taken_weight += batch.weight
             self._taken_kept += batch.kept
             self._untold += batch.dropped
-            if batch.lesson is not None:
-                batch.lesson.learn()
-            self._feed(batch, count)
+            before = self._done()
+            try:
+                if batch.lesson is not None:
+                    batch.lesson.learn()
+                self._feed(batch, count)
+            except BaseException as error:  # another observer has changed what all of them share
+                self._fail("shared", error)
+                self._failed += count - (self._done() - before)
             del batch, taken  # else an idle lane would keep its last exchanges alive
         if not self._abandoned:
             self._call("close", self._shaped.close, max(0.0, self._close_until - time.monotonic()))
@@ -252,7 +257,7 @@ class Lane:
             self._failed += len(told)
 
     def _skip(self, count: int, reason: str) -> None:
-        self._skipped[reason] = self._skipped.get(reason, 0) + count
+        self._skipped[reason] += count
         self._untold += count
 
     def _feed_apart(self, numbered: Iterable[tuple[int, ObservedExchange]]) -> None:

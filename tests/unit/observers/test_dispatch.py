@@ -409,6 +409,22 @@ class TestContainment:
         assert (keeper.delivered, keeper.failed) == (12, 0)
         assert observer(dispatcher, "Thrower").life[-1] == "close"
 
+    def test_what_one_spoils_for_others_is_counted_as_failed_and_their_lanes_go_on(self) -> None:
+        dispatcher = started("Vandal", "GatedReader", "PickyReader")
+        gated = observer(dispatcher, "GatedReader")
+        feed(dispatcher, 1)
+        assert gated.entered.wait(20)
+        feed(dispatcher, 3)
+        until(lambda: dispatcher.stats()[0].queued == 0)
+        gated.gate.set()
+        settled(dispatcher)
+        dispatcher.record(fetch([], []))
+        dispatcher.close(20)
+        stats = dispatcher.stats()[1]
+        assert (stats.delivered + stats.failed, stats.queued, lost(dispatcher, 1)) == (5, 0, 0)
+        assert stats.errors["shared"] >= 1
+        assert dispatcher.stats()[2].queued == 0
+
     def test_the_breaker_opens_after_its_limit_and_one_call_tries_again_after_the_pause(self) -> None:
         now = [0.0]
         dispatcher = started("Thrower", clock=lambda: now[0])

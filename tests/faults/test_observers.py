@@ -1,0 +1,262 @@
+"""Observers that raise, exit, hang, hoard and vandalise: clients get what the broker sent, byte by byte, and every
+exchange is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.faults.site import FULL, PATIENCE, Peer, Site
+from tests.frames import API_VERSIONS, METADATA, batch, produce, produced, request, response
+from tests.integration.metrics import sample
+from tests.integration.peer import read_frame
+
+SCALE = 10 if FULL else 1
+CLIENTS = 4
+IN_FLIGHT = 50
+HARMFUL = "tests.faults.harmful"
+WITNESS = f"{HARMFUL}:Witness"
+NOBODY = "127.0.0.1:1"
+PATHS = ["compiled", "python"]
+
+Traffic = Sequence[tuple[bytes, bytes]]
+"""Requests of one connection, each with its response."""
+
+
+class Broker(Peer):
+    """Answers as ``Traffic`` says, and keeps a digest of what each connection sent."""
+
+    def __init__(self, advertised: int) -> None:
+        super().__init__(advertised)
+        self.answers: dict[bytes, bytes] = {}
+        self.digests: list[Any] = []
+
+    async def start(self) -> None:
+        server = await asyncio.get_running_loop().create_server(lambda: BrokerConnection(self), "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._server = server
+
+
+class BrokerConnection(asyncio.Protocol):
+    """One connection of the sidecar. A request is known by its correlation id."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._received = bytearray()
+        self._digest = hashlib.sha256()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._broker.open += 1
+        self._broker.digests.append(self._digest)
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._broker.open -= 1
+
+    def data_received(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._received += data
+        while len(self._received) >= 4 and len(self._received) >= 4 + int.from_bytes(self._received[:4], "big"):
+            size = 4 + int.from_bytes(self._received[:4], "big")
+            correlation_id = bytes(self._received[8:12])
+            who_asks_who_it_is = response(int.from_bytes(correlation_id, "big"), self._broker.metadata)
+            self._transport.write(self._broker.answers.get(correlation_id, who_asks_who_it_is))
+            del self._received[:size]
+
+
+class Observed(Site):
+    """A sidecar with observers."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.broker = self.peer = Broker(self.port)
+        self.observers: Sequence[str] = ()
+        self.data_path = "auto"
+
+    def config(self, quotas: Any) -> dict[str, Any]:
+        more = {
+            "observer.class.names": [f"{HARMFUL}:{name}" for name in self.observers],
+            "observer.shutdown.timeout.ms": 500,
+            "data.path": self.data_path,
+            "internal.bootstrap.servers": NOBODY,
+        }
+        return {**super().config(quotas), **more}
+
+    async def run(self, *observers: str, data_path: str = "auto") -> None:
+        self.observers, self.data_path = observers, data_path
+        await self.start({})
+
+    async def carry(self, traffic: Traffic, clients: int = CLIENTS) -> int:
+        """Have each of some clients do all of it; what passes is what was sent. Returns how many exchanges it was."""
+        self.broker.answers = {asked[8:12]: answer for asked, answer in traffic}
+        await asyncio.wait_for(asyncio.gather(*(self._client(traffic) for _ in range(clients))), 2 * PATIENCE)
+        sent = hashlib.sha256(b"".join(asked for asked, _ in traffic)).hexdigest()
+        assert [digest.hexdigest() for digest in self.broker.digests].count(sent) == clients
+        return clients * len(traffic)
+
+    async def _client(self, traffic: Traffic) -> None:
+        reader, writer = await self.dial()
+        window = asyncio.Semaphore(IN_FLIGHT)
+
+        async def ask() -> None:
+            for asked, _ in traffic:
+                await window.acquire()
+                writer.write(asked)
+                await writer.drain()
+
+        asking = asyncio.create_task(ask())
+        expected, received = hashlib.sha256(), hashlib.sha256()
+        for _, answer in traffic:
+            expected.update(answer)
+            received.update(await read_frame(reader))
+            window.release()
+        await asking
+        assert received.hexdigest() == expected.hexdigest()
+        writer.close()
+
+    async def accounted(self, count: int, stuck: str = "") -> dict[str, dict[str, float]]:
+        """Wait until each observer but ``stuck`` has nothing in its queue; return what became of the exchanges by
+        observer, which are ``count`` in sum."""
+
+        def numbers(text: str, name: str) -> dict[str, float]:
+            kinds = ("delivered_total", "dropped_total", "failed_total", "queued")
+            return {kind: sample(text, f"brokerside_observer_{kind}", observer=f"{HARMFUL}:{name}") for kind in kinds}
+
+        def settled(text: str) -> bool:
+            found = {name: numbers(text, name) for name in self.observers}
+            waiting = [one for one, its in found.items() if its["queued"] and one != stuck]
+            return not waiting and all(sum(its.values()) == count for its in found.values())
+
+        text = await self.until(settled)
+        return {name: numbers(text, name) for name in self.observers}
+
+    async def ends(self) -> list[dict[str, Any]]:
+        """End the sidecar by SIGTERM, which must be enough; return the lines of its log."""
+        assert self.sidecar is not None
+        assert self.sidecar.process.alive()
+        assert await asyncio.to_thread(self.sidecar.stop)
+        lines = self.sidecar.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Observed]:
+    site = Observed(tmp_path)
+    yield site
+    await site.stop()
+
+
+def mixed(count: int, size: int = 100) -> list[tuple[bytes, bytes]]:
+    """Requests of several kinds, one of no Kafka, and their responses."""
+    traffic = []
+    for number in range(count):
+        match number % 4:
+            case 0:
+                traffic.append((produce(number, 1, batch(3, bytes(size))), produced(number)))
+            case 1:
+                traffic.append((request(METADATA, 1, number, bytes(4)), response(number, bytes(8))))
+            case 2:
+                traffic.append((request(API_VERSIONS, 0, number), response(number, bytes(6))))
+            case _:
+                traffic.append((request(20_000, 7, number, b"private"), response(number, b"answer")))
+    return traffic
+
+
+async def test_an_observer_that_raises_in_each_call_changes_nothing_for_the_others(site: Observed) -> None:
+    """F1, F4: whatever it raises, SystemExit and an empty stack included."""
+    await site.run("Raiser", "Reader", "Witness")
+    count = await site.carry(mixed(500 * SCALE))
+    numbers = await site.accounted(count)
+    raiser = numbers["Raiser"]
+    assert raiser["delivered_total"] == 0
+    assert raiser["dropped_total"] + raiser["failed_total"] == count
+    errors = await site.metric("observer_errors_total", observer=f"{HARMFUL}:Raiser")
+    assert 100 <= errors < 120  # then the breaker; one more in ten seconds
+    assert await site.metric("observer_breaker_open", observer=f"{HARMFUL}:Raiser") == 1
+    for name in ("Reader", "Witness"):
+        assert numbers[name]["delivered_total"] == count
+    lines = await site.ends()
+    assert any(line["event"] == "observer_failed" for line in lines)
+    assert not [line for line in lines if line["event"] == "observer_abandoned"]
+
+
+@pytest.mark.parametrize("name", ["Sleeper", "Burner"])
+async def test_an_observer_that_never_returns_loses_its_own_and_is_left_behind(site: Observed, name: str) -> None:
+    """F2: what does not fit into its queue is counted, and the end of the sidecar does not wait for it."""
+    await site.run(name, "Witness")
+    many = 12_000 * SCALE
+    count = await site.carry([(produce(n, 1, batch(1)), produced(n)) for n in range(many)])
+    numbers = await site.accounted(count, stuck=name)
+    assert numbers[name]["delivered_total"] == 0
+    assert numbers[name]["dropped_total"] > 0
+    full = await site.metric("observer_dropped_total", observer=f"{HARMFUL}:{name}", reason="queue_full")
+    assert full == numbers[name]["dropped_total"]
+    assert numbers["Witness"] == {"delivered_total": count, "dropped_total": 0, "failed_total": 0, "queued": 0}
+    lines = await site.ends()
+    assert [line["observer"] for line in lines if line["event"] == "observer_abandoned"] == [f"{HARMFUL}:{name}"]
+    assert lines[-1]["event"] == "stopped"
+
+
+@pytest.mark.parametrize("data_path", PATHS)
+async def test_an_observer_that_keeps_everything_keeps_nothing_of_the_traffic_s_own(
+    site: Observed, data_path: str
+) -> None:
+    """F3: views of bodies it holds on to hold no buffer that is read or written into."""
+    await site.run("Hoarder", "Witness", data_path=data_path)
+    count = await site.carry(mixed(100 * SCALE, 50_000))
+    numbers = await site.accounted(count)
+    assert numbers["Hoarder"]["delivered_total"] == numbers["Witness"]["delivered_total"] == count
+    assert await site.metric("sessions_abandoned_total") == 0
+    lines = await site.ends()
+    assert not [line for line in lines if line["level"] in ("error", "critical")]
+
+
+@pytest.mark.parametrize("data_path", PATHS)
+async def test_structs_cannot_be_changed(site: Observed, data_path: str) -> None:
+    """F6."""
+    await site.run("VandalReader", "Reader", data_path=data_path)
+    count = await site.carry(mixed(200 * SCALE))
+    numbers = await site.accounted(count)
+    assert numbers["VandalReader"]["delivered_total"] == numbers["Reader"]["delivered_total"] == count
+
+
+@pytest.mark.parametrize("data_path", PATHS)
+async def test_who_changes_what_observers_share_spoils_it_for_observers_alone(site: Observed, data_path: str) -> None:
+    """F6: exchanges are shared and may be changed, but none of them travels. Every lane works on."""
+    await site.run("Vandal", "Reader", "Witness", data_path=data_path)
+    count = await site.carry(mixed(200 * SCALE))
+    await site.accounted(count)
+    numbers = await site.accounted(count + await site.carry(mixed(100)))
+    assert numbers["Witness"]["dropped_total"] == numbers["Reader"]["dropped_total"] == 0
+    assert await site.metric("sessions_abandoned_total") == 0
+    await site.ends()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Absent", "has no class 'Absent'"),
+        ("WithoutClose", "has the wrong shape: it needs configure, close and either"),
+        ("OtherArguments", "record_response(struct, api_version, correlation_id) cannot be called so"),
+    ],
+)
+async def test_a_class_that_cannot_observe_refuses_the_start_by_name(site: Observed, name: str, says: str) -> None:
+    """F5."""
+    await site.peer.start()
+    site.observers = ("Witness", name)
+    site.write({})
+    command = [sys.executable, "-m", "proxy", "run", "-c", str(site.path)]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode == 1
+    said = ended.stdout + ended.stderr
+    assert "observer.class.names" in said
+    assert f"{HARMFUL}:{name}" in said
+    assert says in said
