@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
     def moves_records(self) -> bool:
         """Whether any partition holds record bytes."""
-        if self.key not in (0, 1):
+        if self.key not in (0, 1, 78):
             return False
         return any(partition.records.size for partition in self.facts().partitions if hasattr(partition, "records"))
 

@@ -1,4 +1,4 @@
-"""A bare relay between clients and one broker that writes the Produce and Fetch frames it passes as golden text.
+"""A bare relay between clients and one broker that writes the Produce, Fetch and ShareFetch frames as golden text.
 
 Run ``python -m tests.tools.capture LISTEN_PORT BROKER_PORT FILE "who did what"``, let a client connect to the port, and
 stop it with Ctrl-C. The broker has to advertise LISTEN_PORT. Exchanges that moved no records are kept twice each at
@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.golden.frames import Frame, dump
 
 LARGEST = 4096
-WANTED = (0, 1)
+WANTED = (0, 1, 78)
 Sink = Callable[[bytes], None]
 
 
