@@ -103,6 +103,38 @@ def test_nothing_is_counted_as_nothing() -> None:
     assert counted(entry(stdlib_gzip.compress(b""), codec=1)) == 0
 
 
+PACKED = {
+    1: stdlib_gzip.compress,
+    2: lambda data: Codec("snappy").compress(data, asbytes=True),
+    3: lambda data: Codec("lz4").compress(data, asbytes=True),
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A batch or wrapper of any magic and codec, and its number of records."""
+    count = draw(st.integers(0, 6))
+    kind = draw(st.sampled_from(["batch", "control", "entry", "wrapper"]))
+    if kind in ("batch", "control"):
+        data = bytearray(batch(count, b"x" * 9 * count, producer_id=draw(st.sampled_from([-1, 7]))))
+        data[22] |= draw(st.integers(0, 0x1F)) | (0x20 if kind == "control" else 0)
+        return bytes(data), 0 if kind == "control" else count
+    magic, value = draw(st.integers(0, 1)), draw(st.none() | st.binary(max_size=30))
+    if kind == "entry":
+        return entry(value, magic, key=draw(st.none() | st.binary(max_size=5))), 1
+    codec = draw(st.sampled_from(sorted(PACKED)))
+    return entry(PACKED[codec](entry(value, magic) * count), magic, codec), count
+
+
+@settings(max_examples=settings().max_examples * 10)
+@given(st.lists(batches(), max_size=6), batches(), st.data())
+def test_any_mixture_is_counted_exactly(
+    whole: list[tuple[bytes, int]], last: tuple[bytes, int], data: st.DataObject
+) -> None:
+    cut = last[0][: data.draw(st.integers(0, len(last[0]) - 1))]
+    assert counted(b"".join(one for one, _ in whole) + cut) == sum(count for _, count in whole)
+
+
 # ---- bombs ----------------------------------------------------------------------------------------------------------
 
 
