@@ -15,6 +15,7 @@ from proxy import __version__
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
 from proxy.net.relay import Cause
+from proxy.telemetry.audit_metrics import AUDIT_METRICS
 from proxy.telemetry.family import Definition, Samples
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.snapshot import Snapshot
@@ -62,11 +63,6 @@ def _invalid_frames(s: Snapshot) -> Samples:
 
 def _observer(read: Callable[[ObserverStats], float]) -> Callable[[Snapshot], Samples]:
     return lambda s: [((name,), read(stats)) for name, stats in s.observers.items()]
-
-
-def _audit(field: str) -> Callable[[Snapshot], Samples]:
-    """Read one field of ``observers.audit.AuditStats``."""
-    return lambda s: [((), s.audit[field])] if s.audit else []
 
 
 CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
@@ -277,76 +273,5 @@ METRICS: tuple[Definition, ...] = (
         "Calls of the observer that raised, by method.",
         lambda s: [((name, method), count) for name, o in s.observers.items() for method, count in o.errors.items()],
     ),
-    Definition(
-        "audit_emitted_total",
-        "counter",
-        (),
-        "events",
-        "Sequence numbers given to events: emitted = delivered + dropped + queued.",
-        _audit("emitted"),
-    ),
-    Definition(
-        "audit_delivered_total",
-        "counter",
-        (),
-        "events",
-        "Events acknowledged by the audit topic.",
-        _audit("delivered"),
-    ),
-    Definition(
-        "audit_dropped_total",
-        "counter",
-        ("reason",),
-        "events",
-        "Events lost, by reason; see `AuditStats` in `observers/audit.py`.",
-        lambda s: [((reason,), count) for reason, count in s.audit.get("dropped", {}).items()],
-    ),
-    Definition(
-        "audit_queued",
-        "gauge",
-        (),
-        "events",
-        "Events on their way: collected, waiting for the cluster, or with the producer.",
-        _audit("queued"),
-    ),
-    Definition(
-        "audit_queued_bytes",
-        "gauge",
-        (),
-        "bytes",
-        "Bytes in the producer's queue, before compression.",
-        _audit("queued_bytes"),
-    ),
-    Definition(
-        "audit_records_total",
-        "counter",
-        (),
-        "records",
-        "Kafka records acknowledged by the audit topic.",
-        _audit("records_delivered"),
-    ),
-    Definition(
-        "audit_bytes_total",
-        "counter",
-        (),
-        "bytes",
-        "Bytes of these records, before compression.",
-        _audit("bytes_delivered"),
-    ),
-    Definition(
-        "audit_hidden_total",
-        "counter",
-        (),
-        "exchanges",
-        "Exchanges that give no event: excluded topics and principals, and the sidecar's own traffic.",
-        _audit("hidden"),
-    ),
-    Definition(
-        "audit_topic_look_ups_total",
-        "counter",
-        (),
-        "calls",
-        "Times the cluster was asked for the names of topic ids.",
-        _audit("topic_look_ups"),
-    ),
+    *AUDIT_METRICS,
 )

@@ -1,0 +1,146 @@
+"""The metrics of the built-in audit observer: where every event is. docs/audit-delivery.md says what to watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proxy.telemetry.family import Definition, Samples
+from proxy.telemetry.snapshot import Snapshot
+
+
+def _audit(field: str) -> Callable[[Snapshot], Samples]:
+    """Read one field of ``observers.audit.AuditStats``."""
+    return lambda s: [((), s.audit[field])] if s.audit else []
+
+
+AUDIT_METRICS: tuple[Definition, ...] = (
+    Definition(
+        "audit_observed_total",
+        "counter",
+        (),
+        "exchanges",
+        "Requests, changes of connections and throttle reports seen.",
+        _audit("observed"),
+    ),
+    Definition(
+        "audit_hidden_total",
+        "counter",
+        (),
+        "exchanges",
+        "Those of them that give no event: excluded topics and principals, and the sidecar's own traffic.",
+        _audit("hidden"),
+    ),
+    Definition(
+        "audit_emitted_total",
+        "counter",
+        (),
+        "events",
+        "Sequence numbers given to events: emitted = delivered + dropped + spooled + queued.",
+        _audit("emitted"),
+    ),
+    Definition(
+        "audit_delivered_total",
+        "counter",
+        (),
+        "events",
+        "Events acknowledged by the audit topic.",
+        _audit("delivered"),
+    ),
+    Definition(
+        "audit_dropped_total",
+        "counter",
+        ("reason",),
+        "events",
+        "Events lost, by reason; see the list in audit-event.md.",
+        lambda s: [((reason,), count) for reason, count in s.audit.get("dropped", {}).items()],
+    ),
+    Definition(
+        "audit_spooled",
+        "gauge",
+        (),
+        "events",
+        "Events on disk that the topic has not acknowledged; what the producer has is among them.",
+        _audit("spooled"),
+    ),
+    Definition(
+        "audit_queued",
+        "gauge",
+        (),
+        "events",
+        "Events in memory alone: collected, waiting for the cluster, or with the producer.",
+        _audit("queued"),
+    ),
+    Definition(
+        "audit_queued_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "Bytes of records that wait in memory, before compression.",
+        _audit("queued_bytes"),
+    ),
+    Definition(
+        "audit_spool_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "Bytes of the spool, up to 8 MiB of settled events and what dead runs left included.",
+        _audit("spool_bytes"),
+    ),
+    Definition(
+        "audit_spool_failed",
+        "gauge",
+        (),
+        "",
+        "1 while the spool's disk fails: events wait in memory alone.",
+        _audit("spool_failed"),
+    ),
+    Definition(
+        "audit_replayed_total",
+        "counter",
+        (),
+        "events",
+        "Events that earlier runs left on disk, acknowledged by the audit topic.",
+        _audit("replayed"),
+    ),
+    Definition(
+        "audit_replay_lost_total",
+        "counter",
+        (),
+        "events",
+        "Events that earlier runs left on disk and that the audit topic refused.",
+        _audit("replay_lost"),
+    ),
+    Definition(
+        "audit_topic_problem",
+        "gauge",
+        ("problem",),
+        "",
+        "1 for each thing that is wrong with the audit topic: `compacted`, `short_retention`, `small_messages`, "
+        "`one_replica`.",
+        lambda s: [((problem,), 1) for problem in s.audit.get("problems", {})],
+    ),
+    Definition(
+        "audit_records_total",
+        "counter",
+        (),
+        "records",
+        "Kafka records acknowledged by the audit topic.",
+        _audit("records_delivered"),
+    ),
+    Definition(
+        "audit_bytes_total",
+        "counter",
+        (),
+        "bytes",
+        "Bytes of these records, before compression.",
+        _audit("bytes_delivered"),
+    ),
+    Definition(
+        "audit_topic_look_ups_total",
+        "counter",
+        (),
+        "calls",
+        "Times the cluster was asked for the names of topic ids.",
+        _audit("topic_look_ups"),
+    ),
+)
