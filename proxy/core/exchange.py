@@ -24,7 +24,7 @@ PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
 client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen here."""
 
 
-class Connection(Struct, gc=False):
+class Connection(Struct, frozen=True, gc=False):
     """One client connection as observers see it. Never changed: once more is known of the client, the session goes on
     with a new one, and exchanges before that keep the old one."""
 
@@ -43,7 +43,7 @@ class Connection(Struct, gc=False):
 Change = Literal["opened", "authenticated", "authentication_failed", "closed"]
 
 
-class ConnectionChange(Struct, gc=False):
+class ConnectionChange(Struct, frozen=True, gc=False):
     """What happened to a connection as a whole. ``connection``: as it is known right after the change."""
 
     connection: Connection
