@@ -1,0 +1,245 @@
+"""Clients, sidecars and the topic count the same requests, with outages of the audit's cluster and kills on the way.
+
+The clients write whole requests and count them by hand. What a killed sidecar had seen and had not yet on disk is the
+only difference there may be, and the next run names its numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import struct
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from observers.event import Envelope, GapEvent, RequestEvent, StatusEvent, decoder
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import HOST, free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.faults.forwarder import Forwarder
+from tests.faults.site import FULL
+from tests.frames import produce
+from tests.integration.metrics import sample
+
+pytestmark = pytest.mark.kafka
+
+AUDIT = "brokerside-audit"
+CLIENTS = 8
+RECORDS = 3
+"""Records of each request."""
+
+OUTAGE = 60.0 if FULL else 4.0
+"""Seconds that the audit's cluster is away, twice."""
+
+CALM = 10.0 if FULL else 2.0
+"""Seconds of load in between."""
+
+PACE = 0.002
+"""Seconds between two requests of a client."""
+
+
+@dataclass
+class Run:
+    """What clients counted while one sidecar ran."""
+
+    written: int = 0
+    answered: int = 0
+    rejected: int = 0
+
+
+@dataclass
+class Crowd:
+    """Clients that each send one request after the other, and dial again when they are cut off."""
+
+    port: int
+    topic: str
+    runs: list[Run] = field(default_factory=lambda: [Run()])
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+        for n in range(RECORDS):
+            builder.append(n, timestamp=1, key=None, value=b"x" * 100, headers=[])
+        self.frame = produce(7, -1, bytes(builder.build()), topic=self.topic)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._all()))
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    async def _all(self) -> None:
+        await asyncio.gather(*[self._one() for _ in range(CLIENTS)])
+
+    async def _one(self) -> None:
+        while not self.stopping.is_set():
+            run = self.runs[-1]
+            try:
+                reader, writer = await asyncio.open_connection(HOST, self.port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            try:
+                while not self.stopping.is_set():
+                    writer.write(self.frame)
+                    run.written += 1
+                    (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    answer = await reader.readexactly(size)
+                    run.answered += 1
+                    # correlation id, one topic, its name, one partition, its number; then the error code
+                    run.rejected += struct.unpack_from(">h", answer, 4 + 4 + 2 + len(self.topic) + 4 + 4)[0] != 0
+                    await asyncio.sleep(PACE)
+            except (OSError, asyncio.IncompleteReadError):
+                continue
+            finally:
+                writer.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[ClusterState, Forwarder]]:
+    """A broker whose INTERNAL listener is reached through a forwarder."""
+    (port,) = free_ports(1)
+    state = local_cluster.up(tmp_path / "cluster", progress=False)
+    node = state.nodes[0]
+    local_cluster.down(tmp_path / "cluster")
+    advertised = f"CLIENT://{node.advertised},INTERNAL://{HOST}:{port}"
+    properties = {"advertised.listeners": advertised}
+    state = local_cluster.up(tmp_path / "cluster", broker_properties=properties, progress=False)
+    try:
+        with Forwarder(port, node.internal) as forwarder:
+            yield state, forwarder
+    finally:
+        local_cluster.down(tmp_path / "cluster")
+
+
+@pytest.mark.timeout(600)
+def test_every_request_is_accounted_for(cluster: tuple[ClusterState, Forwarder], tmp_path: Path) -> None:
+    state, forwarder = cluster
+    node = state.nodes[0]
+    topic = f"ledger-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": f"{HOST}:{forwarder.port}"})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+    config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
+    config["internal.bootstrap.servers"] = f"{HOST}:{forwarder.port}"
+    config["audit"] |= {"spool.path": str(tmp_path / "spool")}
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(yaml.safe_dump(config))
+
+    def start() -> SidecarProcess:
+        return SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin)
+
+    def kill(sidecar: SidecarProcess) -> None:
+        os.kill(sidecar.process.pid, signal.SIGKILL)
+        sidecar.stop()
+
+    sidecar = start()
+    crowd = Crowd(int(node.advertised.rpartition(":")[2]), topic)
+    try:
+        time.sleep(CALM)
+        forwarder.cut()
+        time.sleep(OUTAGE)
+        forwarder.mend()
+        time.sleep(CALM)
+        kill(sidecar)  # with everything well
+        crowd.runs.append(Run())
+        sidecar = start()
+        time.sleep(CALM)
+        forwarder.cut()
+        time.sleep(OUTAGE)
+        kill(sidecar)  # with all of the outage on disk
+        crowd.runs.append(Run())
+        sidecar = start()
+        time.sleep(CALM)
+        forwarder.mend()
+        time.sleep(CALM)
+        crowd.stop()
+        wait_delivered(sidecar)
+    finally:
+        crowd.stop()
+        assert sidecar.stop()
+
+    told = read(f"{HOST}:{forwarder.port}")
+    boots = list(told)
+    assert len(boots) == 3
+    gaps = [event for events in told.values() for event in events.values() if isinstance(event, GapEvent)]
+    assert {gap.reason for gap in gaps} <= {"killed"}
+    assert {gap.lost_boot_id for gap in gaps} <= set(boots[:2])
+    for boot, run in zip(boots, crowd.runs, strict=True):
+        events = told[boot]
+        lost = [number for gap in gaps if gap.lost_boot_id == boot for number in whole(gap)]
+        assert sorted([*events, *lost]) == list(range(1, len(events) + len(lost) + 1)), "numbers without a gap"
+        requests = [event for event in events.values() if isinstance(event, RequestEvent) and event.topics]
+        assert {event.request_bytes for event in requests} == {len(crowd.frame)}
+        assert {part.records for event in requests for part in event.topics} == {RECORDS}
+        if boot == boots[-1]:
+            assert run.answered == len(requests)
+            acknowledged = [e for e in requests if e.outcome == "answered" and not e.topics[0].error_code]
+            assert len(acknowledged) == run.answered - run.rejected
+            last = max(events)
+            assert isinstance(status := events[last], StatusEvent)
+            assert status.last
+            assert status.dropped == {}
+        else:  # killed: what it answered is told, or among the numbers that the next run names
+            assert run.answered <= len(requests) + len(lost)
+            assert len(requests) <= run.written
+            assert len(lost) < run.answered / 2
+
+
+def whole(gap: GapEvent) -> range:
+    return range(gap.lost_first_seq, gap.lost_last_seq + 1)
+
+
+def wait_delivered(sidecar: SidecarProcess) -> None:
+    """Until nothing waits any more."""
+    deadline = time.monotonic() + 120
+    while True:
+        text = sidecar.metrics()
+        if not sample(text, "brokerside_audit_queued_events") and not sample(text, "brokerside_audit_spooled_events"):
+            return
+        assert time.monotonic() < deadline, "events still wait"
+        time.sleep(0.2)
+
+
+def read(bootstrap: str) -> dict[str, dict[int, object]]:
+    """The events of the audit topic by run, in the order of the runs, and by number."""
+    told: dict[str, dict[int, object]] = defaultdict(dict)
+    first: dict[str, int] = {}
+    for envelope in envelopes(bootstrap):
+        first[envelope.boot_id] = min(first.get(envelope.boot_id, envelope.sent_at), envelope.sent_at)
+        for event in envelope.events:
+            held = told[envelope.boot_id].setdefault(event.seq, event)
+            assert held == event, "one number, two events"
+    return {boot: told[boot] for boot in sorted(told, key=lambda boot: first[boot])}
+
+
+def envelopes(bootstrap: str) -> Iterator[Envelope]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reconciliation"})
+    try:
+        starts, count = [], 0
+        for partition in consumer.list_topics(AUDIT, timeout=10).topics[AUDIT].partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(AUDIT, partition), timeout=10)
+            starts.append(TopicPartition(AUDIT, partition, low))
+            count += high - low
+        consumer.assign(starts)
+        for _ in range(count):
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.error() is None, message.error()
+            yield decoder.decode(message.value() or b"")
+    finally:
+        consumer.close()
