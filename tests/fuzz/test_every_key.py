@@ -1,0 +1,51 @@
+"""Every api key there can be, in versions that exist and in some that do not: told of, and the connection goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.core import apis
+from tests.frames import METADATA, request, response
+from tests.fuzz.sessions import FAST, PURE, converse
+from tests.tools.implementations import needs_compiled
+
+KEYS = range(-32_768, 32_768)
+CHUNK = 250
+"""Requests at a time: fewer than may be open."""
+
+
+def pairs(step: int) -> Iterator[tuple[int, int]]:
+    """Api key and version; of keys that exist all, of the others every ``step``th."""
+    for key in KEYS:
+        if key in apis.APIS or key % step == 0:
+            newest = apis.APIS[key].max_version if key in apis.APIS else 3
+            yield from ((key, version) for version in (-1, 0, newest, newest + 1))
+
+
+@pytest.mark.parametrize(
+    ("session", "step"),
+    [pytest.param(PURE, 64, id="python"), pytest.param(FAST, 1, id="cython", marks=needs_compiled)],
+)
+def test_every_key_in_every_version(session: Any, step: int) -> None:
+    wanted = list(pairs(step))
+    for start in range(0, len(wanted), CHUNK):
+        chunk = wanted[start : start + CHUNK]
+        asked = [request(key, version, number, bytes(30)) for number, (key, version) in enumerate(chunk)]
+        asked.append(request(METADATA, 9, CHUNK, b"\0"))
+        answered = [
+            response(number, bytes(30)) for number, frame in enumerate([*chunk, (METADATA, 9)]) if has_answer(frame)
+        ]
+        answered[-1] = response(CHUNK, bytes(30))
+        told = converse(session, [("client", b"".join(asked)), ("broker", b"".join(answered))])
+        assert told.refused is None, told.refused
+        assert told.requests == len(asked)
+        assert sorted((one["api_key"], one["api_version"]) for one in told.exchanges) == sorted([*chunk, (METADATA, 9)])
+        assert {one["outcome"] for one in told.exchanges} <= {"answered", "no_response"}
+
+
+def has_answer(frame: tuple[int, int]) -> bool:
+    """A Produce of zeros has acks 0."""
+    return frame[0] != 0
