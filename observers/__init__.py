@@ -1,18 +1,34 @@
 """Observers (KIP-388): code that is told about every exchange and can never touch one.
 
-api.py        the contract: what an observer implements and what it is given.
-dispatch.py   the only door from the data path: constructs, configures, feeds and closes observers.
-lane.py       one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.
-views.py      the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts that were read.
+The contract
+  api.py         what an observer implements and what it is given; shape.py says whether a class fits.
+  views.py       the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts that were read.
+  dispatch.py    the only door from the data path: constructs, configures, feeds and closes observers.
+  interest.py    what each of them wants; of what nobody wants nothing is read.
+  lane.py        one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.
+  topics.py      topic ids to names; learn.py finds pairs of both in the broker's responses.
+  errors.py      the one error that is meant for a person.
 
-event.py      the audit event, level 1: its fields, its envelope, its encoding; reference.py writes its page in docs.
-audit.py      the built-in observer: exchanges and throttle reports in, audit events out.
-translate.py  from either to encoded events, and which exchanges give none (pure); compiled.pyx is its fast twin.
-batch.py      blocks of encoded events, and the records they become (pure).
-topics.py     topic ids to names.
-sink.py       the Kafka producer: idempotent, bounded, every event accounted for.
-cluster.py    admin calls over the INTERNAL listener.
-errors.py     the one error that is meant for a person.
+The audit, an observer
+  audit.py       what it is told of in, numbered events out.
+  event.py       the event: its fields, its envelope, its encoding; reference.py writes its page in docs, with what
+                 examples.py makes.
+  translate.py   from exchanges to encoded events, and which give none (pure); compiled.pyx is its fast twin.
+  rollup.py      many requests in one event (pure); rolled.pyx is its fast twin, and exchanges.pxi common to both.
+  incidents.py   every event but those of requests (pure).
+  inventory.py   which topics exist, asked now and then.
+  fetch_sessions.py  what fetches of a session leave out (pure).
+  deep.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in); unpack.py
+                 decompresses them.
+
+Delivery, of the audit
+  outbox.py      from encoded events to their topic, and where each of them is.
+  batch.py       blocks of encoded events, and the records they become (pure).
+  accounts.py    where every number is that was given (pure).
+  store.py       what waits on disk, of this run and of killed ones: spool.py its segments, ledger.py its account,
+                 boots.py both of one run.
+  sink.py        the Kafka producer: idempotent, bounded, every record accounted for.
+  cluster.py     admin calls over the INTERNAL listener.
 
 Of the proxy nothing is imported here but its pure core; observers see exchanges through the protocols of ``api.py``.
 """

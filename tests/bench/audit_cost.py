@@ -1,8 +1,9 @@
-"""What the audit costs a sidecar, by part and by translator: ``python -m tests.bench.audit_cost``.
+"""What the audit costs a sidecar, by part and by implementation: ``python -m tests.bench.audit_cost``.
 
-Starts a broker. Each translator gets the same exchanges, half of them Produce and half Fetch with one partition each,
-50 ms of traffic at a time as the data path hands them over: first alone (CPU of its thread), then inside the audit
-observer, paced, with everything that follows (CPU of all threads, what reached the log). Last, the same observer idle.
+Starts a broker. Each translator and rollup gets the same exchanges, half of them Produce and half Fetch with one
+partition each, 50 ms of traffic at a time as the data path hands them over: first alone (CPU of its thread), then
+inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the log): without a
+spool, with one, rolled up, and with other compression. Last, the same observer idle.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import structlog
 from observers.audit import AuditObserver
 from observers.batch import Batcher, Writer
 from observers.event import SCHEMA_LEVEL
+from observers.incidents import numbered
+from observers.rollup import Rollup
 from observers.topics import TopicNames
 from observers.translate import Scope, Translator
 from proxy.core.apis import APIS
@@ -47,14 +50,17 @@ SECONDS = 4
 ROUNDS = 3
 IDLE_SECONDS = 5
 OTHERS: Mapping[str, Mapping[str, Any]] = {
-    "zstd at level 3": {"compression.level": 3},
-    "lz4": {"compression.type": "lz4"},
-    "no compression": {"compression.type": "none"},
+    "a spool": {"spool.max.bytes": 1 << 30},
+    "mode: rollup": {"mode": "rollup"},
+    "mode: rollup, a spool": {"mode": "rollup", "spool.max.bytes": 1 << 30},
+    "zstd at level 3": {"producer": {"compression.level": 3}},
+    "lz4": {"producer": {"compression.type": "lz4"}},
+    "no compression": {"producer": {"compression.type": "none"}},
 }
-"""What a user might set, run with the last translator."""
+"""What a user might set below ``audit``, run with the last implementation."""
 HEAD = (
-    f"| at {EVENTS_A_SECOND:,} events/s | Python, CPU µs/event | librdkafka, CPU µs/event | raw B/event "
-    "| B/event in the log |\n|---|---|---|---|---|"
+    f"| at {EVENTS_A_SECOND:,} requests/s | Python, CPU µs/request | librdkafka, CPU µs/request | raw B/request "
+    "| B/request in the log |\n|---|---|---|---|---|"
 )
 API_NAMES = {key: api.name for key, api in APIS.items()}
 TOPICS = [f"team-{n % 5}.orders-{n}".encode() for n in range(20)]
@@ -90,19 +96,24 @@ def _exchange(n: int, client: Connection, at: float) -> Exchange:
 def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     pure = exchanges(EVENTS_A_SECOND)
-    kinds: dict[str, tuple[Any, Sequence[Any]]] = {"python": (Translator, pure)}
+    kinds: dict[str, tuple[Any, Any, Sequence[Any]]] = {"python": (Translator, Rollup, pure)}
     fast: Any = compiled("observers.compiled")
     if fast is None:
         print("not measured: compiled (not built: python -m proxy.compiled.build)")
     else:
         made: Any = compiled("proxy.compiled.exchange")
         twins = [made.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__)) for one in pure]
-        kinds["compiled"] = (fast.Translator, twins)
-    alone = {name: [_alone(*kind) for _ in range(ROUNDS)] for name, kind in kinds.items()}
-    for name, rounds in alone.items():
-        translate, envelope = map(statistics.median, zip(*rounds, strict=True))
-        print(f"{name}: translate {translate * 1e9:.0f} ns an event, envelope {envelope * 1e9:.0f} ns an event")
-    cases: list[tuple[str, Sequence[Any], Mapping[str, Any]]] = [(name, told, {}) for name, (_, told) in kinds.items()]
+        rolled: Any = compiled("observers.rolled")
+        kinds["compiled"] = (fast.Translator, rolled.Rollup, twins)
+    for name, (translator, rollup, told) in kinds.items():
+        rounds = [(*_alone(translator, told), _rolled_up(rollup, told)) for _ in range(ROUNDS)]
+        translate, envelope, roll = (statistics.median(each) * 1e9 for each in zip(*rounds, strict=True))
+        print(
+            f"{name}: translate {translate:.0f} ns and envelope {envelope:.0f} ns, or roll up {roll:.0f} ns a request"
+        )
+    cases: list[tuple[str, Sequence[Any], Mapping[str, Any]]] = [
+        (name, told, {}) for name, (_, _, told) in kinds.items()
+    ]
     last, told, _ = cases[-1]
     cases += [(f"{last}, {name}", told, settings) for name, settings in OTHERS.items()]
     with tempfile.TemporaryDirectory(prefix="audit-cost-") as folder:
@@ -112,7 +123,8 @@ def main() -> None:
             for turn in range(ROUNDS):
                 for number, (case, told, settings) in enumerate(cases):
                     topic = f"cost-{number}-{turn}"
-                    whole = _whole(told, state.internal_bootstrap, topic, settings)
+                    spool = {"spool.path": str(Path(folder) / "spool")} if "spool.max.bytes" in settings else {}
+                    whole = _whole(told, state.internal_bootstrap, topic, {**settings, **spool})
                     size = sum(f.stat().st_size for f in state.nodes[0].data.glob(f"{topic}-[0-9]*/*.log"))
                     rounds_of[case].append(whole._replace(log=size / (len(told) * SECONDS)))
             print(f"\n{HEAD}")
@@ -142,6 +154,18 @@ def _alone(kind: Any, told: Sequence[Any]) -> tuple[float, float]:
     return translate / len(told), envelope / len(told)
 
 
+def _rolled_up(kind: Any, told: Sequence[Any]) -> float:
+    """Return CPU seconds a request of rolling up, and of the events that a second's requests become."""
+    names = TopicNames(dict)
+    rollup = kind(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    gc.collect()
+    begun = time.thread_time()
+    for flush in _flushes(told):
+        rollup.add(flush, 0, 0.0)
+    numbered(rollup.take(), 1)
+    return (time.thread_time() - begun) / len(told)
+
+
 def _flushes(told: Sequence[Any]) -> Iterator[Sequence[Any]]:
     step = round(EVENTS_A_SECOND * FLUSH)
     for at in range(0, len(told), step):
@@ -155,9 +179,11 @@ def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterat
         {
             "broker.id": 1,
             "boot.id": topic,
+            "worker": 2,  # tells no inventory
             "sidecar.version": "0",
             "internal": {"bootstrap.servers": bootstrap},
-            "audit": {"topic": topic, "producer": settings},
+            "topic.names": TopicNames(dict),
+            "audit": {"topic": topic, **settings},
             "api.names": API_NAMES,
         }
     )
@@ -168,7 +194,7 @@ def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterat
 
 
 class Whole(NamedTuple):
-    """CPU µs an event, of Python's threads and of librdkafka's; bytes an event, encoded and in the log."""
+    """CPU µs a request, of Python's threads and of librdkafka's; bytes a request, encoded and in the log."""
 
     python: float
     librdkafka: float
@@ -185,13 +211,13 @@ def _whole(told: Sequence[Any], bootstrap: str, topic: str, settings: Mapping[st
                 observer.record_exchanges(flush, 0)
                 due += FLUSH
                 time.sleep(max(0.0, due - time.monotonic()))
-        while observer.stats().queued:
+        time.sleep(2)  # what is rolled up is told by then
+        while (stats := observer.stats()).delivered < stats.emitted and not stats.dropped:
             time.sleep(FLUSH)
         spent = _since(before)
-        stats = observer.stats()
     events = len(told) * SECONDS
-    if stats.delivered != events:
-        sys.exit(f"{topic}: {stats.delivered} of {events} events delivered, lost: {dict(stats.dropped)}")
+    if stats.dropped:
+        sys.exit(f"{topic}: lost: {dict(stats.dropped)}")
     librdkafka = sum(used.cpu for name, used in spent.items() if name.startswith("rdk:"))
     python = sum(used.cpu for used in spent.values()) - librdkafka
     return Whole(python / events / 1e3, librdkafka / events / 1e3, stats.bytes_delivered / events)
