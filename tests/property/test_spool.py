@@ -1,0 +1,138 @@
+"""A spool gives back what it was given, in order and once, whatever happens in between."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from observers.spool import SUFFIX, Parcel, Spool
+
+SEGMENT = 600
+
+Step = tuple[str, int]
+
+steps = st.lists(
+    st.tuples(st.sampled_from(("put", "put", "direct", "take", "settle", "trim", "sync", "fail")), st.integers(0, 400)),
+    max_size=60,
+)
+
+
+def json_of(first: int, size: int) -> bytes:
+    return random.Random(first).randbytes(size)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+class Model:
+    """A spool, and what must be true of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spool = Spool(folder, segment=SEGMENT)
+        self.seq = 0
+        self.sizes: dict[int, int] = {}
+        self.waiting: list[int] = []
+        self.out: dict[int, Parcel] = {}
+
+    def step(self, what: str, n: int) -> None:
+        if what in ("put", "direct"):
+            self.put(n, direct=what == "direct" and self.spool.caught_up)
+        elif what == "take":
+            self.take()
+        elif what == "settle" and self.out:
+            first = sorted(self.out)[n % len(self.out)]
+            self.spool.settle(self.out.pop(first))
+        elif what == "trim":
+            self.spool.trim()
+        elif what == "sync":
+            self.spool.sync()
+            assert not self.spool.unsynced
+        elif what == "fail" and self.spool._segments and self.spool._segments[-1].descriptor >= 0:
+            segment = self.spool._segments[-1]  # as after an error of the disk, with a part of a frame behind
+            segment.sealed = True
+        assert self.spool.caught_up is (not self.waiting)
+        assert self.spool.done is (not self.waiting and not self.out)
+        assert self.spool.next_first() == (self.waiting[0] if self.waiting else None)
+        assert self.spool.bytes == sum(file.stat().st_size for file in files(self.folder))
+
+    def put(self, n: int, *, direct: bool) -> None:
+        first, last = self.seq + 1, self.seq + 1 + n % 5
+        self.seq = last
+        self.sizes[first] = n
+        parcel = self.spool.append(first, last, 1, json_of(first, n), 0.0, direct=direct)
+        assert (parcel is not None) is direct
+        if parcel is None:
+            self.waiting.append(first)
+        else:
+            self.out[first] = parcel
+
+    def take(self) -> None:
+        taken = self.spool.take()
+        assert (taken is None) is (not self.waiting)
+        if taken is not None:
+            parcel, json = taken
+            assert parcel.first == self.waiting.pop(0)
+            assert json == json_of(parcel.first, self.sizes[parcel.first])
+            self.out[parcel.first] = parcel
+
+
+@given(steps)
+def test_what_goes_in_comes_out_once_and_in_order(told: Sequence[Step]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        model = Model(Path(folder))
+        for what, n in told:
+            model.step(what, n)
+        for first, parcel in model.out.items():
+            assert model.spool.read(parcel) == json_of(first, model.sizes[first])
+        while model.waiting:
+            model.take()
+        for parcel in model.out.values():
+            model.spool.settle(parcel)
+        model.spool.trim()
+        assert len(files(model.folder)) <= 1
+        model.spool.close()
+
+
+@given(steps, st.integers(0, 3000))
+def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(told: Sequence[Step], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        model = Model(Path(folder))
+        for what, n in told:
+            model.step(what, n)
+        model.spool.close()
+        last = files(model.folder)[-1:]
+        for file in last:
+            with file.open("r+b") as held:
+                held.truncate(max(0, file.stat().st_size - cut))
+        second = Spool(model.folder)
+        found = []
+        while (taken := second.take()) is not None:
+            parcel, json = taken
+            assert json == json_of(parcel.first, model.sizes[parcel.first])
+            found.append(parcel.first)
+        needed = sorted([*model.waiting, *model.out])
+        assert found == sorted(set(found))
+        missing = [first for first in needed if first not in found]
+        assert all(first > max(found, default=0) for first in missing)
+        assert not missing or cut
+        assert second.torn == []
+        second.close()
+
+
+@given(st.binary(max_size=600))
+def test_no_bytes_raise(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, f"00000001{SUFFIX}").write_bytes(data)
+        spool = Spool(Path(folder))
+        assert spool.take() is None
+        assert spool.done
+        spool.trim()
+        assert files(Path(folder)) == []
+        spool.close()
