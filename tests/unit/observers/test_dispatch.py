@@ -415,6 +415,7 @@ class TestContainment:
         feed(dispatcher, 1)
         assert gated.entered.wait(20)
         feed(dispatcher, 3)
+        observer(dispatcher, "Vandal").gate.set()
         until(lambda: dispatcher.stats()[0].queued == 0)
         gated.gate.set()
         settled(dispatcher)

@@ -1,0 +1,142 @@
+"""Observers of a whole sidecar before a real broker: what they are told, what not, and how topics are named."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.integration import onlooker
+from tests.integration.librdkafka import consume, produce
+from tests.integration.metrics import sample
+from tests.integration.onlooker import FETCH, METADATA, PRODUCE, Told
+
+pytestmark = pytest.mark.kafka
+
+MODULE = "tests.integration.onlooker"
+Run = Callable[..., SidecarProcess]
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where onlookers write."""
+    path = tmp_path / "told.jsonl"
+    monkeypatch.setenv(onlooker.FILE, str(path))
+    return path
+
+
+@pytest.fixture
+def run(cluster: ClusterState, tmp_path: Path, file: Path) -> Iterator[Run]:
+    """Starts the cluster's sidecar with other observers."""
+    started: list[SidecarProcess] = []
+
+    def start(*names: str) -> SidecarProcess:
+        node = cluster.nodes[0]
+        config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+        config["observer.class.names"] = [f"{MODULE}:{name}" for name in names]
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(yaml.safe_dump(config))
+        started.append(SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin))
+        return started[-1]
+
+    yield start
+    for sidecar in started:
+        assert sidecar.stop()
+
+
+@pytest.fixture
+def admin(cluster: ClusterState) -> AdminClient:
+    """Passes the sidecar by."""
+    return AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+
+
+def settled(sidecar: SidecarProcess, file: Path) -> list[Told]:
+    """Wait until what has happened so far is told; return all of it."""
+    deadline = time.monotonic() + 30
+    told: list[Told] = []
+    while True:
+        assert time.monotonic() < deadline, "it never became quiet"
+        time.sleep(0.3)  # more than a flush of the data path
+        waiting, before, told = sidecar.metric("brokerside_observer_queued"), len(told), onlooker.read(file)
+        if not waiting and len(told) == before:
+            return told
+
+
+def test_each_request_is_told_with_its_response_and_what_is_known_besides(
+    cluster: ClusterState, run: Run, topic: str, file: Path
+) -> None:
+    """S3-09, S3-10."""
+    began = time.time()
+    sidecar = run("Onlooker")
+    produce(cluster.bootstrap, topic, [b"x"] * 200, **{"client.id": "billing", "batch.num.messages": 4})
+    told = settled(sidecar, file)
+    requests = {one.correlation_id: one for one in told if one.method == "request"}
+    responses = [one.correlation_id for one in told if one.method == "response"]
+    assert len(requests) == sum(one.method == "request" for one in told), "no correlation id twice"
+    assert set(responses) == set(requests)
+    assert len(responses) == len(requests)
+    produced = [one for one in requests.values() if one.api_key == PRODUCE]
+    assert len(produced) >= 50
+    for one in produced:
+        assert one.topics == [topic]
+        context = one.context
+        assert context is not None
+        assert (context.broker_id, context.listener, context.client_id) == (1, "CLIENT", "billing")
+        assert (context.principal_source, context.client_software_name) == ("anonymous", "confluent-kafka-python")
+        times = [context.received_at, context.forwarded_at, context.responded_at, context.answered_at]
+        assert times == sorted(times)
+        assert began - 1 < times[0] < times[-1] < time.time() + 1
+    text = sidecar.metrics()
+    assert sample(text, "brokerside_observer_errors_total") == 0
+    assert sample(text, "brokerside_observer_delivered_total") == len(requests)
+
+
+def test_nothing_is_decoded_for_an_observer_that_does_not_want_it(
+    cluster: ClusterState, run: Run, topic: str, file: Path
+) -> None:
+    sidecar = run("MetadataOnlooker")
+    produce(cluster.bootstrap, topic, [b"x"] * 20)
+    consume(cluster.bootstrap, topic, 20)
+    assert {one.api_key for one in settled(sidecar, file) if one.method == "request"} == {METADATA}
+    text = sidecar.metrics()
+    assert sample(text, "brokerside_requests_total", api="Produce") > 0
+    assert sample(text, "brokerside_requests_total", api="Fetch") > 0
+    assert sample(text, "brokerside_decode_total") == 0
+    metadata = sample(text, "brokerside_requests_total", api="Metadata")
+    assert sample(text, "brokerside_observer_delivered_total") == metadata
+
+
+def test_topics_are_named_by_what_the_broker_told_before_without_asking_it(
+    cluster: ClusterState, run: Run, topic: str, file: Path
+) -> None:
+    sidecar = run("Onlooker")
+    produce(cluster.bootstrap, topic, [b"x"] * 20)
+    consume(cluster.bootstrap, topic, 20)
+    fetches = [one for one in settled(sidecar, file) if one.method == "request" and one.api_key == FETCH]
+    with_ids = [one for one in fetches if one.ids]
+    assert with_ids, "librdkafka fetches by topic id"
+    assert {name for one in with_ids for name in one.topics} == {topic}
+    assert max(one.look_ups for one in fetches) == 0
+
+
+def test_a_topic_deleted_and_made_again_has_two_ids_and_one_name(
+    cluster: ClusterState, run: Run, admin: AdminClient, file: Path
+) -> None:
+    sidecar = run("Onlooker")
+    name = f"again-{uuid.uuid4().hex[:8]}"
+    for _ in range(2):
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        produce(cluster.bootstrap, name, [b"x"] * 5)
+        consume(cluster.bootstrap, name, 5)
+        admin.delete_topics([name])[name].result(30)
+    fetches = [one for one in settled(sidecar, file) if one.method == "request" and one.api_key == FETCH and one.ids]
+    assert {named for one in fetches for named in one.topics} == {name}
+    assert len({topic_id for one in fetches for topic_id in one.ids}) == 2
