@@ -2,7 +2,7 @@
 
 The contract
   api.py         what an observer implements and what it is given; shape.py says whether a class fits.
-  views.py       the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts that were read.
+  views.py       the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts of them.
   dispatch.py    the only door from the data path: constructs, configures, feeds and closes observers.
   interest.py    what each of them wants; of what nobody wants nothing is read.
   lane.py        one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.

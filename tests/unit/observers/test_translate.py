@@ -10,7 +10,7 @@ import pytest
 
 from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
-from observers.fetch_sessions import MAX_SESSIONS
+from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.sink import MAX_MESSAGE
 from observers.topics import TopicNames
 from observers.translate import MAX_EVENT, UNKNOWN_RESULT, Scope, Translator, room_of
@@ -205,6 +205,36 @@ class TestEvent:
         lost = event(exchange(outcome="connection_lost", answered_at=0.0, response_bytes=0))
         assert (lost.outcome, lost.latency_us) == ("connection_lost", 0)
 
+    def test_the_brokers_part_of_the_latency_is_told_apart(self, event: Event) -> None:
+        told = event(exchange(received_at=100.0, forwarded_at=100.25, responded_at=100.75, answered_at=101.0))
+        assert (told.latency_us, told.upstream_us) == (1_000_000, 500_000)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"outcome": "connection_lost", "forwarded_at": 100.1},
+            {"forwarded_at": 0.0, "responded_at": 100.1},
+            {"forwarded_at": 100.1, "responded_at": 0.0},
+            {"forwarded_at": 100.2, "responded_at": 100.1},
+        ],
+    )
+    def test_where_a_time_of_the_way_is_missing_it_is_0(self, event: Event, changes: Any) -> None:
+        assert event(exchange(**changes)).upstream_us == 0
+
+    @pytest.mark.parametrize("source", ["anonymous", "unauthenticated", "sasl", "unknown"])
+    def test_how_the_principal_is_known_is_told(self, event: Event, source: str) -> None:
+        assert event(exchange(connection=connection(principal_source=source))).principal_source == source
+
+    def test_throttle_and_error_are_told_of_every_api(self, event: Event) -> None:
+        told = event(exchange(api_key=10, throttle_ms=30, error_code=-1))
+        assert (told.throttle_ms, told.error_code) == (30, -1)
+
+    def test_facts_of_a_body_count_for_more_than_what_stands_at_its_start(self, event: Event) -> None:
+        told = event(produce([(b"a", 0, 100, 3)], throttle_ms=99))
+        assert (told.throttle_ms, told.error_code) == (4, 0)
+        told = event(fetch([(b"a", 0)], [], throttle_ms=99, error_code=7))
+        assert (told.throttle_ms, told.error_code) == (0, 0)
+
     def test_strings_a_client_chose_are_cut(self, event: Event) -> None:
         long = event(exchange(client_id="x" * 1000, connection=connection(client_software_name="y" * 1000)))
         assert long.client_id == "x" * 255 + "…"
@@ -261,6 +291,52 @@ class TestFetch:
     def test_a_fetch_that_was_never_answered_tells_what_it_asked_to_wait(self, event: Event) -> None:
         got = event(fetch([(b"a", 0)], [], outcome="connection_lost", response=None))
         assert (got.outcome, got.max_wait_ms, got.topics) == ("connection_lost", 500, ())
+
+    def test_a_share_fetch_is_told_as_a_fetch(self, event: Event) -> None:
+        got = event(fetch([(TOPIC_ID, 0)], [(TOPIC_ID, 0, 50, 2, 0)], ids=True, api_key=SHARE_FETCH, api_version=1))
+        assert [(part.topic, part.topic_id, part.records) for part in got.topics] == [("orders", PRINTED_ID, 2)]
+        assert (got.max_wait_ms, got.polled) == (500, ())
+
+
+class TestPolled:
+    @pytest.fixture
+    def polled(self, translate: Translate) -> Callable[[Exchange], tuple[str, ...] | None]:
+        """The topics that the event of an exchange says were polled; None where it has no event."""
+
+        def call(one: Exchange) -> tuple[str, ...] | None:
+            chunks = translate(one).chunks
+            return msgspec.json.decode(chunks[0].json, type=RequestEvent).polled if chunks else None
+
+        return call
+
+    def test_topics_that_returned_nothing_are_told_once_a_minute(self, polled: Any) -> None:
+        opening = fetch([(b"a", 0), (b"b", 0), (SECRET, 0)], [(b"a", 0, 9, 1, 0)], session_epoch=0, answered_session=4)
+        assert polled(opening) == ("b",)
+        idle = {"session_id": 4, "session_epoch": 1, "answered_session": 4}
+        assert polled(fetch([], [], **idle, answered_at=159.0)) == ()
+        assert polled(fetch([], [], **idle, answered_at=161.0)) == ("a", "b")
+        assert polled(fetch([], [], **idle, answered_at=161.0, connection=connection(id="c2"))) == ("a", "b")
+
+    def test_a_fetch_without_an_answer_tells_none(self, polled: Any) -> None:
+        assert polled(fetch([(b"a", 0)], [], outcome="connection_lost", response=None)) == ()
+        assert polled(fetch([(b"a", 0)], [])) == ("a",)
+
+    def test_the_session_of_share_fetches_is_the_connections(self, polled: Any) -> None:
+        def share(*wanted: tuple[bytes, int], epoch: int, at: float, **changes: Any) -> Exchange:
+            return fetch(list(wanted), [], session_epoch=epoch, answered_at=at, api_key=SHARE_FETCH, **changes)
+
+        assert polled(share((b"a", 0), epoch=0, at=101.0)) == ("a",)
+        assert polled(share((b"b", 0), epoch=1, at=110.0)) == ()
+        assert polled(share(epoch=2, at=170.0)) == ("a", "b")
+        assert polled(share(epoch=2, at=170.0, connection=connection(id="c2"))) == ()
+        assert polled(share(epoch=-1, at=171.0)) == ()
+        assert polled(share(epoch=2, at=240.0)) == ()
+
+    def test_share_fetches_of_excluded_topics_alone_are_hidden_idle_ones_too(self, polled: Any) -> None:
+        assert polled(fetch([(AUDIT, 0)], [], session_epoch=0, api_key=SHARE_FETCH)) is None
+        assert polled(fetch([], [], session_epoch=1, api_key=SHARE_FETCH)) is None
+        assert polled(fetch([(b"a", 0)], [], session_epoch=2, api_key=SHARE_FETCH)) == ("a",)
+        assert polled(fetch([], [], session_epoch=3, api_key=SHARE_FETCH)) == ()
 
 
 class TestScope:
