@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # type: ignore[attr-defined]
-    AclBinding,  # type: ignore[attr-defined]  # public, but without __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but without __all__
+    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -26,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # type: ignor
     ResourcePatternType,
     ResourceType,
 )
+from confluent_kafka.cimpl import NewTopic
 
 from observers import store
 from observers.accounts import Gap
@@ -393,3 +394,18 @@ def test_a_narrow_and_flapping_line_loses_nothing(line: Line, run_of: Callable[.
     stats = run.stats()
     assert (stats.delivered, stats.dropped) == (stats.emitted, {})
     assert sorted(set(line.numbers(run.boot_id))) == list(range(1, stats.emitted + 1))
+
+
+def test_what_is_wrong_with_a_topic_that_was_there_is_told(line: Line, run_of: Callable[..., Run]) -> None:
+    if TOPIC in line.admin.list_topics(timeout=20).topics:
+        line.admin.delete_topics([TOPIC])[TOPIC].result()
+        until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)
+    bad = NewTopic(TOPIC, 1, 1, config={"retention.ms": "1000", "max.message.bytes": "5000"})
+    line.admin.create_topics([bad])[TOPIC].result()
+    try:
+        run = run_of(spool=False)
+        until(lambda: bool(run.stats().problems))
+        assert set(run.stats().problems) == {"short_retention", "small_messages"}
+    finally:
+        line.admin.delete_topics([TOPIC])[TOPIC].result()
+        until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)
