@@ -228,6 +228,11 @@ def read(bootstrap: str) -> dict[str, dict[int, object]]:
 
 
 def envelopes(bootstrap: str) -> Iterator[Envelope]:
+    return map(decoder.decode, envelopes_raw(bootstrap))
+
+
+def envelopes_raw(bootstrap: str) -> Iterator[bytes]:
+    """The values of the records of the audit topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reconciliation"})
     try:
         starts, count = [], 0
@@ -240,6 +245,6 @@ def envelopes(bootstrap: str) -> Iterator[Envelope]:
             message = consumer.poll(20)
             assert message is not None
             assert message.error() is None, message.error()
-            yield decoder.decode(message.value() or b"")
+            yield message.value() or b""
     finally:
         consumer.close()
