@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
+from tests.fuzz.observed import ALL
 from tests.fuzz.run import BLOCK, MAX_CPU_MS, Failure, Figures, run_block, show
-from tests.fuzz.sessions import ALL
 
 SAVED = Path(".brokerside/fuzz")
 SILENCE = 120
@@ -126,7 +126,7 @@ def table(sums: dict[str, Sums], seed: str, seconds: float) -> None:
     print(
         f"\nseed {seed}, {seconds:,.0f} s; time: the slowest of a sample (CPU, ms; more than {MAX_CPU_MS} is marked);"
     )
-    print("memory: the most that one of a sample took beyond 10 times its size, in KiB\n")
+    print("memory: the most that one of a sample took beyond its share, in KiB\n")
     print(f"{'target':<16}{'inputs':>12}{'MB':>8}{'time':>9}{'memory':>9}{'failures':>10}")
     for name, one in sums.items():
         mark = "!" if one.slowest_ms > MAX_CPU_MS else " "

@@ -29,9 +29,6 @@ TRACED = 500
 MAX_CPU_MS = 10
 """An input that takes more is told of."""
 
-MEMORY = 65536
-"""Bytes that reading an input may take besides its share, ``Target.share`` for each of its own."""
-
 
 class Failure(NamedTuple):
     """``text``: the end of the traceback. ``kind``: the same for all failures that have one reason, as far as shows."""
@@ -106,7 +103,7 @@ def check_memory(target: Target, data: bytes) -> int:
     finally:
         tracemalloc.stop()
     more = peak - target.share * len(data)
-    assert more <= MEMORY, f"{peak} bytes for an input of {len(data)}"
+    assert more <= target.besides, f"{peak} bytes for an input of {len(data)}"
     return max(more, 0)
 
 

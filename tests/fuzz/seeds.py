@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from observers.learn import carries_pairs
 from proxy.core.exchange import EMPTY_RECORD_SET
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import Frame, recordings
@@ -112,6 +113,17 @@ def structs() -> list[bytes]:
         found.append(bytes([key, version, is_response]) + drawn.body)
     return found + [
         bytes([frame.key, frame.version, frame.kind == "response"]) + frame.data[frame.body() :] for frame in frames()
+    ]
+
+
+def teaching() -> list[bytes]:
+    """For the target ``learn``: responses that carry topic ids and names; key, version, body."""
+    rng = Random("teaching")
+    return [
+        bytes([key, version]) + random_messages.draw(rng, key, version, True).body
+        for key, version, is_response in random_messages.all_messages()
+        if is_response and carries_pairs(key, version)
+        for _ in range(5)
     ]
 
 

@@ -31,7 +31,7 @@ from proxy.errors import PeerError
 from tests.frames import METADATA, request, sized
 from tests.fuzz import seeds
 from tests.fuzz.mutate import cuts, single
-from tests.fuzz.targets import BOTH_TWINS, BYTE_BY_BYTE, TARGETS, Target
+from tests.fuzz.targets import BOTH_TWINS, BYTE_BY_BYTE, Target
 from tests.tools.implementations import compiled
 
 COMPILED = compiled("proxy.compiled.session")
@@ -72,7 +72,11 @@ class Told(NamedTuple):
 
 def converse(implementation: Any, steps: Steps) -> Told:
     """Run a session to its end, or to the first PeerError."""
-    exchanges: list[Exchange] = []
+    return converse_into([], implementation, steps)
+
+
+def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) -> Told:
+    """The same; its exchanges are added to ``exchanges`` as they are."""
     changes: list[ConnectionChange] = []
     observed = memoryview(bytearray(8)).cast("q")
     room = Room(ROOM)
@@ -203,13 +207,8 @@ def header_once(data: bytes) -> object:
     return converse(FAST, framed(data))
 
 
-ALL = {
-    target.name: target
-    for target in (
-        Target("frame", seeds.streams, check_frame, frame_once),
-        Target("header", seeds.requests, check_header, header_once),
-        Target("session", seeds.scripts, check_session, session_once),
-        *TARGETS,
-    )
-}
-"""Every target by its name."""
+TARGETS = [
+    Target("frame", seeds.streams, check_frame, frame_once),
+    Target("header", seeds.requests, check_header, header_once),
+    Target("session", seeds.scripts, check_session, session_once),
+]

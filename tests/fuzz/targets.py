@@ -32,13 +32,14 @@ BYTE_BY_BYTE = 1 / 4
 
 class Target(NamedTuple):
     """``check`` raises whatever is wrong with an input. ``once`` reads the input as the sidecar does, once: what its
-    time and memory are told of. ``share``: bytes of memory that it may take for each of an input."""
+    time and memory are told of: ``share`` bytes of memory for each of an input and ``besides``, no more."""
 
     name: str
     seeds: Callable[[], list[bytes]]
     check: Callable[[bytes, Random], None]
     once: Callable[[bytes], object]
     share: int = 10
+    besides: int = 65536
 
 
 # ---- bodies ---------------------------------------------------------------------------------------------------------

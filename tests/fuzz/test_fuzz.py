@@ -11,8 +11,9 @@ import pytest
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import seeds
 from tests.fuzz.mutate import Mutator
+from tests.fuzz.observed import ALL
 from tests.fuzz.run import check_memory, replay, run_block, seeds_of
-from tests.fuzz.sessions import ALL, FAST, converse, steps_of
+from tests.fuzz.sessions import FAST, converse, steps_of
 from tests.fuzz.targets import Target
 
 every_target = pytest.mark.parametrize("target", ALL.values(), ids=ALL)

@@ -1,0 +1,108 @@
+"""Targets behind the sessions: what observers make of exchanges that hostile bytes gave."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from observers.batch import Translation
+from observers.deep import deepen
+from observers.learn import PLACES, pairs_of
+from observers.rollup import Rollup
+from observers.translate import Translator
+from proxy.core.exchange import Exchange
+from proxy.core.struct import SchemaError, UnknownMessage
+from tests.fuzz import seeds, sessions, targets
+from tests.fuzz.sessions import COMPILED, FAST, PURE, converse_into, steps_of
+from tests.fuzz.targets import BOTH_TWINS, Target
+from tests.property.audited import API_NAMES, WALL, surroundings
+from tests.tools.implementations import compiled
+
+TRANSLATORS: Any = compiled("observers.compiled")
+ROLLUPS: Any = compiled("observers.rolled")
+
+
+ROWS = 1 << 19
+"""Bytes: the compiled translator writes into blocks of half as many."""
+
+
+def exchanges_of(implementation: Any, data: bytes) -> list[Exchange]:
+    exchanges: list[Exchange] = []
+    converse_into(exchanges, implementation, steps_of(data))
+    return exchanges
+
+
+# ---- audit ----------------------------------------------------------------------------------------------------------
+
+
+def events(made: Translation) -> bytes:
+    return b"[%b]" % b",".join(chunk.json for chunk in made.chunks)
+
+
+def translated(kind: Any, exchanges: list[Exchange]) -> Translation:
+    made: Translation = kind(API_NAMES, *surroundings()).translate(exchanges, 1, WALL)
+    assert (made.failed, made.not_encodable, made.too_large) == (0, 0, 0)
+    assert made.last + made.hidden == len(exchanges)
+    return made
+
+
+def rolled(kind: Any, exchanges: list[Exchange]) -> list[Any]:
+    rollup = kind(API_NAMES, *surroundings())
+    added = rollup.add(exchanges, 0, WALL)
+    assert (added.failed, added.not_encodable, added.until) == (0, 0, len(exchanges))
+    return sorted(map(msgspec.json.encode, rollup.take()))
+
+
+def check_audit(data: bytes, rng: Random) -> None:
+    """Every exchange has its event, and both twins make the same."""
+    pure = exchanges_of(PURE, data)
+    expected = translated(Translator, pure)
+    assert len(msgspec.json.decode(events(expected))) == expected.last
+    for exchange in pure:
+        deepen(exchange)
+    if COMPILED is not None:
+        fast = exchanges_of(FAST, data)
+        assert events(translated(TRANSLATORS.Translator, fast)) == events(expected)
+        if rng.random() < BOTH_TWINS:
+            assert rolled(ROLLUPS.Rollup, fast) == rolled(Rollup, pure)
+
+
+def audit_once(data: bytes) -> object:
+    return translated(TRANSLATORS.Translator if COMPILED is not None else Translator, exchanges_of(FAST, data))
+
+
+# ---- learn ----------------------------------------------------------------------------------------------------------
+
+KEYS = sorted(PLACES)
+
+
+def learn_once(data: bytes) -> list[tuple[bytes, str]]:
+    """The pairs before the first fault."""
+    key, version = (data + b"\0\0")[:2]
+    found = []
+    try:
+        for pair in pairs_of(key if key in PLACES else KEYS[key % len(KEYS)], version, data[2:]):
+            found.append(pair)  # noqa: PERF402 - those before the fault count
+    except (SchemaError, UnknownMessage):
+        pass
+    return found
+
+
+def check_learn(data: bytes, rng: Random) -> None:
+    for topic_id, name in learn_once(data):
+        assert len(topic_id) == 16
+        assert name.encode()
+
+
+ALL = {
+    target.name: target
+    for target in (
+        *sessions.TARGETS,
+        *targets.TARGETS,
+        Target("audit", seeds.scripts, check_audit, audit_once, share=60, besides=ROWS),
+        Target("learn", seeds.teaching, check_learn, learn_once),
+    )
+}
+"""Every target by its name."""
