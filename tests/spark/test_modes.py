@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
-from pyspark.sql import DataFrame
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
 
-from observers.batch import MAX_RECORD
 from observers.event import RequestEvent
 from observers.rollup import Rollup
 from observers.topics import TopicNames
 from observers.translate import Scope, Translator
 from proxy.core.exchange import Exchange
-from spark_jobs.parse import parse
+from proxy.local import cluster, workload
+from proxy.local.broker import sidecar_config
+from proxy.local.ports import HOST, free_ports
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.state import Node
+from spark_jobs.parse import deduplicate, events, parse
+from spark_jobs.schemas import TRAFFIC
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import Event, encoded
 from tests.unit.observers.samples import connection, exchange, fetch, produce
@@ -81,19 +91,18 @@ def as_requests(told: Sequence[Exchange], boot: str) -> list[bytes]:
 
 def as_rollups(told: Sequence[Exchange], boot: str) -> list[bytes]:
     """What one in ``audit.mode: rollup`` does that can gather little, so that many have the same key."""
-    rollup, events, at = Rollup(API_NAMES, *surroundings(), max_rollups=20), [], 0
+    rollup, rolled_up, at = Rollup(API_NAMES, *surroundings(), max_rollups=20), [], 0
     while at < len(told):
         at = rollup.add(told, at, WALL).until
-        events += rollup.take() if rollup.full or at == len(told) else []
-    return records(events, boot, 2)
+        rolled_up += rollup.take() if rollup.full or at == len(told) else []
+    return records(rolled_up, boot, 2)
 
 
-def records(events: Sequence[Event], boot: str, level: int) -> list[bytes]:
+def records(told: Sequence[Event], boot: str, level: int) -> list[bytes]:
     size = 20
-    assert len(encoded(*events[:size])) < MAX_RECORD
     return [
-        encoded(*events[at : at + size], first_seq=1 + at, boot_id=boot, schema_level=level)
-        for at in range(0, len(events), size)
+        encoded(*told[at : at + size], first_seq=1 + at, boot_id=boot, schema_level=level)
+        for at in range(0, len(told), size)
     ]
 
 
@@ -112,3 +121,72 @@ def test_both_modes_and_a_change_between_them_give_the_same_table(kafka_rows: Ka
         tables[mode] = sorted(map(str, traffic(parsed).collect()))
     assert len(tables["event"]) > 200
     assert tables["rollup"] == tables["event, then rollup"] == tables["event"]
+
+
+@pytest.mark.kafka
+def test_two_sidecars_on_one_way_give_the_same_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Real clients dial a sidecar that rolls up; its broker is a sidecar that does not, before the real broker."""
+    state = cluster.up(tmp_path / "cluster", progress=False)
+    try:
+        node = state.nodes[0]
+        between, admin = (f"{HOST}:{port}" for port in free_ports(2))
+        with (
+            sidecar(node, "event", tmp_path, bind=between, upstream=node.upstream, admin=admin),
+            sidecar(node, "rollup", tmp_path, bind=node.advertised, upstream=between, admin=node.admin),
+        ):
+            work(state.bootstrap)
+        event, rollup = (stored(spark, state.internal_bootstrap, mode) for mode in ("event", "rollup"))
+    finally:
+        cluster.down(tmp_path / "cluster")
+    assert len(event) > 20
+    assert rollup == event
+
+
+@contextmanager
+def sidecar(node: Node, mode: str, folder: Path, *, bind: str, upstream: str, admin: str) -> Iterator[None]:
+    """Run a sidecar before ``upstream``; at the end all it has to tell is in the topic ``audit-<mode>``."""
+    config = sidecar_config(node)
+    config["listeners"][0] |= {"bind": bind, "upstream": upstream, "advertised": node.advertised}
+    config["audit"] = {"topic": f"audit-{mode}", "mode": mode}
+    config["admin"] = {"bind": admin}
+    path = folder / f"{mode}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    running = SidecarProcess.start(path, folder / f"{mode}.log", admin)
+    try:
+        yield
+    finally:
+        assert running.stop()
+
+
+def work(bootstrap: str) -> None:
+    """Producers of every acks and with a refused record, and a reader that has no request under way when it ends."""
+    workload.create_topics(bootstrap, {"one": {"max.message.bytes": "2000"}, "two": {}}, 3)
+    workload.confluent_produce(bootstrap, "zstd", "two", 5_000, {"compression.type": "zstd"})
+    workload.confluent_produce(bootstrap, "unconfirmed", "one", 500, {"acks": 0, "batch.size": 1_500})
+    workload.confluent_produce(bootstrap, "refused", "one", 0, {}, oversized=1)
+    workload.aiokafka_produce(bootstrap, "batches", "two", 2_000, 3)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "client.id": "reader", "group.id": "none"})
+    partitions = [TopicPartition(topic, number, 0) for topic in ("one", "two") for number in range(3)]
+    consumer.assign(partitions)
+    read, deadline = 0, time.monotonic() + 60
+    while read < 7_500:
+        assert time.monotonic() < deadline, f"{read} records read"
+        read += len(consumer.consume(500, 0.2))
+    consumer.pause(partitions)
+    settled = time.monotonic() + 2  # longer than the broker lets a fetch wait
+    while time.monotonic() < settled:
+        consumer.poll(0.1)
+    consumer.close()
+
+
+def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
+    """Rows of the table of what the sidecar of this mode told, but for those of one sidecar asking the other who it is.
+
+    Minutes are added up: a request may reach two sidecars in two of them.
+    """
+    source = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"audit-{mode}"}
+    parsed = deduplicate(parse(spark.read.format("kafka").options(**source).load()), "2 hours")
+    assert events(parsed, "request" if mode == "rollup" else "rollup").isEmpty()
+    keys = [name for name in TRAFFIC.keys if name not in ("day", "minute")]
+    rows = traffic(parsed).where("client_id NOT LIKE 'brokerside-%'")
+    return sorted(map(str, rows.groupBy(*keys).sum(*TRAFFIC.sums).collect()))
