@@ -212,7 +212,9 @@ class TestDelivery:
     def test_each_kind_arrives_and_the_last_status_balances(self, bootstrap: str) -> None:
         observer = AuditObserver()
         topic = "audit-kinds"
-        AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic("kinds", 3, 1)])["kinds"].result()
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("kinds", 3, 1)])["kinds"].result()
+        topic_id(admin, "kinds")
         observer.configure({**configs(bootstrap, topic, **{"inventory.interval.ms": 100}), "worker": 1})
         observer.observed[0] = 4
         observer.record_exchanges([exchange(), exchange(client_id="brokerside-audit-1")], 0)
