@@ -194,6 +194,8 @@ class _Reading:
                     return bytes(value.data or b""), value.records, value.claimed
                 except SchemaError:
                     return bytes(value.data or b"")
+            case float():
+                return repr(value)  # NaN is itself then
             case _:
                 return value
 
