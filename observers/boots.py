@@ -77,7 +77,7 @@ def left_behind(path: Path, broker_id: int) -> Iterator[Boot]:
     folders = [folder for folder in path.glob(f"{broker_id}-*") if folder.is_dir()]
     for folder in sorted(folders, key=_modified):
         try:
-            ledger, account = Ledger.adopt(folder)
+            boot = _adopted(folder)
         except Held:
             continue
         except FileNotFoundError:
@@ -87,7 +87,16 @@ def left_behind(path: Path, broker_id: int) -> Iterator[Boot]:
         except (OSError, ValueError) as error:
             log.warning("audit_spool_left", folder=folder.name, error=str(error))
             continue
-        yield Boot(folder.name.partition("-")[2], ledger, account)
+        yield boot
+
+
+def _adopted(folder: Path) -> Boot:
+    ledger, account = Ledger.adopt(folder)
+    try:
+        return Boot(folder.name.partition("-")[2], ledger, account)
+    except BaseException:
+        ledger.close()
+        raise
 
 
 def _modified(folder: Path) -> float:

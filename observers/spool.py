@@ -97,7 +97,7 @@ class Spool:
         self._segment = segment
         self._lock = threading.Lock()
         self._segments: deque[Segment] = deque()
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
+        for path in sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal()):
             found = Segment(folder, int(path.stem), path.stat().st_size)
             self._segments.append(found)
             self.bytes += found.size

@@ -457,6 +457,7 @@ class TestNextRun:
         assert new.gaps() == [Gap("too_large", old.boot_id, 1, BLOCK)]
 
     def test_what_nobody_can_read_stays(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        (tmp_path / "1-a file").write_text("")
         (tmp_path / "1-future").mkdir()
         (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
         new = desk_of(tmp_path)

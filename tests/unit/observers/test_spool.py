@@ -124,6 +124,11 @@ class TestAfterADeath:
         put(one, 201)
         assert firsts(taken(one)) == list(range(1, 211, BLOCK))
 
+    def test_what_is_no_segment_is_passed_over(self, tmp_path: Path) -> None:
+        fill(spool(tmp_path), 3)
+        (tmp_path / f"notes{SUFFIX}").write_text("somebody's")
+        assert firsts(taken(spool(tmp_path))) == [1, 11, 21]
+
     def test_what_was_settled_is_passed_over(self, tmp_path: Path) -> None:
         fill(spool(tmp_path), 20)
         one = spool(tmp_path, after=95)
