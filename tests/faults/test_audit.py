@@ -139,9 +139,8 @@ def run_of(line: Line, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield make
     line.gate.open()
-    for run in runs:
-        run.outbox.close(0)
-    runs.clear()
+    while runs:
+        runs.pop().outbox.close(0)
     until(lambda: not any(thread.name.startswith("audit ") for thread in threading.enumerate()))
     gc.collect()  # their clients go on connecting until they are gone
 
@@ -355,7 +354,8 @@ def test_a_killed_run_loses_what_is_named_and_no_more(line: Line, run_of: Callab
     until(lambda: [folder.name for folder in (tmp_path / "spool").iterdir()] == [f"7-{run.boot_id}"], 120)
     run.outbox.close(20)
     assert list((tmp_path / "spool").iterdir()) == []
-    lost_in_all = 0
+    lost = 0
+    ages: list[int] = []
     for boot_id, truth in truths.items():
         numbers = line.numbers(boot_id)
         gaps = [gap for gap in run.gaps if gap.boot_id == boot_id]
@@ -367,10 +367,12 @@ def test_a_killed_run_loses_what_is_named_and_no_more(line: Line, run_of: Callab
         assert max([*numbers, *named], default=0) in ends
         assert sorted({*numbers, *named}) == list(range(1, max([*numbers, *named], default=0) + 1))
         assert not set(numbers) & set(named)
-        old = max((observed for at, observed in truth if at < killed_at[boot_id] - 2e9), default=0)
-        assert not named or named[0] > old
-        lost_in_all += len(named)
-    print(f"{KILLS} kills, {sum(t[-1][1] for t in truths.values() if t)} events, {lost_in_all} lost and named")
+        if named:
+            ages.append(killed_at[boot_id] - next(at for at, observed in truth if observed >= named[0]))
+        lost += len(named)
+    assert max(ages, default=0) < 2e9, "half a second, and what a busy machine adds"
+    events = sum(truth[-1][1] for truth in truths.values() if truth)
+    print(f"{KILLS} kills, {events} events, {lost} lost and named, none older than {max(ages, default=0) / 1e6:.0f} ms")
 
 
 def test_a_narrow_and_flapping_line_loses_nothing(line: Line, run_of: Callable[..., Run]) -> None:
