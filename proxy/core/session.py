@@ -27,6 +27,7 @@ from proxy.core.watch import (
     ERROR_AFTER_THROTTLE,
     ERROR_FIRST,
     KEEP_REQUEST,
+    KEEP_RESPONSE,
     THROTTLE_FIRST,
     TOLD,
     WALKED,
@@ -216,7 +217,9 @@ class Session:
         if flags and not apis.is_known(key, version):
             exchange.decode = "unsupported"
             self._tally.decoded["unsupported"] += 1
-        passing = told.passing("client", key, flags, stop - body) if told is not None else None
+        passing = None
+        if told is not None and (learnt or flags & KEEP_REQUEST):
+            passing = told.passing("client", key, flags, stop - body)
         return self._open(self._client, "client", exchange, walker, passing, buf, body, stop, start - at, data, now)
 
     def _check_size(self, size: int) -> None:
@@ -280,7 +283,9 @@ class Session:
             return None
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
-        passing = told.passing("broker", key, flags, stop - body) if told is not None else None
+        passing = None
+        if told is not None and (learnt or flags & KEEP_RESPONSE):
+            passing = told.passing("broker", key, flags, stop - body)
         return self._open(self._broker, "broker", exchange, walker, passing, buf, body, stop, start - at, data, now)
 
     def _token_reply(

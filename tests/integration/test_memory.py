@@ -168,6 +168,38 @@ async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tm
         assert await running.metric("bytes_total", direction="broker_to_client") > 100_000_000
 
 
+class Keeper:
+    """An observer that wants to read every body, and keeps none."""
+
+    def configure(self, configs: object) -> None:
+        pass
+
+    def record_request(self, struct: object, *context: object) -> None:
+        pass
+
+    def record_response(self, struct: object, *context: object) -> None:
+        pass
+
+    def close(self, timeout: float) -> None:
+        pass
+
+
+async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_mib(
+    tmp_path: Path, data_path: str
+) -> None:
+    keeper = f"tests.integration.{Path(__file__).stem}:Keeper"
+    observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": [keeper]}
+    async with sidecar(tmp_path, data_path, **observed) as running:
+        with socket.create_connection(running.address) as sock:
+            sock.setblocking(False)
+            for _ in range(20):
+                await fetch_all(sock, 2 * len(BATCH))
+            before = running.start_measuring()
+            await fetch_all(sock, 100_000_000)
+            assert running.peak() - before < 2 * MIB
+        assert await running.metric("decode_total", outcome="not_kept") == 21
+
+
 async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
     tmp_path: Path, data_path: str
 ) -> None:

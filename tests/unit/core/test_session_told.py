@@ -1,0 +1,303 @@
+"""What observers are told of a session: what they want and nothing else, in order, with its times, within its room."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.exchange import Connection, ConnectionChange, Exchange
+from proxy.core.identity import SASL_AUTHENTICATE, Identity
+from proxy.core.passing import MAX_LEARNED
+from proxy.core.session import Session
+from proxy.core.tally import Tally
+from proxy.core.watch import (
+    ERROR_AFTER_THROTTLE,
+    ERROR_FIRST,
+    KEEP_REQUEST,
+    KEEP_RESPONSE,
+    KEYS,
+    THROTTLE_FIRST,
+    TOLD,
+    VERSIONS,
+    WALKED,
+)
+from proxy.net.datapath import PYTHON, choose
+from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
+from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
+from tests.tools.implementations import COMPILED_WALK, both
+from tests.tools.watching import watching
+
+HEARTBEAT, LIST_GROUPS, FUTURE = 12, 16, 31_000
+KEEP = TOLD | KEEP_REQUEST | KEEP_RESPONSE
+ROOM = 100_000
+
+
+@pytest.fixture(
+    autouse=True, params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session)
+)
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs on both."""
+    monkeypatch.setattr(Bench, "implementation", request.param)
+
+
+class Bench:
+    """A session that is watched. Its clock moves one second with each chunk; half a second later that has gone on."""
+
+    implementation = Session
+
+    def __init__(self, wanted: int | bytes = TOLD | WALKED, max_body: int = ROOM, room: int = ROOM) -> None:
+        self.tally = Tally()
+        self.exchanges: list[Exchange] = []
+        self.changes: list[ConnectionChange] = []
+        self.order: list[str] = []
+        self.now = 0.0
+        connection = Connection(
+            "c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated"
+        )
+        self.watch = watching(self._record, self._note, wanted=wanted, max_body=max_body, room=room)
+        self.session = self.implementation(connection, self.tally, self.watch, identity=Identity(connection))
+
+    def _record(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        self.order.append(f"{exchange.api_key}")
+
+    def _note(self, change: ConnectionChange) -> None:
+        self.changes.append(change)
+        self.order.append(change.change)
+
+    def client(self, data: bytes, step: int = 1 << 30) -> None:
+        for at in range(0, len(data), step):
+            self.now += 1
+            if self.session.client_data(data[at : at + step], self.now):
+                self.session.walk(self.now + 0.5)
+
+    def broker(self, data: bytes, step: int = 1 << 30) -> None:
+        for at in range(0, len(data), step):
+            self.now += 1
+            if self.session.broker_data(data[at : at + step], self.now):
+                self.session.walk(self.now + 0.5)
+
+    def lost(self) -> None:
+        self.session.lost(self.now)
+
+
+def wanting(**flags: int) -> bytes:
+    """A table of flags by api key, which is written as ``k12``."""
+    table = bytearray(KEYS * VERSIONS)
+    for key, wanted in flags.items():
+        at = int(key[1:]) * VERSIONS
+        table[at : at + VERSIONS] = bytes([wanted]) * VERSIONS
+    return bytes(table)
+
+
+def test_what_nobody_wants_is_not_told_and_breaks_no_order() -> None:
+    bench = Bench(wanting(k0=TOLD | WALKED, k12=TOLD))
+    bench.client(request(METADATA, 1, 1) + produce(2, -1, batch(3)) + request(HEARTBEAT, 1, 3))
+    bench.broker(response(1) + produced(2) + response(3))
+    assert [(e.api_key, e.outcome) for e in bench.exchanges] == [(0, "answered"), (HEARTBEAT, "answered")]
+    assert bench.tally.requests == {METADATA: 1, 0: 1, HEARTBEAT: 1}
+    bench.client(request(METADATA, 1, 4))
+    bench.lost()
+    assert len(bench.exchanges) == 2
+
+
+def test_bodies_are_walked_only_for_those_who_want_facts() -> None:
+    bench = Bench(TOLD)
+    bench.client(produce(1, -1, batch(3)))
+    bench.broker(produced(1))
+    (exchange,) = bench.exchanges
+    assert (exchange.decode, exchange.request, exchange.response) == ("none", None, None)
+    assert not any(bench.tally.decoded.values())
+
+
+def test_an_exchange_is_recorded_when_its_last_byte_was_handed_on() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1))
+    answer = response(1, b"x" * 20)
+    bench.broker(answer[:10])
+    bench.now += 1
+    assert bench.session.broker_data(answer[10:], bench.now)
+    assert bench.exchanges == []
+    bench.session.walk(9.0)
+    (exchange,) = bench.exchanges
+    times = (exchange.received_at, exchange.forwarded_at, exchange.responded_at, exchange.answered_at)
+    assert times == (1.0, 1.5, 3.0, 9.0)
+
+
+def test_what_was_answered_and_not_handed_on_is_lost() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(1)))
+    assert bench.session.broker_data(response(1), 5.0)
+    bench.lost()
+    outcomes = [(e.correlation_id, e.outcome, e.answered_at, e.response_bytes) for e in bench.exchanges]
+    assert outcomes == [(2, "no_response", 0.0, 0), (1, "connection_lost", 0.0, 0)]
+    assert bench.watch.observed[0] == 2
+
+
+@pytest.mark.parametrize(("key", "version"), [(FUTURE, 0), (METADATA, 30), (LIST_GROUPS, 99), (0, 99), (-7, 3)])
+def test_what_no_table_knows_is_told_as_unsupported(key: int, version: int) -> None:
+    bench = Bench(TOLD | WALKED | KEEP)
+    body = b"" if key in (FUTURE, -7) else b"\0"  # no tagged fields
+    bench.client(request(key, version, 1, body + b"whatever this is"))
+    bench.broker(response(1, b"\0answer"))
+    (exchange,) = bench.exchanges
+    assert (exchange.decode, exchange.request_raw) == ("unsupported", b"whatever this is")
+    assert bench.tally.decoded["unsupported"] == 1
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_kept_bodies_are_the_bytes_after_the_header(step: int) -> None:
+    bench = Bench(KEEP)
+    flexible, plain_body = bytes(range(200)), b"p" * 300
+    bench.client(request(METADATA, 9, 1, b"\0" + flexible) + request(METADATA, 1, 2, plain_body), step)
+    bench.client(request(API_VERSIONS, 3, 3, b"\0" + software("java", "4.3")) + request(HEARTBEAT, 0, 4), step)
+    bench.broker(response(1, b"\1\0\2xx" + flexible) + response(2, b"r") + response(3, b"\0\0v") + response(4), step)
+    assert [(e.request_raw, e.response_raw) for e in bench.exchanges] == [
+        (flexible, flexible),
+        (plain_body, b"r"),
+        (software("java", "4.3"), b"\0\0v"),
+        (b"", b""),
+    ]
+    assert bench.watch.room.left == ROOM
+
+
+def test_too_long_a_body_is_not_kept_and_counted() -> None:
+    bench = Bench(KEEP, max_body=100)
+    bench.client(request(METADATA, 1, 1, b"x" * 101) + request(METADATA, 1, 2, b"x" * 100))
+    bench.broker(response(1, b"y" * 100) + response(2, b"y" * 101))
+    kept = [(e.request_raw, e.response_raw) for e in bench.exchanges]
+    assert kept == [(None, b"y" * 100), (b"x" * 100, None)]
+    assert bench.tally.decoded["not_kept"] == 2
+
+
+def test_without_room_nothing_is_kept_until_there_is_room_again() -> None:
+    bench = Bench(KEEP, room=150)
+    bench.client(request(METADATA, 1, 1, b"x" * 100)[:50])
+    assert bench.watch.room.left == 50  # taken for the whole body when it begins
+    other = bench.implementation(bench.session.connection, Tally(), bench.watch)
+    other.client_data(request(METADATA, 1, 1, b"z" * 51), 1.0)
+    other.walk(1.5)
+    other.lost(2.0)
+    assert bench.exchanges[0].request_raw is None
+    bench.lost()
+    assert bench.watch.room.left == 150
+
+
+@pytest.mark.parametrize("cut", range(1, 120, 7))
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_however_a_connection_ends_its_room_is_given_back(cut: int, handed_on: bool) -> None:
+    bench = Bench(KEEP | WALKED)
+    bench.client(request(METADATA, 1, 1, b"x" * 50) + request(METADATA, 1, 2, b"x" * 50) + produce(3, 0, batch(1))[:70])
+    stream = response(1, b"y" * 50) + response(2, b"y" * 50)
+    bench.session.broker_data(stream[:cut], 2.0)
+    if handed_on:
+        bench.session.walk(2.5)
+    assert bench.watch.room.left < ROOM
+    bench.lost()
+    assert bench.watch.room.left == ROOM
+    assert sorted(e.correlation_id for e in bench.exchanges) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("step", [1, 3, 1 << 20])
+@pytest.mark.parametrize(
+    ("flags", "body", "told"),
+    [
+        (THROTTLE_FIRST, b"\0\0\1\0rest", (256, 0)),
+        (THROTTLE_FIRST | ERROR_AFTER_THROTTLE, b"\0\0\0\7\0\x16", (7, 22)),
+        (ERROR_FIRST, b"\xff\xffrest", (0, -1)),
+        (ERROR_FIRST, b"\0", (0, 0)),
+        (THROTTLE_FIRST | ERROR_AFTER_THROTTLE, b"\0\0\0\7\0", (0, 0)),
+        (0, b"\0\0\0\7\0\x16", (0, 0)),
+    ],
+)
+def test_throttle_and_error_are_read_where_they_stand_first(
+    flags: int, body: bytes, told: tuple[int, int], step: int
+) -> None:
+    for version, tags in ((1, b""), (9, b"\0")):
+        bench = Bench(TOLD | KEEP_RESPONSE | flags)
+        bench.client(request(METADATA, version, 1, tags) + request(METADATA, version, 2, tags))
+        bench.broker(response(1, tags + body) + response(2, tags + body), step)
+        assert [(e.throttle_ms, e.error_code, e.response_raw) for e in bench.exchanges] == [(*told, body)] * 2
+
+
+def test_tagged_fields_of_a_header_end_within_its_frame() -> None:
+    bench = Bench(KEEP)
+    bench.client(request(METADATA, 1, 1) + request(METADATA, 9, 2, b"\0"))
+    bench.broker(response(1) + response(2))  # the second lacks them
+    assert [e.response_raw for e in bench.exchanges] == [b"", b""]
+    for step in (1, 1 << 20):
+        with pytest.raises(Exception, match="Metadata v9"):
+            Bench(KEEP).client(request(METADATA, 9, 1) + request(METADATA, 1, 2), step)
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20])
+def test_a_login_is_told_after_its_exchange_is_handed_on_and_belongs_to_what_follows(step: int) -> None:
+    bench = Bench(KEEP)
+    bench.client(request(API_VERSIONS, 3, 1, b"\0" + software("java", "4.3")), step)
+    bench.broker(response(1, b"\0\0"), step)
+    bench.client(request(SASL_HANDSHAKE, 1, 2, handshake("PLAIN")), step)
+    bench.broker(response(2, handshake_reply()), step)
+    bench.client(request(SASL_AUTHENTICATE, 2, 3, b"\0" + authenticate(plain("alice", "canary"))), step)
+    bench.broker(response(3, b"\0" + authenticate_reply(lifetime_ms=5)), step)
+    bench.client(request(METADATA, 1, 4), step)
+    bench.broker(response(4), step)
+    told = [(e.connection.client_software_name, e.connection.principal) for e in bench.exchanges]
+    assert told == [("java", "User:ANONYMOUS")] * 3 + [("java", "User:alice")]
+    assert bench.order == ["18", "17", "authenticated", "36", "3"]
+    assert bench.changes[0].connection is bench.session.connection
+    assert bench.changes[0].session_lifetime_ms == 5
+    assert bench.watch.observed[0] == 5
+    login = bench.exchanges[2]
+    assert (login.request_raw, login.response_raw) == (None, None)
+    assert bench.exchanges[1].request_raw == handshake("PLAIN")
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20])
+def test_raw_tokens_tell_who_the_client_is(step: int) -> None:
+    bench = Bench()
+    bench.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")), step)
+    bench.broker(response(1, handshake_reply()), step)
+    bench.client(sized(plain("alice", "canary")), step)
+    bench.broker(sized(b""), step)
+    assert [change.change for change in bench.changes] == ["authenticated"]
+    assert bench.session.connection.principal == "User:alice"
+    assert bench.session.connection.principal_source == "sasl"
+
+
+def test_what_only_another_answer_proves_is_told_with_that_answer() -> None:
+    bench = Bench(wanting(k12=TOLD))  # nobody is to be told of Metadata
+    bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("GSSAPI")))
+    bench.broker(response(1, handshake_reply()))
+    bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(b"token", 1)))
+    bench.broker(response(2, authenticate_reply(b"", 1)))
+    assert bench.changes == []
+    bench.client(request(METADATA, 1, 3))
+    bench.broker(response(3))
+    assert [(c.change, c.connection.principal) for c in bench.changes] == [("authenticated", "User:<unknown:GSSAPI>")]
+
+
+def test_a_login_that_the_connection_does_not_outlive_has_failed() -> None:
+    bench = Bench()
+    bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")))
+    bench.broker(response(1, handshake_reply()))
+    bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(plain("alice", "canary"), 1)))
+    bench.lost()
+    assert bench.order == ["17", "36", "authentication_failed"]
+    assert bench.watch.observed[0] == 3
+    bench.lost()
+    assert len(bench.order) == 3
+
+
+def test_too_long_a_token_is_not_gathered_and_its_client_stays_unknown() -> None:
+    bench = Bench()
+    bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("PLAIN")))
+    bench.broker(response(1, handshake_reply()))
+    token = plain("alice", "x" * MAX_LEARNED)
+    bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(token, 1)), 10_000)
+    bench.broker(response(2, authenticate_reply(version=1)))
+    assert [change.connection.principal for change in bench.changes] == ["User:<unknown:PLAIN>"]
+
+
+def test_requests_are_counted_as_they_begin() -> None:
+    bench = Bench(0)
+    bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(1)) + request(METADATA, 1, 3, b"x" * 50)[:30])
+    assert bench.session.requests == 3
