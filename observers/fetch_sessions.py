@@ -24,6 +24,9 @@ MAX_PARTITIONS = 1_000_000
 POLL_EVERY = 60.0
 """Seconds between two lists of polled topics of one connection."""
 
+LOOK_EVERY = 5.0
+"""Seconds between two looks for them, where the last found none: a topic with records hides none that is empty."""
+
 MAX_CONNECTIONS = 20_000
 """Connections whose next list is known to be due later; of one that was forgotten it is due at once."""
 
@@ -115,13 +118,13 @@ class FetchSessions:
         request, response = exchange.request, exchange.response
         if request is None or response is None or response.error_code:
             return ()
-        self._due.put(exchange.connection.id, exchange.answered_at + POLL_EVERY)
         session = self.open.get(_key_of(exchange) if request.session_epoch > 0 else _answered_key(exchange))
         asked = set() if session is None else {label(topic, session.are_ids)[0] for topic in session.partitions}
         asked.update(label(one.topic, request.topics_are_ids)[0] for one in request.partitions)
         asked.difference_update(
             label(one.topic, response.topics_are_ids)[0] for one in response.partitions if one.records.records
         )
+        self._due.put(exchange.connection.id, exchange.answered_at + (POLL_EVERY if asked else LOOK_EVERY))
         return tuple(sorted(asked))
 
     def _change(self, key: SessionKey, session: Session, request: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from observers.fetch_sessions import MAX_CONNECTIONS, NOT_FOUND, POLL_EVERY, FetchSessions
+from observers.fetch_sessions import LOOK_EVERY, MAX_CONNECTIONS, NOT_FOUND, POLL_EVERY, FetchSessions
 from proxy.core.exchange import Exchange, FetchRequest, FetchResponse
 from tests.unit.observers.samples import TOPIC_ID, connection, fetch
 
@@ -142,6 +142,15 @@ class TestPolled:
         assert sessions.polled(first, self.label) == ("b", "c", "d")
         assert sessions.polled(later(9, answered_at=100.0 + POLL_EVERY - 1), self.label) == ()
         assert sessions.polled(later(9, answered_at=100.0 + POLL_EVERY), self.label) == ("a", "b", "c", "d")
+
+    def test_where_every_topic_had_records_the_next_look_is_soon(self) -> None:
+        sessions = FetchSessions()
+        records = [(b"a", 0, 100, 3, 0)]
+        assert sessions.polled(fetch([(b"a", 0)], records, answered_at=100.0), self.label) == ()
+        both = [(b"a", 0), (b"b", 0)]
+        for seconds, told in [(LOOK_EVERY - 1, ()), (LOOK_EVERY, ("b",)), (POLL_EVERY, ()), (POLL_EVERY + 5, ("b",))]:
+            one = fetch(both, records, answered_at=100.0 + seconds)
+            assert sessions.polled(one, self.label) == told
 
     def test_each_connection_has_its_own_minute(self) -> None:
         sessions = FetchSessions()
