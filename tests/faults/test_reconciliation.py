@@ -209,7 +209,7 @@ def wait_delivered(sidecar: SidecarProcess) -> None:
     deadline = time.monotonic() + 120
     while True:
         text = sidecar.metrics()
-        if not sample(text, "brokerside_audit_queued_events") and not sample(text, "brokerside_audit_spooled_events"):
+        if not sample(text, "brokerside_audit_queued") and not sample(text, "brokerside_audit_spooled"):
             return
         assert time.monotonic() < deadline, "events still wait"
         time.sleep(0.2)
