@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import structlog
 from msgspec import Struct
 
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
@@ -46,6 +47,8 @@ CLOCK_STEP = 1.0
 LAST_OLD_PRODUCE = 2
 """Newest version of Produce that may carry message sets of magic 0 and 1. A fetch of any version may return them, as
 they were stored."""
+
+log = structlog.get_logger("observers")
 
 
 class AuditStats(Struct, frozen=True):
@@ -136,6 +139,7 @@ class AuditObserver:
         self._rollup_due = self._status_due = time.monotonic()
         self._status_due += STATUS_EVERY
         self._closed = False
+        self._lost: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
             cluster.topics,
             self._scope.hides_topic,
@@ -266,6 +270,7 @@ class AuditObserver:
     def _status(self, *, last: bool = False) -> StatusEvent:
         """The state of things, before the number of this event."""
         stats = self._outbox.stats()
+        self._log_losses(stats.dropped)
         offset = _wall_offset()
         step, self._offset = offset - self._offset, offset
         return StatusEvent(
@@ -284,6 +289,13 @@ class AuditObserver:
             clock_step_ms=round(step * 1000) if abs(step) > CLOCK_STEP else 0,
             last=last,
         )
+
+    def _log_losses(self, dropped: Mapping[str, int]) -> None:
+        """Log what was lost since the last status."""
+        lost = {reason: more for reason, count in dropped.items() if (more := count - self._lost.get(reason, 0))}
+        if lost:
+            log.warning("audit_events_lost", lost=lost, in_total=sum(dropped.values()))
+        self._lost = dict(dropped)
 
 
 def _deepened(exchange: ObservedExchange) -> ObservedExchange:

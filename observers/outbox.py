@@ -37,6 +37,9 @@ REST = 2.0
 READ_BACK = 0.5
 """Part of the producer's room that is used for what is read back from disk: what is new has the rest."""
 
+DELIVER = 0.9
+"""Part of the time to close in which events are delivered; the rest is for the disk."""
+
 ENVELOPE = 1024
 """Bytes of a record besides its events, more than there can be."""
 
@@ -114,6 +117,7 @@ class Outbox:
 
         A disk that fails is none of them: events then wait in memory.
         """
+        self._sink = Sink(cluster, producer_settings, topic, self._settled)
         record = int(producer_settings["message.max.bytes"])
         if spool is not None and record > spool.max_bytes:
             allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
@@ -122,7 +126,6 @@ class Outbox:
         """Held by whoever numbers events, from reading ``seq`` until ``add`` has returned."""
         self._batcher = Batcher(max(1, min(MAX_RECORD, record - ENVELOPE)))
         self._accounts = Accounts(boot_id)
-        self._sink = Sink(cluster, producer_settings, topic, self._settled)
         self._store = Store(
             spool,
             self._accounts,
@@ -205,6 +208,7 @@ class Outbox:
 
     def close(self, timeout: float) -> None:
         """Deliver within ``timeout`` seconds. What is left then waits on disk for the next run, or is lost."""
+        timeout *= DELIVER
         deadline = self._clock() + timeout
         self._closing.set()
         self._busy.set()
@@ -325,12 +329,15 @@ class Outbox:
         if boot is not None and parcel is not None and reason is not None and passing:
             self._again.append((boot, parcel))
             now = self._clock()
+            if not self._pause and not self._closing.is_set():
+                log.warning("audit_delivery_failed", reason=reason)
             if now >= self._resume_at:
                 self._pause = min(max(RETRY_FIRST, 2 * self._pause), RETRY_LAST)
                 self._resume_at = now + self._pause
             return
-        if reason is None:
+        if reason is None and self._pause:
             self._pause = 0.0
+            log.info("audit_delivery_works_again")
         if boot is not None and parcel is not None:
             self._store.settle(boot, parcel)
         if boot is None or boot is self._store.own:

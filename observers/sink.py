@@ -109,14 +109,14 @@ class Sink:
         self.records_delivered = 0
         self.bytes_delivered = 0
         """Before compression."""
+        self._settings = dict(settings)
+        self._producer = self._open()
         self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
         """Bytes that may wait for their delivery."""
         self._cluster = cluster
-        self._settings = dict(settings)
         self._topic = topic
         self._settled = settled
         self._lock = threading.Lock()
-        self._producer = self._open()
         self._keeper = threading.Thread(target=self._keep_topic, name="audit topic", daemon=True)
         self._topic_missing = threading.Event()
         self._closing = threading.Event()

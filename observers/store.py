@@ -278,7 +278,7 @@ class Store:
                 self._accounts.add_gap(Gap("spool_torn", boot.boot_id, first, last))
 
     def _fail(self, error: OSError) -> None:
-        if not self.failed:
-            log.warning("audit_spool_failed", error=str(error), retry_in=RETRY)
+        if not self.failed and self._settings is not None:
+            log.warning("audit_spool_failed", path=self._settings.path, error=str(error), retry_in=RETRY)
         self.failed = True
         self._retry_at = self._clock() + RETRY

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from observers.accounts import Gap
 from observers.audit import CLOCK_STEP, STATUS_EVERY, AuditObserver
@@ -258,6 +259,17 @@ class TestByTheClock:
         assert outbox.closed
         outbox.tick()
         assert len(outbox.events) == 6
+
+    def test_losses_are_logged_with_the_next_status(self, auditing: Auditing, clock: Clock) -> None:
+        observer, outbox = auditing()
+        with capture_logs() as logged:
+            for lost in (20, 0, 3):
+                observer.record_exchanges([exchange()], lost)
+                clock.now += STATUS_EVERY
+                outbox.tick()
+            observer.close(0)
+        told = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
+        assert told == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
 
     @pytest.mark.parametrize(("step", "told"), [(CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
     def test_a_clock_that_was_set_is_told_once(self, auditing: Auditing, clock: Clock, step: float, told: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from observers import outbox as module
 from observers.accounts import Gap
@@ -221,6 +222,21 @@ class TestInMemory:
         desk.outbox.close(0)
         assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
 
+    def test_a_part_of_the_time_to_close_is_the_disk_s(
+        self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        desk = desk_of(tmp_path)
+        desk.add()
+        begun = desk.now
+
+        def poll(timeout: float) -> None:
+            desk.now += timeout
+
+        monkeypatch.setattr(desk.sink, "poll", poll)
+        desk.outbox.close(2.0)
+        assert 1.0 < desk.now - begun < 1.9
+        assert desk.stats().spooled == BLOCK
+
     def test_its_envelope_says_what_was_lost_before(self, desk_of: DeskOf) -> None:
         desk = desk_of()
         desk.add(lost={"observer_queue": 7})
@@ -301,6 +317,24 @@ class TestOnDisk:
         desk.deliver()
         assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
         assert desk.stats().dropped == {}
+
+    def test_it_is_logged_when_the_topic_begins_to_refuse_and_when_it_ends(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        with capture_logs() as logged:
+            for _ in range(3):
+                desk.add()
+            for _ in range(5):
+                while desk.sink.sent:
+                    desk.sink.end("topic_authorization_failed", passing=True)
+                desk.turn(10)
+            desk.deliver()
+        assert [(one["event"], one.get("reason")) for one in logged] == [
+            ("audit_delivery_failed", "topic_authorization_failed"),
+            ("audit_delivery_works_again", None),
+        ]
 
     def test_a_refused_record_is_lost_and_holds_up_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
@@ -499,7 +533,9 @@ class TestDisk:
 
     def test_a_folder_that_cannot_be_made_is_tried_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
         (tmp_path / "spool").write_text("a file")
-        desk = desk_of(tmp_path / "spool")
+        with capture_logs() as logged:
+            desk = desk_of(tmp_path / "spool")
+        assert [(one["event"], one["path"]) for one in logged] == [("audit_spool_failed", str(tmp_path / "spool"))]
         assert desk.stats().spool_failed
         desk.add()
         assert (desk.stats().queued, desk.stats().spooled) == (BLOCK, 0)

@@ -56,6 +56,8 @@ def configs(**changes: Any) -> dict[str, Any]:
         ({"internal": {}}, "internal.bootstrap.servers is not set"),
         ({"audit": {"producer": {"no.such": 1}}}, 'No such configuration property: "no.such"'),
         ({"audit": {"producer": {"acks": 1}}}, "acks"),
+        ({"audit": {"producer": {"queue.buffering.max.kbytes": "much"}}}, r"queue\.buffering\.max\.kbytes"),
+        ({"audit": {"producer": {"message.max.bytes": "much"}}}, r"message\.max\.bytes"),
     ],
 )
 def test_settings_the_audit_cannot_work_with_refuse_the_start(changes: dict[str, Any], says: str) -> None:
