@@ -26,8 +26,12 @@ from proxy.core.wire import TRUNCATED, Nonsense, compact_length, compact_string,
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
 
 MAX_UNANSWERED = 16
-"""Handshakes and tokens whose answers are awaited at a time; clients have one or two. Beyond that the connection's
-logins are followed no more, and who it is counts as unknown."""
+"""Handshakes and tokens that are kept until they are answered; clients send one or two at a time. Those beyond are only
+counted, and what they bring about is unknown."""
+
+MAX_NAME = 255
+"""Longest name in bytes of a mechanism or of a client's software; longer ones are none that anybody has, and count as
+not told."""
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _GIVEN_UP = b"\x01"  # what a client says to a rejected OAUTHBEARER token
@@ -87,11 +91,14 @@ class Identity:
     requests of ApiVersions, each in the order of its direction; None for one that is too long to be kept. No bytes
     make it raise. Source: KIP-43, KIP-152, KIP-368, KIP-511.
 
+    Nobody becomes someone else by logging in again: Kafka refuses that (KIP-368). So a name that was believed stays
+    where a later login cannot be read, or is lost among too many.
+
     ``connection``: the client as it is known now. ``undecided``: whether only the broker's answer to something else
     can show that the client is through: call ``passed`` then.
     """
 
-    __slots__ = ("_attempt", "_blind", "_steps", "_sub_claim", "connection", "undecided")
+    __slots__ = ("_attempt", "_steps", "_sub_claim", "_unread", "connection", "undecided")
 
     def __init__(self, connection: Connection, sub_claim: str = "sub") -> None:
         self.connection = connection
@@ -99,7 +106,7 @@ class Identity:
         self._sub_claim = sub_claim
         self._attempt: _Attempt | None = None  # what tokens belong to
         self._steps: list[_Step] = []  # that the broker is still to answer, the oldest first
-        self._blind = False
+        self._unread = 0  # steps after those, of which nothing else is known
 
     # ---- from the client ----------------------------------------------------------------------------------------
 
@@ -127,13 +134,13 @@ class Identity:
         self._expect(_Step(api_key, version, attempt, attempt.claim))
 
     def _expect(self, step: _Step) -> None:
-        self._blind = self._blind or len(self._steps) >= MAX_UNANSWERED
-        if self._blind:
-            self._steps.clear()
-            self._attempt = _Attempt()
+        if self._unread or len(self._steps) >= MAX_UNANSWERED:
+            self._unread += 1
+            self._attempt = None
+            self.undecided = self.connection.principal_source == "unauthenticated"
         else:
             self._steps.append(step)
-        self.undecided = self._blind
+            self.undecided = False
 
     def _software(self, api_version: int, body: bytes | None) -> None:
         if api_version < 3 or body is None:
@@ -143,7 +150,9 @@ class Identity:
             version, _ = compact_string(body, pos)
         except _UNREADABLE:
             return
-        if name and version and _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
+        if not name or not version or max(len(name), len(version)) > MAX_NAME:
+            return
+        if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
             self.connection = replace(
                 self.connection, client_software_name=name.decode(), client_software_version=version.decode()
             )
@@ -167,9 +176,10 @@ class Identity:
 
     def passed(self, at: float) -> ConnectionChange | None:
         """While ``undecided``: the broker answered a request that is neither SASL's nor ApiVersions."""
-        if not self.undecided or self._attempt is None:
+        if not self.undecided:
             return None
-        return self._believed(self._attempt, _unknown(self._attempt.mechanism), at)
+        attempt = self._attempt or _Attempt()
+        return self._believed(attempt, _unknown(attempt.mechanism), at)
 
     def closed(self, at: float) -> ConnectionChange | None:
         """The connection ended; a login that was under way has failed."""
@@ -177,7 +187,10 @@ class Identity:
         return None if attempt is None or self.undecided else self._failed(attempt, 0, at)
 
     def _answers(self, api_key: int) -> _Step | None:
-        return self._steps.pop(0) if self._steps and self._steps[0].api_key == api_key else None
+        if self._steps:
+            return self._steps.pop(0) if self._steps[0].api_key == api_key else None
+        self._unread = max(self._unread - 1, 0)
+        return None
 
     def _judged(self, step: _Step, reply: _Reply, at: float) -> ConnectionChange | None:
         attempt, token = step.attempt, reply.token
@@ -198,9 +211,10 @@ class Identity:
             return None
         self._end(attempt)
         principal, source = claim or _unknown(attempt.mechanism)
-        self.connection = replace(
-            self.connection, principal=principal, principal_source=source, sasl_mechanism=attempt.mechanism
-        )
+        if source != "unknown" or self.connection.principal_source != "sasl":
+            self.connection = replace(
+                self.connection, principal=principal, principal_source=source, sasl_mechanism=attempt.mechanism
+            )
         return ConnectionChange(self.connection, "authenticated", at, session_lifetime_ms=attempt.lifetime_ms)
 
     def _failed(self, attempt: _Attempt, error_code: int, at: float) -> ConnectionChange | None:
@@ -232,7 +246,7 @@ def _mechanism(body: bytes | None) -> str | None:
         name, _ = string(body or b"", 0)
     except _UNREADABLE:
         return None
-    return name.decode("utf-8", "replace") if name else None
+    return name.decode("utf-8", "replace") if name and len(name) <= MAX_NAME else None
 
 
 def _error_code(body: bytes | None) -> int:

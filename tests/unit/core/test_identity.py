@@ -6,9 +6,10 @@ import pickle
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.core.exchange import Connection, ConnectionChange
-from proxy.core.identity import API_VERSIONS, MAX_UNANSWERED, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
+from proxy.core.identity import API_VERSIONS, MAX_NAME, MAX_UNANSWERED, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
 from tests.sasl import (
     NONCE,
     authenticate,
@@ -358,20 +359,56 @@ def test_a_handshake_that_cannot_be_read(body: bytes | None) -> None:
     assert who(identity.connection) == ("User:<unknown:SASL>", "unknown", None)
 
 
-def test_more_at_once_than_is_followed_makes_the_client_unknown() -> None:
+def test_more_at_once_than_is_followed_makes_a_client_unknown_that_was_nobody() -> None:
     identity = Identity(FRESH)
-    shake(identity, "OAUTHBEARER")
+    shake(identity, "GSSAPI")
     for _ in range(MAX_UNANSWERED + 1):
-        identity.request(2, SASL_AUTHENTICATE, authenticate(bearer(jwt({"sub": "victim"}))))
+        identity.request(2, SASL_AUTHENTICATE, authenticate(b"token"))
     for _ in range(MAX_UNANSWERED + 1):
-        assert identity.response(SASL_AUTHENTICATE, authenticate_reply(), 2.0) is None
+        assert identity.response(SASL_AUTHENTICATE, authenticate_reply(b"token"), 2.0) is None
     assert identity.connection == FRESH
     assert identity.passed(3.0) is not None
     assert identity.connection.principal == "User:<unknown:SASL>"
     shake(identity, "PLAIN")
-    assert step(identity, plain("victim")) is None
-    assert identity.passed(3.0) is not None
-    assert identity.connection.principal == "User:<unknown:SASL>"
+    assert step(identity, plain("alice")) is not None
+    assert identity.connection.principal == "User:alice", "once all are answered logins are followed again"
+
+
+@pytest.mark.parametrize("already", [False, True])
+def test_nobody_loses_their_name_among_many_tokens(already: bool) -> None:
+    identity = logged_in("PLAIN", (plain("alice"), b"")) if already else Identity(FRESH)
+    identity.request(1, SASL_HANDSHAKE, handshake("PLAIN"))
+    identity.request(2, SASL_AUTHENTICATE, authenticate(plain("alice")))
+    for _ in range(2 * MAX_UNANSWERED):
+        identity.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
+    assert identity.response(SASL_HANDSHAKE, handshake_reply(), 1.0) is None
+    assert identity.response(SASL_AUTHENTICATE, authenticate_reply(), 2.0) is not None
+    for _ in range(2 * MAX_UNANSWERED):
+        identity.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0)
+    assert identity.passed(3.0) is None
+    assert identity.connection.principal == "User:alice"
+    assert identity.closed(4.0) is None
+
+
+def test_many_tokens_make_nobody_unknown_where_nobody_logs_in() -> None:
+    identity = Identity(replace(FRESH, principal_source="anonymous"))
+    for _ in range(2 * MAX_UNANSWERED):
+        identity.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
+    for _ in range(2 * MAX_UNANSWERED):
+        identity.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0)
+    assert identity.passed(3.0) is None
+    assert identity.connection.principal == "User:ANONYMOUS"
+
+
+def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:
+    identity = logged_in("SCRAM-SHA-256", (scram("alice"), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
+    before = identity.connection
+    shake(identity, "SCRAM-SHA-256")
+    identity.request(2, SASL_AUTHENTICATE, None)
+    assert identity.response(SASL_AUTHENTICATE, authenticate_reply(SERVER_FIRST), 2.0) is None
+    assert step(identity, CLIENT_FINAL, SERVER_FINAL, lifetime_ms=9) == ConnectionChange(
+        before, "authenticated", 2.0, session_lifetime_ms=9
+    )
 
 
 def test_a_stray_token_is_refused_once() -> None:
@@ -424,7 +461,9 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
         (3, software("apache-kafka-java", "4.3.1"), ("apache-kafka-java", "4.3.1")),
         (4, software("librdkafka", "2.16.1-rc.2"), ("librdkafka", "2.16.1-rc.2")),
         (9, software("of-the-future", "1") + b"more", ("of-the-future", "1")),
-        (3, software("x" * 300, "1"), ("x" * 300, "1")),
+        (3, software("x" * MAX_NAME, "1"), ("x" * MAX_NAME, "1")),
+        (3, software("x" * (MAX_NAME + 1), "1"), (None, None)),
+        (3, software("x", "1" * (MAX_NAME + 1)), (None, None)),
         (2, software("not-there-yet", "1"), (None, None)),
         (0, b"", (None, None)),
         (3, None, (None, None)),
