@@ -31,6 +31,7 @@ from proxy.compiled.exchange cimport (
 
 from observers.batch import Chunk, Translation
 from observers.event import clip, encoder
+from observers.lane import weight_of as weight_of_pure
 from observers.translate import Translator as PureTranslator
 from observers.translate import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
 
@@ -52,17 +53,27 @@ class _TooLarge(Exception):
 def weight_of(exchanges):
     """Twin of ``observers.lane.weight_of``; of any exchanges."""
     cdef Exchange exchange
-    cdef Py_ssize_t weight = len(exchanges)
+    cdef Py_ssize_t weight = len(exchanges), names
     for one in exchanges:
         if type(one) is Exchange:
             exchange = <Exchange>one
-            if exchange.request_body != NULL:
-                weight += exchange.request_body.count
-            if exchange.response_body != NULL:
-                weight += exchange.response_body.count
+            names = 0 if exchange.client_id is None else len(<str>exchange.client_id)
+            if exchange.request_body != NULL and exchange.request_body.transactional_id != NULL:
+                names += PyBytes_GET_SIZE(<object>exchange.request_body.transactional_id)
+            weight += parts_of(exchange.request_body, &names) + parts_of(exchange.response_body, &names) + (names >> 8)
         else:
-            weight += sum([len(facts.partitions) for facts in (one.request, one.response) if facts is not None])
+            weight += weight_of_pure([one]) - 1
     return weight
+
+
+cdef Py_ssize_t parts_of(const Body *body, Py_ssize_t *names) noexcept:
+    """How many partitions ``body`` has; the length of their topics' names is added to ``names``."""
+    cdef Py_ssize_t at, parts = 0
+    if body != NULL:
+        parts = body.count + body.forgotten
+        for at in range(parts):
+            names[0] += PyBytes_GET_SIZE(<object>body.parts[at].topic)
+    return parts
 
 
 # ---- what repeats ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
 from observers.interest import Wishes, together
-from observers.lane import Batch, Lane, ObserverStats
+from observers.lane import MAX_LIGHT, Batch, Lane, ObserverStats, weight_of_changes
 from observers.learn import School
 from observers.shape import Shaped, construct, text_of
 from observers.topics import TopicNames
@@ -113,16 +113,17 @@ class Dispatcher:
         if self._pending:
             recorded = tuple(self._pending)
             self._pending.clear()
-            for exchanges, kept in self._cut(recorded):
-                lesson = self._school.lesson(exchanges) if kept else None
-                self._offer(Batch(weight_of(exchanges), exchanges, self._flushed, kept=kept, lesson=lesson))
-                self._flushed += len(exchanges)
+            for at in range(0, len(recorded), MAX_BATCH):
+                for exchanges, weight, kept in self._cut(recorded[at : at + MAX_BATCH]):
+                    lesson = self._school.lesson(exchanges) if kept else None
+                    self._offer(Batch(weight, exchanges, self._flushed, kept=kept, lesson=lesson))
+                    self._flushed += len(exchanges)
         if self._changes:
             changes = tuple(self._changes)
             self._changes.clear()
             for at in range(0, len(changes), MAX_BATCH):
                 some = changes[at : at + MAX_BATCH]
-                self._offer(Batch(len(some), changes=some))
+                self._offer(Batch(weight_of_changes(some), changes=some))
 
     def report(self, reports: Sequence[ThrottleReport]) -> None:
         """Tell those observers of throttled connections that have ``record_throttles``. Never waits."""
@@ -150,15 +151,18 @@ class Dispatcher:
         """Counts of every observer, in the order of ``observer.class.names``."""
         return [lane.stats() for lane in self._lanes]
 
-    def _cut(self, recorded: tuple[ObservedExchange, ...]) -> Iterator[tuple[tuple[ObservedExchange, ...], int]]:
-        """Cut what was recorded into batches, each with the bytes of its kept bodies."""
-        begin = 0
-        while begin < len(recorded):
-            end, kept = begin + MAX_BATCH, 0
-            if self._keeps:
-                end, kept = _kept(recorded, begin, end)
-            yield recorded[begin:end], kept
-            begin = end
+    def _cut(self, some: tuple[ObservedExchange, ...]) -> Iterator[tuple[tuple[ObservedExchange, ...], int, int]]:
+        """Halve ``some`` until no half is too large, or is one exchange: one that is shall cost no other its place.
+
+        Yields each with its weight and the bytes of its kept bodies.
+        """
+        weight, kept = weight_of(some), _kept(some) if self._keeps else 0
+        if len(some) > 1 and (weight > MAX_LIGHT or kept > MAX_BATCH_BYTES):
+            half = len(some) // 2
+            yield from self._cut(some[:half])
+            yield from self._cut(some[half:])
+        else:
+            yield some, weight, kept
 
     def _offer(self, batch: Batch) -> None:
         counts = [lane.count(batch) for lane in self._lanes]  # before anyone else can reach what is in it
@@ -166,16 +170,8 @@ class Dispatcher:
             lane.offer(batch, count)
 
 
-def _kept(recorded: Sequence[ObservedExchange], begin: int, end: int) -> tuple[int, int]:
-    """Return where a batch from ``begin`` up to ``end`` must end for its bytes, and how many of them it has."""
-    kept = 0
-    for at, one in enumerate(recorded[begin:end], begin):
-        if one.request_raw is not None or one.response_raw is not None:
-            size = len(one.request_raw or b"") + len(one.response_raw or b"")
-            if kept and kept + size > MAX_BATCH_BYTES:
-                return at, kept
-            kept += size
-    return end, kept
+def _kept(exchanges: Sequence[ObservedExchange]) -> int:
+    return sum([len(one.request_raw or b"") + len(one.response_raw or b"") for one in exchanges])
 
 
 def _look_up(configs: Mapping[str, Any]) -> Callable[[], Mapping[bytes, str]]:

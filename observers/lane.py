@@ -35,9 +35,13 @@ from observers.shape import Shaped
 from observers.views import NameOf, request_view, response_view
 
 MAX_QUEUED = 100_000
-"""Exchanges, partitions in them, changes of connections and throttle reports, each counted as one, that may wait for
-one observer (besides those it is being told of): some tens of MiB, or some seconds of heavy traffic. A batch that does
-not fit is dropped for it, and counted."""
+"""Exchanges, partitions in them, changes of connections and throttle reports, each counted as one, and as one more for
+each 256 bytes of names in them, that may wait for one observer (besides those it is being told of): some tens of MiB,
+or some seconds of heavy traffic. A batch that does not fit is dropped for it, and counted."""
+
+MAX_LIGHT = 10_000
+"""The heaviest batch of more than one exchange. Single ones above it wait on an account of their own of
+``MAX_QUEUED``, or of one exchange: however heavy a client's requests are, they do not take the place of others'."""
 
 MAX_KEPT = 33_554_432
 """Bytes of kept bodies that may wait for one observer, likewise; or those of one batch, where nothing else waits."""
@@ -50,6 +54,8 @@ SLOW_EACH = 0.0001
 
 FEED_SHARE = 0.5
 """Part of the time to close that is spent on feeding what is queued; the rest belongs to the observer's own close."""
+
+PRODUCE = 0
 
 LOG_EVERY = 10.0
 """Seconds between two log lines about failures of one observer."""
@@ -111,11 +117,11 @@ class Lane:
         self._thread = threading.Thread(target=self._run, name=f"observer {self.name}", daemon=True)
         # Each of these numbers is written by one thread only, so none needs a lock.
         self._offered = 0
-        self._offered_weight = 0
+        self._offered_weight = [0, 0]  # light ones, heavy ones
         self._offered_kept = 0
         self._overflowed = 0
         self._untold_overflow = 0
-        self._taken_weight = 0
+        self._taken_weight = [0, 0]
         self._taken_kept = 0
         self._delivered = 0
         self._failed = 0
@@ -148,13 +154,15 @@ class Lane:
         """Queue ``batch``, or drop and count it where it does not fit. Never waits."""
         if not count and batch.lesson is None:
             return
-        waiting, waiting_kept = self._offered_weight - self._taken_weight, self._offered_kept - self._taken_kept
-        if waiting + batch.weight > MAX_QUEUED or (waiting_kept and waiting_kept + batch.kept > MAX_KEPT):
+        heavy = batch.weight > MAX_LIGHT
+        waiting = self._offered_weight[heavy] - self._taken_weight[heavy]
+        waiting_kept = self._offered_kept - self._taken_kept
+        if (waiting and waiting + batch.weight > MAX_QUEUED) or (waiting_kept and waiting_kept + batch.kept > MAX_KEPT):
             self._overflowed += count
             self._untold_overflow += count
             return
         self._offered += count
-        self._offered_weight += batch.weight
+        self._offered_weight[heavy] += batch.weight
         self._offered_kept += batch.kept
         if self._untold_overflow:
             batch = replace(batch, dropped=self._untold_overflow)
@@ -198,7 +206,7 @@ class Lane:
     def _run(self) -> None:
         while (taken := self._queue.get()) is not None:
             batch, count = taken
-            self._taken_weight += batch.weight
+            self._taken_weight[batch.weight > MAX_LIGHT] += batch.weight
             self._taken_kept += batch.kept
             self._untold += batch.dropped
             before = self._done()
@@ -347,8 +355,22 @@ def weight_of(exchanges: Sequence[ObservedExchange]) -> int:
     """Return what ``exchanges`` count for in ``MAX_QUEUED``."""
     weight = len(exchanges)
     for exchange in exchanges:
+        names = len(exchange.client_id or "")
         if exchange.request is not None:
             weight += len(exchange.request.partitions)
+            names += sum([len(one.topic) for one in exchange.request.partitions])
+            if exchange.api_key == PRODUCE:
+                names += len(exchange.request.transactional_id or b"")
+            else:
+                weight += len(exchange.request.forgotten)
+                names += sum([len(topic) for topic, _ in exchange.request.forgotten])
         if exchange.response is not None:
             weight += len(exchange.response.partitions)
+            names += sum([len(one.topic) for one in exchange.response.partitions])
+        weight += names >> 8
     return weight
+
+
+def weight_of_changes(changes: Sequence[ConnectionChange]) -> int:
+    """Return what ``changes`` count for in ``MAX_QUEUED``."""
+    return len(changes) + sum([len(one.connection.principal) >> 8 for one in changes])

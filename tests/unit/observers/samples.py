@@ -90,7 +90,12 @@ def record_set(size: int, records: int, **changes: Any) -> RecordSet:
 
 
 def produce(
-    parts: list[tuple[bytes, int, int, int]], *, error_code: int = 0, ids: bool = False, **changes: Any
+    parts: list[tuple[bytes, int, int, int]],
+    *,
+    error_code: int = 0,
+    ids: bool = False,
+    transactional_id: bytes | None = None,
+    **changes: Any,
 ) -> Exchange:
     """An answered Produce; ``parts``: (topic, partition, bytes, records)."""
     values: dict[str, Any] = {
@@ -100,7 +105,7 @@ def produce(
         "request": ProduceRequest(
             acks=-1,
             timeout_ms=30_000,
-            transactional_id=None,
+            transactional_id=transactional_id,
             partitions=tuple(
                 ProducedPartition(topic, partition, record_set(size, records, producer_id=7, base_sequence=3))
                 for topic, partition, size, records in parts
@@ -128,6 +133,7 @@ def fetch(
     session_epoch: int = -1,
     answered_session: int = 0,
     ids: bool = False,
+    forgotten: tuple[tuple[bytes, int], ...] = (),
     **changes: Any,
 ) -> Exchange:
     """An answered Fetch; ``got``: (topic, partition, bytes, records, error code)."""
@@ -143,6 +149,7 @@ def fetch(
             session_epoch=session_epoch,
             partitions=tuple(WantedPartition(topic, partition, 0) for topic, partition in wanted),
             topics_are_ids=ids,
+            forgotten=forgotten,
         ),
         "response": FetchResponse(
             throttle_ms=0,

@@ -18,7 +18,7 @@ from observers.lane import MAX_KEPT, MAX_QUEUED
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, THROTTLE_FIRST, TOLD, WALKED
 from tests.tools.implementations import both, compiled
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import TOPIC_ID, change, compiled_twin, exchange, fetch, produce, report
+from tests.unit.observers.samples import TOPIC_ID, change, compiled_twin, connection, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -160,13 +160,57 @@ class TestBounds:
     @pytest.mark.parametrize(
         "weight_of", both(lane.weight_of, getattr(compiled("observers.compiled"), "weight_of", None))
     )
-    def test_weight_counts_exchanges_and_their_partitions(self, weight_of: Any) -> None:
+    def test_weight_counts_exchanges_their_partitions_and_long_names(self, weight_of: Any) -> None:
         three = produce([(b"a", n, 10, 1) for n in range(3)])
         idle = fetch([(b"a", 0), (b"a", 1)], [])
-        told = [exchange(), three, idle]
-        assert weight_of(told) == 1 + (1 + 3 + 3) + (1 + 2)
+        shrinking = fetch([], [], forgotten=((b"a", 0), (b"a", 1)))
+        told = [exchange(), three, idle, shrinking]
+        long = [
+            exchange(client_id=700 * "c"),
+            fetch([(300 * b"t", 0)], []),
+            fetch([], [], forgotten=((600 * b"t", 0),)),
+            fetch([], [(1000 * b"t", 0, 0, 0, 0)]),
+        ]
+        transaction = produce([], transactional_id=256 * b"x")
+        assert weight_of(told) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
+        assert weight_of(long) == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
+        assert weight_of([transaction]) == 1 + 1
         if weight_of is not lane.weight_of:
-            assert weight_of([compiled_twin(one) for one in told]) == weight_of(told)
+            for some in (told, long, [transaction]):
+                assert weight_of([compiled_twin(one) for one in some]) == weight_of(some)
+
+    def test_however_heavy_one_request_is_no_other_is_lost_for_it(self) -> None:
+        dispatcher = started("Gated", "Keeper")
+        gated = observer(dispatcher, "Gated")
+        feed(dispatcher, 1)
+        assert gated.entered.wait(20)
+        heavy = fetch([(b"a", n) for n in range(MAX_QUEUED + 1)], [])
+        for number in range(3):
+            for _ in range(200):
+                dispatcher.record(exchange())
+            dispatcher.record(heavy)
+            for _ in range(200):
+                dispatcher.record(exchange(correlation_id=number))
+            dispatcher.flush()
+        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (2, 1 + 3 * 400 + 1), "one of those waits, alone"
+        gated.gate.set()
+        dispatcher.close(20)
+        assert [one is heavy for one in gated.seen].index(True) == 201
+        assert gated.seen[-1].correlation_id == 2
+
+    def test_long_names_of_connections_count_for_what_may_wait(self) -> None:
+        dispatcher = started("GatedChangeKeeper")
+        keeper = observer(dispatcher, "GatedChangeKeeper")
+        feed(dispatcher, 1)
+        assert keeper.entered.wait(20)
+        long = change(connection=connection(principal="User:" + 60_000 * "x"))
+        for some, expected in ((long, 0), (long, MAX_BATCH), (change(), MAX_BATCH)):
+            for _ in range(MAX_BATCH):
+                dispatcher.note(some)
+            dispatcher.flush()
+            assert lost(dispatcher) == expected
+        keeper.gate.set()
+        dispatcher.close(20)
 
     def test_a_batch_that_does_not_fit_is_dropped_whole_counted_and_told_with_the_next(self) -> None:
         dispatcher = started("Gated", "Keeper")
