@@ -198,7 +198,7 @@ class Audit(Section):
     )
     exclude_principals: tuple[Principal, ...] = key(
         "exclude.principals",
-        "Principals whose requests and connections give no event. What a connection did before it had logged in is told.",
+        "Principals whose requests and connections give no event. What a connection did before its login is told.",
         kind="list of text",
         allowed="a list of principals such as User:alice",
         default=(),
