@@ -49,6 +49,9 @@ DEFAULTS: Mapping[str, Any] = {
     **RECONNECT,
 }
 
+LOOK_AGAIN = 300.0
+"""Seconds after which the topic is looked at again: somebody may have changed it."""
+
 TOPIC_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 """Errors of a delivery after which the topic is looked for, and made if it is gone."""
 
@@ -203,7 +206,7 @@ class Sink:
         log.warning("audit_producer_reopened", topic=self._topic)
 
     def _keep_topic(self) -> None:
-        """Make sure the topic exists: at the start, and again whenever a delivery says that it does not."""
+        """Make sure the topic exists: at the start, now and then, and whenever a delivery says that it does not."""
         pause = RETRY_FIRST
         while not self._closing.is_set():
             try:
@@ -221,7 +224,7 @@ class Sink:
             self.found = found
             self.ready.set()
             pause = RETRY_FIRST
-            self._topic_missing.wait()
+            self._topic_missing.wait(LOOK_AGAIN)
             self._topic_missing.clear()
 
 

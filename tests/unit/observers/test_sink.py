@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
-from observers.cluster import Cluster
+from observers import sink as module
+from observers.cluster import Cluster, Prepared
 from observers.sink import Sink, producer_settings
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
@@ -33,6 +36,27 @@ def sink(told: Told) -> Iterator[Sink]:
     )
     yield sink
     sink.close(0)
+
+
+def test_a_topic_that_was_mended_has_no_problem_any_more(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Prepared("cluster", {"compacted": "it is"}), Prepared("cluster")]
+    mended = threading.Event()
+
+    def prepare(self: Cluster, topic: str, record: int) -> Prepared:
+        if len(answers) == 1:
+            assert sink.found == Prepared("cluster", {"compacted": "it is"})
+            mended.set()
+            return answers[0]
+        return answers.pop(0)
+
+    monkeypatch.setattr(Cluster, "prepare", prepare)
+    monkeypatch.setattr(module, "LOOK_AGAIN", 0.01)
+    sink.start()
+    assert mended.wait(10)
+    deadline = time.monotonic() + 10
+    while sink.found.problems:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_what_is_too_large_is_reported_at_once(sink: Sink, told: Told) -> None:
