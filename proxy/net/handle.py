@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 from msgspec import structs
 
@@ -171,7 +172,8 @@ class Handle:
     def snapshot(self) -> Snapshot:
         """Return what it counted last; which connections are open is what the ledger says.
 
-        Of one that has ended: what it was carrying is closed, and what its observers had not delivered is dropped.
+        Of one that has ended: what it was carrying is closed, what its observers had not delivered is dropped, and what
+        its audit had on disk is left to the others.
         """
         last = structs.replace(self._last, tallies={})
         for name, tally in self._last.tallies.items():
@@ -186,9 +188,7 @@ class Handle:
             last.process = ProcessCounts(cpu_seconds=last.process.cpu_seconds)
             last.loop_lag = 0.0
             last.observers = {name: _without_queue(stats) for name, stats in last.observers.items()}
-            if last.audit:
-                dropped = added(last.audit["dropped"], {LOST: last.audit["queued"]} if last.audit["queued"] else {})
-                last.audit = {**last.audit, "dropped": dropped, "queued": 0, "queued_bytes": 0}
+            last.audit = _without_spool(last.audit) if last.audit else {}
         last.workers = {self.number: sum(tally.active for tally in last.tallies.values())}
         return last
 
@@ -259,3 +259,10 @@ def _spawn(descriptor: int) -> tuple[subprocess.Popen[bytes], int]:
 def _without_queue(stats: ObserverStats) -> ObserverStats:
     dropped = added(stats.dropped, {LOST: stats.queued} if stats.queued else {})
     return structs.replace(stats, dropped=dropped, queued=0, breaker_open=False)
+
+
+def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
+    """Its spool is another worker's by now, which counts what is there."""
+    dropped = added(audit["dropped"], {LOST: audit["queued"]} if audit["queued"] else {})
+    gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_failed": False, "problems": {}}
+    return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

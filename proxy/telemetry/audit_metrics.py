@@ -35,7 +35,7 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "counter",
         (),
         "events",
-        "Sequence numbers given to events: emitted = delivered + dropped + spooled + queued.",
+        "Sequence numbers given to events: emitted = delivered + dropped + spooled + queued + left.",
         _audit("emitted"),
     ),
     Definition(
@@ -51,7 +51,8 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "counter",
         ("reason",),
         "events",
-        "Events lost, by reason; see the list in audit-event.md.",
+        "Events lost, by reason; see the list in audit-event.md. And `worker_lost`: they waited in the memory of a "
+        "worker when it was last asked, and it ended; how many were lost indeed a `gap` event tells.",
         lambda s: [((reason,), count) for reason, count in s.audit.get("dropped", {}).items()],
     ),
     Definition(
@@ -79,6 +80,14 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         _audit("queued_bytes"),
     ),
     Definition(
+        "audit_left_total",
+        "counter",
+        (),
+        "events",
+        "Events that workers which ended left on disk. Another worker sends them, and counts them as replayed.",
+        lambda s: [((), s.audit.get("left", 0))] if s.audit else [],
+    ),
+    Definition(
         "audit_spool_bytes",
         "gauge",
         (),
@@ -99,7 +108,7 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "counter",
         (),
         "events",
-        "Events that earlier runs left on disk, acknowledged by the audit topic.",
+        "Events that earlier runs, or workers that ended, left on disk, acknowledged by the audit topic.",
         _audit("replayed"),
     ),
     Definition(
@@ -107,7 +116,7 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "counter",
         (),
         "events",
-        "Events that earlier runs left on disk and that the audit topic refused.",
+        "Events that earlier runs, or workers that ended, left on disk and that the audit topic refused.",
         _audit("replay_lost"),
     ),
     Definition(

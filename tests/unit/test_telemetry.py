@@ -330,6 +330,7 @@ def test_counts_of_the_audit():
         ("brokerside_audit_spooled",): 8,
         ("brokerside_audit_queued",): 2,
         ("brokerside_audit_queued_bytes",): 5,
+        ("brokerside_audit_left_total",): 0,
         ("brokerside_audit_spool_bytes",): 900,
         ("brokerside_audit_spool_failed",): 1,
         ("brokerside_audit_replayed_total",): 12,
