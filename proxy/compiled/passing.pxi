@@ -157,6 +157,7 @@ cdef class Told:
             exchange.answered_at = now
             if self.undecided and not is_learnt(False, exchange.api_key):
                 self.learn("passed", (now,))
+                exchange.connection = self.connection  # this answer is what shows it
             self.record(exchange)
         else:
             exchange.connection = self.connection

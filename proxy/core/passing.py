@@ -113,6 +113,7 @@ class Told:
                 exchange.answered_at = now
                 if self._undecided and exchange.api_key not in LEARNED:
                     self._learn(Identity.passed, now)
+                    exchange.connection = self.connection  # this answer is what shows it
                 self._record(exchange)
 
     def ended(self, exchanges: Iterable[Exchange], now: float) -> None:
