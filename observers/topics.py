@@ -26,6 +26,9 @@ ATTEMPT_PAUSE = 0.05
 MISS_PAUSE = 1.0
 """Seconds without look-ups after one that did not help; until then the id itself is the label."""
 
+MISS_SHARE = 0.05
+"""Part of the time that such look-ups may take, however long one is: anybody may send ids that no topic has."""
+
 FAILURE_PAUSE = 10.0
 """Seconds without look-ups after one that failed: each one may hold its caller up for as long as its timeout."""
 
@@ -115,6 +118,7 @@ class TopicNames:
 
     def _refresh(self, wanted: bytes) -> None:
         """Fetch all names; stop early once ``wanted`` is among them. Sets when the next look-up may happen."""
+        began = self._clock()
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._sleep(ATTEMPT_PAUSE)
@@ -128,4 +132,5 @@ class TopicNames:
             if wanted in listed:
                 self.learn([(wanted, listed[wanted])])  # once more: there may be more topics than are kept
                 return
-        self._retry_at = self._clock() + MISS_PAUSE
+        now = self._clock()
+        self._retry_at = now + max(MISS_PAUSE, (now - began) / MISS_SHARE)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from observers.topics import ATTEMPTS, FAILURE_PAUSE, MAX_NAMES, MISS_PAUSE, Recent, TopicNames
+from observers.topics import ATTEMPTS, FAILURE_PAUSE, MAX_NAMES, MISS_PAUSE, MISS_SHARE, Recent, TopicNames
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
 OTHER_ID = bytes(16)
@@ -17,9 +17,11 @@ class Listing:
         self.calls = 0
         self.away = False
         self.now = 0.0
+        self.takes = 0.0
 
     def look_up(self) -> Mapping[bytes, str]:
         self.calls += 1
+        self.now += self.takes
         if self.away:
             raise ConnectionError
         return dict(self.topics)
@@ -68,6 +70,20 @@ def test_an_unknown_id_is_its_own_label_and_asked_for_again_only_after_a_pause()
     listing.topics = {TOPIC_ID: "orders"}
     listing.now = MISS_PAUSE
     assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
+
+
+def test_ids_that_no_topic_has_cost_little_of_the_time_however_long_a_look_up_takes() -> None:
+    listing = Listing()
+    listing.takes = 2.0
+    names = listing.names()
+    spent = listing.takes * ATTEMPTS
+    names.label(TOPIC_ID, True)
+    listing.now = spent + spent / MISS_SHARE - 0.01
+    names.label(OTHER_ID, True)
+    assert listing.calls == ATTEMPTS
+    listing.now += 0.01
+    names.label(OTHER_ID, True)
+    assert listing.calls == 2 * ATTEMPTS
 
 
 def test_while_the_cluster_is_away_look_ups_are_rare() -> None:
