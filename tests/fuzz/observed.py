@@ -9,7 +9,7 @@ import msgspec
 
 from observers.batch import Translation
 from observers.deep import deepen
-from observers.learn import PLACES, pairs_of
+from observers.learn import PLACES, carries_pairs, pairs_of
 from observers.rollup import Rollup
 from observers.translate import Translator
 from proxy.core.exchange import Exchange
@@ -81,9 +81,12 @@ KEYS = sorted(PLACES)
 def learn_once(data: bytes) -> list[tuple[bytes, str]]:
     """The pairs before the first fault."""
     key, version = (data + b"\0\0")[:2]
-    found = []
+    key = key if key in PLACES else KEYS[key % len(KEYS)]
+    found: list[tuple[bytes, str]] = []
+    if not carries_pairs(key, version):
+        return found
     try:
-        for pair in pairs_of(key if key in PLACES else KEYS[key % len(KEYS)], version, data[2:]):
+        for pair in pairs_of(key, version, data[2:]):
             found.append(pair)  # noqa: PERF402 - those before the fault count
     except (SchemaError, UnknownMessage):
         pass

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from observers.deep import count_records
-from observers.unpack import MAX_RATIO, MAX_STEPS
+from observers.unpack import BLOCK, MAX_RATIO, MAX_STEPS
 from proxy.core import walk as python_walk
 from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet
@@ -346,6 +346,6 @@ TARGETS = [
     Target("records", seeds.record_sets, check_records, records_once),
     Target("struct", seeds.structs, check_struct, struct_once),
     Target("identity", seeds.calls, check_identity, identity_once),
-    Target("deep", seeds.packed, check_deep, deep_once, share=3 * MAX_RATIO),
+    Target("deep", seeds.packed, check_deep, deep_once, share=3 * MAX_RATIO, besides=3 * BLOCK),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
 ]
