@@ -26,8 +26,10 @@ CREATED_WITH: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": str(7 * DAY_MS),
     "compression.type": "producer",
+    "message.timestamp.type": "LogAppendTime",
 }
-"""What an audit topic made here is told besides: a week for the readers, and nothing to compress again."""
+"""What an audit topic made here is told besides: a week for the readers, nothing to compress again, and the broker's
+clock, as records of a sidecar whose own is wrong would be refused, or deleted at once."""
 
 TIMEOUT = 2.0
 """Seconds one admin call may take. It bounds how long a look-up of a topic's name holds an observer's thread up."""

@@ -63,6 +63,7 @@ PASSING = (
     *PURGED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_TIMESTAMP,
     KafkaError._MSG_TIMED_OUT,
     KafkaError._FATAL,
 )

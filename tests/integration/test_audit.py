@@ -311,6 +311,7 @@ class TestTopic:
         resource = ConfigResource(ConfigResource.Type.TOPIC, "audit-created")
         config = admin.describe_configs([resource])[resource].result()
         assert config["cleanup.policy"].value == "delete"
+        assert config["message.timestamp.type"].value == "LogAppendTime"
         assert config["min.insync.replicas"].value == "1"
 
     def test_a_deleted_topic_is_made_again_and_the_loss_counted(self, bootstrap: str) -> None:

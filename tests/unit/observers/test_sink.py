@@ -89,6 +89,7 @@ def test_at_the_end_what_is_left_is_taken_back(sink: Sink, told: Told) -> None:
         (KafkaError.INVALID_RECORD, "invalid_record", False),
         (KafkaError.POLICY_VIOLATION, "policy_violation", False),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "topic_authorization_failed", True),
+        (KafkaError.INVALID_TIMESTAMP, "invalid_timestamp", True),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown_topic_or_part", True),
         (KafkaError._UNKNOWN_TOPIC, "unknown_topic", True),
         (KafkaError._MSG_TIMED_OUT, "msg_timed_out", True),
