@@ -233,8 +233,8 @@ class Audit(Section):
     spool_path: Folder | None = key(
         "spool.path",
         "Folder in which events wait until the topic has them, so that neither an outage of the cluster nor a killed "
-        "sidecar loses any. Made if missing; several sidecars may share it. Without one they wait in memory only, up "
-        "to 16 MiB.",
+        "sidecar loses any. Made if missing; several sidecars of one cluster may share it. Without one they wait in "
+        "memory only, up to 16 MiB.",
         kind="text",
         allowed="the absolute path of a folder",
         default=None,
