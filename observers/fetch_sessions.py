@@ -18,8 +18,14 @@ from observers.topics import Label, Recent
 MAX_SESSIONS = 10_000
 """Sessions kept; above it the one that changed longest ago is forgotten (a broker keeps 1,000 by default)."""
 
-MAX_PARTITIONS = 1_000_000
-"""Partitions of all sessions kept, less than 100 bytes each; likewise."""
+MAX_PARTITIONS = 500_000
+"""Partitions of all sessions kept, each topic of a session counted as ``TOPIC`` more: some 100 bytes each; likewise."""
+
+TOPIC = 5
+"""What a topic takes besides its partitions, in partitions."""
+
+MAX_TOPIC = 249
+"""Longest name of a topic in bytes; longer ones, which no broker has, are not kept."""
 
 POLL_EVERY = 60.0
 """Seconds between two lists of polled topics of one connection."""
@@ -45,21 +51,29 @@ class Session(Struct):
     are_ids: bool
     partitions: dict[bytes, set[int]] = field(default_factory=dict)
     size: int = 0
-    """How many partitions."""
+    """As ``MAX_PARTITIONS`` counts."""
 
     def add(self, topic: bytes, partition: int) -> None:
         """Hold one more, if it is not there."""
-        held = self.partitions.setdefault(topic, set())
+        if topic not in self.partitions:
+            if len(topic) > MAX_TOPIC:
+                return
+            self.partitions[topic] = set()
+            self.size += TOPIC
+        held = self.partitions[topic]
         self.size += partition not in held
         held.add(partition)
 
     def forget(self, topic: bytes, partition: int) -> None:
         """Hold one less, if it is there."""
-        held = self.partitions.get(topic, set())
-        self.size -= partition in held
+        held = self.partitions.get(topic)
+        if held is None or partition not in held:
+            return
         held.discard(partition)
+        self.size -= 1
         if not held:
-            self.partitions.pop(topic, None)
+            del self.partitions[topic]
+            self.size -= TOPIC
 
     def lacks(self, request: Any) -> bool:
         """Whether ``request`` changes what is here."""
@@ -135,6 +149,8 @@ class FetchSessions:
             session.add(one.topic, one.partition)
         for topic, partition in request.forgotten:
             session.forget(topic, partition)
+        if session.size > self._max_partitions:
+            return  # others need not make room for what does not fit
         self.open[key] = session
         self._held += session.size
         while len(self.open) > self._max_sessions or self._held > self._max_partitions:

@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from observers.fetch_sessions import LOOK_EVERY, MAX_CONNECTIONS, NOT_FOUND, POLL_EVERY, FetchSessions
+from observers.fetch_sessions import (
+    LOOK_EVERY,
+    MAX_CONNECTIONS,
+    MAX_TOPIC,
+    NOT_FOUND,
+    POLL_EVERY,
+    TOPIC,
+    FetchSessions,
+)
 from proxy.core.exchange import Exchange, FetchRequest, FetchResponse
 from tests.unit.observers.samples import TOPIC_ID, connection, fetch
 
@@ -89,18 +97,29 @@ def test_a_lost_response_opens_nothing() -> None:
 
 
 def test_sessions_and_partitions_are_bounded_and_the_longest_unchanged_go_first() -> None:
-    sessions = FetchSessions(max_sessions=3, max_partitions=5)
+    sessions = FetchSessions(max_sessions=3, max_partitions=5 + 3 * TOPIC)
     for session_id in (1, 2, 3):
         opened(sessions, session_id, (b"a", 0))
-    sessions.follow(later(1, (b"b", 0)))
+    sessions.follow(later(1, (b"a", 1)))
     opened(sessions, 4, (b"a", 0))
     assert [bool(topics(sessions, session_id)) for session_id in (1, 2, 3, 4)] == [True, False, True, True]
-    opened(sessions, 5, *[(b"a", n) for n in range(4)])
-    assert [bool(topics(sessions, session_id)) for session_id in (1, 3, 4, 5)] == [False, False, True, True]
-    opened(sessions, 6, *[(b"a", n) for n in range(6)])
-    assert len(sessions.open) == 0, "more than all of the room"
-    opened(sessions, 7, *[(b"a", n) for n in range(5)])
+    sessions.follow(later(4, (b"b", 0)))
+    assert [bool(topics(sessions, session_id)) for session_id in (1, 3, 4)] == [True, False, True]
+    everything = [(b"a", n) for n in range(5 + 2 * TOPIC)]
+    opened(sessions, 6, *everything, (b"a", 99))
+    assert set(sessions.open) == {1, 4}, "what is more than all of the room costs no other its place"
+    opened(sessions, 7, *everything)
     assert topics(sessions, 7) == {b"a"}, "the room was given back"
+    sessions.follow(later(7, forgotten=everything[1:]))
+    opened(sessions, 8, *everything[TOPIC + 1 :])
+    assert (topics(sessions, 7), topics(sessions, 8)) == ({b"a"}, {b"a"}), "what is forgotten gives it back"
+
+
+def test_topics_that_no_broker_has_are_not_held() -> None:
+    sessions = FetchSessions()
+    opened(sessions, 9, (b"a" * MAX_TOPIC, 0), (b"b" * (MAX_TOPIC + 1), 0))
+    sessions.follow(later(9, (b"c" * 32_000, 0)))
+    assert topics(sessions, 9) == {b"a" * MAX_TOPIC}
 
 
 def test_it_says_what_a_broker_would_say() -> None:
