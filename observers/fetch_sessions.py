@@ -8,6 +8,7 @@ the broker, and may be used over any connection; but a ShareFetch has the one se
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct, field
@@ -29,6 +30,9 @@ MAX_TOPIC = 249
 
 POLL_EVERY = 60.0
 """Seconds between two lists of polled topics of one connection."""
+
+MAX_POLLED = 20_000
+"""Topics in such a list; what is more is left out. To sort many more would hold up the loop."""
 
 LOOK_EVERY = 5.0
 """Seconds between two looks for them, where the last found none: a topic with records hides none that is empty."""
@@ -139,7 +143,7 @@ class FetchSessions:
             label(one.topic, response.topics_are_ids)[0] for one in response.partitions if one.records.records
         )
         self._due.put(exchange.connection.id, exchange.answered_at + (POLL_EVERY if asked else LOOK_EVERY))
-        return tuple(sorted(asked))
+        return tuple(sorted(islice(asked, MAX_POLLED)))
 
     def _change(self, key: SessionKey, session: Session, request: Any) -> None:
         """Put what ``request`` adds and forgets into ``session``, which becomes the last one; make room for it."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from observers.fetch_sessions import (
     LOOK_EVERY,
     MAX_CONNECTIONS,
+    MAX_POLLED,
     MAX_TOPIC,
     NOT_FOUND,
     POLL_EVERY,
@@ -198,3 +199,10 @@ class TestPolled:
             assert sessions.polled(one, self.label) == ("a",)
         assert sessions.polled(told[-1], self.label) == ()
         assert sessions.polled(told[0], self.label) == ("a",), "forgotten, so told again"
+
+
+def test_a_list_of_polled_topics_is_bounded() -> None:
+    one = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED + 1)], [])
+    told = FetchSessions().polled(one, lambda topic, is_id: (topic.decode(), None))
+    assert len(told) == MAX_POLLED
+    assert list(told) == sorted(told)
