@@ -34,7 +34,7 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.faults.forwarder import Forwarder
+from tests.faults.gate import Gate
 from tests.faults.test_reconciliation import envelopes_raw, wait_delivered
 from tests.integration.logins import SECURITY, Own
 from tests.sasl import Scram, bearer, jwt, plain
@@ -46,10 +46,11 @@ MECHANISM = "SCRAM-SHA-256"
 
 
 class Site(NamedTuple):
-    """``before`` and ``behind`` the sidecar: where clients log in."""
+    """``audit``: the listener for the sidecar, through the gate. Clients log in ``before`` it, or ``behind``."""
 
     state: ClusterState
-    forwarder: Forwarder
+    gate: Gate
+    audit: str
     before: str
     behind: str
 
@@ -61,7 +62,7 @@ def canaries() -> dict[str, str]:
 
 @pytest.fixture
 def site(tmp_path: Path, canaries: dict[str, str]) -> Iterator[Site]:
-    """A broker whose clients log in, as does the sidecar, through a forwarder."""
+    """A broker whose clients log in, as does the sidecar, through a gate."""
     folder = tmp_path / "cluster"
     node = local_cluster.up(folder, progress=False).nodes[0]
     admin = AdminClient({"bootstrap.servers": node.internal})
@@ -88,17 +89,17 @@ def site(tmp_path: Path, canaries: dict[str, str]) -> Iterator[Site]:
     }
     state = local_cluster.up(folder, broker_properties=properties, progress=False)
     try:
-        with Forwarder(port, f"{HOST}:{own}") as forwarder:
-            yield Site(state, forwarder, f"{HOST}:{before}", f"{HOST}:{behind}")
+        with Gate(port, own) as gate:
+            yield Site(state, gate, f"{HOST}:{port}", f"{HOST}:{before}", f"{HOST}:{behind}")
     finally:
         local_cluster.down(folder)
 
 
 def test_no_secret_leaves_the_process(site: Site, canaries: dict[str, str], tmp_path: Path) -> None:
-    forwarder, node = site.forwarder, site.state.nodes[0]
+    node = site.state.nodes[0]
     config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
     (tmp_path / "password").write_text(canaries["internal"])
-    config["internal.bootstrap.servers"] = f"{HOST}:{forwarder.port}"
+    config["internal.bootstrap.servers"] = site.audit
     config["internal"] = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -115,14 +116,14 @@ def test_no_secret_leaves_the_process(site: Site, canaries: dict[str, str], tmp_
     try:
         use(site.before, canaries)  # the sidecar has found its topic meanwhile, or will
         wait_delivered(sidecar)
-        forwarder.cut()
+        site.gate.shut()
         use(site.before, canaries)
         time.sleep(1)  # all of it is on disk
         answers = "".join(get(node.admin, page) for page in ("metrics", "config", "quotas", "readyz", "livez"))
         os.kill(sidecar.process.pid, signal.SIGKILL)
         sidecar.stop()
         spooled = on_disk(tmp_path / "spool")
-        forwarder.mend()
+        site.gate.open()
         sidecar = SidecarProcess.start(path, log, node.admin)
         wait_delivered(sidecar)
     finally:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -29,7 +30,7 @@ from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.faults.forwarder import Forwarder
+from tests.faults.gate import Gate
 from tests.faults.site import FULL
 from tests.frames import produce
 from tests.integration.metrics import sample
@@ -109,9 +110,17 @@ class Crowd:
                 writer.close()
 
 
+class Site(NamedTuple):
+    """``internal``: the broker's INTERNAL listener, through the gate."""
+
+    state: ClusterState
+    gate: Gate
+    internal: str
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[ClusterState, Forwarder]]:
-    """A broker whose INTERNAL listener is reached through a forwarder."""
+def cluster(tmp_path: Path) -> Iterator[Site]:
+    """A broker whose INTERNAL listener is reached through a gate."""
     (port,) = free_ports(1)
     state = local_cluster.up(tmp_path / "cluster", progress=False)
     node = state.nodes[0]
@@ -120,22 +129,21 @@ def cluster(tmp_path: Path) -> Iterator[tuple[ClusterState, Forwarder]]:
     properties = {"advertised.listeners": advertised}
     state = local_cluster.up(tmp_path / "cluster", broker_properties=properties, progress=False)
     try:
-        with Forwarder(port, node.internal) as forwarder:
-            yield state, forwarder
+        with Gate(port, int(node.internal.rpartition(":")[2])) as gate:
+            yield Site(state, gate, f"{HOST}:{port}")
     finally:
         local_cluster.down(tmp_path / "cluster")
 
 
 @pytest.mark.timeout(600)
-def test_every_request_is_accounted_for(cluster: tuple[ClusterState, Forwarder], tmp_path: Path) -> None:
-    state, forwarder = cluster
-    node = state.nodes[0]
+def test_every_request_is_accounted_for(cluster: Site, tmp_path: Path) -> None:
+    gate, internal, node = cluster.gate, cluster.internal, cluster.state.nodes[0]
     topic = f"ledger-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": f"{HOST}:{forwarder.port}"})
+    admin = AdminClient({"bootstrap.servers": internal})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
 
     config = yaml.safe_load((tmp_path / "cluster" / "sidecar-1.yaml").read_text())
-    config["internal.bootstrap.servers"] = f"{HOST}:{forwarder.port}"
+    config["internal.bootstrap.servers"] = internal
     config["audit"] |= {"spool.path": str(tmp_path / "spool")}
     path = tmp_path / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -151,21 +159,21 @@ def test_every_request_is_accounted_for(cluster: tuple[ClusterState, Forwarder],
     crowd = Crowd(int(node.advertised.rpartition(":")[2]), topic)
     try:
         time.sleep(CALM)
-        forwarder.cut()
+        gate.shut()
         time.sleep(OUTAGE)
-        forwarder.mend()
+        gate.open()
         time.sleep(CALM)
         kill(sidecar)  # with everything well
         crowd.runs.append(Run())
         sidecar = start()
         time.sleep(CALM)
-        forwarder.cut()
+        gate.shut()
         time.sleep(OUTAGE)
         kill(sidecar)  # with all of the outage on disk
         crowd.runs.append(Run())
         sidecar = start()
         time.sleep(CALM)
-        forwarder.mend()
+        gate.open()
         time.sleep(CALM)
         crowd.stop()
         wait_delivered(sidecar)
@@ -173,7 +181,7 @@ def test_every_request_is_accounted_for(cluster: tuple[ClusterState, Forwarder],
         crowd.stop()
         assert sidecar.stop()
 
-    told = read(f"{HOST}:{forwarder.port}")
+    told = read(internal)
     boots = list(told)
     assert len(boots) == 3
     gaps = [event for events in told.values() for event in events.values() if isinstance(event, GapEvent)]
@@ -204,9 +212,9 @@ def whole(gap: GapEvent) -> range:
     return range(gap.lost_first_seq, gap.lost_last_seq + 1)
 
 
-def wait_delivered(sidecar: SidecarProcess) -> None:
+def wait_delivered(sidecar: SidecarProcess, patience: float = 120) -> None:
     """Until nothing waits any more."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + patience
     while True:
         text = sidecar.metrics()
         if not sample(text, "brokerside_audit_queued") and not sample(text, "brokerside_audit_spooled"):
