@@ -30,7 +30,6 @@ from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import METADATA
 from tests.integration import recorder
-from tests.integration.conftest import free_port
 from tests.integration.logins import (
     ALICE,
     SECRET,
@@ -143,7 +142,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("principals")
     node = local_cluster.up(folder, progress=False).nodes[0]
     local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
-    behind, before = (f"127.0.0.1:{port}" for port in free_ports(2))
+    behind, before, admin = (f"127.0.0.1:{port}" for port in free_ports(3))
     listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
     advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
     protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT"}
@@ -164,7 +163,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     try:
         node = local_cluster.up(folder, broker_properties=properties, progress=False).nodes[0]
         _prepare(node)
-        yield from _sidecar(folder, node, before, behind)
+        yield from _sidecar(folder, node, before, behind, admin)
     finally:
         local_cluster.down(folder)
 
@@ -181,8 +180,7 @@ def _prepare(node: Node) -> None:
         peer.ask(44, 0, body)
 
 
-def _sidecar(folder: Path, node: Node, before: str, behind: str) -> Iterator[Site]:
-    admin = f"127.0.0.1:{free_port()}"
+def _sidecar(folder: Path, node: Node, before: str, behind: str, admin: str) -> Iterator[Site]:
     config = {
         "broker.id": 1,
         "internal.bootstrap.servers": node.internal,
