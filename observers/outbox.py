@@ -37,8 +37,8 @@ REST = 2.0
 READ_BACK = 0.5
 """Part of the producer's room that is used for what is read back from disk: what is new has the rest."""
 
-DELIVER = 0.9
-"""Part of the time to close in which events are delivered; the rest is for the disk."""
+DELIVER = 0.8
+"""Part of the time to close in which events are delivered; the rest is for taking back what is left, and the disk."""
 
 ENVELOPE = 1024
 """Bytes of a record besides its events, more than there can be."""
