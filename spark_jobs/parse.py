@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from spark_jobs import structs
-from spark_jobs.events import ENVELOPE, KINDS, SCHEMA_LEVEL, Field
+from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
 from spark_jobs.schemas import DEAD_LETTERS
 
 SAMPLE_BYTES = 1024
@@ -76,14 +76,13 @@ def dead_letters(parsed: DataFrame) -> DataFrame:
     return parsed.where(F.col("reason").isNotNull()).select(*[column.name for column in DEAD_LETTERS.columns])
 
 
-def events(parsed: DataFrame, kind: str) -> DataFrame:
-    """Return one row for each event of ``kind`` of the good envelopes: RECORD_ID's first three, and the event's fields.
+def events(parsed: DataFrame, *kinds: str) -> DataFrame:
+    """Return one row for each event of these kinds of the good envelopes: RECORD_ID's first three, and ``event``.
 
-    Fields that were left out have their defaults; inside arrays they are still NULL (see ``with_defaults``).
+    What was left out on the wire is NULL in it (see ``with_defaults``), as is what its kind does not have.
     """
-    origin = RECORD_ID[:3]
-    single = parsed.where(F.col("reason").isNull()).select(*origin, F.explode("events").alias("event"))
-    return single.where(F.col("event.kind") == kind).selectExpr(*origin, *with_defaults("event", KINDS[kind]))
+    single = parsed.where(F.col("reason").isNull()).select(*RECORD_ID[:3], F.explode("events").alias("event"))
+    return single.where(F.col("event.kind").isin(*kinds))
 
 
 def with_defaults(struct: str, fields: Sequence[Field]) -> list[str]:
