@@ -65,6 +65,8 @@ PASSING = (
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.INVALID_TIMESTAMP,
     KafkaError._MSG_TIMED_OUT,
+    KafkaError._DESTROY,  # its partition went with its topic
+    KafkaError._INVALID_DIFFERENT_RECORD,  # of the same batch
     KafkaError._FATAL,
 )
 """Errors of a delivery that are not the record's fault: the same record may be taken later. (What librdkafka can try

@@ -93,6 +93,8 @@ def test_at_the_end_what_is_left_is_taken_back(sink: Sink, told: Told) -> None:
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown_topic_or_part", True),
         (KafkaError._UNKNOWN_TOPIC, "unknown_topic", True),
         (KafkaError._MSG_TIMED_OUT, "msg_timed_out", True),
+        (KafkaError._DESTROY, "destroy", True),
+        (KafkaError._INVALID_DIFFERENT_RECORD, "invalid_different_record", True),
         (None, None, False),
     ],
 )
