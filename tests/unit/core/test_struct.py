@@ -149,9 +149,13 @@ def test_record_sets_are_told_of_from_their_headers() -> None:
             if not frame.moves_records():
                 continue
             struct = view(frame.key, frame.version, frame.data[frame.body() :], response=frame.kind == "response")
-            outer, inner = ("topic_data", "data") if frame.key == 0 else ("responses", "partition_responses")
+            outer, inner = {
+                0: ("topic_data", "data"),
+                1: ("responses", "partition_responses"),
+                78: ("responses", "partitions"),
+            }[frame.key]
             told = [
-                partition.get_records("record_set")
+                partition.get_records("records" if frame.key == 78 else "record_set")
                 for topic in struct.get_observable_struct_array(outer)
                 for partition in topic.get_observable_struct_array(inner)
             ]
