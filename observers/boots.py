@@ -72,8 +72,11 @@ class Boot:
         self.ledger.close()
 
 
-def left_behind(path: Path, broker_id: int) -> Iterator[Boot]:
-    """Return the runs of this broker's sidecars that are dead, the oldest first, each locked as it is returned."""
+def left_behind(path: Path, broker_id: int, unreadable: set[str]) -> Iterator[Boot]:
+    """Return the runs of this broker's sidecars that are dead, the oldest first, each locked as it is returned.
+
+    ``unreadable``: folders that were logged as such before; more are added.
+    """
     folders = [folder for folder in path.glob(f"{broker_id}-*") if folder.is_dir()]
     for folder in sorted(folders, key=_modified):
         try:
@@ -85,7 +88,9 @@ def left_behind(path: Path, broker_id: int) -> Iterator[Boot]:
                 shutil.rmtree(folder, ignore_errors=True)
             continue
         except (OSError, ValueError) as error:
-            log.warning("audit_spool_left", folder=folder.name, error=str(error))
+            if folder.name not in unreadable:
+                unreadable.add(folder.name)
+                log.warning("audit_spool_left", folder=folder.name, error=str(error))
             continue
         yield boot
 

@@ -62,6 +62,7 @@ class Store:
         self._boot: Boot | None = None
         self._dead: list[Boot] = []
         self._ended: dict[Gap, Boot] = {}  # dead runs of which only this gap is to be told
+        self._unreadable: set[str] = set()
         self._ledger = threading.Lock()
         self._lock = threading.Lock()
         self._flying: dict[int, float] = {}  # handed out of this run: first number, and when it was stored
@@ -205,7 +206,7 @@ class Store:
     def _adopt(self, settings: SpoolSettings) -> None:
         limit = settings.max_bytes * ADOPTED
         held = sum(boot.spool.bytes for boot in self._dead)
-        for boot in left_behind(Path(settings.path), self._broker_id):
+        for boot in left_behind(Path(settings.path), self._broker_id, self._unreadable):
             if held and held + boot.spool.bytes > limit:
                 boot.leave()
                 continue

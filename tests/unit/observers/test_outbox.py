@@ -490,12 +490,15 @@ class TestNextRun:
         assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
         assert new.gaps() == [Gap("too_large", old.boot_id, 1, BLOCK)]
 
-    def test_what_nobody_can_read_stays(self, desk_of: DeskOf, tmp_path: Path) -> None:
+    def test_what_nobody_can_read_stays_and_is_logged_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
         (tmp_path / "1-a file").write_text("")
         (tmp_path / "1-future").mkdir()
         (tmp_path / "1-future" / "ledger").write_bytes(b"another version")
         new = desk_of(tmp_path)
-        new.turn()
+        with capture_logs() as logged:
+            for _ in range(3):
+                new.turn(RETRY)
+        assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
         assert (tmp_path / "1-future").exists()
         assert not new.stats().spool_failed
 
