@@ -174,6 +174,8 @@ def problems_of(config: Mapping[str, str], replicas: int, brokers: int, record: 
         problems["short_retention"] = f"retention.ms is {config['retention.ms']}, less than a day"
     if int(config.get("max.message.bytes", record)) < record:
         problems["small_messages"] = f"max.message.bytes is {config['max.message.bytes']}, less than {record}"
+    if config.get("message.timestamp.type") == "CreateTime":
+        problems["create_time"] = "message.timestamp.type is CreateTime, by which a clock that is wrong loses records"
     if replicas == 1 and brokers >= MAX_REPLICATION:
         problems["one_replica"] = f"it has one replica, in a cluster of {brokers} brokers"
     return problems

@@ -125,7 +125,7 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         ("problem",),
         "",
         "1 for each thing that is wrong with the audit topic: `compacted`, `short_retention`, `small_messages`, "
-        "`one_replica`.",
+        "`create_time`, `one_replica`.",
         lambda s: [((problem,), 1) for problem in s.audit.get("problems", {})],
     ),
     Definition(

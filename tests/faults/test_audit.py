@@ -407,7 +407,7 @@ def test_what_is_wrong_with_a_topic_that_was_there_is_told(line: Line, run_of: C
     try:
         run = run_of(spool=False)
         until(lambda: bool(run.stats().problems))
-        assert set(run.stats().problems) == {"short_retention", "small_messages"}
+        assert set(run.stats().problems) == {"short_retention", "small_messages", "create_time"}
     finally:
         line.admin.delete_topics([TOPIC])[TOPIC].result()
         until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)

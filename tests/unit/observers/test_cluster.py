@@ -21,6 +21,8 @@ GOOD = {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "max.message.by
         (GOOD | {"cleanup.policy": "delete,compact"}, 3, 3, {"compacted"}),
         (GOOD | {"retention.ms": str(DAY_MS - 1)}, 3, 3, {"short_retention"}),
         (GOOD | {"max.message.bytes": str(RECORD - 1)}, 3, 3, {"small_messages"}),
+        (GOOD | {"message.timestamp.type": "CreateTime"}, 3, 3, {"create_time"}),
+        (GOOD | {"message.timestamp.type": "LogAppendTime"}, 3, 3, set()),
         ({}, 1, 3, {"one_replica"}),
         ({"cleanup.policy": "compact", "retention.ms": "0"}, 1, 5, {"compacted", "short_retention", "one_replica"}),
     ],
