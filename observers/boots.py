@@ -40,10 +40,9 @@ class Boot:
         self.spool = Spool(ledger.folder, after=account.settled)
 
     @classmethod
-    def begin(cls, path: Path, boot_id: str, account: Account) -> Self:
+    def begin(cls, folder: Path, boot_id: str, account: Account) -> Self:
         """Make the folder of a new run. Raises OSError."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = path / f"{account.broker_id}-{boot_id}"
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.exists():  # from an attempt that failed half-way
             shutil.rmtree(folder)
         return cls(boot_id, Ledger.create(folder, account), account)

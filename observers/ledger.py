@@ -24,12 +24,17 @@ import msgspec
 SHARED = Path("/dev/shm")  # noqa: S108 - names are of random boot ids, and files are never followed nor taken over
 """Where the counter lies: it is there after a kill, and in memory for all that."""
 
+_PREFIX = "brokerside-"
+
 NAME = "ledger"
 
 PLACE = 512
 """Bytes between the two places of the account."""
 
-_COUNTER = 4096
+_COUNTER = 8192
+"""Bytes of the file: the number, and the path of the folder of its run."""
+
+_PATH = 8
 _HEAD = Layout("<4sI")
 _BODY = Layout("<qqqqqqqq?32s")
 _MAGIC = b"BSL1"
@@ -119,14 +124,19 @@ class Ledger:
         os.close(self._descriptor)
 
 
-def counter(boot_id: str) -> memoryview:
-    """One number of 64 bits that outlives this process, or plain memory where there is no shared one."""
+def counter(boot_id: str, folder: Path) -> memoryview:
+    """One number of 64 bits that outlives this process, or plain memory where there is no shared one.
+
+    ``folder``: of the run in the spool, be it there yet or not. The file is locked as long as the memory is in use.
+    """
     try:
         descriptor = os.open(_shared(boot_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except OSError:
         return memoryview(array("q", [0]))
     try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # mmap keeps a duplicate of the descriptor, and the lock with it
         os.posix_fallocate(descriptor, 0, _COUNTER)  # a page that is not there when it is written to kills the process
+        os.pwrite(descriptor, os.fsencode(folder.absolute()), _PATH)
         return memoryview(mmap.mmap(descriptor, _COUNTER)).cast("q")[:1]
     except OSError:
         forget(boot_id)
@@ -152,8 +162,31 @@ def forget(boot_id: str) -> None:
         _shared(boot_id).unlink()
 
 
+def forget_lost() -> None:
+    """Delete the counters of this user's dead processes whose folder is gone: nobody will ever ask for them."""
+    for path in SHARED.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # of another user, of a living process, or just deleted
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder = os.pread(descriptor, _COUNTER, _PATH).rstrip(b"\0")
+                # Without a folder in it, somebody has made the file just now.
+                if folder and os.fstat(descriptor).st_uid == os.geteuid() and _is_gone(folder):
+                    path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _is_gone(folder: bytes) -> bool:
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
+
+
 def _shared(boot_id: str) -> Path:
-    return SHARED / f"brokerside-{boot_id}"
+    return SHARED / f"{_PREFIX}{boot_id}"
 
 
 def _packed(turn: int, one: Account) -> bytes:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from observers.accounts import Accounts, Gap
 from observers.boots import Boot, SpoolSettings, left_behind
-from observers.ledger import Account, counter, forget
+from observers.ledger import Account, counter, forget, forget_lost
 from observers.spool import Parcel
 
 SYNC = 0.25
@@ -51,9 +51,10 @@ class Store:
         """Without ``settings`` it takes nothing."""
         self.failed = False
         """Whether the disk failed when it was last used."""
-        self.observed = memoryview(array("q", [0])) if settings is None else counter(boot_id)
-        """One number of 64 bits, which whoever observes counts up."""
         self._settings = settings
+        self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
+        self.observed = memoryview(array("q", [0])) if settings is None else counter(boot_id, self._folder)
+        """One number of 64 bits, which whoever observes counts up."""
         self._accounts = accounts
         self._broker_id = broker_id
         self._boot_id = boot_id
@@ -164,6 +165,7 @@ class Store:
                 self._begin()
             if now >= self._adopt_at:
                 self._adopt_at = now + RETRY
+                forget_lost()
                 self._adopt(self._settings)
             self._end_dead()
             if self._boot is not None:
@@ -197,9 +199,8 @@ class Store:
 
     def _begin(self) -> None:
         """Make the folder of this run."""
-        assert self._settings is not None
         try:
-            self._boot = Boot.begin(Path(self._settings.path), self._boot_id, self._account(closed=False))
+            self._boot = Boot.begin(self._folder, self._boot_id, self._account(closed=False))
         except OSError as error:
             self._fail(error)
 

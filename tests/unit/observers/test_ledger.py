@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from observers import ledger as module
-from observers.ledger import NAME, PLACE, Account, Held, Ledger, counted, counter, forget
+from observers.ledger import NAME, PLACE, Account, Held, Ledger, counted, counter, forget, forget_lost
 
 ACCOUNT = Account(7, "0.1.0", observed=9, taken=8, hidden=3, given=5, lost=1, settled=2)
 
@@ -66,10 +69,10 @@ def test_a_long_version_is_cut(tmp_path: Path) -> None:
     assert Ledger.adopt(tmp_path / "a")[1].sidecar_version == "1" * 32
 
 
-def test_what_was_counted_is_there_after_the_process(boot_id: str) -> None:
+def test_what_was_counted_is_there_after_the_process(boot_id: str, tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
-        count = counter(boot_id)
+        count = counter(boot_id, tmp_path)
         for _ in range(1234):
             count[0] += 1
         os.kill(os.getpid(), 9)
@@ -79,15 +82,66 @@ def test_what_was_counted_is_there_after_the_process(boot_id: str) -> None:
     assert counted(boot_id) == 0
 
 
-def test_a_counter_is_never_taken_over(boot_id: str) -> None:
-    first, second = counter(boot_id), counter(boot_id)
+def test_a_counter_is_never_taken_over(boot_id: str, tmp_path: Path) -> None:
+    first, second = counter(boot_id, tmp_path), counter(boot_id, tmp_path)
     second[0] = 9
     assert (first[0], counted(boot_id)) == (0, 0)
 
 
 def test_without_shared_memory_it_counts_in_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "SHARED", tmp_path / "none")
-    count = counter("a")
+    count = counter("a", tmp_path)
     count[0] += 5
     assert (count[0], len(count), count.format, counted("a")) == (5, 1, "q", 0)
     forget("a")
+
+
+def counted_by_a_dead_one(boot_id: str, folder: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        counter(boot_id, folder)[0] = 7
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+
+
+def test_the_counter_of_a_dead_run_goes_once_its_folder_is_gone(boot_id: str, tmp_path: Path) -> None:
+    folder = tmp_path / "spool" / f"1-{boot_id}"
+    folder.mkdir(parents=True)
+    counted_by_a_dead_one(boot_id, folder)
+    forget_lost()
+    assert counted(boot_id) == 7
+    shutil.rmtree(tmp_path / "spool")
+    forget_lost()
+    assert counted(boot_id) == 0
+
+
+def test_the_counter_of_a_run_whose_folder_could_never_be_made_goes_too(boot_id: str, tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("a file")
+    counted_by_a_dead_one(boot_id, tmp_path / "spool" / f"1-{boot_id}")
+    forget_lost()
+    assert counted(boot_id) == 0
+
+
+def test_the_counter_of_a_living_run_stays_whatever_becomes_of_its_folder(boot_id: str, tmp_path: Path) -> None:
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        count = counter(boot_id, tmp_path / "gone")
+        count[0] = 7
+        os.write(tell, b"x")
+        signal.pause()
+    try:
+        os.read(told, 1)
+        forget_lost()
+        assert counted(boot_id) == 7
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(told)
+        os.close(tell)
+
+
+def test_a_counter_that_was_made_this_moment_stays(boot_id: str) -> None:
+    (module.SHARED / f"brokerside-{boot_id}").write_bytes((7).to_bytes(8, sys.byteorder))
+    forget_lost()
+    assert counted(boot_id) == 7
