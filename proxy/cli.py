@@ -62,12 +62,14 @@ def run(config: Path) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with _lean():
         from proxy.config import load
+        from proxy.reload import FileWatch
         from proxy.run import run as run_sidecar
         from proxy.telemetry import configure_logging
 
+        file = FileWatch(config)  # before it is read: what is written from here on is noticed
         loaded = load(config)
     configure_logging(loaded.log_level)
-    return run_sidecar(config, loaded)
+    return run_sidecar(file, loaded)
 
 
 def worker(descriptor: int) -> int:

@@ -63,21 +63,20 @@ class Reloader:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        file: FileWatch,
         config: Config,
         apply: Callable[[Config], None],
         *,
         load: Callable[[str | os.PathLike[str]], Config] = load,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``config``: what ``path`` was just loaded as."""
+        """``config``: what ``file`` was loaded as, after it was noted."""
         self.config = config
         self.state = ReloadState(hash=fingerprint(config), loaded_at=now())
-        self._path = Path(path)
         self._apply = apply
         self._load = load
         self._now = now
-        self._file = FileWatch(self._path)
+        self._file = file
         self._stopped = False
         self._requested = asyncio.Event()
         self._reason = ""
@@ -150,13 +149,13 @@ class Reloader:
 
     def _read(self) -> tuple[Config, str, list[Difference]]:
         """Return what the file holds, its hash, and what is different in it."""
-        wanted = self._load(self._path)
+        wanted = self._load(self._file.path)
         return wanted, fingerprint(wanted), differences(self.config, wanted)
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
         self.state.results["rejected"] += 1
         self.state.last_errors = errors
-        log.error("config_rejected", reason=reason, file=str(self._path), errors=errors)
+        log.error("config_rejected", reason=reason, file=str(self._file.path), errors=errors)
         return ReloadResult("rejected", errors=tuple(errors))
 
 
@@ -164,7 +163,8 @@ class FileWatch:
     """Tells when a file has become another one, whether written, replaced, or reached by another link."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        """Takes the file as it is now for known."""
+        self.path = path
         self._vanished = False
         self.note()
 
@@ -176,13 +176,13 @@ class FileWatch:
         """Return whether it is not the known one, and the same as at the call before. Vanished, it has not changed."""
         before, self._seen = self._seen, self._look()
         if self._seen is None and not self._vanished:
-            log.warning("config_vanished", file=str(self._path))
+            log.warning("config_vanished", file=str(self.path))
         self._vanished = self._seen is None
         return self._seen is not None and self._seen == before != self._known
 
     def _look(self) -> tuple[int, int, int] | None:
         try:
-            found = os.stat(self._path)
+            found = os.stat(self.path)
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino

@@ -22,7 +22,7 @@ from proxy.net.entrance import HELD_SHARE
 from proxy.net.sidecar import Sidecar
 from proxy.net.station import Station
 from proxy.net.workers import Workers
-from proxy.reload import Reloader
+from proxy.reload import FileWatch, Reloader
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
@@ -34,18 +34,18 @@ QUOTAS_PATIENCE = 1.0
 """Seconds that the first accept waits for the quotas the cluster has stored; then those of the file have to do."""
 
 
-def run(path: Path, config: Config) -> int:
+def run(file: FileWatch, config: Config) -> int:
     """Run until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit code.
 
-    ``path``: of the file that ``config`` was loaded from, and is loaded from again when it changes.
+    ``file``: what ``config`` was loaded from, and is loaded from again when it changes.
     """
     _raise_descriptor_limit()
     _check_backlog(config.socket_listen_backlog_size)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(path, config))
+        return runner.run(_run(file, config))
 
 
-async def _run(path: Path, config: Config) -> int:
+async def _run(file: FileWatch, config: Config) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
 
@@ -65,7 +65,7 @@ async def _run(path: Path, config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    reloader = Reloader(path, config, apply)  # first of all: it notices what is changed from here on
+    reloader = Reloader(file, config, apply)
     loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
     beat = Beat()
     carrying = await _carrying(config, beat)

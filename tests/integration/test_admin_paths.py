@@ -19,7 +19,7 @@ from proxy.fleet.quota_watch import QuotaWatchState
 from proxy.limits.model import GateState
 from proxy.net.admin import Admin
 from proxy.net.sidecar import Sidecar
-from proxy.reload import Reloader
+from proxy.reload import FileWatch, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
 from tests.unit.gate_states import busy
@@ -45,7 +45,7 @@ class Served:
         self.port = free_port()
         self.applied: list[Config] = []
         self.write(max_connections=100)
-        self.reloader = Reloader(path, load(path), self.applied.append)
+        self.reloader = Reloader(FileWatch(path), load(path), self.applied.append)
         self.watched = QuotaWatchState()
         self.admin = Admin(cast(Sidecar, Gated()), self.reloader, self.watched)
 

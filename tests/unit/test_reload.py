@@ -44,7 +44,9 @@ class Running:
         self.before_load = threading.Event()  # a load waits for it
         self.before_load.set()
         self.loading = threading.Event()
-        self.reloader = Reloader(self.path, load(self.path, {}), self._apply, load=self._load, now=lambda: self.time)
+        self.reloader = Reloader(
+            FileWatch(self.path), load(self.path, {}), self._apply, load=self._load, now=lambda: self.time
+        )
 
     def _apply(self, config: Config) -> None:
         self.applied.append(config)
