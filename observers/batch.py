@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
+import msgspec
 from msgspec import Raw, Struct
 
 from observers.event import EVENTS_PER_RECORD, Envelope, encoder
@@ -75,7 +76,7 @@ class Batcher:
 
     def __init__(self, max_size: int = MAX_RECORD) -> None:
         """``max_size``: bytes of the events of one block."""
-        self._max_size = max_size
+        self.max_size = max_size
         self.seq = 0
         """Numbers given so far, those of lost events included."""
         self._open: Block | None = None
@@ -90,7 +91,7 @@ class Batcher:
         """Add ``chunks``; ``last``: the last number given, of an event that was lost where no chunk ends with it."""
         complete: list[Block] = []
         for chunk in chunks:
-            if self._open is not None and not self._open.takes(chunk, self._max_size):
+            if self._open is not None and not self._open.takes(chunk, self.max_size):
                 complete += self.take()
             if self._open is None:
                 self._open = Block(chunk.first, chunk.first - 1, 0, [])
@@ -113,6 +114,24 @@ class Batcher:
         """Complete the open block."""
         block, self._open = self._open, None
         return [] if block is None else [block]
+
+
+class _Written(Struct):
+    """What is needed of an envelope to write its events again."""
+
+    schema_level: int
+    events: list[Raw]
+
+
+def events_of(value: bytes) -> tuple[int, list[bytes]]:
+    """Return the schema level and each event's JSON of a record that ``Writer`` made."""
+    written = msgspec.json.decode(value, type=_Written)
+    return written.schema_level, [bytes(event) for event in written.events]
+
+
+def apart(json: bytes) -> list[bytes]:
+    """Return each event's JSON of a block's."""
+    return [bytes(event) for event in msgspec.json.decode(b"[%b]" % json, type=list[Raw])]
 
 
 class Writer(Struct, frozen=True, gc=False):

@@ -110,6 +110,15 @@ class Ledger:
             raise
         return cls(folder, descriptor, turn), account
 
+    @property
+    def gone(self) -> bool:
+        """Whether it is not where it was made any more: its folder was deleted, or its file system replaced."""
+        try:
+            found = os.stat(self.folder / NAME)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        return not os.path.samestat(found, os.fstat(self._descriptor))
+
     def write(self, account: Account) -> None:
         """Keep ``account``; it outlives this process, and the machine once ``sync`` returned."""
         self._turn += 1

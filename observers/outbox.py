@@ -17,7 +17,7 @@ import structlog
 from msgspec import Struct
 
 from observers.accounts import Accounts, Gap
-from observers.batch import MAX_RECORD, Batcher, Block, Chunk, Writer
+from observers.batch import MAX_RECORD, Batcher, Block, Chunk, Writer, apart, events_of
 from observers.boots import Boot, SpoolSettings
 from observers.cluster import Cluster
 from observers.errors import ObserverError
@@ -88,13 +88,16 @@ class OutboxStats(Struct, frozen=True):
     """What is wrong with the audit topic, by a short name."""
 
 
-class Load(Struct, gc=False):
-    """One record on its way. ``boot`` and ``parcel``: where the disk has it; None: memory alone."""
+class Load(Struct, frozen=True, gc=False):
+    """One record on its way. ``boot`` and ``parcel``: the block on disk that it is (a part of); None: memory alone."""
 
     first: int
     last: int
     boot: Boot | None = None
     parcel: Parcel | None = None
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
 
 
 class Outbox:
@@ -141,7 +144,7 @@ class Outbox:
         self._clock = clock
         self._memory: deque[tuple[int, int, bytes]] = deque()
         self._memory_bytes = 0
-        self._again: deque[tuple[Boot, Parcel]] = deque()  # on disk, and the topic did not take them
+        self._again: deque[Load] = deque()  # on disk, and the topic did not take them
         self._resume_at = 0.0
         self._pause = 0.0  # how long nothing is read back from disk, after a delivery failed; then one is tried
         self._replayed = 0
@@ -229,6 +232,10 @@ class Outbox:
             self._accounts.lose("closed" if self._sink.ready.is_set() else "no_cluster", first, last, spooled=False)
         self._memory_bytes = 0
         if self._pump is None or not self._pump.is_alive():  # else the disk hangs
+            self._store.look()
+            for load in self._again:
+                if load.boot is not None and load.boot.spool.gone:
+                    self._settled(load, "spool_torn", False)
             self._store.keep(self._clock())
             self._store.close()
 
@@ -260,8 +267,8 @@ class Outbox:
             json = block.json()
             direct = self._takes(len(json)) and not self._pause and self._store.caught_up
             put = self._store.put(block.first, block.last, self._level, json, direct=direct)
-            if isinstance(put, Parcel):
-                self._send(Load(block.first, block.last, self._store.own, put), self._level, json)
+            if isinstance(put, tuple):
+                self._send(Load(block.first, block.last, *put), self._level, json)
             elif put != "stored":
                 self._keep_in_memory(block, json, "spool_full" if put == "full" else "queue_full")
 
@@ -297,22 +304,29 @@ class Outbox:
             return
         while self._sink.queued_bytes < READ_BACK * self._sink.max_bytes:
             if self._again:
-                boot, parcel = self._again.popleft()
-                found = boot.spool.read(parcel)
-                if found is None:
-                    self._settled(Load(parcel.first, parcel.last, boot, parcel), "spool_torn", False)
-                    continue
-                json = found
+                self._send_again(self._again.popleft())
             elif (taken := self._store.take()) is not None:
                 boot, parcel, json = taken
+                self._send(Load(parcel.first, parcel.last, boot, parcel), parcel.level, json)
             else:
                 return
-            self._send(Load(parcel.first, parcel.last, boot, parcel), parcel.level, json)
             if self._pause:
                 return
 
+    def _send_again(self, load: Load) -> None:
+        assert load.boot is not None
+        assert load.parcel is not None
+        json = load.boot.spool.read(load.parcel)
+        if json is None:
+            self._settled(load, "spool_torn", False)
+            return
+        if len(load) < len(load.parcel):
+            at = load.first - load.parcel.first
+            json = b",".join(apart(json)[at : at + len(load)])
+        self._send(load, load.parcel.level, json)
+
     def _send(self, load: Load, level: int, json: bytes) -> None:
-        dead = load.boot if load.boot is not self._store.own else None
+        dead = load.boot if load.boot is not None and load.boot.boot_id != self._boot_id else None
         boot_id = self._boot_id if dead is None else dead.boot_id
         version = self._sidecar_version if dead is None else dead.account.sidecar_version
         dropped = self._accounts.counts().lost if dead is None else dead.account.lost
@@ -321,13 +335,32 @@ class Outbox:
         value = writer.value(load.first, load.last, json, level=level, dropped=dropped, sent_at=sent_at)
         if not self._sink.send(value, load):
             fits = self._sink.queued > 0  # once the others are gone
-            self._settled(load, "queue_full" if fits else "too_large", fits)
+            self._settled(load, "queue_full" if fits else "too_large", fits, None if fits else value)
 
-    def _settled(self, load: Load, reason: str | None, passing: bool) -> None:
-        """Take note of what became of a record; what is on disk is sent again, if that may help."""
+    def _halve(self, load: Load, value: bytes) -> None:
+        """Send a record that was too large as two. What is new then comes in smaller blocks.
+
+        A block is always divided at the same numbers, so what comes twice after a kill is told by its first number.
+        """
+        level, events = events_of(value)
+        size = sum(map(len, events))
+        self._batcher.max_size = max(1, min(self._batcher.max_size, size // 2))
+        middle = len(events) // 2
+        for first, part in ((load.first, events[:middle]), (load.first + middle, events[middle:])):
+            half = Load(first, first + len(part) - 1, load.boot, load.parcel)
+            self._send(half, level, b",".join(part))
+
+    def _settled(self, load: Load, reason: str | None, passing: bool, refused: bytes | None = None) -> None:
+        """Take note of what became of a record; what is on disk is sent again, if that may help.
+
+        ``refused``: the record, where it was too large.
+        """
+        if refused is not None and len(load) > 1:
+            self._halve(load, refused)
+            return
         boot, parcel = load.boot, load.parcel
-        if boot is not None and parcel is not None and reason is not None and passing:
-            self._again.append((boot, parcel))
+        if boot is not None and not boot.spool.gone and reason is not None and passing:
+            self._again.append(load)
             now = self._clock()
             if not self._pause and not self._closing.is_set():
                 log.warning("audit_delivery_failed", reason=reason)
@@ -339,14 +372,14 @@ class Outbox:
             self._pause = 0.0
             log.info("audit_delivery_works_again")
         if boot is not None and parcel is not None:
-            self._store.settle(boot, parcel)
-        if boot is None or boot is self._store.own:
+            self._store.settle(boot, parcel, len(load))
+        if boot is None or boot.boot_id == self._boot_id:
             if reason is None:
                 self._accounts.deliver(load.first, load.last, spooled=boot is not None)
             else:
                 self._accounts.lose(reason, load.first, load.last, spooled=boot is not None)
         elif reason is None:
-            self._replayed += load.last - load.first + 1
+            self._replayed += len(load)
         else:
-            self._replay_lost += load.last - load.first + 1
+            self._replay_lost += len(load)
             self._accounts.add_gap(Gap(reason, boot.boot_id, load.first, load.last))

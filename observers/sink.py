@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from observers.batch import MAX_RECORD
 from observers.cluster import RECONNECT, Cluster, Prepared, RdkafkaLog
@@ -32,6 +32,7 @@ OWN_SETTINGS = {
     "client.id": "it marks the sidecar's own traffic",
     "transactional.id": "the audit is at-least-once and readers remove duplicates",
     "allow.auto.create.topics": "the sidecar creates the topic itself",
+    "batch.num.messages": "a record that is too large would take others with it",
 }
 """librdkafka settings that ``audit.producer`` may not change, with the reason."""
 
@@ -39,7 +40,8 @@ DEFAULTS: Mapping[str, Any] = {
     "compression.type": "zstd",
     # Less CPU than zstd's default of 3, and fewer bytes: see docs/audit-format.md.
     "compression.level": 1,
-    "linger.ms": 50,
+    # A record is a batch of its own: one that is too large takes no other with it.
+    "batch.num.messages": 1,
     "queue.buffering.max.kbytes": QUEUE_KIB,
     "message.max.bytes": MAX_MESSAGE,
     # Records wait for the cluster however long it is away: what bounds them is memory, not time.
@@ -58,9 +60,11 @@ TOPIC_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, Ka
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """Errors of records that this process itself took back."""
 
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+"""Errors of a record that the topic, or this process, would take if it were smaller."""
+
 PASSING = (
     *TOPIC_MISSING,
-    *PURGED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.INVALID_TIMESTAMP,
@@ -75,9 +79,9 @@ again itself, it does for ever.)"""
 log = structlog.get_logger("observers")
 
 
-Settled = Callable[[Any, str | None, bool], None]
-"""Told what became of a load: why the topic does not have it (None: it has), and whether it may be sent again. Called
-by whichever thread calls ``send``, ``poll`` or ``close``."""
+Settled = Callable[[Any, str | None, bool, bytes | None], None]
+"""Told what became of a load: why the topic does not have it (None: it has), whether it may be sent again, and the
+record if it was too large. Called by whichever thread calls ``send``, ``poll`` or ``close``."""
 
 
 def producer_settings(internal: Mapping[str, Any], chosen: Mapping[str, Any], client_id: str) -> dict[str, Any]:
@@ -128,6 +132,7 @@ class Sink:
         self._closing = threading.Event()
         self._producer_failed = False
         self._purge_reason = ""
+        self._ended = False
 
     def start(self) -> None:
         """Begin to look for the cluster and its topic, in the background."""
@@ -141,12 +146,12 @@ class Sink:
         size = len(value)
         self._count(1, size)
         try:
-            self._producer.produce(self._topic, value, on_delivery=partial(self._reported, load, size))
+            self._producer.produce(self._topic, value, on_delivery=partial(self._delivered, load, size))
         except BufferError:
             self._count(-1, -size)
             return False
         except KafkaException as error:
-            self._reported(load, size, error.args[0], None)
+            self._reported(load, size, error.args[0], value)
         return True
 
     def poll(self, timeout: float) -> None:
@@ -160,6 +165,7 @@ class Sink:
         self._closing.set()
         self._topic_missing.set()
         if self._producer.flush(max(0.0, timeout)):
+            self._ended = True
             self._take_back("closed")
 
     def _open(self) -> Producer:
@@ -173,26 +179,37 @@ class Sink:
             self.queued += records
             self.queued_bytes += size
 
-    def _reported(self, load: object, size: int, error: KafkaError | None, _message: object) -> None:
+    def _delivered(self, load: object, size: int, error: KafkaError | None, message: Message) -> None:
+        value = message.value() or b""
+        if error is None and message.offset() is None and not self._ended:
+            # The broker called it a duplicate, which librdkafka takes for delivered. But where a partition is new, and
+            # the first record failed while the next was taken, the first is called that when it is tried again.
+            self._count(-1, -size)
+            if not self.send(value, load):
+                self._settled(load, "queue_full", True, None)
+            return
+        self._reported(load, size, error, value)
+
+    def _reported(self, load: object, size: int, error: KafkaError | None, value: bytes | None) -> None:
         self._count(-1, -size)
         if error is None:
             self.records_delivered += 1
             self.bytes_delivered += size
-            self._settled(load, None, False)
+            self._settled(load, None, False, None)
             return
         code = error.code()
-        if code in PURGED:
-            reason = self._purge_reason
-        elif code == KafkaError.MSG_SIZE_TOO_LARGE:
-            reason = "too_large"
-        else:
-            reason = error.name().strip("_").lower()
+        if code in PURGED or self._ended:
+            self._settled(load, self._purge_reason, True, None)
+            return
+        if code in TOO_LARGE:
+            self._settled(load, "too_large", False, value)
+            return
         fatal = code == KafkaError._FATAL or error.fatal()
         if code in TOPIC_MISSING:
             self._topic_missing.set()
         if fatal:
             self._producer_failed = True
-        self._settled(load, reason, fatal or code in PASSING)
+        self._settled(load, error.name().strip("_").lower(), fatal or code in PASSING, None)
 
     def _take_back(self, reason: str) -> None:
         """Take back what the producer still holds, for ``reason``, and take in the reports that say so."""

@@ -35,7 +35,7 @@ _COMPRESSED = 1
 class Segment:
     """One file. ``size``: of its whole frames, or of the whole file where another process wrote it."""
 
-    __slots__ = ("descriptor", "last", "number", "out", "path", "sealed", "size", "unread")
+    __slots__ = ("descriptor", "first", "last", "number", "out", "path", "sealed", "size", "unread")
 
     def __init__(self, folder: Path, number: int, size: int = 0) -> None:
         self.number = number
@@ -48,8 +48,8 @@ class Segment:
         """Blocks that were handed out and are not settled."""
         self.unread = 0
         """Events that this process appended and did not hand out yet."""
-        self.last = 0
-        """The last number that this process appended."""
+        self.first = self.last = 0
+        """The first and the last number that this process appended."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -67,6 +67,8 @@ class Parcel(Struct, gc=False):
     stored_at: float
     segment: Segment
     offset: int
+    unsettled: int = 0
+    """Events of it that somebody still needs."""
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -92,6 +94,8 @@ class Spool:
         """The last number handed out."""
         self.torn: list[Torn] = []
         """What could not be read. Whoever has counted it clears it."""
+        self.gone = False
+        """Whether it was given up."""
         self._folder = folder
         self._after = after
         self._segment = segment
@@ -148,7 +152,7 @@ class Spool:
                 raise
             parcel = Parcel(first, last, level, now, segment, segment.size)
             segment.size += size
-            segment.last = last
+            segment.first, segment.last = segment.first or first, last
             self.bytes += size
             self._unsynced = True
             if not direct:
@@ -180,6 +184,8 @@ class Spool:
 
     def read(self, parcel: Parcel) -> bytes | None:
         """Return the events of a block that was handed out before, or None where they cannot be read any more."""
+        if self.gone:
+            return None
         try:
             descriptor = os.open(parcel.segment.path, os.O_RDONLY)
         except OSError:
@@ -190,11 +196,15 @@ class Spool:
             os.close(descriptor)
         return None if found is None else found[-1]
 
-    def settle(self, parcel: Parcel) -> None:
-        """Take note that nobody needs a block any more."""
+    def settle(self, parcel: Parcel, events: int) -> bool:
+        """Take note that nobody needs so many events of a block any more. Return whether that was all of it."""
         with self._lock:
+            parcel.unsettled -= events
+            if parcel.unsettled:
+                return False
             parcel.segment.out -= 1
             self._out -= 1
+            return True
 
     def next_first(self) -> int | None:
         """The first number that was not handed out."""
@@ -235,6 +245,13 @@ class Spool:
         if names:
             _sync_names(self._folder)
 
+    def give_up(self) -> None:
+        """Its folder is gone: what was not handed out is torn, and nothing can be read any more."""
+        with self._lock:
+            self.gone = True
+            while (segment := self._find()) is not None:
+                self._tear(segment)
+
     def close(self) -> None:
         """Let go of the files; what is in them stays."""
         with self._lock:
@@ -258,6 +275,7 @@ class Spool:
 
     def _handed_out(self, parcel: Parcel) -> Parcel:
         parcel.segment.out += 1
+        parcel.unsettled = len(parcel)
         self._out += 1
         self.read_to = parcel.last
         return parcel
@@ -293,7 +311,8 @@ class Spool:
         """Give up the rest of ``segment``."""
         self._at = segment.size
         if segment.last:
-            self.torn.append(Torn(self.read_to + 1, segment.last, segment.unread))
+            self.torn.append(Torn(max(self.read_to + 1, segment.first), segment.last, segment.unread))
+            self.read_to = segment.last
             segment.unread = 0
         elif self._torn_after is None:
             self._torn_after = self.read_to

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,7 @@ processes of this broker may have room for the rest, and this one needs some for
 
 log = structlog.get_logger("observers")
 
-Put = Parcel | Literal["stored", "full", "failed"]
+Put = tuple[Boot, Parcel] | Literal["stored", "full", "failed"]
 """A block that was stored and handed out; or that waits on disk for its turn; or that is not there."""
 
 
@@ -64,7 +65,7 @@ class Store:
         self._dead: list[Boot] = []
         self._ended: dict[Gap, Boot] = {}  # dead runs of which only this gap is to be told
         self._unreadable: set[str] = set()
-        self._ledger = threading.Lock()
+        self._writing = threading.Lock()  # held by whoever writes to the folder of this run, or changes it
         self._lock = threading.Lock()
         self._flying: dict[int, float] = {}  # handed out of this run: first number, and when it was stored
         self._settled = 0
@@ -74,11 +75,6 @@ class Store:
         self._sync_at = 0.0
         if settings is not None:
             self._begin()
-
-    @property
-    def own(self) -> Boot | None:
-        """This run."""
-        return self._boot
 
     @property
     def idle(self) -> bool:
@@ -106,23 +102,24 @@ class Store:
             return "failed"
         if self.size + len(json) > self._settings.max_bytes:
             return "full"
-        boot = self._boot
-        if boot is None:
-            return "failed"
         now = self._clock()
-        try:
-            parcel = boot.spool.append(first, last, level, json, now, direct=direct)
-        except OSError as error:
-            self._fail(error)
-            return "failed"
+        with self._writing:
+            boot = self._boot
+            if boot is None:
+                return "failed"
+            try:
+                parcel = boot.spool.append(first, last, level, json, now, direct=direct)
+            except OSError as error:
+                self._fail(error)
+                return "failed"
+            if parcel is not None:
+                with self._lock:
+                    self._flying[first] = now
+            self._accounts.store(first, last)
         if self.failed:
             self.failed = False
             log.info("audit_spool_works_again", path=self._settings.path)
-        if parcel is not None:
-            with self._lock:
-                self._flying[first] = now
-        self._accounts.store(first, last)
-        return parcel or "stored"
+        return "stored" if parcel is None else (boot, parcel)
 
     def take(self) -> tuple[Boot, Parcel, bytes] | None:
         """Hand out the next block: of dead runs, then of this one."""
@@ -141,18 +138,17 @@ class Store:
                 return boot, parcel, json
         return None
 
-    def settle(self, boot: Boot, parcel: Parcel) -> None:
-        """Take note that a block is needed no more."""
-        boot.spool.settle(parcel)
-        if boot is self._boot:
+    def settle(self, boot: Boot, parcel: Parcel, events: int) -> None:
+        """Take note that so many events of a block are needed no more."""
+        if boot.spool.settle(parcel, events) and boot.boot_id == self._boot_id:
             with self._lock:
                 self._flying.pop(parcel.first, None)
 
     def record(self) -> None:
         """Write the ledger."""
-        if self._boot is not None and not self.failed:
+        if not self.failed:
             try:
-                self._write(self._boot, closed=False)
+                self._write(closed=False)
             except OSError as error:
                 self._fail(error)
 
@@ -165,6 +161,7 @@ class Store:
                 self._begin()
             if now >= self._adopt_at:
                 self._adopt_at = now + RETRY
+                self.look()
                 forget_lost()
                 self._adopt(self._settings)
             self._end_dead()
@@ -173,25 +170,47 @@ class Store:
         except OSError as error:
             self._fail(error)
 
+    def look(self) -> None:
+        """Go on in a new folder if that of this run is gone. What is on its way to the topic stays so."""
+        boot = self._boot
+        try:
+            if boot is None or self._settings is None or not boot.ledger.gone:
+                return
+        except OSError as error:
+            self._fail(error)
+            return
+        with self._writing:
+            boot.spool.give_up()
+            self._boot = None
+        log.warning("audit_spool_gone", path=self._settings.path, lost=sum(torn.events for torn in boot.spool.torn))
+        self._count_torn(boot)
+        account = self._account(closed=True)
+        with suppress(OSError):  # so that whoever finds it again, where it was only moved, sends nothing of it
+            boot.ledger.write(replace(account, settled=account.given))
+        boot.leave()
+        self._begin()
+
     def close(self) -> None:
         """Let go of everything: what is settled is deleted, the rest stays for the next run."""
         for dead in [*self._dead, *self._ended.values()]:
             dead.leave()
         self._dead, self._ended = [], {}
-        boot, self._boot = self._boot, None
+        boot = self._boot
         if boot is None:
             forget(self._boot_id)
             return
         if boot.spool.done and self._accounts.kept == self._accounts.counts().emitted:
+            self._boot = None
             boot.remove()
             return
         try:
-            self._write(boot, closed=True)
+            self._write(closed=True)
             boot.spool.trim()
             boot.spool.sync()
             boot.ledger.sync()
         except OSError as error:
             self._fail(error)
+        self._boot = None
         boot.leave()
 
     def _boots(self) -> list[Boot]:
@@ -262,19 +281,20 @@ class Store:
             closed=closed,
         )
 
-    def _write(self, boot: Boot, *, closed: bool) -> None:
-        with self._ledger:
+    def _write(self, *, closed: bool) -> None:
+        with self._writing:
             account = self._account(closed=closed)
-            if account != self._written:
-                boot.ledger.write(account)
+            if self._boot is not None and account != self._written:
+                self._boot.ledger.write(account)
                 self._written = account
 
     def _count_torn(self, boot: Boot) -> None:
         """Count what could not be read back."""
         torn, boot.spool.torn = boot.spool.torn, []
         for first, last, events in torn:
-            log.warning("audit_spool_torn", boot_id=boot.boot_id, first=first, last=last)
-            if boot is self._boot:
+            if not boot.spool.gone:
+                log.warning("audit_spool_torn", boot_id=boot.boot_id, first=first, last=last)
+            if boot.boot_id == self._boot_id:
                 self._accounts.lose("spool_torn", first, last, spooled=True, events=events)
             elif first <= last:
                 self._accounts.add_gap(Gap("spool_torn", boot.boot_id, first, last))

@@ -45,7 +45,7 @@ audit:
   topic: brokerside-audit
   exclude.topics: [__consumer_offsets]
   exclude.principals: [User:monitoring]
-  producer: {compression.type: zstd, linger.ms: 50}
+  producer: {compression.type: zstd, compression.level: 1}
   mode: event
   rollup.interval.ms: 1000
   inventory.interval.ms: 60000

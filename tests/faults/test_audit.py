@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but without __all__
     AclBinding,
@@ -31,10 +32,11 @@ from confluent_kafka.cimpl import NewTopic
 from observers import store
 from observers.accounts import Gap
 from observers.batch import Chunk
+from observers.event import encoder
 from observers.outbox import Outbox, OutboxStats
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
-from tests.faults.emitter import TOPIC, emit, outbox
+from tests.faults.emitter import EVENT, TOPIC, emit, outbox
 from tests.faults.gate import Gate
 from tests.faults.site import FULL
 from tests.integration.test_audit import envelopes, until
@@ -398,16 +400,52 @@ def test_a_narrow_and_flapping_line_loses_nothing(line: Line, run_of: Callable[.
     assert sorted(set(line.numbers(run.boot_id))) == list(range(1, stats.emitted + 1))
 
 
-def test_what_is_wrong_with_a_topic_that_was_there_is_told(line: Line, run_of: Callable[..., Run]) -> None:
-    if TOPIC in line.admin.list_topics(timeout=20).topics:
-        line.admin.delete_topics([TOPIC])[TOPIC].result()
-        until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)
-    bad = NewTopic(TOPIC, 1, 1, config={"retention.ms": "1000", "max.message.bytes": "5000"})
-    line.admin.create_topics([bad])[TOPIC].result()
-    try:
-        run = run_of(spool=False)
-        until(lambda: bool(run.stats().problems))
-        assert set(run.stats().problems) == {"short_retention", "small_messages", "create_time"}
-    finally:
-        line.admin.delete_topics([TOPIC])[TOPIC].result()
-        until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)
+@pytest.fixture
+def made(line: Line) -> Iterator[Callable[..., None]]:
+    """Makes the topic as a user does."""
+
+    def gone() -> None:
+        if TOPIC in line.admin.list_topics(timeout=20).topics:
+            line.admin.delete_topics([TOPIC])[TOPIC].result()
+            until(lambda: TOPIC not in line.admin.list_topics(timeout=20).topics)
+
+    def make(**config: str) -> None:
+        gone()
+        new = NewTopic(TOPIC, 1, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        line.admin.create_topics([new])[TOPIC].result()
+
+    yield make
+    gone()
+
+
+def test_what_is_wrong_with_a_topic_that_was_there_is_told(
+    made: Callable[..., None], run_of: Callable[..., Run]
+) -> None:
+    made(retention_ms="1000", max_message_bytes="5000")
+    run = run_of(spool=False)
+    until(lambda: bool(run.stats().problems))
+    assert set(run.stats().problems) == {"short_retention", "small_messages", "create_time"}
+
+
+@pytest.mark.parametrize("spool", [True, False])
+def test_a_topic_of_small_messages_lacks_only_what_is_too_large_by_itself(
+    line: Line, made: Callable[..., None], run_of: Callable[..., Run], spool: bool
+) -> None:
+    made(max_message_bytes="6000")
+    run = run_of(spool=spool)
+    line.gate.shut()
+    run.emit(1)  # blocks of 200, which become too large all at once
+    line.gate.open()
+    run.emit(2)
+    with run.outbox.numbers:
+        large = run.outbox.seq + 1
+        event = msgspec.structs.replace(EVENT, seq=large, client_id=random.Random(1).randbytes(10_000).hex())
+        run.outbox.add([Chunk(large, 1, encoder.encode(event))], large, {}, 1, 0)
+    run.emit(1)
+    until(run.settled)
+    until(lambda: bool(run.gaps) and run.settled())
+    run.outbox.close(20)
+    stats = run.stats()
+    assert stats.dropped == {"too_large": 1}
+    assert run.gaps == [Gap("too_large", run.boot_id, large, large)]
+    assert line.numbers(run.boot_id) == [n for n in range(1, stats.emitted + 1) if n != large]

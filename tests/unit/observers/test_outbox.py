@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import uuid
 from collections import deque
@@ -16,7 +17,7 @@ from structlog.testing import capture_logs
 
 from observers import outbox as module
 from observers.accounts import Gap
-from observers.batch import FLUSH
+from observers.batch import FLUSH, Chunk
 from observers.boots import SpoolSettings
 from observers.cluster import Cluster, Prepared
 from observers.errors import ObserverError
@@ -71,7 +72,14 @@ class FakeSink:
         self.queued_bytes -= len(value)
         if reason is None:
             self.arrived.append(json.loads(value))
-        self._settled(load, reason, passing)
+        self._settled(load, reason, passing, value if reason == "too_large" else None)
+
+
+def padded(first: int, count: int, size: int) -> Chunk:
+    """Events of ``size`` bytes each."""
+    return Chunk(
+        first, count, b",".join(b'{"seq":%d,"pad":"%s"}' % (n, b"x" * (size - 24)) for n in range(first, first + count))
+    )
 
 
 class Desk:
@@ -95,14 +103,23 @@ class Desk:
         self.sink: FakeSink = sink
         self.boot_id = boot_id
 
-    def add(self, events: int = BLOCK, *, size: int | None = None, lost: Mapping[str, int] | None = None) -> None:
-        """Number some that are lost, and then ``events``."""
+    def add(
+        self,
+        events: int = BLOCK,
+        *,
+        size: int | None = None,
+        each: int | None = None,
+        lost: Mapping[str, int] | None = None,
+    ) -> None:
+        """Number some that are lost, and then ``events``: usual ones, ``size`` bytes of something, or ``each`` of so
+        many bytes."""
         first = self.outbox.seq + sum((lost or {}).values()) + 1
         last = first + events - 1
         observed = last - self.outbox.seq
         self.outbox.observed[0] += observed
         with self.outbox.numbers:
-            self.outbox.add([chunk(first, events, size)] if events else [], last, lost or {}, observed, 0)
+            made = chunk(first, events, size) if each is None else padded(first, events, each)
+            self.outbox.add([made] if events else [], last, lost or {}, observed, 0)
 
     def turn(self, seconds: float = 0.1) -> None:
         """What the pump does."""
@@ -119,6 +136,15 @@ class Desk:
         while self.sink.sent:
             while self.sink.sent:
                 self.sink.end()
+            self.turn()
+
+    def deliver_up_to(self, size: int) -> None:
+        """The same, to a topic that refuses records of more bytes."""
+        self.sink.ready.set()
+        self.turn(FLUSH + 0.1)
+        while self.sink.sent:
+            while self.sink.sent:
+                self.sink.end("too_large" if len(self.sink.sent[0][1]) > size else None)
             self.turn()
 
     def stats(self) -> OutboxStats:
@@ -204,10 +230,10 @@ class TestInMemory:
         desk.sink.ready.set()
         for _ in range(3):
             desk.add()
-        desk.sink.end("too_large")
+        desk.sink.end("invalid_record")
         desk.sink.end("topic_authorization_failed", passing=True)
         desk.deliver()
-        assert desk.stats().dropped == {"too_large": BLOCK, "topic_authorization_failed": BLOCK}
+        assert desk.stats().dropped == {"invalid_record": BLOCK, "topic_authorization_failed": BLOCK}
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
 
     def test_what_is_left_at_the_end_is_lost(self, desk_of: DeskOf) -> None:
@@ -485,10 +511,10 @@ class TestNextRun:
         new = desk_of(tmp_path)
         new.sink.ready.set()
         new.turn()
-        new.sink.end("too_large")
+        new.sink.end("invalid_record")
         new.deliver()
         assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
-        assert new.gaps() == [Gap("too_large", old.boot_id, 1, BLOCK)]
+        assert new.gaps() == [Gap("invalid_record", old.boot_id, 1, BLOCK)]
 
     def test_what_nobody_can_read_stays_and_is_logged_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
         (tmp_path / "1-a file").write_text("")
@@ -501,6 +527,195 @@ class TestNextRun:
         assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
         assert (tmp_path / "1-future").exists()
         assert not new.stats().spool_failed
+
+
+class TestSmallMessages:
+    """The topic refuses records of a block's size."""
+
+    @pytest.mark.parametrize("spool", [False, True])
+    def test_what_is_too_large_comes_in_parts(self, desk_of: DeskOf, tmp_path: Path, spool: bool) -> None:
+        desk = desk_of(tmp_path if spool else None)
+        desk.sink.ready.set()
+        for _ in range(3):
+            desk.add(each=250)
+        desk.deliver_up_to(6000)
+        stats = desk.stats()
+        assert (stats.delivered, stats.dropped, stats.spooled) == (3 * BLOCK, {}, 0)
+        assert sorted(desk.arrived()) == list(range(1, 3 * BLOCK + 1))
+        for envelope in desk.sink.arrived:
+            assert [e["seq"] for e in envelope["events"]] == list(
+                range(envelope["first_seq"], envelope["last_seq"] + 1)
+            )
+        assert all(len(msgspec.json.encode(envelope)) <= 6000 for envelope in desk.sink.arrived)
+
+    def test_later_blocks_are_small_to_begin_with(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.add(each=250)
+        desk.deliver_up_to(6000)
+        for _ in range(BLOCK):
+            desk.add(1, each=250)
+        desk.turn(FLUSH)
+        assert len(desk.sink.sent) > 5
+        assert all(len(value) <= 6000 for _, value in desk.sink.sent)
+        desk.deliver_up_to(6000)
+        assert sorted(desk.arrived()) == list(range(1, 2 * BLOCK + 1))
+
+    @pytest.mark.parametrize("spool", [False, True])
+    def test_only_an_event_that_is_too_large_by_itself_is_lost(
+        self, desk_of: DeskOf, tmp_path: Path, spool: bool
+    ) -> None:
+        desk = desk_of(tmp_path if spool else None)
+        desk.sink.ready.set()
+        desk.add(50)
+        desk.add(1, each=20_000)
+        desk.add(50)
+        desk.deliver_up_to(6000)
+        desk.add()
+        desk.deliver_up_to(6000)
+        assert desk.stats().dropped == {"too_large": 1}
+        assert desk.gaps() == [Gap("too_large", desk.boot_id, 51, 51)]
+        assert sorted(desk.arrived()) == [*range(1, 51), *range(52, BLOCK + 102)]
+        assert desk.stats().spooled == 0
+
+    def test_a_part_that_may_be_sent_again_is_sent_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.sink.ready.set()
+        desk.add()
+        desk.sink.end("too_large")
+        desk.sink.end()
+        desk.sink.end("not_enough_replicas", passing=True)
+        desk.turn(10)
+        assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK // 2, BLOCK // 2)
+        assert not desk.outbox._store.done
+        desk.deliver()
+        assert desk.arrived() == list(range(1, BLOCK + 1))
+        assert desk.outbox._store.done
+
+    def test_after_a_kill_the_same_parts_come_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        old.sink.ready.set()
+        old.add(each=250)
+        for _ in range(20):
+            old.sink.end("too_large" if len(old.sink.sent[0][1]) > 6000 else None)
+        old.turn()
+        parts = {e["first_seq"]: e["last_seq"] for e in old.sink.arrived}
+        assert parts
+        assert old.stats().delivered < BLOCK
+        old.die()
+        new = desk_of(tmp_path)
+        new.turn()
+        new.deliver_up_to(6000)
+        again = {e["first_seq"]: e["last_seq"] for e in new.sink.arrived}
+        assert new.arrived(old.boot_id) == list(range(1, BLOCK + 1))
+        assert parts.items() <= again.items()
+        assert (new.stats().replayed, new.stats().replay_lost) == (BLOCK, 0)
+
+    def test_what_a_dead_run_left_loses_only_what_is_too_large_by_itself(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path)
+        old.add(50)
+        old.add(1, each=20_000)
+        old.outbox.close(0)
+        new = desk_of(tmp_path)
+        new.turn()
+        new.deliver_up_to(6000)
+        assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (50, 1, {})
+        assert new.gaps() == [Gap("too_large", old.boot_id, 51, 51)]
+
+
+class TestGone:
+    """Somebody deletes the folder of a living run, or mounts another file system over it."""
+
+    def test_what_is_on_its_way_arrives_and_what_was_on_disk_alone_is_lost(
+        self, desk_of: DeskOf, tmp_path: Path
+    ) -> None:
+        desk = desk_of(tmp_path / "spool", room=MIB)
+        desk.turn()
+        desk.sink.ready.set()
+        for _ in range(100):
+            desk.add()
+        held = desk.sink.queued
+        assert 0 < held < 100
+        shutil.rmtree(tmp_path / "spool")
+        with capture_logs() as logged:
+            desk.turn(RETRY)
+        lost = (100 - held) * BLOCK
+        assert [(one["event"], one["lost"]) for one in logged] == [("audit_spool_gone", lost)]
+        assert (desk.stats().spooled, desk.stats().dropped) == (held * BLOCK, {"spool_torn": lost})
+        for _ in range(3):
+            desk.add()
+        desk.deliver()
+        assert sorted(desk.arrived()) == [*range(1, held * BLOCK + 1), *range(100 * BLOCK + 1, 103 * BLOCK + 1)]
+        assert desk.gaps() == [Gap("spool_torn", desk.boot_id, held * BLOCK + 1, 100 * BLOCK)]
+        assert (desk.stats().spooled, desk.stats().spool_failed) == (0, False)
+
+    def test_a_kill_after_that_loses_nothing_that_came_since(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path / "spool")
+        old.sink.ready.set()
+        old.add()
+        old.deliver()
+        shutil.rmtree(tmp_path / "spool")
+        old.turn(RETRY)
+        old.sink.ready.clear()
+        old.add()
+        old.add(7)
+        old.die()
+        new = desk_of(tmp_path / "spool")
+        new.turn()
+        new.deliver()
+        assert new.arrived(old.boot_id) == list(range(BLOCK + 1, 2 * BLOCK + 1))
+        assert new.gaps() == [Gap("killed", old.boot_id, 2 * BLOCK + 1, 2 * BLOCK + 7)]
+
+    def test_what_was_on_its_way_and_is_refused_is_lost_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.turn()
+        desk.sink.ready.set()
+        desk.add()
+        desk.add()
+        desk.sink.end("topic_authorization_failed", passing=True)  # to be read again
+        shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
+        desk.turn(RETRY)
+        desk.add()  # another block at the place of the first
+        desk.sink.end("topic_authorization_failed", passing=True)
+        desk.turn(RETRY)
+        desk.deliver()
+        assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
+        assert desk.stats().dropped == {"spool_torn": BLOCK, "topic_authorization_failed": BLOCK}
+
+    def test_an_end_before_it_is_noticed_claims_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path)
+        desk.turn()
+        desk.add()
+        shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
+        desk.outbox.close(0)
+        assert (desk.stats().spooled, desk.stats().dropped) == (0, {"spool_torn": BLOCK})
+
+    def test_where_none_can_be_made_events_wait_in_memory(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        desk = desk_of(tmp_path / "spool")
+        desk.turn()
+        shutil.rmtree(tmp_path / "spool")
+        (tmp_path / "spool").write_text("a file")
+        desk.turn(RETRY)
+        desk.add()
+        assert (desk.stats().spool_failed, desk.stats().queued, desk.stats().spooled) == (True, BLOCK, 0)
+        (tmp_path / "spool").unlink()
+        desk.turn(RETRY)
+        desk.add()
+        assert (desk.stats().spool_failed, desk.stats().spooled) == (False, BLOCK)
+
+    def test_a_folder_that_comes_back_holds_nothing_for_the_next_run(self, desk_of: DeskOf, tmp_path: Path) -> None:
+        old = desk_of(tmp_path / "spool")
+        old.turn()
+        old.add()
+        (tmp_path / "spool").rename(tmp_path / "away")
+        old.turn(RETRY)
+        old.add()
+        old.die()
+        shutil.rmtree(tmp_path / "spool")
+        (tmp_path / "away").rename(tmp_path / "spool")
+        new = desk_of(tmp_path / "spool")
+        new.turn()
+        new.deliver()
+        assert (new.stats().replayed, new.gaps()) == (0, [])
 
 
 class TestDisk:

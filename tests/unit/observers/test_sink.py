@@ -32,7 +32,7 @@ def sink(told: Told) -> Iterator[Sink]:
         Cluster(NOBODY, "me"),
         producer_settings(NOBODY, chosen, "me"),
         "audit",
-        lambda load, reason, passing: told.append((load, reason, passing)),
+        lambda load, reason, passing, refused: told.append((load, reason, passing)),
     )
     yield sink
     sink.close(0)
@@ -104,6 +104,28 @@ def test_errors_have_names_and_are_the_records_fault_or_not(
     sink._reported("load", 1, None if code is None else KafkaError(code), None)
     assert told == [("load", reason, passing)]
     assert sink.records_delivered == (reason is None)
+
+
+class Message:
+    """One that a producer reports on."""
+
+    def __init__(self, offset: int | None) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def value(self) -> bytes:
+        return b"xyz"
+
+
+def test_what_was_acknowledged_without_a_place_on_the_topic_is_sent_again(sink: Sink, told: Told) -> None:
+    report: Any = sink._delivered
+    sink.send(b"xyz", "unsure")
+    report("unsure", 3, None, Message(None))
+    assert (told, sink.queued, sink.queued_bytes) == ([], 1, 3)
+    report("unsure", 3, None, Message(0))
+    assert (told, sink.queued, sink.records_delivered) == ([("unsure", None, False)], 0, 1)
 
 
 def test_a_producer_that_failed_for_good_is_replaced_and_what_it_held_taken_back(sink: Sink, told: Told) -> None:

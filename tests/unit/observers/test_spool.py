@@ -67,7 +67,7 @@ class TestOrder:
         one.trim()
         assert len(files(tmp_path)) > 2, "nothing is settled"
         for parcel in parcels:
-            one.settle(parcel)
+            one.settle(parcel, len(parcel))
         one.trim()
         assert one.done
         assert len(files(tmp_path)) == 1, "the one that is written to"
@@ -81,7 +81,7 @@ class TestOrder:
         for parcel in parcels:
             assert parcel is not None
             assert one.read(parcel) == json_of(parcel.first)
-            one.settle(parcel)
+            one.settle(parcel, len(parcel))
         assert one.done
 
     def test_reading_goes_on_behind_what_was_handed_out(self, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ class TestOrder:
         before = files(tmp_path)
         for parcel in parcels:
             if parcel is not parcels[10]:
-                one.settle(parcel)
+                one.settle(parcel, len(parcel))
         one.trim()
         assert files(tmp_path) == [file for file in before if file >= parcels[10].segment.path]
         fill(one, 20, first=201)
@@ -230,7 +230,7 @@ class TestDisk:
         for first in range(1, 2001, BLOCK):
             parcel = put(one, first, direct=True)
             assert parcel is not None
-            one.settle(parcel)
+            one.settle(parcel, len(parcel))
             one.trim()
         assert len(files(tmp_path)) <= 1
         assert len(os.listdir("/proc/self/fd")) <= before + 1
