@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from proxy.core import apis
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests import frames
 from tests.golden.frames import FOLDER, load
+from tests.integration.test_audit import until
 from tests.tools.documented import example
 from tests.tools.messages import FETCH_REQUEST, PRODUCE_REQUEST, Made, Values, encode
 
@@ -82,6 +83,16 @@ def recorded_batch() -> Made:
     raise AssertionError("no batch in the recording")
 
 
+def led(admin: AdminClient, topic: str) -> bool:
+    """Whether the broker knows that it leads a new topic; until then it refuses records."""
+    first = TopicPartition(topic, 0)
+    try:
+        admin.list_offsets({first: OffsetSpec.latest()})[first].result(30)
+    except KafkaException:
+        return False
+    return True
+
+
 def asked(connection: socket.socket, key: int, version: int, body: bytes) -> bytes:
     """Send one request; return the response after its correlation id."""
     tags = b"\0" if apis.request_is_flexible(key, version) else b""
@@ -103,6 +114,7 @@ def test_the_example_counts_the_bytes_of_every_version(
     cluster: ClusterState, observed: SidecarProcess, topic: str, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+    until(lambda: led(admin, topic))
     topic_id = admin.describe_topics(TopicCollection([topic]))[topic].result(30).topic_id
     halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     named = {"topic": topic.encode(), "name": topic.encode(), "topic_id": struct.pack(">qq", *halves)}
@@ -118,5 +130,6 @@ def test_the_example_counts_the_bytes_of_every_version(
             topics = [{**named, "partitions": [PARTITION]}]
             answer = asked(connection, 1, version, encode(FETCH_REQUEST, version, {**WANTED, "topics": topics}))
             assert len(answer) > size
+    until(lambda: observed.metric("brokerside_observer_delivered_total") == len(PRODUCE) + len(FETCH))
     assert observed.stop()
     assert json.loads((tmp_path / "byte_counts.json").read_text()) == [{topic: size}, {topic: len(FETCH) * size}]

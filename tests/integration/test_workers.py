@@ -185,6 +185,7 @@ def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterStat
     until(lambda: sample(sidecar.metrics(), "brokerside_connections_active") == 0)
     requests = sample(sidecar.metrics(), "brokerside_requests_total")
     accepted = sample(sidecar.metrics(), "brokerside_connections_accepted_total")
+    until(lambda: events(envelopes(cluster.internal_bootstrap, audit), InventoryEvent))  # in its own time
     assert sidecar.stop()
     read = envelopes(cluster.internal_bootstrap, audit)
     boots = {envelope.boot_id for envelope in read}
@@ -194,7 +195,7 @@ def test_the_audit_of_all_workers_is_complete(start: Start, cluster: ClusterStat
     changes = Counter(event.change for event in events(read, ConnectionEvent))
     assert changes == {"opened": accepted, "closed": accepted}
     assert sum(event.requests for event in events(read, ConnectionEvent)) == requests
-    last = events(read, StatusEvent)
+    last = [event for event in events(read, StatusEvent) if event.last]
     assert sum(event.seen for event in last) == requests + 2 * accepted
     assert (sum(event.waiting for event in last), sum(event.hidden for event in last)) == (0, 0)
     listed = {envelope.boot_id for envelope in read if events([envelope], InventoryEvent)}
