@@ -100,10 +100,10 @@ def test_java_clients_counted_the_same(proxied: Proxied, program: Path, jars: st
 @pytest.fixture
 def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
     """Returns every event since the test began, once there is one for each frame; compares bytes as well."""
-    before = proxied.sidecar.metrics()
+    before = quiet(proxied)
 
     def events() -> list[RequestEvent]:
-        after = proxied.sidecar.metrics()
+        after = quiet(proxied)
 
         def grown(name: str, **labels: str) -> int:
             return int(sample(after, name, **labels) - sample(before, name, **labels))
@@ -229,6 +229,15 @@ def check_records(events: list[RequestEvent], topic: str, produced: int, fetched
 def parts(events: list[RequestEvent], api: str, topic: str) -> Iterator[object]:
     found = (part for event in events if event.api == api for part in event.topics)
     return (part for part in found if part.topic == topic and part.error_code == 0)
+
+
+def quiet(proxied: Proxied) -> str:
+    """The metrics once every client has gone: those that were let go of end on threads of their own."""
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    while sample(text := proxied.sidecar.metrics(), "brokerside_connections_active"):
+        assert time.monotonic() < deadline, "a client stays connected"
+        time.sleep(0.1)
+    return text
 
 
 def wait_for(proxied: Proxied, client_id: str, count: int) -> list[RequestEvent]:

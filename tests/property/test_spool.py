@@ -48,7 +48,8 @@ class Model:
             self.take()
         elif what == "settle" and self.out:
             first = sorted(self.out)[n % len(self.out)]
-            self.spool.settle(self.out.pop(first))
+            parcel = self.out.pop(first)
+            self.spool.settle(parcel, len(parcel))
         elif what == "trim":
             self.spool.trim()
         elif what == "sync":
@@ -94,7 +95,7 @@ def test_what_goes_in_comes_out_once_and_in_order(told: Sequence[Step]) -> None:
         while model.waiting:
             model.take()
         for parcel in model.out.values():
-            model.spool.settle(parcel)
+            model.spool.settle(parcel, len(parcel))
         model.spool.trim()
         assert len(files(model.folder)) <= 1
         model.spool.close()
