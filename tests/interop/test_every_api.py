@@ -116,7 +116,11 @@ def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
             "brokerside_bytes_total", direction="client_to_broker"
         )
         answered = sum(event.response_bytes for event in told)
-        assert answered == grown("brokerside_bytes_total", direction="broker_to_client")
+        from_broker = grown("brokerside_bytes_total", direction="broker_to_client")
+        if any(event.outcome == "connection_lost" for event in told):
+            assert answered <= from_broker  # a client may leave while its answer comes in
+        else:
+            assert answered == from_broker
         assert grown("brokerside_frames_invalid_total") == 0
         return told
 
