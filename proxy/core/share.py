@@ -12,10 +12,10 @@ from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest
 from proxy.core.records import BATCH_HEADER, one_batch, record_set
 from proxy.core.steps import (
     MAX_PARTITIONS,
-    NO_TAGS,
     WITH_IDS,
     Part,
     Walker,
+    array_length,
     forgotten_topics,
     pass_tags,
     refuse_count,
@@ -43,12 +43,10 @@ def share_fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequ
             _, pos = compact_string(buf, pos)  # group
             _, pos = compact_string(buf, pos)  # member
             session_epoch, max_wait_ms, min_bytes = wishes.unpack_from(buf, pos)
-            topics, pos = compact_length(buf, pos + wishes.size)
             break
         except TRUNCATED:
             buf, pos = yield mark
-    if topics < 0:
-        refuse_count(topics)
+    topics, buf, pos = yield from array_length(buf, pos + wishes.size)
     while topics:
         topics -= 1
         while True:
@@ -67,33 +65,17 @@ def share_fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequ
                 mark = pos
                 try:
                     (partition,) = wanted.unpack_from(buf, pos)
-                    acknowledged, pos = compact_length(buf, pos + wanted.size)
                     break
                 except TRUNCATED:
                     buf, pos = yield mark
-            if acknowledged < 0:
-                refuse_count(acknowledged)
+            acknowledged, buf, pos = yield from array_length(buf, pos + wanted.size)
             while acknowledged:
                 acknowledged -= 1
-                while True:
-                    mark = pos
-                    try:
-                        types, pos = compact_length(buf, pos + 16)  # after first and last offset
-                        break
-                    except TRUNCATED:
-                        buf, pos = yield mark
-                if types < 0:
-                    refuse_count(types)
+                types, buf, pos = yield from array_length(buf, pos + 16)  # after first and last offset
                 buf, pos = yield from pass_tags(buf, pos + types)
             partitions.append(WantedPartition(topic, partition, -1))
-            if buf[pos : pos + 1] == NO_TAGS:
-                pos += 1
-            else:
-                buf, pos = yield from pass_tags(buf, pos)
-        if buf[pos : pos + 1] == NO_TAGS:
-            pos += 1
-        else:
             buf, pos = yield from pass_tags(buf, pos)
+        buf, pos = yield from pass_tags(buf, pos)
     forgotten, buf, pos = yield from forgotten_topics(buf, pos, WITH_IDS, len(partitions))
     buf, pos = yield from pass_tags(buf, pos)
     facts = FetchRequest(-1, max_wait_ms, min_bytes, 0, session_epoch, tuple(partitions), True, forgotten)
@@ -109,12 +91,10 @@ def share_fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchRes
         try:
             throttle_ms, error_code = _throttle_error(buf, pos)
             _, pos = compact_string(buf, pos + 6)  # message
-            topics, pos = compact_length(buf, pos + lock_bytes)
             break
         except TRUNCATED:
             buf, pos = yield mark
-    if topics < 0:
-        refuse_count(topics)
+    topics, buf, pos = yield from array_length(buf, pos + lock_bytes)
     while topics:
         topics -= 1
         while True:
@@ -155,14 +135,8 @@ def share_fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchRes
                 records = EMPTY_RECORD_SET
             buf, pos = yield from _acquired(buf, pos)
             partitions.append(FetchedPartition(topic, partition, error, -1, records))
-            if buf[pos : pos + 1] == NO_TAGS:
-                pos += 1
-            else:
-                buf, pos = yield from pass_tags(buf, pos)
-        if buf[pos : pos + 1] == NO_TAGS:
-            pos += 1
-        else:
             buf, pos = yield from pass_tags(buf, pos)
+        buf, pos = yield from pass_tags(buf, pos)
     buf, pos = yield from _endpoints(buf, pos)
     buf, pos = yield from pass_tags(buf, pos)
     return FetchResponse(throttle_ms, error_code, 0, tuple(partitions), True), pos
@@ -170,15 +144,7 @@ def share_fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchRes
 
 def _acquired(buf: Buffer, pos: int) -> Part:
     """Pass the ranges of acquired records: first and last offset, number of deliveries."""
-    while True:
-        mark = pos
-        try:
-            ranges, pos = compact_length(buf, pos)
-            break
-        except TRUNCATED:
-            buf, pos = yield mark
-    if ranges < 0:
-        refuse_count(ranges)
+    ranges, buf, pos = yield from array_length(buf, pos)
     for _ in range(ranges):
         buf, pos = yield from pass_tags(buf, pos + 18)
     return buf, pos
@@ -186,15 +152,7 @@ def _acquired(buf: Buffer, pos: int) -> Part:
 
 def _endpoints(buf: Buffer, pos: int) -> Part:
     """Pass the leaders' addresses: node id, host, port, rack."""
-    while True:
-        mark = pos
-        try:
-            endpoints, pos = compact_length(buf, pos)
-            break
-        except TRUNCATED:
-            buf, pos = yield mark
-    if endpoints < 0:
-        refuse_count(endpoints)
+    endpoints, buf, pos = yield from array_length(buf, pos)
     for _ in range(endpoints):
         while True:
             mark = pos

@@ -54,6 +54,25 @@ def refuse_count(count: int) -> NoReturn:
     raise Nonsense("null where an array must be" if count < 0 else f"more than {MAX_PARTITIONS} partitions")
 
 
+def array_length(
+    buf: Buffer, pos: int, length: Callable[[Buffer, int], tuple[int, int]] = compact_length
+) -> Generator[int, tuple[bytes, int], tuple[int, Buffer, int]]:
+    """Read the length of an array that may not be null, as a part of a walker.
+
+    For what is read seldom; the walkers of Produce and Fetch have the same in a line of their own. Returns the length,
+    the buffer and the position.
+    """
+    while True:
+        try:
+            count, after = length(buf, pos)
+            break
+        except TRUNCATED:
+            buf, pos = yield pos
+    if count < 0:
+        refuse_count(count)
+    return count, buf, after
+
+
 def forgotten_topics(
     buf: Buffer, pos: int, readers: Readers, taken: int
 ) -> Generator[int, tuple[bytes, int], tuple[tuple[tuple[bytes, int], ...], Buffer, int]]:
@@ -64,15 +83,7 @@ def forgotten_topics(
     length, _, name = readers
     flexible = length is compact_length
     found: list[tuple[bytes, int]] = []
-    while True:
-        mark = pos
-        try:
-            topics, pos = length(buf, pos)
-            break
-        except TRUNCATED:
-            buf, pos = yield mark
-    if topics < 0:
-        refuse_count(topics)
+    topics, buf, pos = yield from array_length(buf, pos, length)
     while topics:
         topics -= 1
         while True:
