@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -34,6 +33,7 @@ from tests.faults.gate import Gate
 from tests.faults.site import FULL
 from tests.frames import produce
 from tests.integration.metrics import sample
+from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
@@ -241,18 +241,4 @@ def envelopes(bootstrap: str) -> Iterator[Envelope]:
 
 def envelopes_raw(bootstrap: str) -> Iterator[bytes]:
     """The values of the records of the audit topic."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reconciliation"})
-    try:
-        starts, count = [], 0
-        for partition in consumer.list_topics(AUDIT, timeout=10).topics[AUDIT].partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(AUDIT, partition), timeout=10)
-            starts.append(TopicPartition(AUDIT, partition, low))
-            count += high - low
-        consumer.assign(starts)
-        for _ in range(count):
-            message = consumer.poll(20)
-            assert message is not None
-            assert message.error() is None, message.error()
-            yield message.value() or b""
-    finally:
-        consumer.close()
+    return (message.value() or b"" for message in messages(bootstrap, AUDIT))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, but without __all__
 from confluent_kafka.cimpl import NewTopic
 
@@ -33,6 +33,7 @@ from proxy.core.apis import APIS
 from proxy.core.exchange import ConnectionChange
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
+from tests.tools.topic import messages
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 
 pytestmark = pytest.mark.kafka
@@ -74,24 +75,10 @@ def accounted(stats: AuditStats) -> bool:
 
 def envelopes(bootstrap: str, topic: str) -> list[Envelope]:
     """Every record of ``topic``, by first number."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": True}
-    consumer = Consumer(settings)
-    unread = set(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, n, 0) for n in unread])
     read: list[Envelope] = []
-    deadline = time.monotonic() + 30
-    while unread:
-        assert time.monotonic() < deadline, f"{len(read)} records, and the end of {unread} not reached"
-        message = consumer.poll(1.0)
-        if message is None:
-            continue
-        error, value = message.error(), message.value()
-        if error is None and value is not None:
-            assert message.key() is None
-            read.append(decoder.decode(value))
-        elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-            unread.discard(message.partition())
-    consumer.close()
+    for message in messages(bootstrap, topic):
+        assert message.key() is None
+        read.append(decoder.decode(message.value() or b""))
     return sorted(read, key=lambda e: e.first_seq)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, TopicPartition
 
 from observers.event import ThrottleEvent, decoder
 from proxy import remote
@@ -23,6 +22,7 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
+from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
@@ -234,19 +234,9 @@ def test_the_audit_and_the_log_say_who_was_throttled(limited: Limited, cluster: 
 
 
 def throttles(cluster: ClusterState, topic: str) -> Iterator[ThrottleEvent]:
-    consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": topic})
-    partitions = [
-        TopicPartition(topic, number, 0) for number in consumer.list_topics(topic, 30).topics[topic].partitions
-    ]
-    ends = [consumer.get_watermark_offsets(partition, 30)[1] for partition in partitions]
-    consumer.assign(partitions)
-    for _ in range(sum(ends)):
-        message = consumer.poll(30)
-        assert message is not None
-        assert not message.error()
+    for message in messages(cluster.internal_bootstrap, topic):
         events = decoder.decode(message.value()).events
         yield from (event for event in events if isinstance(event, ThrottleEvent))
-    consumer.close()
 
 
 def test_limits_see_the_address_behind_a_balancer(limited: Limited) -> None:

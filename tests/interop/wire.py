@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-
-from confluent_kafka import Consumer, TopicPartition
+from collections.abc import Sequence
 
 from observers.event import RequestEvent, decoder
 from tests.interop.clients import Report
+from tests.tools.topic import messages
 
 COLUMNS = (
     "ApiVersions",
@@ -33,26 +32,8 @@ def audited(internal_bootstrap: str, topic: str, client_id: str) -> list[Request
 
 def requests_told(internal_bootstrap: str, topic: str) -> list[RequestEvent]:
     """The events of all requests in the audit topic so far."""
-    return list(_events(internal_bootstrap, topic))
-
-
-def _events(internal_bootstrap: str, topic: str) -> Iterator[RequestEvent]:
-    consumer = Consumer({"bootstrap.servers": internal_bootstrap, "group.id": "interop-audit-reader"})
-    try:
-        starts, count = [], 0
-        for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
-            starts.append(TopicPartition(topic, partition, low))
-            count += high - low
-        consumer.assign(starts)
-        for _ in range(count):
-            message = consumer.poll(10)
-            assert message is not None, f"{topic}: fewer records than its offsets tell"
-            assert message.error() is None, message.error()
-            told = decoder.decode(message.value() or b"").events
-            yield from (event for event in told if isinstance(event, RequestEvent))
-    finally:
-        consumer.close()
+    told = [decoder.decode(message.value() or b"") for message in messages(internal_bootstrap, topic)]
+    return [event for envelope in told for event in envelope.events if isinstance(event, RequestEvent)]
 
 
 def row(report: Report, events: Sequence[RequestEvent]) -> str:

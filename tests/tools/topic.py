@@ -1,0 +1,29 @@
+"""Reads a topic as it is now, from its first record to its last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+TIMEOUT = 30.0
+"""Seconds for each answer, and for each record."""
+
+
+def messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    """Every record of ``topic`` that is there now, partition by partition or not; an error of any fails."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader-of-tests"})
+    try:
+        starts, count = [], 0
+        for partition in consumer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)
+            starts.append(TopicPartition(topic, partition, low))
+            count += high - low
+        consumer.assign(starts)
+        for _ in range(count):
+            message = consumer.poll(TIMEOUT)
+            assert message is not None, f"{topic}: fewer records than its offsets tell"
+            assert message.error() is None, message.error()
+            yield message
+    finally:
+        consumer.close()
