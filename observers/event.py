@@ -41,6 +41,7 @@ LOSSES = {
     "queue_full": "The cluster was away, and there is neither a spool nor room in memory.",
     "spool_full": "The spool has reached `audit.spool.max.bytes`.",
     "spool_torn": "It was on disk and cannot be read back.",
+    "producer_failed": "The producer that held it failed for good and was replaced, and there was no spool.",
     "closed": "It was not delivered in the time to close, and there was no spool.",
     "killed": "The sidecar was killed before it was on disk. Told by a later run, with what was not numbered yet.",
 }

@@ -57,10 +57,7 @@ class OutboxStats(Struct, frozen=True):
     delivered: int
     """Acknowledged by the audit topic."""
     dropped: Mapping[str, int]
-    """Lost, by reason: those of ``add``, and ``no_cluster`` (never reached since the start, and memory is full),
-    ``queue_full`` (memory is full), ``spool_full``, ``spool_torn`` (could not be read back from disk), ``too_large``,
-    ``closed`` (in memory when the time to close was over), ``producer_failed`` (queued in a producer that had to be
-    replaced), or librdkafka's name of a delivery's error."""
+    """Lost, by reason; see ``observers.event.LOSSES``."""
     spooled: int
     """On disk, those included that the producer has besides."""
     queued: int
@@ -79,11 +76,11 @@ class OutboxStats(Struct, frozen=True):
     bytes_delivered: int
     """Before compression."""
     observed: int
-    """What was counted in ``observed``."""
+    """Requests, changes of connections and throttle reports seen."""
     taken: int
     """How much of it was added, lost or hidden."""
     hidden: int
-    """Seen and not told of."""
+    """Those that give no event: excluded topics and principals, the sidecar's own traffic."""
     problems: Mapping[str, str]
     """What is wrong with the audit topic, by a short name."""
 

@@ -220,6 +220,7 @@ AUDIT = AuditStats(
     replayed=12,
     replay_lost=1,
     observed=102,
+    taken=102,
     problems={"compacted": "it is"},
     records_delivered=4,
     bytes_delivered=3,
