@@ -144,6 +144,9 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     here."""
     polled: tuple[str, ...] = ()
     """Fetch: topics that were asked for and returned no records; told at most once a minute for each connection."""
+    muted_us: int = 0
+    """The part of ``latency_us`` in which the broker read nothing of this connection, because it had told it to wait
+    (``throttle_ms`` of an earlier response)."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):
@@ -169,6 +172,8 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     """How ``principal`` is known, as in a request."""
     sasl_mechanism: str | None = None
     """SASL mechanism the client chose, as in ``sasl.mechanism``."""
+    client_id: str | None = None
+    """``closed``: the client id of its last request."""
     client_software_name: str | None = None
     """As the client told with ApiVersions."""
     client_software_version: str | None = None
@@ -291,6 +296,10 @@ class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
     """Their record sets."""
     latencies: tuple[int, ...] = ()
     """As of the whole rollup, of the requests that touched it."""
+    service_latencies: tuple[int, ...] = ()
+    """Likewise."""
+    errors: int = 0
+    """Requests in which one of its partitions had an error code."""
 
 
 class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="rollup"):
@@ -321,6 +330,12 @@ class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     """As the client chose it."""
     principal_source: PrincipalSource = "anonymous"
     """How ``principal`` is known, as in a request."""
+    api_version: int = -1
+    """Version of the requests and their responses."""
+    client_software_name: str | None = None
+    """As in a request."""
+    client_software_version: str | None = None
+    """As in a request."""
     response_bytes: int = 0
     """Sum of their responses' frames."""
     errors: int = 0
@@ -337,6 +352,9 @@ class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     ends at 64 µs · √2^i, rounded down, the last has no end. Trailing zeros are left out."""
     upstream_latencies: tuple[int, ...] = ()
     """The same of ``upstream_us``."""
+    service_latencies: tuple[int, ...] = ()
+    """The same of ``latency_us`` less what the client or a quota asked for, ``max_wait_ms`` and ``muted_us``, and at
+    least 0. Left out where it is the same as ``latencies``."""
     per_topic: tuple[RollupTopic, ...] = ()
     """By topic."""
     polled: tuple[str, ...] = ()

@@ -1,8 +1,10 @@
 """The jobs that turn the audit topic into tables. They share nothing with the proxy but the audit event's schema.
 
-schemas.py     the audit envelope and every table, column by column; structs.py: the same as Spark's types.
+events.py      the audit event as the jobs read it; schemas/: every table, column by column; structs.py: as Spark's types.
+definitions/   what users declare: prices, owners, objectives, mirrors, retention.
 parse.py       Kafka records in, good envelopes and dead letters out (pure).
-tables/        one pure module per table: ``DataFrame -> DataFrame``, the same for stream and backfill.
+tables/        one pure module per table: ``DataFrame -> DataFrame``, the same for stream and backfill; registry.py: all of them.
+merge.py       stored rows with equal keys become one.
 io.py          the only reads and writes: Kafka source, exactly-once Delta writer.
 checkpoint.py  what a checkpoint belongs to, and when going on from it would be wrong.
 session.py     the Spark session, tuned for small batches on few cores.

@@ -100,6 +100,7 @@ REQUEST_EVENT = (
     Field("upstream_us", "bigint", default=0, least=0, most=MAX_SUM),
     Field("principal_source", "string", default="anonymous", allowed=SOURCES),
     Field("polled", "array<string>", default=()),
+    Field("muted_us", "bigint", default=0, least=0, most=MAX_SUM),
 )
 
 ROLLUP_TOPIC = (
@@ -112,6 +113,8 @@ ROLLUP_TOPIC = (
     Field("rejected_records", "bigint", default=0, least=0, most=MAX_SUM),
     Field("rejected_bytes", "bigint", default=0, least=0, most=MAX_SUM),
     Field("latencies", "array<bigint>", default=()),
+    Field("service_latencies", "array<bigint>", default=()),
+    Field("errors", "bigint", default=0, least=0, most=MAX_SUM),
 )
 
 ROLLUP_EVENT = (
@@ -126,6 +129,9 @@ ROLLUP_EVENT = (
     Field("request_bytes", "bigint", required=True, least=0, most=MAX_SUM),
     Field("client_id", "string"),
     Field("principal_source", "string", default="anonymous", allowed=SOURCES),
+    Field("api_version", "int", default=-1),
+    Field("client_software_name", "string"),
+    Field("client_software_version", "string"),
     Field("response_bytes", "bigint", default=0, least=0, most=MAX_SUM),
     Field("errors", "bigint", default=0, least=0, most=MAX_SUM),
     Field("connection_lost", "bigint", default=0, least=0, most=MAX_SUM),
@@ -133,6 +139,7 @@ ROLLUP_EVENT = (
     Field("idle", "bigint", default=0, least=0, most=MAX_SUM),
     Field("latencies", "array<bigint>", default=()),
     Field("upstream_latencies", "array<bigint>", default=()),
+    Field("service_latencies", "array<bigint>", default=()),
     Field("per_topic", "array", default=(), fields=ROLLUP_TOPIC),
     Field("polled", "array<string>", default=()),
 )
@@ -148,6 +155,7 @@ CONNECTION_EVENT = (
     Field("client_port", "int", required=True, least=0, most=MAX_PORT),
     Field("principal_source", "string", default="anonymous", allowed=SOURCES),
     Field("sasl_mechanism", "string"),
+    Field("client_id", "string"),
     Field("client_software_name", "string"),
     Field("client_software_version", "string"),
     Field("cause", "string", default=""),

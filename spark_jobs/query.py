@@ -149,7 +149,7 @@ def _database(found: dict[str, DeltaTable]) -> Iterator[duckdb.DuckDBPyConnectio
             else:
                 database.register(f"{name} as stored", dataset)
                 keys = ", ".join(known.keys)
-                sums = ", ".join(f"sum({column})::BIGINT AS {column}" for column in known.sums)
+                sums = ", ".join(f"sum({column.name})::BIGINT AS {column.name}" for column in known.merged)
                 database.execute(f'CREATE VIEW {name} AS SELECT {keys}, {sums} FROM "{name} as stored" GROUP BY {keys}')  # noqa: S608 - names are constants of this package
         for setting in LOCKED:
             database.execute(setting)

@@ -9,6 +9,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
     IntegerType,
     LongType,
@@ -32,7 +33,10 @@ TYPES: dict[str, Callable[[], DataType]] = {
     "timestamp": TimestampType,
     "array<string>": lambda: ArrayType(StringType()),
     "array<bigint>": lambda: ArrayType(LongType()),
+    "array<int>": lambda: ArrayType(IntegerType()),
     "map<string,bigint>": lambda: MapType(StringType(), LongType()),
+    "map<string,string>": lambda: MapType(StringType(), StringType()),
+    "decimal(38,10)": lambda: DecimalType(38, 10),
 }
 """Makes a type by its name; of the event's ``array`` see ``array_of``."""
 

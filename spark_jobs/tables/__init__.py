@@ -1,1 +1,4 @@
-"""One pure module per table: a data frame of events in, the table's rows out; the same for stream and backfill."""
+"""One pure module per table: data frames in, the table's rows out; the same for stream and backfill.
+
+``registry.py`` says what each of them is made of.
+"""

@@ -27,12 +27,14 @@ SUMMANDS = {
     # A broker says it, so it may be anything.
     "throttle_ms": f"if(whole, least(greatest(throttle_ms, 0), {MAX_SUM}), 0)",
     "topic_requests": "coalesce(of_topic.topic_requests, if(first_of_topic, 1, 0))",
+    "topic_errors": "0",
     "records": "coalesce(of_topic.records, if(accepted AND answered, part.records, 0), 0)",
     "bytes": "coalesce(of_topic.bytes, if(accepted AND answered, part.bytes, 0), 0)",
     "unconfirmed_records": "coalesce(of_topic.unconfirmed_records, if(unconfirmed, part.records, 0), 0)",
     "unconfirmed_bytes": "coalesce(of_topic.unconfirmed_bytes, if(unconfirmed, part.bytes, 0), 0)",
     "rejected_records": "coalesce(of_topic.rejected_records, if(rejected, part.records, 0), 0)",
     "rejected_bytes": "coalesce(of_topic.rejected_bytes, if(rejected, part.bytes, 0), 0)",
+    "polled": "0",
 }
 """What each share adds to each sum column."""
 

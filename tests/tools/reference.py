@@ -11,7 +11,7 @@ from pathlib import Path
 import observers.reference
 import proxy.config
 import proxy.telemetry.reference
-import spark_jobs.schemas
+import spark_jobs.schemas.reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,7 +19,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "config.md": proxy.config.reference_markdown,
     "metrics.md": proxy.telemetry.reference.reference_markdown,
     "audit-event.md": observers.reference.markdown,
-    "tables.md": spark_jobs.schemas.markdown,
+    "tables.md": spark_jobs.schemas.reference.markdown,
 }
 
 

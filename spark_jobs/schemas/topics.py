@@ -1,0 +1,123 @@
+"""What becomes of topics: ``inventory``, ``topics``, and what a mirror copies, ``produced`` and ``mirror_check``."""
+
+from __future__ import annotations
+
+from spark_jobs.schemas.model import CLUSTER, Column, Table, key, merged, total
+
+INVENTORY = Table(
+    "inventory",
+    "Which topics there were, by hour, as the cluster told the sidecars.",
+    (
+        key("day", "date", "Day of `hour`; the table is partitioned by it.", "UTC", "ts"),
+        key("hour", "timestamp", "Hour in which the cluster was asked.", "UTC", "ts"),
+        CLUSTER,
+        key("topic", "string", "Name of the topic.", source="inventory[].topic"),
+        merged("last", "topic_id", "string", "Its id, as last told in the hour.", source="inventory[].topic_id"),
+        merged("max", "partitions", "int", "Its partitions: the most in the hour.", "partitions",
+               "inventory[].partitions"),
+        merged("last", "internal", "boolean", "Whether it is one of Kafka's own.", source="inventory[].internal"),
+        merged("min", "first_seen", "timestamp", "When it was first told in the hour.", "UTC", "ts"),
+        merged("max", "last_seen", "timestamp", "When it was last told in the hour.", "UTC", "ts"),
+        total("told", "How often it was told, by all brokers' sidecars.", "lists", "topic_inventory"),
+    ),
+    example="SELECT topic, max(partitions) AS partitions FROM inventory WHERE NOT internal GROUP BY topic"
+    " ORDER BY topic",
+    order="last_seen",
+)  # fmt: skip
+
+TOPICS = Table(
+    "topics",
+    "Every topic that there is or that was used: when it was last written, read and asked for, and by whom. `unused` "
+    "is said only where the sidecars of all brokers saw everything since; otherwise it is `unknown`.",
+    (
+        Column("day", "date", "Day up to which this was judged; only the newest day is kept.", "UTC"),
+        Column("cluster_id", "string", "The Kafka cluster's own id."),
+        Column("topic", "string", "Name of the topic."),
+        Column("topic_id", "string", "Its id; NULL where no inventory told it."),
+        Column("partitions", "int", "Its partitions, as last told.", "partitions"),
+        Column("internal", "boolean", "Whether it is one of Kafka's own."),
+        Column("present", "boolean", "Whether the newest complete inventory of the cluster has it."),
+        Column("state", "string", "`used`, `polled_only` (asked for, never given anything), `unused`, or `unknown`."),
+        Column("last_produced", "timestamp", "Minute of the last records acknowledged; NULL: none seen.", "UTC"),
+        Column("last_consumed", "timestamp", "Minute of the last records handed out; NULL: none seen.", "UTC"),
+        Column("last_polled", "timestamp", "Minute in which it was last asked for in vain; NULL: never.", "UTC"),
+        Column("unused_since", "timestamp", "The last of `last_produced` and `last_consumed`, or of `since` if there"
+               " was none; NULL where the state is `unknown`.", "UTC"),
+        Column("producers", "array<string>", "Principals that wrote to it."),
+        Column("consumers", "array<string>", "Principals that read from it."),
+        Column("produced_bytes", "bigint", "Bytes acknowledged in that time.", "bytes"),
+        Column("consumed_bytes", "bigint", "Bytes handed out in that time.", "bytes"),
+        Column("since", "timestamp", "From when on this was judged.", "UTC"),
+        Column("coverage", "double", "Share of the minutes since then, of all brokers, in which a sidecar was alive.",
+               "ratio"),
+        Column("uncovered_brokers", "array<int>", "Brokers whose sidecar was not alive all the time."),
+    ),
+    example="SELECT topic, state, last_produced, last_consumed, last_polled, coverage FROM topics WHERE NOT internal"
+    " ORDER BY topic",
+    derived_from=("traffic", "inventory", "completeness"),
+    whole=True,
+)  # fmt: skip
+
+PRODUCED = Table(
+    "produced",
+    "Every batch of records that was written to a topic of a declared mirror, on either side. One row each time a "
+    "request brought it, retries included: `mirror_check` counts them once.",
+    (
+        Column("day", "date", "Day of `at`; the table is partitioned by it.", "UTC", "ts_request"),
+        Column("at", "timestamp", "When the request arrived; of a rollup the minute.", "UTC", "ts_request, minute"),
+        Column("cluster_id", "string", "The Kafka cluster's own id.", source="cluster_id"),
+        Column("broker_id", "int", "The broker that was asked.", source="broker_id"),
+        Column("topic", "string", "The topic.", source="topics[].topic"),
+        Column("partition", "int", "The partition; NULL of a rollup.", source="topics[].partition"),
+        Column("principal", "string", "Who wrote it.", source="principal"),
+        Column("client_id", "string", "Its client id.", source="client_id"),
+        Column("producer_id", "bigint", "Producer id; −1 without idempotence, NULL of a rollup.",
+               source="topics[].producer_id"),
+        Column("producer_epoch", "int", "Producer epoch; likewise.", source="topics[].producer_epoch"),
+        Column("base_sequence", "int", "Sequence number of the first record; likewise.",
+               source="topics[].base_sequence"),
+        Column("base_offset", "bigint", "Offset the broker gave to the first record; −1 if it told none.",
+               source="topics[].base_offset"),
+        Column("outcome", "string", "`acknowledged`, `unconfirmed` (no answer), `rejected`.",
+               source="outcome, topics[].error_code"),
+        Column("records", "bigint", "Records.", "records", "topics[].records"),
+        Column("bytes", "bigint", "Their record set.", "bytes", "topics[].bytes"),
+    ),
+    example="SELECT cluster_id, topic, outcome, count(*) AS batches, sum(records) AS records FROM produced"
+    " GROUP BY ALL ORDER BY ALL",
+    retention_days=30,
+)  # fmt: skip
+
+MIRROR_CHECK = Table(
+    "mirror_check",
+    "Whether what was produced to one cluster arrived in another: for each day, and all days up to its end. A batch "
+    "that an idempotent producer sent twice counts once.",
+    (
+        Column("day", "date", "Day, by arrival in each cluster; the table is partitioned by it.", "UTC"),
+        Column("mirror", "string", "Name of the mirror's definition."),
+        Column("source_cluster_id", "string", "Where the records come from."),
+        Column("source_topic", "string", "The topic there."),
+        Column("target_cluster_id", "string", "Where they are copied to."),
+        Column("target_topic", "string", "The topic there."),
+        Column("produced_records", "bigint", "Acknowledged by the source that day, each once.", "records"),
+        Column("mirrored_records", "bigint", "Acknowledged by the target that day, each once, of the mirror's own"
+               " producers.", "records"),
+        Column("retried_records", "bigint", "Records in batches that came once more, on either side; not counted"
+               " above.", "records"),
+        Column("unconfirmed_records", "bigint", "Produced to the source without an answer (acks=0): they may be"
+               " mirrored, and are not in `produced_records`.", "records"),
+        Column("produced_total", "bigint", "`produced_records` of all days up to this one.", "records"),
+        Column("mirrored_total", "bigint", "`mirrored_records` of all days up to this one.", "records"),
+        Column("due_total", "bigint", "What was produced up to the allowed lag before `as_of`.", "records"),
+        Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, at least 0.",
+               "records"),
+        Column("surplus_records", "bigint", "What arrived beyond all that was produced; more than 0 where the mirror"
+               " repeats itself, or the source has producers without answers.", "records"),
+        Column("state", "string", "`equal`, `lagging` (within the allowed lag), `missing`, `surplus`."),
+        Column("exact", "boolean", "False where rollups took part: retries inside of them cannot be told apart."),
+        Column("as_of", "timestamp", "Newest minute of the target that was judged.", "UTC"),
+    ),
+    example="SELECT mirror, source_topic, produced_total, mirrored_total, retried_records, missing_records, state"
+    " FROM mirror_check ORDER BY ALL",
+    derived_from=("produced",),
+)  # fmt: skip
