@@ -1,9 +1,9 @@
 """The jobs that turn the audit topic into tables. They share nothing with the proxy but the audit event's schema.
 
-events.py      the audit event as the jobs read it; schemas/: every table, column by column; structs.py: as Spark's types.
+events.py      the audit event as the jobs read it; schemas/: every table, column by column; structs.py: as Spark's.
 definitions/   what users declare: prices, owners, objectives, mirrors, retention.
 parse.py       Kafka records in, good envelopes and dead letters out (pure).
-tables/        one pure module per table: ``DataFrame -> DataFrame``, the same for stream and backfill; registry.py: all of them.
+tables/        one pure module per table: ``DataFrame -> DataFrame``; registry.py says what each is made of.
 merge.py       stored rows with equal keys become one.
 io.py          the only reads and writes: Kafka source, exactly-once Delta writer.
 checkpoint.py  what a checkpoint belongs to, and when going on from it would be wrong.
