@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_jobs import render as layout
+from spark_jobs import views
 from spark_jobs.errors import QueryError
 from spark_jobs.schemas import TABLES
 
@@ -31,7 +33,10 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 
-ADVICE = "`brokerside jobs run traffic` fills them"
+ADVICE = "`brokerside jobs run` fills them"
+
+DECLARED = {"cost": "Prices", "slo": "SLO", "mirror_check": "Mirror", "produced": "Mirror"}
+"""Kind of definition without which a table is not made."""
 
 
 @dataclass(frozen=True)
@@ -52,37 +57,103 @@ class TableInfo:
     description: str
     columns: tuple[ColumnInfo, ...]
     rows: int
-    """Rows as stored; where equal keys add up, a query shows fewer."""
+    """Rows as stored; where several have the same key, a query shows fewer."""
     files: int
     bytes: int
     """Size of the files that are part of the table now, compressed."""
 
 
-def tables(root: Path | str) -> list[TableInfo]:
-    """Return every Delta table directly below ``root``, by name; none where there are none, or no root."""
-    return [_info(name, table) for name, table in _stored(Path(root)).items()]
+@dataclass(frozen=True)
+class Reader:
+    """The tables below one root, open for queries."""
+
+    root: str
+    tables: Mapping[str, DeltaTable]
+    database: duckdb.DuckDBPyConnection
+
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the names of the columns and the rows that ``sql``, one SELECT, gives.
+
+        ``parameters``: values of ``$name`` in it. Raises QueryError, with one sentence on what is wrong.
+        """
+        with self._explained():
+            result = self.database.execute(self._checked(sql), dict(parameters or {}))
+            return [column[0] for column in result.description or ()], result.fetchall()
+
+    def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
+        """Return the same with its types."""
+        with self._explained():
+            return self.database.sql(self._checked(sql), params=dict(parameters or {})).to_arrow_table()
+
+    def _checked(self, sql: str) -> duckdb.Statement:
+        statements = self.database.extract_statements(sql)
+        allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+        if len(statements) != 1 or statements[0].type not in allowed:
+            raise QueryError("one SELECT is allowed, and nothing that changes anything")
+        return statements[0]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            raise _in_one_sentence(error, self) from error
 
 
-def query(root: Path | str, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the names of the columns and the rows that ``sql``, one SELECT, gives over the tables below ``root``.
+@contextmanager
+def opened(root: Path | str) -> Iterator[Reader]:
+    """Give the tables below ``root``, a folder or the URL of one; rows with equal keys are shown as one.
 
-    Rows of ``traffic`` with equal keys are shown summed. Raises QueryError, with one sentence on what is wrong.
+    What a URL needs is taken from the environment, as ``AWS_REGION`` (docs/queries.md). Raises QueryError where there
+    are no tables.
     """
-    found = _stored(Path(root))
+    found = _stored(str(root))
     if not found:
         raise QueryError(f"there are no tables in {root}; {ADVICE}")
-    with _database(found) as database:
-        try:
-            statements = database.extract_statements(sql)
-            if len(statements) != 1 or statements[0].type not in (
-                duckdb.StatementType.SELECT,
-                duckdb.StatementType.EXPLAIN,
-            ):
-                raise QueryError("one SELECT is allowed, and nothing that changes anything")
-            result = database.execute(statements[0])
-            return [column[0] for column in result.description or ()], result.fetchall()
-        except duckdb.Error as error:
-            raise _explained(error, database, found) from error
+    database = duckdb.connect(":memory:", config=SETTINGS)
+    try:
+        for statement in views.MACROS:
+            database.execute(statement)
+        for name, table in found.items():
+            known = TABLES.get(name)
+            stored = f"{name} as stored" if known else name
+            database.register(stored, table.to_pyarrow_dataset())
+            if known:
+                database.execute(views.view(known, stored, [field.name for field in table.schema().fields]))
+        for setting in LOCKED:
+            database.execute(setting)
+        yield Reader(str(root), found, database)
+    finally:
+        database.close()
+
+
+def query(
+    root: Path | str, sql: str, parameters: Mapping[str, Any] | None = None
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return what ``sql``, one SELECT, gives over the tables below ``root``; see ``opened`` and ``Reader.rows``."""
+    with opened(root) as reader:
+        return reader.rows(sql, parameters)
+
+
+def arrow(root: Path | str, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
+    """Return the same with its types, as ``arrow(…).to_pandas()`` needs them."""
+    with opened(root) as reader:
+        return reader.arrow(sql, parameters)
+
+
+def absent(name: str) -> str:
+    """Return one sentence on how the table ``name`` comes to be."""
+    if name in DECLARED:
+        return (
+            f"there is no table {name}: `brokerside jobs run --definitions PATH` makes it where a document of kind"
+            f" {DECLARED[name]} is in PATH"
+        )
+    return f"there is no table {name}: `brokerside jobs run` makes it"
+
+
+def tables(root: Path | str) -> list[TableInfo]:
+    """Return every Delta table directly below ``root``, by name; none where there are none, or no root."""
+    return [_info(name, table) for name, table in _stored(str(root)).items()]
 
 
 def render(columns: list[str], rows: list[tuple[Any, ...]], form: str) -> str:
@@ -109,13 +180,24 @@ def render_tables(found: list[TableInfo], form: str) -> str:
     return "\n\n".join(parts)
 
 
-def _stored(root: Path) -> dict[str, DeltaTable]:
-    """Return the Delta tables directly below ``root``, by name."""
-    logs = sorted(root.glob("*/_delta_log")) if root.is_dir() else []
+def _stored(root: str) -> dict[str, DeltaTable]:
+    """Return the Delta tables directly below ``root``, by name; of a URL those that the jobs make."""
+    if "://" in root:
+        places = {name: f"{root.rstrip('/')}/{name}" for name in sorted(TABLES)}
+    else:
+        folder = Path(root)
+        logs = sorted(folder.glob("*/_delta_log")) if folder.is_dir() else []
+        places = {log.parent.name: str(log.parent) for log in logs}
     try:
-        return {log.parent.name: DeltaTable(log.parent) for log in logs}
-    except DeltaError as error:
-        raise QueryError(f"a table in {root} cannot be read: {error}") from error
+        with ThreadPoolExecutor(max_workers=len(TABLES)) as pool:
+            opened = dict(zip(places, pool.map(_open, places.values()), strict=True))
+    except (DeltaError, OSError) as error:
+        raise QueryError(f"a table in {root} cannot be read: {' '.join(str(error).split())}") from error
+    return {name: table for name, table in opened.items() if table is not None}
+
+
+def _open(place: str) -> DeltaTable | None:
+    return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
 
 
 def _info(name: str, table: DeltaTable) -> TableInfo:
@@ -136,36 +218,16 @@ def _info(name: str, table: DeltaTable) -> TableInfo:
     )
 
 
-@contextmanager
-def _database(found: dict[str, DeltaTable]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a database in memory with one view for each table, cut off from files and network."""
-    database = duckdb.connect(":memory:", config=SETTINGS)
-    try:
-        for name, table in found.items():
-            dataset = table.to_pyarrow_dataset()
-            known = TABLES.get(name)
-            if known is None or not known.keys:
-                database.register(name, dataset)
-            else:
-                database.register(f"{name} as stored", dataset)
-                keys = ", ".join(known.keys)
-                sums = ", ".join(f"sum({column.name})::BIGINT AS {column.name}" for column in known.merged)
-                database.execute(f'CREATE VIEW {name} AS SELECT {keys}, {sums} FROM "{name} as stored" GROUP BY {keys}')  # noqa: S608 - names are constants of this package
-        for setting in LOCKED:
-            database.execute(setting)
-        yield database
-    finally:
-        database.close()
-
-
-def _explained(error: duckdb.Error, database: duckdb.DuckDBPyConnection, found: dict[str, DeltaTable]) -> QueryError:
+def _in_one_sentence(error: duckdb.Error, reader: Reader) -> QueryError:
     """Return what is wrong with a query in one sentence, with what exists where something was not found."""
     said = str(error).split("\n", 1)[0]
     said = re.sub(r"^\w+ Error: ", "", said).rstrip("!. ")
-    if isinstance(error, duckdb.CatalogException) and "Table with name" in said:
-        return QueryError(f"{said}; the tables are: {', '.join(found)}")
+    missing = re.match(r"Table with name (\w+) does not exist", said)
+    if isinstance(error, duckdb.CatalogException) and missing:
+        said = absent(missing[1].lower()) if missing[1].lower() in TABLES else said
+        return QueryError(f"{said}; the tables are: {', '.join(reader.tables)}")
     if isinstance(error, duckdb.BinderException) and ("not found" in said or "column named" in said):
-        columns = {name: [field.name for field in table.schema().fields] for name, table in found.items()}
+        columns = {name: [field.name for field in table.schema().fields] for name, table in reader.tables.items()}
         return QueryError(
             f"{said}; the columns are: " + "; ".join(f"{name} ({', '.join(c)})" for name, c in columns.items())
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,14 +29,13 @@ def rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: str) -> 
     if form == "table":
         return _table(columns, values)
     if form == "json":
-        return json.dumps(
-            [dict(zip(columns, map(_plain, row), strict=True)) for row in values], ensure_ascii=False, indent=1
-        )
+        described = [dict(zip(columns, map(_in_json, row), strict=True)) for row in values]
+        return msgspec.json.format(_JSON.encode(described), indent=1).decode()
     if form == "csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([["" if value is None else _plain(value) for value in row] for row in values])
+        writer.writerows([[_in_csv(value) for value in row] for row in values])
         return out.getvalue().rstrip("\n")
     raise JobError(f"there is no output format {form}; there are: {', '.join(FORMATS)}")
 
@@ -67,11 +66,17 @@ def _cell(value: Any) -> Text:
         return Text("NULL", style="dim")
     if isinstance(value, bool):
         return Text(str(value).lower())
-    if isinstance(value, int | Decimal):
+    if isinstance(value, int):
         return Text(f"{value:,}")
+    if isinstance(value, Decimal):
+        return Text(f"{value:,.2f}" if _is_cents(value) else f"{_trimmed(value):,f}")
     if isinstance(value, float):
         return Text(f"{value:,.6g}")
-    return Text(_visible(_short(value) if isinstance(value, datetime) else str(_plain(value))))
+    if isinstance(value, datetime):
+        return Text(_short(value))
+    if isinstance(value, list | tuple):
+        return Text(_visible(", ".join(str(item) for item in value)))
+    return Text(_visible(str(value)))
 
 
 def _short(instant: datetime) -> str:
@@ -85,20 +90,27 @@ def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it: instants in ISO 8601, what has no JSON type as text."""
-    if value is None or isinstance(value, str | int | float):
+def _in_csv(value: Any) -> Any:
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return str(value)
+        return f"{_trimmed(value):f}"
+    return _JSON.encode(value).decode().strip('"')
+
+
+def _trimmed(value: Decimal) -> Decimal:
+    """Return ``value`` without zeros at its end."""
+    return value.quantize(Decimal(1)) if value == value.to_integral_value() else value.normalize()
+
+
+def _is_cents(value: Decimal) -> bool:
+    return value != value.to_integral_value() and value == value.quantize(Decimal("0.01"))
+
+
+_JSON = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+"""Money keeps its digits; instants are in ISO 8601."""
+
+
+def _in_json(value: Any) -> Any:
+    """Return ``value`` so that a number of any size can be encoded."""
+    return Decimal(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value

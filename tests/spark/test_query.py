@@ -6,7 +6,8 @@ import csv
 import json
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,20 @@ from deltalake import write_deltalake
 from spark_jobs import query
 from spark_jobs.errors import QueryError
 from spark_jobs.schemas import TRAFFIC
+from tests.spark.stored import write
 
-ARROW: dict[str, Any] = {
-    "string": pyarrow.string(),
-    "int": pyarrow.int32(),
-    "bigint": pyarrow.int64(),
-    "date": pyarrow.date32(),
-    "timestamp": pyarrow.timestamp("us", tz="UTC"),
-}
 MINUTE = datetime(2026, 9, 22, 12, tzinfo=UTC)
 
 
-def traffic_rows(*rows: dict[str, Any]) -> pyarrow.Table:
-    base: dict[str, Any] = {column.name: 0 for column in TRAFFIC.columns}
-    base |= {"day": MINUTE.date(), "minute": MINUTE, "cluster_id": "c", "broker_id": 1, "listener": "CLIENT"}
-    base |= {"api": "Produce", "topic": None, "principal": "User:a", "client_id": None, "client_ip": "10.0.0.7"}
-    fields = [
-        pyarrow.field(c.name, ARROW[c.type], metadata={"comment": c.meaning, "unit": c.unit}) for c in TRAFFIC.columns
-    ]
-    return pyarrow.Table.from_pylist([{**base, **row} for row in rows], schema=pyarrow.schema(fields))
+KEY = {"day": MINUTE.date(), "minute": MINUTE, "cluster_id": "c", "broker_id": 1, "listener": "CLIENT"}
+KEY |= {"api": "Produce", "principal": "User:a"}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The table traffic, written in two batches with a key in common, and a table of somebody else."""
-    for rows in (traffic_rows({"requests": 1}, {"topic": "t", "bytes": 5}), traffic_rows({"requests": 2})):
-        write_deltalake(tmp_path / "traffic", rows, mode="append", partition_by=["day"], description="Who did.")
+    """``traffic``, written in two batches with a key in common, and a table of somebody else."""
+    write(tmp_path, "traffic", {**KEY, "requests": 1}, {**KEY, "topic": "t", "bytes": 5})
+    write(tmp_path, "traffic", {**KEY, "requests": 2})
     write_deltalake(tmp_path / "notes", pyarrow.table({"note": ["a", "b\x1b[31m", None]}))
     (tmp_path / "_checkpoints").mkdir()
     return tmp_path
@@ -52,6 +41,26 @@ def test_rows_with_equal_keys_are_shown_summed(root: Path) -> None:
     columns, rows = query.query(root, "SELECT topic, requests, bytes FROM traffic ORDER BY topic")
     assert (columns, rows) == (["topic", "requests", "bytes"], [("t", 0, 5), (None, 3, 0)])
     assert query.query(root, "FROM traffic LIMIT 0")[0] == [column.name for column in TRAFFIC.columns]
+
+
+def test_a_condition_on_the_day_reads_the_files_of_that_day(root: Path) -> None:
+    write(root, "traffic", {**KEY, "day": MINUTE.date() + timedelta(1), "requests": 4})
+    sql = "SELECT sum(requests) FROM traffic WHERE day = $day"
+    assert query.query(root, sql, {"day": MINUTE.date()})[1] == [(3,)]
+    plan = query.query(root, f"EXPLAIN {sql}", {"day": MINUTE.date()})[1][0][1]
+    assert "Filters: \"day\" = DATE '2026-09-22'" in " ".join(plan.replace("│", " ").split())
+
+
+def test_the_tables_may_be_named_by_a_url(root: Path) -> None:
+    url = root.as_uri()
+    assert [table.name for table in query.tables(url)] == ["traffic"]
+    assert query.query(url, "SELECT sum(requests) FROM traffic")[1] == [(3,)]
+
+
+def test_an_answer_keeps_its_types_for_programs(root: Path) -> None:
+    answer = query.arrow(root, "SELECT day, minute, requests FROM traffic WHERE topic IS NULL")
+    assert answer.to_pylist() == [{"day": MINUTE.date(), "minute": MINUTE, "requests": 3}]
+    assert [str(kind) for kind in answer.schema.types] == ["date32[day]", "timestamp[us, tz=UTC]", "int64"]
 
 
 def test_other_tables_are_shown_as_they_are(root: Path) -> None:
@@ -68,6 +77,8 @@ def test_times_are_utc(root: Path) -> None:
     ("sql", "message"),
     [
         ("SELECT * FROM nothing", "nothing does not exist; the tables are: notes, traffic"),
+        ("SELECT * FROM Latency", "no table latency: `brokerside jobs run` makes it; the tables are: notes, traffic"),
+        ("SELECT * FROM cost", "no table cost: .*--definitions PATH.* a document of kind Prices is in PATH; the"),
         ("SELECT nothing FROM notes", r'"nothing" not found.*the columns are: notes \(note\)'),
         ("SELECT notes.nothing FROM notes", r"nothing.*the columns are: notes \(note\)"),
         ("SELEC 1", "syntax error"),
@@ -94,15 +105,15 @@ def test_what_cannot_be_answered_is_said_in_one_sentence(root: Path, sql: str, m
 
 def test_a_folder_without_tables_says_how_to_fill_it(tmp_path: Path) -> None:
     assert query.tables(tmp_path / "missing") == []
-    assert "jobs run traffic" in query.render_tables([], "table")
-    with pytest.raises(QueryError, match=r"there are no tables in .* `brokerside jobs run traffic` fills them"):
+    assert "jobs run" in query.render_tables([], "table")
+    with pytest.raises(QueryError, match=r"there are no tables in .* `brokerside jobs run` fills them"):
         query.query(tmp_path, "SELECT 1")
 
 
 def test_tables_are_listed_with_their_columns(root: Path) -> None:
     notes, traffic = query.tables(root)
     assert (notes.name, notes.rows, notes.files) == ("notes", 3, 1)
-    assert (traffic.name, traffic.description, traffic.rows, traffic.files) == ("traffic", "Who did.", 3, 2)
+    assert (traffic.name, traffic.description, traffic.rows, traffic.files) == ("traffic", TRAFFIC.meaning, 3, 2)
     assert traffic.bytes == sum(file.stat().st_size for file in (root / "traffic").glob("*/*.parquet"))
     ours = [(column.name, column.meaning, column.unit) for column in TRAFFIC.columns]
     assert [(column.name, column.description, column.unit) for column in traffic.columns] == ours
@@ -129,13 +140,28 @@ def test_a_table_is_aligned_and_its_numbers_are_readable() -> None:
 def test_json_and_csv_can_be_read_back() -> None:
     assert json.loads(query.render(NAMES, VALUES, "json")) == [
         {"n": 1234567, "text": "a", "day": "2026-09-22", "at": None, "x": 0.5},
-        {"n": -1, "text": 'b,"c"', "day": None, "at": "2026-09-22T12:00:00+00:00", "x": 1e21},
+        {"n": -1, "text": 'b,"c"', "day": None, "at": "2026-09-22T12:00:00Z", "x": 1e21},
     ]
     assert list(csv.reader(query.render(NAMES, VALUES, "csv").splitlines())) == [
         NAMES,
         ["1234567", "a", "2026-09-22", "", "0.5"],
-        ["-1", 'b,"c"', "", "2026-09-22T12:00:00+00:00", "1e+21"],
+        ["-1", 'b,"c"', "", "2026-09-22T12:00:00Z", "1e+21"],
     ]
+
+
+MONEY = [(Decimal("12.5000000000"), Decimal("0.0000000001"), Decimal("3.0000000000"), 2**70, [1, 2], True)]
+
+
+def test_money_keeps_its_digits() -> None:
+    names = ["cents", "fine", "whole", "huge", "list", "flag"]
+    assert query.render(names, MONEY, "table").splitlines()[1].split() == [
+        "12.50", "0.0000000001", "3", "1,180,591,620,717,411,303,424", "1,", "2", "true",
+    ]  # fmt: skip
+    assert query.render(names, MONEY, "csv").splitlines()[1] == (
+        '12.5,0.0000000001,3,1180591620717411303424,"[1,2]",true'
+    )
+    read = json.loads(query.render(names, MONEY, "json"), parse_float=Decimal)[0]
+    assert list(read.values()) == list(MONEY[0])
 
 
 def test_a_hostile_client_id_cannot_command_the_terminal(root: Path) -> None:

@@ -1,0 +1,82 @@
+"""SQL that shows stored rows as ``spark_jobs.schemas`` says they are meant: one row for each key. For DuckDB.
+
+The same as ``spark_jobs.merge`` for Spark. A condition on a key reaches the files through the view, so a query of one
+day reads that day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from spark_jobs.schemas import Column, Table
+from spark_jobs.schemas.traffic import BUCKETS
+
+_COUNTS = len(BUCKETS) + 1
+
+TYPES = {
+    "string": "VARCHAR",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "decimal(38,10)": "DECIMAL(38,10)",
+    "array<int>": "INTEGER[]",
+    "array<bigint>": "BIGINT[]",
+    "array<string>": "VARCHAR[]",
+    "map<string,string>": "MAP(VARCHAR, VARCHAR)",
+}
+"""DuckDB's name of each type that a column may have."""
+
+
+def view(table: Table, stored: str, columns: Collection[str]) -> str:
+    """Return the statement that makes the view of ``table``, over the relation ``stored`` that has ``columns``.
+
+    A column that the stored table does not have yet is NULL.
+    """
+    values = [f"{_value(column, table.order, columns)} AS {quoted(column.name)}" for column in table.columns]
+    keys = [quoted(name) for name in table.keys if name in columns]
+    group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    return f"CREATE VIEW {quoted(table.name)} AS SELECT {', '.join(values)} FROM {quoted(stored)}{group}"  # noqa: S608 - names are constants of this package
+
+
+def quoted(name: str) -> str:
+    """Return ``name`` as SQL has names."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _value(column: Column, order: str, columns: Collection[str]) -> str:
+    kind = TYPES[column.type]
+    name = quoted(column.name)
+    if column.name not in columns:
+        return f"NULL::{kind}"
+    match column.merge:
+        case None | "key":
+            return name
+        case "sum" | "min" | "max":
+            return f"{column.merge}({name})::{kind}"
+        case "last":
+            return f"arg_max({name}, {quoted(order)})"  # passes over NULL of either
+        case "counts":
+            return _summed(name)
+        case "union":
+            return f"coalesce(list_sort(list_distinct(flatten(list({name}) FILTER ({name} IS NOT NULL)))), [])"
+
+
+def _summed(counts: str) -> str:
+    elements = ", ".join(f"sum({counts}[{place}])::BIGINT" for place in range(1, _COUNTS + 1))
+    return f"CASE WHEN count({counts}) > 0 THEN [{elements}] END"
+
+
+_ENDS = ", ".join(str(end / 1000) for end in (*BUCKETS, BUCKETS[-1]))
+_RANK = "greatest(1, ceil(q::DECIMAL(10, 9) * list_sum(counts)::DECIMAL(19, 0)))"  # exact: 0.07 · 100 is not above 7
+
+_PLACE = f"list_position(list_transform(range(1, {_COUNTS + 1}), lambda n: list_sum(counts[:n]) >= {_RANK}), true)"
+
+MACROS = (
+    f"CREATE MACRO merge_counts(counts) AS {_summed('counts')}",
+    f"CREATE MACRO quantile_ms(counts, q) AS CASE WHEN list_sum(counts) > 0 THEN ([{_ENDS}]::DOUBLE[])[{_PLACE}] END",
+)
+"""``merge_counts(latencies)``: an aggregate, element by element. ``quantile_ms(counts, 0.99)``: the upper end of the
+bucket in which it is, in ms (of the last bucket its lower end); NULL of nothing."""
