@@ -6,13 +6,20 @@ import re
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 API_VERSION = "brokerside/v1"
 """``apiVersion`` of every kind that is not OpenSLO's."""
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([smhdw])")
+
+_PLAIN = re.compile(
+    r"(?:[A-Za-z0-9_.|)*+? :;=@,/#-]|\((?!\?)|\(\?:|\\[.wd*+?()|$^-]|\[\^?[A-Za-z0-9_.:=@,/ -]+\]"
+    r"|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})+",
+    re.ASCII,
+)
+"""The part of regular expressions in which Python's, which checks, and Java's, which matches, say the same."""
 
 
 class Strict(BaseModel):
@@ -32,3 +39,20 @@ def _duration(value: object) -> object:
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 """A length of time: a whole number and one of s, m, h, d, w."""
+
+
+def _pattern(value: str) -> str:
+    if not _PLAIN.fullmatch(value):
+        raise ValueError(
+            "must be a regular expression of letters, digits, _ - . : ; = @ , / # \\. \\w \\d [] () (?:) | * + ? {n,m};"
+            " it is matched against whole names"
+        )
+    try:
+        re.compile(value)
+    except (re.error, OverflowError) as error:
+        raise ValueError(f"must be a regular expression: {error}") from None
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression that names match as a whole, of what Python's and Java's have in common."""
