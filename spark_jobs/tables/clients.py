@@ -1,0 +1,35 @@
+"""The table ``clients``: which clients there are, and what newer brokers would refuse them."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.kafka_versions import LOWEST_VERSIONS
+from spark_jobs.schemas import CLIENTS
+
+
+def clients(requests: DataFrame) -> DataFrame:
+    """Return the rows of ``clients``, one for each key, of ``requests`` (as ``requests.summed`` gives it)."""
+    rows = (
+        requests.where("topic IS NULL AND requests > 0")
+        .withColumn("refused_since", F.expr(_refused_since()))
+        .groupBy(*CLIENTS.keys)
+        .agg(
+            F.sum("requests").alias("requests"),
+            F.min("minute").alias("first_seen"),
+            F.max("minute").alias("last_seen"),
+            F.max("refused_since").alias("refused_since"),
+        )
+    )
+    return rows.select(*[F.col(column.name).cast(column.type) for column in CLIENTS.columns])
+
+
+def _refused_since() -> str:
+    """Return SQL of the first release that refuses ``api_version`` of ``api_key``, NULL if the newest accepts it."""
+    refused = [
+        f"WHEN api_key = {api_key} AND api_version >= 0 AND api_version < {lowest} THEN '{release}'"
+        for release, lowest_versions in LOWEST_VERSIONS.items()
+        for api_key, lowest in lowest_versions.items()
+    ]
+    return f"CASE {' '.join(refused)} END"
