@@ -1,0 +1,11 @@
+"""A scripted load, and books that are kept of it in plain Python: what every table must hold, to the unit.
+
+acts.py        what happens: runs of sidecars, connections, calls.
+cast.py        who and what there is.
+script.py      twelve hours of two clusters of three brokers, on two days.
+wire.py        how the sidecars tell of it: events, envelopes, records of two audit topics, with all that goes wrong.
+books/         one book for each table, kept from the acts; nothing of the jobs is imported there.
+definitions/   prices, owners, objectives, a mirror: what the job is given.
+build.py       writes the topics, runs the job: ``python -m tests.ledger.build DIR`` for a look by hand.
+examples.py    docs/examples.md, every table's example query with its answer.
+"""

@@ -1,0 +1,170 @@
+"""What happens in the scripted load. Times are µs since 1970, sizes bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
+
+API_KEYS = {
+    "Produce": 0,
+    "Fetch": 1,
+    "Metadata": 3,
+    "OffsetCommit": 8,
+    "JoinGroup": 11,
+    "ApiVersions": 18,
+}
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program, on one machine."""
+
+    principal: str
+    client_id: str | None
+    ip: str
+    software: tuple[str, str] | None = ("librdkafka", "2.11.1")
+    listener: str = "CLIENT"
+    mechanism: str | None = "SCRAM-SHA-512"
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a sidecar."""
+
+    cluster: str
+    broker: int
+    boot: str
+    started: int
+    ended: int
+    rolls_up: bool = False
+    killed: bool = False
+    """Whether it ended that way: the next run tells what was lost."""
+    lives: bool = False
+    """Whether it still runs when the script ends."""
+    outage: tuple[int, int] | None = None
+    """From when to when the audit's cluster was away: all of it is told in the end."""
+    overrun: tuple[int, int] | None = None
+    """From when to when events were lost, because the queue was full."""
+
+
+@dataclass(eq=False)
+class Visit:
+    """One connection."""
+
+    run: Run
+    id: str
+    client: Client
+    port: int
+    opened: int
+    closed: int | None = None
+    """None: it is open when the script ends, or its sidecar was killed."""
+    calls: list[Call] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something happened to a connection."""
+
+    visit: Visit
+    what: str
+    """``opened``, ``authenticated``, ``authentication_failed``, ``closed``."""
+    at: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a call did to a partition."""
+
+    topic: str
+    partition: int
+    records: int = 0
+    bytes: int = 0
+    error: int = 0
+    producer: tuple[int, int] = (-1, -1)
+    """Producer id and epoch."""
+    sequence: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request and its answer."""
+
+    visit: Visit
+    at: int
+    api: str
+    version: int
+    parts: tuple[Part, ...] = ()
+    latency_us: int = 0
+    upstream_us: int = 0
+    request_bytes: int = 200
+    response_bytes: int = 0
+    outcome: str = "answered"
+    error: int = 0
+    throttle_ms: int = 0
+    max_wait_ms: int = 0
+    muted_us: int = 0
+    acks: int | None = None
+    polled: tuple[str, ...] = ()
+
+    @property
+    def answered(self) -> bool:
+        return self.outcome == "answered"
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is a fetch that waited for data in vain."""
+        return self.answered and self.api == "Fetch" and not self.parts and not self.error
+
+    @property
+    def service_us(self) -> int:
+        """What neither the client nor a quota asked for."""
+        return max(0, self.latency_us - self.muted_us - 1000 * self.max_wait_ms)
+
+    @property
+    def topics(self) -> list[str]:
+        return list(dict.fromkeys(part.topic for part in self.parts))
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.error or any(part.error for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Limited:
+    """Connections of an address met a limit."""
+
+    run: Run
+    at: int
+    ip: str
+    count: int
+    limit: int
+    observed: float
+    action: str = "hold"
+    delay_ms: int = 0
+    quota: str = "connection_creation_rate"
+    scope: str = "ip"
+    listener: str = "CLIENT"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic that exists."""
+
+    name: str
+    id: str
+    partitions: int
+    internal: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The topics that a sidecar was told of, in as many parts as there are."""
+
+    run: Run
+    at: int
+    parts: tuple[tuple[Topic, ...], ...]
+
+
+Act = Call | Change | Limited | Listing

@@ -1,0 +1,111 @@
+"""Writes the ledger's audit topics and runs the job over them: ``python -m tests.ledger.build DIR``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from proxy.local import cluster
+from proxy.local.jars import resolve
+from spark_jobs.definitions import Definitions, load
+from spark_jobs.run import run
+from tests.ledger.script import happened
+from tests.ledger.wire import PARTITIONS, Record, Told, tell
+from tests.ledger.world import World
+
+DEFINITIONS = Path(__file__).parent / "definitions"
+
+FOREVER = str(2**63 - 1)
+
+PAUSE = 2 / 3
+"""The part of each topic after which the job is run for the first time."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """Tables of the scripted load, and what they were made of."""
+
+    root: Path
+    bootstrap: str
+    topics: dict[str, str]
+    """Name of the audit topic of each cluster."""
+    world: World
+    told: Told
+    definitions: Definitions
+
+    def records(self) -> dict[str, list[Record]]:
+        """What each audit topic holds."""
+        return {self.topics[cluster]: records for cluster, records in self.told.topics.items()}
+
+
+def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
+    """Make the tables below ``root``; a broker at ``bootstrap`` gets an audit topic for each cluster."""
+    world = happened()
+    told = tell(world)
+    built = Built(
+        root, bootstrap, {cluster: f"audit-{cluster}" for cluster in told.topics}, world, told, load([DEFINITIONS])
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # The script's records are as old, or as new, as it says.
+    config = {"retention.ms": "-1", "message.timestamp.after.max.ms": FOREVER}
+    new = [NewTopic(name, PARTITIONS, 1, config=config) for name in built.topics.values()]
+    for future in admin.create_topics(new).values():
+        future.result(30)
+    for first in (True, False):
+        for name, records in built.records().items():
+            until = round(len(records) * PAUSE)
+            _write(bootstrap, name, records[:until] if first else records[until:])
+            run(
+                bootstrap_servers=bootstrap,
+                topic=name,
+                tables=str(root),
+                jars=jars,
+                definitions=built.definitions,
+                available_now=True,
+            )
+    return built
+
+
+def _write(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
+    """Write ``records`` in their order, each at the offset that it has in the script."""
+    wrong: list[object] = []
+
+    def check(expected: int, error: KafkaError | None, message: Message) -> None:
+        if error is not None or message.offset() != expected:
+            wrong.append((error, message.offset(), expected))
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20})
+    for record in records:
+        producer.produce(
+            topic,
+            record.value,
+            partition=record.partition,
+            timestamp=record.at // 1000,
+            on_delivery=partial(check, record.offset),
+        )
+        producer.poll(0)
+    assert not producer.flush(30)
+    assert not wrong, wrong[:3]
+
+
+def main(root: Path) -> None:
+    jars = resolve("spark-4.2.0", progress=False)
+    with tempfile.TemporaryDirectory() as folder:
+        state = cluster.up(Path(folder), advertise="broker", progress=False)
+        try:
+            built = build(root, state.internal_bootstrap, jars)
+        finally:
+            cluster.down(Path(folder))
+    print(f"{len(built.told.acts):,} acts of the script are in {root}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,53 @@
+"""What tables hold, read and merged in plain Python: as their columns say, without Spark or DuckDB."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from spark_jobs.schemas import TABLES
+from spark_jobs.schemas.model import Column
+
+Row = dict[str, Any]
+
+
+def rows(root: Path, table: str) -> list[Row]:
+    """All rows of ``table``, those with equal keys merged; in no order."""
+    stored: list[Row] = DeltaTable(root / table).to_pyarrow_table().to_pylist()
+    described = TABLES[table]
+    if not described.keys:
+        return stored
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in stored:
+        groups[tuple(row[name] for name in described.keys)].append(row)
+    return [
+        dict(zip(described.keys, key, strict=True))
+        | {column.name: _merged(column, described.order, group) for column in described.merged}
+        for key, group in groups.items()
+    ]
+
+
+def _merged(column: Column, order: str, group: Sequence[Row]) -> Any:
+    with_value = [row for row in group if row[column.name] is not None]
+    values = [row[column.name] for row in with_value]
+    if not values:
+        return None
+    match column.merge:
+        case "sum":
+            return sum(values)
+        case "min":
+            return min(values)
+        case "max":
+            return max(values)
+        case "last":
+            ordered = [row for row in with_value if row[order] is not None]
+            return max(ordered, key=lambda row: row[order])[column.name] if ordered else None
+        case "counts":
+            return [sum(each) for each in zip(*values, strict=True)]
+        case "union":
+            return sorted({each for value in values for each in value})
+    raise AssertionError(column.merge)
