@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.definitions.model import API_VERSION
+from spark_jobs.definitions.objectives import OPENSLO, SLI, SLO, Objective, with_indicator
 from spark_jobs.definitions.retention import Retention
 from spark_jobs.errors import JobError
 
@@ -22,7 +23,7 @@ SUFFIXES = (".yaml", ".yml")
 M = TypeVar("M")
 V = TypeVar("V")
 
-KINDS = {"Mirror": API_VERSION, "Retention": API_VERSION}
+KINDS = {"Mirror": API_VERSION, "Retention": API_VERSION, "SLI": OPENSLO, "SLO": OPENSLO}
 """``apiVersion`` of each kind of document."""
 
 
@@ -33,6 +34,8 @@ class Definitions:
     mirrors: tuple[Mirror, ...] = ()
     retention: Mapping[str, timedelta] = field(default_factory=dict)
     """Lengths of time by table, where they are not the default."""
+    objectives: tuple[Objective, ...] = ()
+    """Those of all SLOs."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,12 @@ def load(paths: Sequence[Path | str]) -> Definitions:
             mistakes.append(f"{document.where}: apiVersion: must be {KINDS[kind]}")
         else:
             by_kind[kind].append(document)
+    slis = {sli.name: sli for sli in _named(by_kind["SLI"], SLI, mistakes)}
+    slos = list(_with_indicators(by_kind["SLO"], slis, mistakes))
     made = Definitions(
         mirrors=tuple(_named(by_kind["Mirror"], Mirror, mistakes)),
         retention=_only_one(by_kind["Retention"], Retention, lambda one: one.tables, {}, mistakes),
+        objectives=tuple(objective for slo in _named(slos, SLO, mistakes) for objective in slo.judged),
     )
     if mistakes:
         raise JobError("\n".join(mistakes) if len(mistakes) > 1 else mistakes[0])
@@ -89,6 +95,19 @@ def _documents(paths: Sequence[Path | str], mistakes: list[str]) -> Iterator[_Do
                     yield _Document(where, content, name if isinstance(name, str) else "")
                 else:
                     mistakes.append(f"{where}: must be an object with apiVersion, kind, metadata and spec")
+
+
+def _with_indicators(slos: Sequence[_Document], slis: Mapping[str, SLI], mistakes: list[str]) -> Iterator[_Document]:
+    """Give ``slos`` with the indicators that they refer to."""
+    for slo in slos:
+        spec = slo.content.get("spec")
+        if not isinstance(spec, dict):
+            yield slo
+            continue
+        try:
+            yield replace(slo, content={**slo.content, "spec": with_indicator(spec, slis)})
+        except ValueError as error:
+            mistakes.append(f"{slo.where}: spec.indicatorRef: {spec['indicatorRef']!r}: {error}")
 
 
 def _named(documents: Sequence[_Document], model: type[M], mistakes: list[str]) -> Iterator[M]:
@@ -127,4 +146,6 @@ def _made(document: _Document, model: type[M], more: Mapping[str, Any], mistakes
         for each in error.errors():
             place = ".".join(str(step) for step in each["loc"])
             said = each["msg"].removeprefix("Value error, ")
-            mistakes.append(f"{document.where}: spec.{place}: {each['input']!r}: {said}")
+            # A part as a whole would be a page of text.
+            value = "" if isinstance(each["input"], dict | list | tuple) else f"{each['input']!r}: "
+            mistakes.append(f"{document.where}: spec{'.' if place else ''}{place}: {value}{said}")
