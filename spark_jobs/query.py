@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pyarrow
+import pyarrow.parquet
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -159,6 +160,13 @@ def tables(root: Path | str) -> list[TableInfo]:
 def render(columns: list[str], rows: list[tuple[Any, ...]], form: str) -> str:
     """Return the text of a result, as ``table``, ``json`` or ``csv``."""
     return layout.rows(columns, rows, form)
+
+
+def parquet(answer: pyarrow.Table) -> bytes:
+    """Return a result as a Parquet file."""
+    out = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(answer, out)
+    return bytes(out.getvalue().to_pybytes())
 
 
 def render_tables(found: list[TableInfo], form: str) -> str:

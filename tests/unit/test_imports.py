@@ -21,7 +21,7 @@ NOT_FOR_RUN = {
 SHOW = "import atexit, sys; atexit.register(lambda: print(*sys.modules, sep='\\n'))\n"
 
 
-START = "from proxy import cli\nwith cli._lean(): import proxy.run"
+START = "from proxy.commands import sidecar\nwith sidecar.lean(): import proxy.run"
 
 
 def imported_by(code: str) -> set[str]:

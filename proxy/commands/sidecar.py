@@ -1,0 +1,134 @@
+"""Commands of the sidecar: run it, and ask one that runs."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxy.commands.arguments import add_admin, add_output, command
+
+if TYPE_CHECKING:
+    from proxy.commands.arguments import Commands
+    from proxy.config import Endpoint
+
+
+def add(commands: Commands) -> None:
+    """Put them on the command line."""
+    made = command(commands, "run", run)
+    made.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="YAML configuration.")
+    made = commands.add_parser("worker")  # without help, it is not listed
+    made.set_defaults(act=worker)
+    made.add_argument("descriptor", type=int)
+    made = command(commands, "check-config", check_config)
+    made.add_argument("config", type=Path, metavar="FILE", help="YAML configuration.")
+    add_admin(command(commands, "reload", reload))
+    made = command(commands, "quotas", quotas)
+    add_admin(made)
+    made.add_argument("--watch", action="store_true", help="Once a second, until Ctrl-C.")
+    add_output(made, ("table", "json"))
+
+
+def run(config: Path) -> int:
+    """Run the sidecar until SIGTERM."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    with lean():
+        from proxy.config import load
+        from proxy.reload import FileWatch
+        from proxy.run import run as run_sidecar
+        from proxy.telemetry import configure_logging
+
+        file = FileWatch(config)  # before it is read: what is written from here on is noticed
+        loaded = load(config)
+    configure_logging(loaded.log_level)
+    return run_sidecar(file, loaded)
+
+
+def worker(descriptor: int) -> int:
+    """Serve a sidecar as one of its workers; ``proxy.net.handle`` alone starts it. ``descriptor``: of their socket."""
+    with lean():
+        from proxy.net.worker import work
+
+    return work(descriptor)
+
+
+@contextmanager
+def lean() -> Iterator[None]:
+    """For imports of a process that starts often and then lasts.
+
+    Modules stay, so there is no looking for garbage among them, now (40 ms) or while traffic flows (40 ms each time).
+    structlog takes rich where it is installed, for consoles: 60 ms and 5 MiB that a sidecar does not need.
+    """
+    hidden = "rich" not in sys.modules
+    if hidden:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # tells the import system that there is none
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        if hidden:
+            del sys.modules["rich"]
+
+
+def check_config(config: Path) -> None:
+    """Check a configuration and name every mistake in it."""
+    from proxy.config import load
+
+    loaded = load(config)
+    listeners = ", ".join(f"{listener.name} {listener.bind} -> {listener.upstream}" for listener in loaded.listeners)
+    print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
+    if loaded.quotas_unread is not None:
+        said = "the cluster's quotas do not count here, and may limit the sidecar itself"
+        print(f"brokerside: {config}: {said}: {loaded.quotas_unread}", file=sys.stderr)
+
+
+def quotas(admin: Endpoint, watch: bool, output: str) -> None:
+    """Show the limits on connections of a running sidecar: how much is used, who waits, the busiest addresses."""
+    import msgspec
+
+    from proxy import remote
+    from proxy.errors import LocalError
+    from proxy.quotas_view import text
+
+    redraw = "\x1b[H\x1b[2J" if watch and output == "table" and sys.stdout.isatty() else ""
+    seen = False
+    while True:
+        try:
+            found = remote.quotas(admin)
+        except LocalError as error:
+            if not (watch and seen):
+                raise
+            print(redraw, end="", flush=True)
+            print(f"brokerside: {error}", file=sys.stderr)  # it restarts
+        else:
+            seen = True
+            print(redraw + (text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True)
+        if not watch:
+            return
+        time.sleep(1)
+
+
+def reload(admin: Endpoint) -> int:
+    """Let a running sidecar read its configuration again, and say what came of it."""
+    from proxy import remote
+
+    done = remote.reload(admin)
+    if done.result == "applied":
+        print(f"applied: {', '.join(done.changed)}")
+    elif done.result == "unchanged":
+        print("unchanged: what runs is already what the file says")
+    elif done.result == "draining":
+        print(f"brokerside: the sidecar at {admin} is shutting down", file=sys.stderr)
+        return 1
+    else:
+        print("brokerside: rejected, the running configuration stays", file=sys.stderr)
+        print("".join(f"  {error}\n" for error in done.errors), end="", file=sys.stderr)
+        return 1
+    return 0

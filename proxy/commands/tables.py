@@ -1,0 +1,178 @@
+"""Commands of the tables: the jobs that write them, questions about them, a report, exports."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxy.commands.arguments import WRONG_USAGE, add_output, command, count, day, group, instant, names, setting
+from spark_jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from datetime import date
+
+    from proxy.commands.arguments import Commands
+
+
+def add(commands: Commands) -> None:
+    """Put them on the command line."""
+    jobs = group(commands, "jobs", "The Spark job that turns the audit topic into tables.")
+    made = command(jobs, "run", run_jobs, extra="spark")
+    _add_source(made)
+    made.add_argument("--only", type=names, metavar="TABLES", help="Some of the tables; chosen once, comma-separated.")
+    made.add_argument("--available-now", action="store_true", help="Stop when everything there is has been read.")
+    made = command(jobs, "backfill", backfill, extra="spark")
+    _add_source(made)
+    made.add_argument(
+        "--from", type=day, dest="first", metavar="DAY", help="The first day; default: the first there is."
+    )
+    made.add_argument("--to", type=day, dest="last", metavar="DAY", help="The last day; default: the last there is.")
+    made = command(jobs, "check", check)
+    made.add_argument("definitions", type=Path, nargs="+", metavar="PATH", help="Files and folders of YAML documents.")
+
+    made = command(commands, "tables", list_tables, extra="query")
+    _add_tables(made)
+    add_output(made)
+    made = command(commands, "query", run_query, extra="query")
+    what = made.add_mutually_exclusive_group(required=True)
+    what.add_argument("sql", nargs="?", metavar="SQL", help="A SELECT over the tables.")
+    what.add_argument("--ask", metavar="NAME", help="A question that is often asked; --list has them.")
+    what.add_argument("--list", action="store_true", dest="listed", help="Show the questions.")
+    _add_tables(made)
+    add_output(made, ("table", "json", "csv", "parquet"))
+    made.add_argument("--out", type=Path, metavar="FILE", help="Write there instead of printing.")
+    questions = made.add_argument_group("of questions")
+    questions.add_argument("--since", type=day, metavar="DAY", help="The first day that counts.")
+    questions.add_argument("--until", type=day, metavar="DAY", help="The last day that counts.")
+    questions.add_argument("--limit", type=count, metavar="N", help="At most so many rows; default: 20.")
+    questions.add_argument("--topic", metavar="NAME", help="Which topic is meant.")
+    questions.add_argument("--at", type=instant, metavar="INSTANT", help="When it is asked; default: now.")
+    made = command(commands, "report", report, extra="query")
+    _add_tables(made)
+    made.add_argument("--out", type=Path, required=True, metavar="FILE", help="The page, .html.")
+    made.add_argument("--since", type=day, metavar="DAY", help="The first day that counts; default: 7 days.")
+    made.add_argument("--until", type=day, metavar="DAY", help="The last day that counts; default: the newest.")
+
+
+def _add_source(made: ArgumentParser) -> None:
+    option = partial(made.add_argument, metavar="TEXT")
+    option("--bootstrap-servers", default="127.0.0.1:19094", help="The INTERNAL listeners; default: %(default)s.")
+    option("--topic", default="brokerside-audit", help="The audit topic; default: %(default)s.")
+    _add_tables(made)
+    option("--checkpoint", help="Default: below the tables.")
+    many: Any = partial(made.add_argument, action="append", default=[])
+    many("--definitions", type=Path, metavar="PATH", help="Prices, owners, objectives, mirrors, retention: YAML.")
+    many("--kafka-option", type=setting, dest="kafka_options", metavar="K=V", help="Of Kafka's Java client.")
+    many("--conf", type=setting, metavar="K=V", help="Of Spark.")
+    option("--master", default="local[*]", help="Spark master; default: %(default)s.")
+
+
+def _add_tables(made: ArgumentParser) -> None:
+    text = "Root of the tables, a folder or a URL; default: %(default)s."
+    made.add_argument("--tables", default=".brokerside/tables", metavar="PATH", help=text)
+
+
+def run_jobs(**arguments: Any) -> int:
+    """Write the tables: continuously, or of what there is."""
+    from spark_jobs.run import run
+
+    summary = run(**_prepared(arguments))
+    _say(summary)
+    return 1 if summary.failed else 0
+
+
+def backfill(**arguments: Any) -> int:
+    """Compute the tables of some days again, from the audit topic."""
+    from spark_jobs.run import backfill as run
+
+    summary = run(**_prepared(arguments))
+    _say(summary)
+    return 1 if summary.failed else 0
+
+
+def check(definitions: list[Path]) -> None:
+    """Check definitions, name every mistake in them, and say what they declare."""
+    from spark_jobs.definitions import load
+    from spark_jobs.definitions.describe import describe
+
+    print("\n".join(describe(load(definitions))))
+
+
+def list_tables(tables: str, output: str) -> None:
+    """List the tables and their columns."""
+    from spark_jobs import query
+
+    print(query.render_tables(query.tables(tables), output))
+
+
+def run_query(
+    sql: str | None, ask: str | None, listed: bool, tables: str, output: str, out: Path | None, **given: Any
+) -> int:
+    """Answer a SQL query over the tables, or a question that is often asked, without Spark."""
+    from spark_jobs import query, questions
+
+    values = {name: value for name, value in given.items() if value is not None}
+    if output == "parquet" and out is None and sys.stdout.isatty():
+        return _wrong("parquet is not for a terminal: --out FILE, or a pipe")
+    if values and ask is None:
+        return _wrong(f"--{next(iter(values))} is for questions: --ask NAME")
+    if listed:
+        columns = ["question", "meaning", "tables", "options"]
+        rows = [
+            (q.name, q.meaning, list(q.tables), [f"--{name}" for name in q.parameters])
+            for q in questions.QUESTIONS.values()
+        ]
+        return _give(query.render(columns, rows, "table" if output == "parquet" else output), out)
+    with query.opened(tables) as reader:
+        text, parameters = questions.prepared(reader, ask, values) if ask is not None else (sql or "", {})
+        if output == "parquet":
+            return _give(query.parquet(reader.arrow(text, parameters)), out)
+        return _give(query.render(*reader.rows(text, parameters), output), out)
+
+
+def report(tables: str, out: Path, since: date | None, until: date | None) -> None:
+    """Write one page of HTML that shows what the tables say, for people, to be read without a network."""
+    from spark_jobs.report import page
+
+    _give(page(tables, since, until), out)
+
+
+def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a job as it takes them."""
+    from proxy.local.jars import resolve
+    from spark_jobs.definitions import load
+
+    return {
+        **arguments,
+        "definitions": load(arguments["definitions"]),
+        "conf": dict(arguments["conf"]),
+        "kafka_options": dict(arguments["kafka_options"]),
+        "jars": resolve("spark-4.2.0"),
+        "progress": _say,
+    }
+
+
+def _say(what: object) -> None:
+    print(what, file=sys.stderr)
+
+
+def _wrong(what: str) -> int:
+    _say(f"brokerside: {what}")
+    return WRONG_USAGE
+
+
+def _give(content: str | bytes, out: Path | None) -> int:
+    """Write ``content`` to a file, or print it."""
+    raw = content if isinstance(content, bytes) else f"{content}\n".encode()
+    if out is None:
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        out.write_bytes(raw)
+    except OSError as error:
+        raise JobError(f"{out} cannot be written: {error.strerror}") from error
+    return 0

@@ -1,0 +1,309 @@
+"""Questions that are asked often, with the SQL that answers them: ``brokerside query --ask``. Imports no Spark.
+
+A ``$name`` in the SQL is a parameter; ``PARAMETERS`` has all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from spark_jobs.errors import QueryError
+from spark_jobs.query import Reader, absent
+
+PARAMETERS: Mapping[str, Any] = {
+    "since": date(1, 1, 1),
+    "until": date(9999, 12, 31),
+    "limit": 20,
+    "topic": None,  # whoever asks must say it
+    "at": None,  # now
+}
+"""Every parameter of a question, and what it is where nothing is said."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question."""
+
+    name: str
+    meaning: str
+    """What it answers, in one sentence."""
+    tables: tuple[str, ...]
+    """Tables that it reads."""
+    sql: str
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of its parameters, in the order of ``PARAMETERS``."""
+        used = set(re.findall(r"\$(\w+)", self.sql))
+        return tuple(name for name in PARAMETERS if name in used)
+
+
+def ask(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the answer to the question ``name``: names of columns, and rows. ``given``: values of its parameters.
+
+    Raises QueryError: no such question or parameter, one that is missing, or a table that does not exist, with what
+    would make it.
+    """
+    sql, parameters = prepared(reader, name, given)
+    return reader.rows(sql, parameters)
+
+
+def prepared(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the SQL of the question ``name`` and the values of all its parameters. Raises QueryError as ``ask``."""
+    question = QUESTIONS.get(name)
+    if question is None:
+        raise QueryError(f"there is no question {name}; there are: {', '.join(QUESTIONS)}")
+    unknown = sorted(given.keys() - set(question.parameters))
+    if unknown:
+        allowed = ", ".join(question.parameters) or "none"
+        raise QueryError(f"the question {name} has no parameter {unknown[0]}; it has: {allowed}")
+    for table in question.tables:
+        if table not in reader.tables:
+            raise QueryError(f"the question {name} cannot be answered: {absent(table)}")
+    values = {key: given.get(key, PARAMETERS[key]) for key in question.parameters}
+    if "at" in values and values["at"] is None:
+        values["at"] = datetime.now(UTC)
+    missing = [key for key, value in values.items() if value is None]
+    if missing:
+        raise QueryError(f"the question {name} needs --{missing[0]}")
+    return question.sql, values
+
+
+_ALL = (
+    Question(
+        "top-talkers",
+        "Who moves the most bytes?",
+        ("traffic",),
+        """
+SELECT principal, client_id,
+    coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced_bytes,
+    coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed_bytes,
+    coalesce(sum(records) FILTER (api = 'Produce'), 0)::BIGINT AS produced_records,
+    coalesce(sum(records) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed_records,
+    sum(requests)::BIGINT AS requests, sum(errors)::BIGINT AS errors
+FROM traffic WHERE day BETWEEN $since AND $until
+GROUP BY principal, client_id
+ORDER BY produced_bytes + consumed_bytes DESC, requests DESC, principal, client_id LIMIT $limit""",
+    ),
+    Question(
+        "topic-users",
+        "Who writes and who reads this topic?",
+        ("traffic",),
+        """
+SELECT principal, client_id,
+    coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced_bytes,
+    coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed_bytes,
+    coalesce(sum(records) FILTER (api = 'Produce'), 0)::BIGINT AS produced_records,
+    coalesce(sum(records) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed_records,
+    sum(topic_errors)::BIGINT AS errors, list(DISTINCT client_ip ORDER BY client_ip) AS addresses,
+    min(minute) AS first_minute, max(minute) AS last_minute
+FROM traffic WHERE topic = $topic AND day BETWEEN $since AND $until
+GROUP BY principal, client_id
+ORDER BY produced_bytes + consumed_bytes DESC, principal, client_id LIMIT $limit""",
+    ),
+    Question(
+        "unused-topics",
+        "Which topics does nobody use, and since when?",
+        ("topics",),
+        """
+SELECT cluster_id, topic, state, unused_since, last_polled, partitions, coverage, uncovered_brokers
+FROM topics WHERE state <> 'used' AND NOT coalesce(internal, false) AND present
+ORDER BY list_position(['unused', 'polled_only', 'unknown'], state), unused_since, cluster_id, topic LIMIT $limit""",
+    ),
+    Question(
+        "chargeback",
+        "What does each team cost, month by month?",
+        ("cost",),
+        """
+SELECT strftime(day, '%Y-%m') AS month, x_Team AS team, sum(BilledCost) AS cost, BillingCurrency AS currency,
+    round(cost / nullif(sum(sum(BilledCost)) OVER (PARTITION BY month, currency), 0), 4)::DOUBLE AS share
+FROM cost WHERE day BETWEEN $since AND $until
+GROUP BY month, team, currency
+ORDER BY month DESC, currency, cost DESC, team LIMIT $limit""",
+    ),
+    Question(
+        "cross-zone",
+        "What does traffic between zones cost, and whose is it?",
+        ("cost",),
+        """
+SELECT x_Team AS team, x_PrincipalId AS principal, x_Topic AS topic, x_Direction AS direction,
+    AvailabilityZone AS broker_zone, sum(PricingQuantity) AS gigabytes, sum(BilledCost) AS cost,
+    BillingCurrency AS currency
+FROM cost WHERE SkuMeter = 'cross_zone_gb' AND day BETWEEN $since AND $until
+GROUP BY ALL
+ORDER BY currency, cost DESC, team, principal, topic, direction, broker_zone LIMIT $limit""",
+    ),
+    Question(
+        "budget-left",
+        "How is each objective met, and how much of its error budget is left?",
+        ("slo",),
+        """
+SELECT slo, objective, concat_ws(' ', api, topic, principal, client_id) AS judged, total, good, attainment,
+    objective_ratio AS target, period_error_budget_remaining_ratio AS budget_left, burn_rate_1h, burn_rate_1d,
+    CASE WHEN page_quick OR page_slow THEN 'page' WHEN ticket_quick OR ticket_slow THEN 'ticket' END AS alert, as_of
+FROM slo WHERE day BETWEEN $since AND $until
+QUALIFY row_number() OVER (
+    PARTITION BY slo, objective, cluster_id, api, topic, principal, client_id ORDER BY day DESC) = 1
+ORDER BY budget_left NULLS LAST, slo, objective, judged LIMIT $limit""",
+    ),
+    Question(
+        "throttled",
+        "Who is slowed down, by which limit, and who is behind the address?",
+        ("throttles", "connections", "traffic"),
+        """
+WITH met AS (
+    SELECT cluster_id, broker_id, client_ip, quota || ' of ' || scope AS why, action, sum(count)::BIGINT AS times,
+        max(delay_ms) AS longest_ms, max(observed) AS observed, max(quota_limit) AS quota_limit,
+        min(first_at) AS first_at, max(last_at) AS last_at
+    FROM throttles WHERE day BETWEEN $since AND $until GROUP BY cluster_id, broker_id, client_ip, quota, scope, action
+), behind AS (
+    SELECT met.cluster_id, met.broker_id, met.client_ip,
+        list(DISTINCT c.principal ORDER BY c.principal) FILTER (c.principal IS NOT NULL) AS principals
+    FROM met JOIN connections AS c USING (cluster_id, broker_id, client_ip)
+    WHERE coalesce(c.opened_at <= met.last_at + to_milliseconds(coalesce(met.longest_ms, 0)), true)
+        AND coalesce(c.closed_at >= met.first_at, true)
+    GROUP BY ALL
+)
+SELECT client_ip, principals, why, action, times, longest_ms, observed, quota_limit, first_at, last_at
+FROM met LEFT JOIN behind USING (cluster_id, broker_id, client_ip)
+UNION ALL
+SELECT client_ip, [principal], 'quota of the client, by Kafka', 'throttle', count(*), NULL,
+    round(sum(throttle_ms) / 1000, 3), NULL, min(minute), max(minute)
+FROM traffic WHERE throttle_ms > 0 AND day BETWEEN $since AND $until GROUP BY client_ip, principal
+ORDER BY times DESC, client_ip, why, action LIMIT $limit""",
+    ),
+    Question(
+        "old-clients",
+        "Which clients would Kafka 4 refuse?",
+        ("clients",),
+        """
+SELECT principal, client_id, software_name, software_version, min(refused_since) AS refused_since,
+    list(DISTINCT api ORDER BY api) AS apis, sum(requests)::BIGINT AS requests,
+    list(DISTINCT client_ip ORDER BY client_ip) AS addresses, max(last_seen) AS last_seen
+FROM clients WHERE refused_since IS NOT NULL AND day BETWEEN $since AND $until
+GROUP BY principal, client_id, software_name, software_version
+ORDER BY requests DESC, principal, client_id, software_name, software_version LIMIT $limit""",
+    ),
+    Question(
+        "connections",
+        "Who is connected, as far as living sidecars told?",
+        ("connections", "completeness"),
+        """
+WITH alive AS (
+    SELECT cluster_id, broker_id, boot_id FROM completeness GROUP BY ALL
+    HAVING NOT coalesce(bool_or(ended), false)
+        AND max(last_status) >= (SELECT max(last_status) FROM completeness) - INTERVAL 60 SECONDS
+)
+SELECT client_ip, principal, client_id, software_name, software_version, count(*) AS connections,
+    list(DISTINCT broker_id ORDER BY broker_id) AS brokers, min(opened_at) AS oldest
+FROM connections JOIN alive USING (cluster_id, broker_id, boot_id) WHERE closed_at IS NULL
+GROUP BY client_ip, principal, client_id, software_name, software_version
+ORDER BY connections DESC, client_ip, principal, client_id LIMIT $limit""",
+    ),
+    Question(
+        "churn",
+        "Who opens connections all the time?",
+        ("connections",),
+        """
+WITH opened AS (
+    SELECT *, count(*) OVER (PARTITION BY cluster_id, client_ip, principal, date_trunc('second', opened_at)) AS burst
+    FROM connections WHERE opened_at::DATE BETWEEN $since AND $until
+)
+SELECT client_ip, principal, count(*) AS opened, count(closed_at) AS closed, max(burst) AS most_in_a_second,
+    median(duration_ms)::BIGINT AS median_ms, count(*) FILTER (duration_ms < 1000) AS under_a_second,
+    sum(authentication_failures)::BIGINT AS failed_logins
+FROM opened GROUP BY client_ip, principal
+ORDER BY opened DESC, client_ip, principal LIMIT $limit""",
+    ),
+    Question(
+        "slowest-apis",
+        "How long do requests take, by kind, and how much of that is the broker's?",
+        ("latency",),
+        """
+SELECT api, sum(requests)::BIGINT AS requests,
+    quantile_ms(merge_counts(latencies), 0.5) AS p50_ms, quantile_ms(merge_counts(latencies), 0.99) AS p99_ms,
+    quantile_ms(merge_counts(upstream_latencies), 0.99) AS broker_p99_ms,
+    quantile_ms(merge_counts(service_latencies), 0.99) AS service_p99_ms
+FROM latency WHERE topic IS NULL AND day BETWEEN $since AND $until
+GROUP BY api ORDER BY p99_ms DESC NULLS LAST, requests DESC, api LIMIT $limit""",
+    ),
+    Question(
+        "errors",
+        "Whose requests fail, and on which topics?",
+        ("traffic",),
+        """
+SELECT api, principal, client_id, sum(requests)::BIGINT AS requests, sum(errors)::BIGINT AS errors,
+    sum(connection_lost)::BIGINT AS connection_lost, round(errors / nullif(sum(requests), 0), 6) AS error_ratio,
+    list(DISTINCT topic ORDER BY topic) FILTER (topic_errors > 0) AS topics
+FROM traffic WHERE day BETWEEN $since AND $until
+GROUP BY api, principal, client_id HAVING sum(errors) + sum(connection_lost) > 0
+ORDER BY errors DESC, connection_lost DESC, api, principal, client_id LIMIT $limit""",
+    ),
+    Question(
+        "lost-events",
+        "Can the tables be believed: did all that the sidecars told arrive?",
+        ("completeness",),
+        """
+WITH runs AS (
+    SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,
+        greatest(max(last_seq) - sum(events) - sum(lost), 0) AS missing,
+        list(DISTINCT reason) FILTER (reason IS NOT NULL) AS reasons, max(minute) AS newest
+    FROM completeness GROUP BY cluster_id, broker_id, boot_id
+)
+SELECT cluster_id, broker_id, count(*) AS runs, sum(events)::BIGINT AS events, sum(lost)::BIGINT AS lost,
+    coalesce(sum(missing), 0)::BIGINT AS missing,
+    round(sum(events) / nullif(sum(events) + sum(lost) + sum(missing), 0), 6) AS complete,
+    list_sort(list_distinct(flatten(list(reasons) FILTER (reasons IS NOT NULL)))) AS reasons, max(newest) AS newest
+FROM runs GROUP BY cluster_id, broker_id
+ORDER BY missing DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
+    ),
+    Question(
+        "stale-sidecars",
+        "Which sidecars have not been heard of for a minute?",
+        ("completeness",),
+        """
+SELECT cluster_id, broker_id, max(last_status) AS last_status,
+    floor(epoch($at::TIMESTAMPTZ - max(last_status)))::BIGINT AS silent_seconds,
+    coalesce(arg_max(ended, last_status), false) AS ended, arg_max(sidecar_version, last_status) AS sidecar_version
+FROM completeness GROUP BY cluster_id, broker_id
+HAVING max(last_status) < $at::TIMESTAMPTZ - INTERVAL 60 SECONDS
+ORDER BY last_status, cluster_id, broker_id LIMIT $limit""",
+    ),
+    Question(
+        "dead-letters",
+        "What on the audit topic could not be read, and why?",
+        ("dead_letters",),
+        """
+SELECT topic, reason, detail, count(*) AS records, sum(value_bytes)::BIGINT AS bytes, min(timestamp) AS first_at,
+    max(timestamp) AS last_at, arg_max(partition, ("offset", partition)) AS partition, max("offset") AS last_offset
+FROM dead_letters WHERE day BETWEEN $since AND $until
+GROUP BY topic, reason, detail ORDER BY records DESC, topic, reason, detail LIMIT $limit""",
+    ),
+    Question(
+        "mirrors",
+        "Did everything that was produced arrive in the mirror?",
+        ("mirror_check",),
+        """
+SELECT mirror, source_topic, target_topic, produced_total, mirrored_total, missing_records, surplus_records,
+    retried_records, unconfirmed_records, state, exact, as_of
+FROM mirror_check WHERE day BETWEEN $since AND $until
+QUALIFY row_number() OVER (
+    PARTITION BY mirror, source_cluster_id, source_topic, target_cluster_id, target_topic ORDER BY day DESC) = 1
+ORDER BY missing_records DESC, surplus_records DESC, mirror, source_topic LIMIT $limit""",
+    ),
+    Question(
+        "quota-advice",
+        "Which limits would have let through what came, with room?",
+        ("quota_advice",),
+        """
+SELECT cluster_id, broker_id, scope, listener, quota, peak, peak_at, peak_by, advice, config
+FROM quota_advice ORDER BY cluster_id, broker_id NULLS FIRST, scope, listener, quota LIMIT $limit""",
+    ),
+)
+
+QUESTIONS = {question.name: question for question in _ALL}
+"""Every question, by name."""
