@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.definitions.model import API_VERSION
 from spark_jobs.definitions.objectives import OPENSLO, SLI, SLO, Objective, with_indicator
+from spark_jobs.definitions.prices import Owners, Prices, Zones
 from spark_jobs.definitions.retention import Retention
 from spark_jobs.errors import JobError
 
@@ -23,7 +24,10 @@ SUFFIXES = (".yaml", ".yml")
 M = TypeVar("M")
 V = TypeVar("V")
 
-KINDS = {"Mirror": API_VERSION, "Retention": API_VERSION, "SLI": OPENSLO, "SLO": OPENSLO}
+KINDS = {kind: API_VERSION for kind in ("Mirror", "Retention", "Prices", "Owners", "Zones")} | {
+    "SLI": OPENSLO,
+    "SLO": OPENSLO,
+}
 """``apiVersion`` of each kind of document."""
 
 
@@ -36,6 +40,9 @@ class Definitions:
     """Lengths of time by table, where they are not the default."""
     objectives: tuple[Objective, ...] = ()
     """Those of all SLOs."""
+    prices: tuple[Prices, ...] = ()
+    owners: Owners = field(default_factory=Owners)
+    zones: Zones = field(default_factory=Zones)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,9 @@ def load(paths: Sequence[Path | str]) -> Definitions:
         mirrors=tuple(_named(by_kind["Mirror"], Mirror, mistakes)),
         retention=_only_one(by_kind["Retention"], Retention, lambda one: one.tables, {}, mistakes),
         objectives=tuple(objective for slo in _named(slos, SLO, mistakes) for objective in slo.judged),
+        prices=tuple(_named(by_kind["Prices"], Prices, mistakes)),
+        owners=_only_one(by_kind["Owners"], Owners, lambda one: one, Owners(), mistakes),
+        zones=_only_one(by_kind["Zones"], Zones, lambda one: one, Zones(), mistakes),
     )
     if mistakes:
         raise JobError("\n".join(mistakes) if len(mistakes) > 1 else mistakes[0])

@@ -177,7 +177,7 @@ class Prices(Strict):
     account: Account
     provider: str = Field(min_length=1)
     region: Account | None = None
-    prices: tuple[Price, ...] = Field(min_length=1)
+    prices: tuple[Price, ...]
 
     @field_validator("currency")
     @classmethod
@@ -189,6 +189,8 @@ class Prices(Strict):
     @field_validator("prices")
     @classmethod
     def _follow_each_other(cls, value: tuple[Price, ...]) -> tuple[Price, ...]:
+        if not value:
+            raise ValueError("must have at least one price")
         dimensions: dict[str, str] = {}
         for price in value:
             other = dimensions.setdefault(price.name, price.dimension)
