@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,9 +27,15 @@ def assert_equal(rows: Iterable[dict[str, Any]], keys: Sequence[str], book: Book
         differences += [
             f"{name} of {at}: table {found[at][name]!r}, book {value!r}"
             for name, value in book[at].items()
-            if found[at][name] != value
+            if not _same(found[at][name], value)
         ]
     assert book, "the book is empty"
     assert not differences, "\n".join(
         [f"{len(differences)} differences, {len(book)} rows in the book", *sorted(differences)[:SHOWN]]
     )
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
+    return one == other

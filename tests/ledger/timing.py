@@ -13,4 +13,4 @@ def timed(random: Random, least: int = 300, muted: int = 0, wait: int = 0) -> di
 
 def _latency(random: Random, least: int = 300) -> int:
     """µs: most of them short, some a hundred times as long."""
-    return int(least * 1.23 ** (random.random() ** 3 * 30)) + random.randrange(least)
+    return int(least * 1.23 ** (random.random() ** 10 * 30)) + random.randrange(least)
