@@ -24,7 +24,7 @@ SUFFIXES = (".yaml", ".yml")
 M = TypeVar("M")
 V = TypeVar("V")
 
-KINDS = {kind: API_VERSION for kind in ("Mirror", "Retention", "Prices", "Owners", "Zones")} | {
+KINDS = dict.fromkeys(("Mirror", "Retention", "Prices", "Owners", "Zones"), API_VERSION) | {
     "SLI": OPENSLO,
     "SLO": OPENSLO,
 }
