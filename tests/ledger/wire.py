@@ -80,10 +80,12 @@ def _tellings(world: World, run: Run) -> Iterator[Telling]:
     calls = [call for visit in world.visits if visit.run is run for call in visit.calls]
     if run.rolls_up:
         for at, event, group in told.rollups(calls):
-            yield Telling(min(at, run.ended - SECOND), _numbered(event), tuple(group))
+            yield Telling(min(at, run.ended - 2 * SECOND), _numbered(event), tuple(group))
     else:
         for call in calls:
-            yield Telling(min(call.at + call.latency_us, run.ended - SECOND), _numbered(told.request(call)), (call,))
+            yield Telling(
+                min(call.at + call.latency_us, run.ended - 2 * SECOND), _numbered(told.request(call)), (call,)
+            )
     for change in world.changes:
         if change.visit.run is run:
             yield Telling(change.at, _numbered(told.connection(change)), (change,))
