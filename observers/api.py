@@ -275,6 +275,10 @@ class ConnectionChange(Protocol):
     def sent_bytes(self) -> int:
         """Closed: handed to the client."""
 
+    @property
+    def client_id(self) -> str | None:
+        """Closed: of its last request; None where it had none, or none that could be read."""
+
 
 class Context(Struct, frozen=True):
     """What is known of an exchange besides KIP-388's arguments: for methods that take a keyword ``context``.

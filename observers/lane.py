@@ -373,4 +373,4 @@ def weight_of(exchanges: Sequence[ObservedExchange]) -> int:
 
 def weight_of_changes(changes: Sequence[ConnectionChange]) -> int:
     """Return what ``changes`` count for in ``MAX_QUEUED``."""
-    return len(changes) + sum([len(one.connection.principal) >> 8 for one in changes])
+    return len(changes) + sum([len(one.connection.principal) + len(one.client_id or "") >> 8 for one in changes])

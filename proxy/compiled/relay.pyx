@@ -237,6 +237,10 @@ cdef class Relay:
         return self.requests_before if self.session is None else self.session.requests
 
     @property
+    def client_id(self):
+        return None if self.session is None else self.session.client_id
+
+    @property
     def closed(self):
         return self.cause is not None
 

@@ -75,7 +75,7 @@ cdef class Session:
     cdef Exchange last
     cdef int open
     cdef bytes client_id_raw
-    cdef object client_id
+    cdef readonly object client_id  # str or None
     cdef bint tokens
     cdef object held  # the chunk of a Python caller, until ``walk``
     cdef readonly int64_t requests

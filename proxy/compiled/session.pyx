@@ -96,7 +96,7 @@ cdef class Session:
         self.asked, self.answered, self.decoded = tally.requests, tally.responses, tally.decoded
         self.max_frame = max_frame
         self.client, self.broker = Direction(), Direction()
-        self.client_id_raw, self.client_id = b"", ""
+        self.client_id_raw = b""
 
     # ---- for Python ---------------------------------------------------------------------------------------------
 
@@ -215,7 +215,6 @@ cdef class Session:
         self.check_size(size)
         key, version, correlation_id, id_length = int16_at(p + 4), int16_at(p + 6), int32_at(p + 8), int16_at(p + 12)
         body = 14
-        client_id = None
         if id_length > 0:
             body += id_length
             if body > 4 + size:
@@ -227,10 +226,9 @@ cdef class Session:
             ):
                 self.client_id_raw = PyBytes_FromStringAndSize(<const char *>p + 14, id_length)
                 self.client_id = PyUnicode_DecodeUTF8(<const char *>p + 14, id_length, "replace")
-            client_id = self.client_id
-        elif id_length == 0:
-            client_id = ""
-        elif id_length < -1:
+        elif id_length >= -1:
+            self.client_id_raw, self.client_id = b"", None if id_length else ""
+        else:
             raise PeerError("client", "invalid_header", f"client id length {id_length}")
 
         if told is not None:
@@ -257,7 +255,7 @@ cdef class Session:
                 kind = NO_WALKER  # a version of the future: forwarded, and taken to have a response
 
         connection = self.known_as if told is None else told.connection
-        exchange = new_exchange(connection, client_id, key, version, correlation_id, now, size + 4)
+        exchange = new_exchange(connection, self.client_id, key, version, correlation_id, now, size + 4)
         exchange.wanted = flags
         count(self.asked, key)
         self.requests += 1

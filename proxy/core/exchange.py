@@ -55,6 +55,7 @@ class ConnectionChange(Struct, frozen=True, gc=False):
     requests: int = 0  # closed: requests whose header was read
     received_bytes: int = 0  # closed: from the client, of whatever kind
     sent_bytes: int = 0  # closed: from the broker, handed on to the client
+    client_id: str | None = None  # closed: of its last request, where it could be read
 
 
 class RecordSet(Struct, frozen=True, gc=False):

@@ -82,14 +82,13 @@ class Session:
     """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
     learns for them who the client is.
 
-    ``requests``: how many have begun. ``clean``: how many bytes of the chunk that raised PeerError precede the refused
-    frame.
+    ``requests``: how many have begun; ``client_id``: as the last of them has it. ``clean``: how many bytes of the chunk
+    that raised PeerError precede the refused frame.
     """
 
     __slots__ = (
         "_broker",
         "_client",
-        "_client_id",
         "_client_id_raw",
         "_connection",
         "_max_frame",
@@ -97,6 +96,7 @@ class Session:
         "_tokens",
         "_told",
         "clean",
+        "client_id",
         "in_flight",
         "requests",
     )
@@ -116,7 +116,7 @@ class Session:
         self._client = _Direction()
         self._broker = _Direction()
         self._client_id_raw: bytes | bytearray = b""
-        self._client_id = ""
+        self.client_id: str | None = None
         self._tokens = False
         self.in_flight: deque[Exchange] = deque()
         self.requests = 0
@@ -170,7 +170,6 @@ class Session:
         self._check_size(size)
         stop = at + 4 + size
         body = at + 14
-        client_id: str | None
         if id_length > 0:
             body += id_length
             if body > stop:
@@ -180,10 +179,9 @@ class Session:
             raw = buf[at + 14 : body]
             if raw != self._client_id_raw:
                 self._client_id_raw = raw
-                self._client_id = raw.decode("utf-8", "replace")
-            client_id = self._client_id
+                self.client_id = raw.decode("utf-8", "replace")
         elif id_length >= -1:
-            client_id = None if id_length else ""
+            self._client_id_raw, self.client_id = b"", None if id_length else ""
         else:
             raise PeerError("client", "invalid_header", f"client id length {id_length}")
 
@@ -205,7 +203,7 @@ class Session:
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
                 walker = None  # a version of the future: forwarded, and taken to have a response
 
-        exchange = Exchange(self.connection, key, version, correlation_id, client_id, now, size + 4)
+        exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
         self._tally.requests[key] += 1
         self.requests += 1
         if acks:

@@ -117,7 +117,8 @@ class Carrier:
         relay.tally.closed[cause] += 1
         if self._watch is not None:
             counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
-            self._note(ConnectionChange(relay.connection, "closed", monotonic(), cause, 0, 0, *counts))
+            at, client_id = monotonic(), relay.client_id
+            self._note(ConnectionChange(relay.connection, "closed", at, cause, 0, 0, *counts, client_id))
         if detail and cause.startswith(("client_invalid", "broker_")):
             self._repeated.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",

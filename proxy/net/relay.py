@@ -126,6 +126,11 @@ class Relay:
         return self._requests if self.session is None else self.session.requests
 
     @property
+    def client_id(self) -> str | None:
+        """As the last request has it, where they can be told apart."""
+        return None if self.session is None else self.session.client_id
+
+    @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._cause is not None

@@ -268,7 +268,7 @@ class Teller:
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         for each in changes:
             counts = (each.requests, each.received_bytes, each.sent_bytes)
-            os.write(2, f"{each.change} {each.connection.listener} {each.cause} {counts}\n".encode())
+            os.write(2, f"{each.change} {each.connection.listener} {each.cause} {counts} {each.client_id}\n".encode())
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         for each in reports:
@@ -300,11 +300,11 @@ async def test_observers_are_told_of_each_connection_when_it_comes_and_goes(
         await bench.until(lambda: len(bench.ended) == 3)
         await bench.carrying.stop(asyncio.Event())
     told = capfd.readouterr().err
-    assert told.count("opened CLIENT  (0, 0, 0)\n") == 2
-    assert told.count("opened GONE  (0, 0, 0)\n") == 1
-    assert told.count(f"closed CLIENT client_closed (1, {asked}, {answered})\n") == 1
-    assert told.count("closed CLIENT client_closed (0, 0, 0)\n") == 1
-    assert told.count("closed GONE upstream_unreachable (0, 0, 0)\n") == 1
+    assert told.count("opened CLIENT  (0, 0, 0) None\n") == 2
+    assert told.count("opened GONE  (0, 0, 0) None\n") == 1
+    assert told.count(f"closed CLIENT client_closed (1, {asked}, {answered}) c\n") == 1
+    assert told.count("closed CLIENT client_closed (0, 0, 0) None\n") == 1
+    assert told.count("closed GONE upstream_unreachable (0, 0, 0) None\n") == 1
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)

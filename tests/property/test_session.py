@@ -79,7 +79,8 @@ class Run:
             error = (refused.side, refused.reason, refused.detail, session.clean)
         session.walk(self.now + 0.5)
         state = (session.saturated, session.between_requests, session.quiet, len(session.in_flight), session.requests)
-        return bodies, error, state, len(self.exchanges), len(self.changes), session.connection, self.room()
+        told = len(self.exchanges), len(self.changes)
+        return bodies, error, state, told, session.connection, session.client_id, self.room()
 
     def room(self) -> int:
         return self.watch.room.left if self.watch else 0

@@ -83,6 +83,16 @@ def test_responses_belong_to_requests_by_position_even_with_equal_correlation_id
     assert [(e.client_id, e.response_bytes) for e in bench.exchanges] == [("a", 8), ("b", 9), ("c", 10)]
 
 
+def test_the_client_id_is_that_of_the_last_request() -> None:
+    bench = Bench()
+    assert bench.session.client_id is None
+    for client_id in ("a", "", "a", None, "b", None, "", "a"):
+        bench.client(request(METADATA, 1, 5, client_id=client_id))
+        assert bench.session.client_id == client_id
+    bench.broker(response(5) * 8)
+    assert [each.client_id for each in bench.exchanges] == ["a", "", "a", None, "b", None, "", "a"]
+
+
 def test_acks_0_has_no_response_and_does_not_shift_the_others() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(3)) + request(METADATA, 1, 3))
