@@ -18,6 +18,7 @@ The audit, an observer
   incidents.py   every event but those of requests (pure).
   inventory.py   which topics exist, asked now and then.
   fetch_sessions.py  what fetches of a session leave out (pure).
+  mutes.py       which connections brokers leave unread, because they told them to wait (pure).
   deep.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in); unpack.py
                  decompresses them.
 

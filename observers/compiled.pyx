@@ -7,7 +7,7 @@ the rows are written. So the thread of the loop is held up for some microseconds
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItemWithError
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.math cimport isfinite, llrint
@@ -41,7 +41,7 @@ cdef enum:
     CLIENTS = 1024  # connections whose texts are kept, a power of two
     LABELS = 20_000  # topics whose texts are kept
     LONG = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
-    ROW_ROOM = 680  # bytes of an event besides its texts and partitions, more than there can be
+    ROW_ROOM = 720  # bytes of an event besides its texts and partitions, more than there can be
 
 include "exchanges.pxi"
 
@@ -140,7 +140,7 @@ cdef class Translator:
     """Same door as the pure one, which it asks for batches of other exchanges, and about what is hidden."""
 
     cdef object _pure, _names, _scope, _sessions
-    cdef dict _apis, _open_sessions
+    cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
     cdef list _keep  # what the rows of this chunk refer to and the caches may have let go
@@ -165,6 +165,7 @@ cdef class Translator:
         self._scope = scope
         self._sessions = scope.sessions
         self._open_sessions = scope.sessions.open
+        self._muted = scope.mutes.spans
         self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
         self._name_labels = {}
         self._id_labels = {}
@@ -220,6 +221,7 @@ cdef class Translator:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api, polled
+        row.muted_us = _muted_us(exchange, self._scope, self._muted)
         try:
             client = self._client_of(exchange)
         except UnicodeError:

@@ -127,8 +127,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     throttle_ms: int = 0
     """How long the broker asked the client to wait, of every api whose responses say so."""
     max_wait_ms: int = 0
-    """Fetch: how long the client let the broker wait for data. Where an answered one has no ``topics``, most of
-    ``latency_us`` may be that wait."""
+    """Fetch and ShareFetch: how long the client let the broker wait for data. Where an answered one has no ``topics``,
+    most of ``latency_us`` may be that wait."""
     acks: int | None = None
     """Produce: −1, 0 or 1."""
     error_code: int = 0
@@ -146,7 +146,7 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     """Fetch: topics that were asked for and returned no records; told at most once a minute for each connection."""
     muted_us: int = 0
     """The part of ``latency_us`` in which the broker read nothing of this connection, because it had told it to wait
-    (``throttle_ms`` of an earlier response)."""
+    (``throttle_ms`` of earlier responses, from when they came; brokers do so since Kafka 2.0)."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):
@@ -173,7 +173,7 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     sasl_mechanism: str | None = None
     """SASL mechanism the client chose, as in ``sasl.mechanism``."""
     client_id: str | None = None
-    """``closed``: the client id of its last request."""
+    """``closed``: the client id of its last request; null where the listener's bytes are not read."""
     client_software_name: str | None = None
     """As the client told with ApiVersions."""
     client_software_version: str | None = None
@@ -303,7 +303,8 @@ class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="rollup"):
-    """All requests of the same minute, client and api that ended within one interval (``audit.mode: rollup``).
+    """All requests of the same minute, client, api and its version that ended within one interval (``audit.mode:
+    rollup``).
 
     Where they touched very many topics, more rollups follow of the same key, with further topics and nothing else.
     """
@@ -353,8 +354,8 @@ class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     upstream_latencies: tuple[int, ...] = ()
     """The same of ``upstream_us``."""
     service_latencies: tuple[int, ...] = ()
-    """The same of ``latency_us`` less what the client or a quota asked for, ``max_wait_ms`` and ``muted_us``, and at
-    least 0. Left out where it is the same as ``latencies``."""
+    """The same of ``latency_us`` less what the client or a quota asked for: ``max_wait_ms``, where that is above 0, and
+    ``muted_us``; of what is below 0 then, of 0. Left out where it is the same as ``latencies``."""
     per_topic: tuple[RollupTopic, ...] = ()
     """By topic."""
     polled: tuple[str, ...] = ()

@@ -115,7 +115,14 @@ _BILLING = Connection(
     sasl_mechanism="SCRAM-SHA-512",
 )
 _CLOSED = ConnectionChange(
-    _BILLING, "closed", at=655.75, cause="client", requests=108, received_bytes=130_788, sent_bytes=9_412
+    _BILLING,
+    "closed",
+    at=655.75,
+    cause="client",
+    requests=108,
+    received_bytes=130_788,
+    sent_bytes=9_412,
+    client_id="billing-1",
 )
 _GAP = GapEvent(seq=0, reason="observer_queue", lost_boot_id=BOOT_ID, lost_first_seq=30, lost_last_seq=40)
 _STATUS = StatusEvent(

@@ -35,11 +35,24 @@ cdef inline int _read_basics(Exchange exchange, double wall_offset, Basics *basi
     basics.ts_request = llrint(ts_request)
     basics.latency_us = max(<int64_t>0, <int64_t>llrint(latency))
     basics.upstream_us = max(<int64_t>0, <int64_t>llrint(upstream))
-    basics.throttle_ms = exchange.throttle_ms if response == NULL else response.throttle_ms
+    basics.throttle_ms = _throttle_ms(exchange)
     if response != NULL and _is_fetch(exchange.api_key):
         basics.error_code = response.error_code
     else:
         basics.error_code = exchange.error_code
+    return 0
+
+
+cdef inline int32_t _throttle_ms(Exchange exchange) noexcept:
+    return exchange.throttle_ms if exchange.response_body == NULL else exchange.response_body.throttle_ms
+
+
+cdef inline int64_t _muted_us(Exchange exchange, object scope, dict spans) except -1:
+    """``Scope.muted_us`` of ``exchange``; ``spans``: of its ``mutes``."""
+    if exchange.outcome_code == ANSWERED and (
+        _throttle_ms(exchange) > 0 or (PyDict_Size(spans) and exchange.connection.id in spans)
+    ):
+        return scope.muted_us(exchange)
     return 0
 
 

@@ -34,6 +34,9 @@ def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offs
 
 def translate_changes(changes: Sequence[ConnectionChange], first: int, wall_offset: float, scope: Scope) -> Translation:
     """Return the events of ``changes``, as ``translate_throttles`` does; those of excluded principals are hidden."""
+    for change in changes:
+        if change.change == "closed":
+            scope.mutes.forget(change.connection.id)
     visible = [change for change in changes if not _hides(scope, change)]
     made = _translate(visible, first, lambda change, seq: _connection(change, seq, wall_offset))
     made.hidden = len(changes) - len(visible)
@@ -86,6 +89,7 @@ def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> Conne
         client_port=connection.client_port,
         principal_source=cast(PrincipalSource, connection.principal_source),
         sasl_mechanism=clipped(connection.sasl_mechanism),
+        client_id=clipped(change.client_id),
         client_software_name=clipped(connection.client_software_name),
         client_software_version=clipped(connection.client_software_version),
         cause=change.cause,

@@ -1,18 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Twin of ``observers.rollup.Rollup`` for the exchanges of a compiled session: the same rollups, and no events made."""
 
-from cpython.dict cimport PyDict_GetItemWithError
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.object cimport PyObject
 from libc.math cimport isfinite, llrint
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, Part
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, encoder
-from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
+from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split, unless
 from observers.rollup import Rollup as PureRollup
-from observers.translate import UNKNOWN_RESULT, report_failure
+from observers.translate import UNKNOWN_RESULT, clipped, report_failure
 
 include "exchanges.pxi"
 
@@ -33,27 +33,32 @@ cdef class Topic:
 
     cdef object name
     cdef int64_t latest  # number of the last request that touched it
+    cdef int64_t latest_failed  # likewise, with an error
+    cdef int64_t errors
     cdef int64_t requests, records, size
     cdef int64_t unconfirmed_records, unconfirmed_size
     cdef int64_t rejected_records, rejected_size
     cdef uint32_t latencies[BUCKETS]
+    cdef uint32_t service_latencies[BUCKETS]
 
     cdef object told(self):
         return RollupTopic(
             self.name, self.requests, self.records, self.size, self.unconfirmed_records, self.unconfirmed_size,
             self.rejected_records, self.rejected_size, _counts(self.latencies),
+            _service_counts(self.latencies, self.service_latencies), self.errors,
         )
 
 
 cdef class Gathered:
     """One rollup that requests are added to, as ``RollupEvent`` has it."""
 
-    cdef object listener, api, principal, principal_source, client_id, client_ip
+    cdef object listener, api, principal, principal_source, client_id, client_ip, software_name, software_version
     cdef int64_t minute
-    cdef int16_t api_key
+    cdef int16_t api_key, api_version
     cdef int64_t requests, request_bytes, response_bytes, errors, connection_lost, throttle_ms, idle
     cdef uint32_t latencies[BUCKETS]
     cdef uint32_t upstream_latencies[BUCKETS]
+    cdef uint32_t service_latencies[BUCKETS]
     cdef dict topics, polled
 
     cdef list told(self):
@@ -70,6 +75,9 @@ cdef class Gathered:
             request_bytes=self.request_bytes,
             client_id=self.client_id,
             principal_source=self.principal_source,
+            api_version=self.api_version,
+            client_software_name=self.software_name,
+            client_software_version=self.software_version,
             response_bytes=self.response_bytes,
             errors=self.errors,
             connection_lost=self.connection_lost,
@@ -77,6 +85,7 @@ cdef class Gathered:
             idle=self.idle,
             latencies=_counts(self.latencies),
             upstream_latencies=_counts(self.upstream_latencies),
+            service_latencies=_service_counts(self.latencies, self.service_latencies),
         )
         topics = []
         for topic in self.topics.values():
@@ -85,7 +94,8 @@ cdef class Gathered:
 
 
 cdef class Seat:
-    """Where the requests of a connection are added: what was gathered of it in this turn and minute, by api key."""
+    """Where the requests of a connection are added: what was gathered of it in this turn and minute, by api key and
+    version in one number."""
 
     cdef object connection, client_id
     cdef bint hidden, own
@@ -99,7 +109,7 @@ cdef class Rollup:
     """Same door as the pure one, which gathers other exchanges, and says what is hidden."""
 
     cdef object _pure, _names, _scope, _sessions
-    cdef dict _open_sessions, _api_names, _gathered, _named, _identified
+    cdef dict _open_sessions, _muted, _api_names, _gathered, _named, _identified
     cdef list _seats
     cdef uint64_t _turn
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
@@ -110,6 +120,7 @@ cdef class Rollup:
         self._scope = scope
         self._sessions = scope.sessions
         self._open_sessions = scope.sessions.open
+        self._muted = scope.mutes.spans
         self._api_names = dict(api_names)
         self._max_rollups = max_rollups
         self._max_topics = max_topics
@@ -173,6 +184,7 @@ cdef class Rollup:
 
     cdef bint _add(self, Exchange exchange, double wall_offset) except -1:
         """Add ``exchange``; return whether it is not hidden. After an exception nothing of it was added."""
+        cdef int64_t muted_us = _muted_us(exchange, self._scope, self._muted), service_us
         cdef Seat seat = self._seat_of(exchange)
         cdef Body *touched = NULL  # of which partitions are told
         cdef Basics basics
@@ -180,7 +192,7 @@ cdef class Rollup:
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint fetched = _is_fetch(exchange.api_key)
         cdef bint tells
-        cdef int bucket = -1
+        cdef int bucket = -1, service = -1
         cdef tuple polled = ()
         if seat.hidden:
             return False
@@ -214,9 +226,12 @@ cdef class Rollup:
             sums.idle += 1
         elif answered:
             bucket = _bucket(basics.latency_us)
+            service_us = _service_us(exchange, &basics, muted_us)
+            service = bucket if service_us == basics.latency_us else _bucket(service_us)
             sums.latencies[bucket] += 1
+            sums.service_latencies[service] += 1
             sums.upstream_latencies[_bucket(basics.upstream_us)] += 1
-        if tells and self._add_topics(sums, exchange, touched, bucket) or basics.error_code:
+        if tells and self._add_topics(sums, exchange, touched, bucket, service) or basics.error_code:
             sums.errors += 1
         return True
 
@@ -228,7 +243,7 @@ cdef class Rollup:
                 return True
         return False
 
-    cdef bint _add_topics(self, Gathered sums, Exchange exchange, Body *body, int bucket) except -1:
+    cdef bint _add_topics(self, Gathered sums, Exchange exchange, Body *body, int bucket, int service) except -1:
         """Add what was done to each topic; return whether any partition has an error."""
         cdef bint produced = exchange.api_key == PRODUCE
         cdef bint answered = exchange.outcome_code == ANSWERED
@@ -255,6 +270,7 @@ cdef class Rollup:
                 topic.requests += 1
                 if bucket >= 0:
                     topic.latencies[bucket] += 1
+                    topic.service_latencies[service] += 1
             if produced:
                 answer = _answer(response, answers, part)
                 error = answer.error_code if answer != NULL else _UNKNOWN_RESULT if answered else 0
@@ -262,6 +278,9 @@ cdef class Rollup:
                 error = part.error_code
             if error:
                 failed = True
+                if topic.latest_failed != self._requests:
+                    topic.latest_failed = self._requests
+                    topic.errors += 1
                 if produced:
                     topic.rejected_records += part.records.records
                     topic.rejected_size += part.records.size
@@ -319,11 +338,12 @@ cdef class Rollup:
 
     cdef Gathered _gathered_of(self, Seat seat, Exchange exchange, int64_t ts_request):
         cdef int64_t minute = ts_request - ts_request % MINUTE
+        cdef int32_t asked = <int32_t>exchange.api_key * 65_536 + <uint16_t>exchange.api_version
         cdef PyObject *found
         cdef Gathered gathered
         if seat.turn != self._turn or seat.minute != minute:
             seat.turn, seat.minute, seat.gathered = self._turn, minute, {}
-        found = PyDict_GetItemWithError(seat.gathered, exchange.api_key)
+        found = PyDict_GetItemWithError(seat.gathered, asked)
         if found != NULL:
             return <Gathered>found
         connection = seat.connection
@@ -331,22 +351,26 @@ cdef class Rollup:
             connection.listener,
             clip(connection.principal),
             connection.principal_source,
-            None if seat.client_id is None else clip(seat.client_id),
+            clipped(seat.client_id),
             connection.client_ip,
+            clipped(connection.client_software_name),
+            clipped(connection.client_software_version),
         )
-        key = (minute, exchange.api_key, who)
+        key = (minute, asked, who)
         gathered = self._gathered.get(key)
         if gathered is None:
             encoder.encode(who)  # raises for what is no text
             gathered = Gathered.__new__(Gathered)
-            gathered.listener, gathered.principal, gathered.principal_source, gathered.client_id, gathered.client_ip = who
+            gathered.listener, gathered.principal, gathered.principal_source, gathered.client_id = who[:4]
+            gathered.client_ip, gathered.software_name, gathered.software_version = who[4:]
             gathered.minute = minute
             gathered.api_key = exchange.api_key
+            gathered.api_version = exchange.api_version
             gathered.api = self._api_names.get(exchange.api_key) or f"ApiKey({exchange.api_key})"
             gathered.topics = {}
             gathered.polled = {}
             self._gathered[key] = gathered
-        seat.gathered[exchange.api_key] = gathered
+        seat.gathered[asked] = gathered
         return gathered
 
 
@@ -363,6 +387,18 @@ cdef inline int _bucket(int64_t us) noexcept:
         else:
             high = middle
     return low
+
+
+cdef inline int64_t _service_us(Exchange exchange, const Basics *basics, int64_t muted_us) noexcept:
+    """``service_us`` of its event."""
+    cdef int64_t wanted_us = 0
+    if _is_fetch(exchange.api_key) and exchange.request_body != NULL:
+        wanted_us = max(exchange.request_body.max_wait_ms, 0) * <int64_t>1000
+    return max(<int64_t>0, basics.latency_us - muted_us - wanted_us)
+
+
+cdef object _service_counts(uint32_t *latencies, uint32_t *service):
+    return () if not memcmp(latencies, service, BUCKETS * sizeof(uint32_t)) else _counts(service)
 
 
 cdef object _counts(const uint32_t *counts):

@@ -26,7 +26,7 @@ MAX_ROLLUPS = 10_000
 """Rollups gathered at a time, about 1 KiB each; with more of them they are told before the interval ends."""
 
 MAX_TOPICS = 50_000
-"""Topics in all of them together, about 0.3 KiB each; likewise."""
+"""Topics in all of them together, about 0.6 KiB each; likewise."""
 
 TOPICS_PER_EVENT = 1_000
 
@@ -50,7 +50,9 @@ class Gathered(Struct):
     topics: dict[str, RollupTopic] = {}
     latencies: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     upstream_latencies: list[int] = field(default_factory=lambda: [0] * BUCKETS)
-    topic_latencies: dict[str, list[int]] = {}
+    service_latencies: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    topic_latencies: dict[str, tuple[list[int], list[int]]] = {}
+    """As of all of it: latencies and service latencies."""
     polled: dict[str, None] = {}
 
 
@@ -87,10 +89,12 @@ class Rollup:
             exchange = exchanges[start]
             start += 1
             try:
+                muted_us = self._scope.muted_us(exchange)
                 if self._scope.hides(exchange):
                     hidden += 1
                 else:
                     event = self._translator.event(exchange, wall_offset)
+                    event.muted_us = muted_us
                     event.topics = self._translator.topics(exchange) or ()
                     self._add(event)
             except UnicodeError:
@@ -111,28 +115,19 @@ class Rollup:
         sums = gathered.event
         answered = event.outcome == "answered"
         idle = answered and event.api_key in FETCHES and not (event.topics or event.error_code)
-        bucket = bisect_left(ROLLUP_BUCKETS, event.latency_us) if answered and not idle else None
-        self.requests += 1
-        sums.requests += 1
-        sums.request_bytes += event.request_bytes
-        sums.response_bytes += event.response_bytes
-        sums.errors += event.error_code != 0 or any(part.error_code for part in event.topics)
-        sums.connection_lost += event.outcome == "connection_lost"
-        sums.throttle_ms += max(event.throttle_ms, 0)
-        sums.idle += idle
-        if bucket is not None:
-            gathered.latencies[bucket] += 1
-            gathered.upstream_latencies[bisect_left(ROLLUP_BUCKETS, event.upstream_us)] += 1
-        for name in dict.fromkeys(part.topic for part in event.topics):
-            if name not in gathered.topics:
-                gathered.topics[name] = RollupTopic(topic=name)
-                gathered.topic_latencies[name] = [0] * BUCKETS
-                self._topics += 1
-            gathered.topics[name].topic_requests += 1
-            if bucket is not None:
-                gathered.topic_latencies[name][bucket] += 1
+        measured = answered and not idle
+        bucket = service = bisect_left(ROLLUP_BUCKETS, event.latency_us)
+        if event.muted_us or event.max_wait_ms:
+            service = bisect_left(ROLLUP_BUCKETS, service_us(event))
+        touched: dict[str, bool] = {}  # topics, and whether any partition of them has an error
         for part in event.topics:
-            topic = gathered.topics[part.topic]
+            name = part.topic
+            topic = gathered.topics.get(name)
+            if topic is None:
+                topic = gathered.topics[name] = RollupTopic(topic=name)
+                gathered.topic_latencies[name] = ([0] * BUCKETS, [0] * BUCKETS)
+                self._topics += 1
+            touched[name] = part.error_code != 0 or touched.get(name, False)
             if part.error_code:
                 if event.api_key == PRODUCE:
                     topic.rejected_records += part.records
@@ -143,6 +138,26 @@ class Rollup:
             elif event.api_key == PRODUCE:
                 topic.unconfirmed_records += part.records
                 topic.unconfirmed_bytes += part.bytes
+        self.requests += 1
+        sums.requests += 1
+        sums.request_bytes += event.request_bytes
+        sums.response_bytes += event.response_bytes
+        sums.errors += event.error_code != 0 or any(touched.values())
+        sums.connection_lost += event.outcome == "connection_lost"
+        sums.throttle_ms += max(event.throttle_ms, 0)
+        sums.idle += idle
+        if measured:
+            gathered.latencies[bucket] += 1
+            gathered.service_latencies[service] += 1
+            gathered.upstream_latencies[bisect_left(ROLLUP_BUCKETS, event.upstream_us)] += 1
+        for name, failed in touched.items():
+            topic = gathered.topics[name]
+            topic.topic_requests += 1
+            topic.errors += failed
+            if measured:
+                latencies, service_latencies = gathered.topic_latencies[name]
+                latencies[bucket] += 1
+                service_latencies[service] += 1
         for name in event.polled:
             if name not in gathered.polled:
                 gathered.polled[name] = None
@@ -150,11 +165,22 @@ class Rollup:
 
     def _gathered_of(self, event: RequestEvent) -> Gathered:
         minute = event.ts_request - event.ts_request % MINUTE
-        who = (event.listener, event.principal, event.principal_source, event.client_id, event.client_ip)
-        gathered = self._gathered.get((minute, event.api_key, *who))
+        key = (
+            minute,
+            event.api_key,
+            event.api_version,
+            event.listener,
+            event.principal,
+            event.principal_source,
+            event.client_id,
+            event.client_ip,
+            event.client_software_name,
+            event.client_software_version,
+        )
+        gathered = self._gathered.get(key)
         if gathered is None:
-            encoder.encode(who)  # raises for what is no text
-            gathered = self._gathered[minute, event.api_key, *who] = Gathered(
+            encoder.encode(key)  # raises for what is no text
+            gathered = self._gathered[key] = Gathered(
                 RollupEvent(
                     seq=0,
                     minute=minute,
@@ -167,17 +193,28 @@ class Rollup:
                     request_bytes=0,
                     client_id=event.client_id,
                     principal_source=event.principal_source,
+                    api_version=event.api_version,
+                    client_software_name=event.client_software_name,
+                    client_software_version=event.client_software_version,
                 )
             )
         return gathered
+
+
+def service_us(event: RequestEvent) -> int:
+    """Return how long ``event`` took of what neither the client nor a quota asked for, in µs."""
+    wanted_us = max(event.max_wait_ms, 0) * 1000  # 0 but of Fetch and ShareFetch
+    return max(event.latency_us - event.muted_us - wanted_us, 0)
 
 
 def rolled(gathered: Gathered) -> list[RollupEvent]:
     """Return the events, mostly one, that tell what was gathered."""
     first = gathered.event
     first.latencies, first.upstream_latencies = cut(gathered.latencies), cut(gathered.upstream_latencies)
+    first.service_latencies = unless(gathered.latencies, gathered.service_latencies)
     for name, topic in gathered.topics.items():
-        topic.latencies = cut(gathered.topic_latencies[name])
+        latencies, service_latencies = gathered.topic_latencies[name]
+        topic.latencies, topic.service_latencies = cut(latencies), unless(latencies, service_latencies)
     return split(first, list(gathered.topics.values()), list(gathered.polled))
 
 
@@ -205,7 +242,15 @@ def _bare(first: RollupEvent) -> RollupEvent:
         request_bytes=0,
         client_id=first.client_id,
         principal_source=first.principal_source,
+        api_version=first.api_version,
+        client_software_name=first.client_software_name,
+        client_software_version=first.client_software_version,
     )
+
+
+def unless(same: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+    """Return ``cut(counts)``, or nothing where they are the ``same``."""
+    return () if counts == same else cut(counts)
 
 
 def cut(counts: Sequence[int]) -> tuple[int, ...]:

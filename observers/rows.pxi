@@ -17,6 +17,7 @@ cdef struct Row:
     PyObject *polled
     Basics basics
     int64_t seq
+    int64_t muted_us
     int64_t request_bytes
     int64_t response_bytes
     Py_ssize_t parts
@@ -83,6 +84,8 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
         at = _put_int(_put(at, b',"upstream_us":'), row.basics.upstream_us)
     at = _put_text(at, row.source)
     at = _put_text(at, row.polled)
+    if row.muted_us:
+        at = _put_int(_put(at, b',"muted_us":'), row.muted_us)
     return _put(at, b"}")
 
 

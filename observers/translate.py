@@ -23,6 +23,7 @@ from observers.event import (
     encoder,
 )
 from observers.fetch_sessions import SHARE_FETCH, FetchSessions
+from observers.mutes import Mutes
 from observers.topics import TopicNames
 
 PRODUCE, FETCH = 0, 1
@@ -59,6 +60,9 @@ class Scope:
         self._client_ids = frozenset(client_ids)
         self.sessions = FetchSessions()
         """As of all fetches that were asked about."""
+        self.mutes = Mutes()
+        self._muted = self.mutes.spans
+        """As of all exchanges that ``muted_us`` was asked of."""
 
     def hides_principal(self, principal: str) -> bool:
         """Whether nothing that ``principal`` does gives an event."""
@@ -80,6 +84,14 @@ class Scope:
         if exchange.api_key in FETCHES and exchange.request is not None:
             self.sessions.follow(exchange)
         return self.is_own(exchange.client_id) if on_topics is None else on_topics
+
+    def muted_us(self, exchange: ObservedExchange) -> int:
+        """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else."""
+        response = exchange.response
+        throttled = exchange.throttle_ms if response is None else response.throttle_ms
+        if throttled <= 0 and not self._muted:
+            return 0
+        return min(self.mutes.follow(exchange, throttled), latency_us(exchange))
 
     def polled(self, exchange: ObservedExchange) -> tuple[str, ...]:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
@@ -131,11 +143,13 @@ class Translator:
         for exchange in exchanges:
             made.last += 1
             try:
+                muted_us = self._scope.muted_us(exchange)
                 if self._scope.hides(exchange):
                     made.last -= 1
                     made.hidden += 1
                     continue
                 event = self.event(exchange, wall_offset)
+                event.muted_us = muted_us
                 event.seq = made.last
                 topics = self.topics(exchange)
                 event.topics = topics or ()
@@ -152,7 +166,7 @@ class Translator:
         return made
 
     def event(self, exchange: ObservedExchange, wall_offset: float) -> RequestEvent:
-        """Return the event of ``exchange`` without its number (``seq`` 0) and its topics.
+        """Return the event of ``exchange`` without its number (``seq`` 0), its topics and ``muted_us``.
 
         ``wall_offset``: seconds to add to the exchange's times to get seconds since the epoch.
         """

@@ -61,16 +61,21 @@ def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
 
 def add_event(rows: Rows, event: dict[str, Any]) -> None:
     key = (
-        event["ts_request"] // 60_000_000, event["listener"], event["api"], event["principal"],
+        event["ts_request"] // 60_000_000, event["listener"], event["api"], event["api_version"], event["principal"],
         event.get("principal_source", "anonymous"), event.get("client_id"), event["client_ip"],
+        event.get("client_software_name"), event.get("client_software_version"),
     )  # fmt: skip
     outcome, produced, parts = event.get("outcome", "answered"), event["api_key"] == 0, event.get("topics", [])
     failed = event.get("error_code", 0) != 0
     idle = outcome == "answered" and event["api_key"] in (1, 78) and not failed and not parts
-    measured = [] if idle or outcome != "answered" else [f"latency {bucket_of(event['latency_us'])}"]
+    asked_for = event.get("muted_us", 0) + 1000 * max(event.get("max_wait_ms", 0), 0)
+    service_us = max(event["latency_us"] - asked_for, 0)
+    measured = [f"latency {bucket_of(event['latency_us'])}", f"service {bucket_of(service_us)}"]
+    if idle or outcome != "answered":
+        measured = []
     whole = rows[*key, None]
     whole.update(measured)
-    whole.update(f"upstream {bucket_of(event.get('upstream_us', 0))}" for _ in measured)
+    whole.update(f"upstream {bucket_of(event.get('upstream_us', 0))}" for _ in measured[:1])
     whole.update(
         requests=1,
         request_bytes=event["request_bytes"],
@@ -82,6 +87,7 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
     )
     for name in {part["topic"] for part in parts}:
         rows[*key, name].update(["topic_requests", *measured])
+        rows[*key, name]["errors"] += any(part.get("error_code", 0) for part in parts if part["topic"] == name)
     for part in parts:
         records, size, error = part.get("records", 0), part.get("bytes", 0), part.get("error_code", 0)
         row = rows[*key, part["topic"]]
@@ -101,8 +107,9 @@ def traffic_of_rollups(events: list[RollupEvent]) -> Rows:
     rows: Rows = defaultdict(Counter)
     for event in events:
         key = (
-            event.minute // 60_000_000, event.listener, event.api, event.principal, event.principal_source,
-            event.client_id, event.client_ip,
+            event.minute // 60_000_000, event.listener, event.api, event.api_version, event.principal,
+            event.principal_source, event.client_id, event.client_ip, event.client_software_name,
+            event.client_software_version,
         )  # fmt: skip
         assert event.minute % 60_000_000 == 0
         whole = rows[*key, None]
@@ -110,11 +117,14 @@ def traffic_of_rollups(events: list[RollupEvent]) -> Rows:
             whole[name] += getattr(event, name)
         whole.update({f"latency {n}": count for n, count in enumerate(event.latencies)})
         whole.update({f"upstream {n}": count for n, count in enumerate(event.upstream_latencies)})
+        whole.update({f"service {n}": count for n, count in enumerate(event.service_latencies or event.latencies)})
         for topic in event.per_topic:
             row = rows[*key, topic.topic]
             for name, value in msgspec.structs.asdict(topic).items():
                 if name == "latencies":
                     row.update({f"latency {n}": count for n, count in enumerate(value)})
+                elif name == "service_latencies":
+                    row.update({f"service {n}": count for n, count in enumerate(value or topic.latencies)})
                 elif name != "topic":
                     row[name] += value
     return rows

@@ -39,8 +39,9 @@ def test_the_bytes_of_an_event() -> None:
 
 
 def test_its_end_tells_what_it_did() -> None:
-    end = change("closed", cause="idle_timeout", requests=3, received_bytes=500, sent_bytes=700)
+    end = change("closed", cause="idle_timeout", requests=3, received_bytes=500, sent_bytes=700, client_id="x" * 300)
     (event,) = told(end)
+    assert event.client_id == "x" * 255 + "…"
     assert (event.cause, event.requests, event.received_bytes, event.sent_bytes) == ("idle_timeout", 3, 500, 700)
     assert event.duration_ms == 3500
     assert told(change("opened", at=9.0))[0].duration_ms == 0

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
+from observers.fetch_sessions import SHARE_FETCH
 from observers.rollup import TOPICS_PER_EVENT, Rollup
 from observers.topics import TopicNames
 from observers.translate import Scope
 from proxy.core.exchange import Exchange
 from tests.tools.implementations import both, compiled
-from tests.unit.observers.samples import TOPIC_ID, compiled_twin, connection, exchange, fetch, produce
+from tests.unit.observers.samples import FETCH, TOPIC_ID, compiled_twin, connection, exchange, fetch, produce
 
 Roll = Callable[..., list[RollupEvent]]
 
@@ -56,6 +58,7 @@ def test_requests_of_one_client_add_up(roll: Roll) -> None:
             requests=3,
             request_bytes=150,
             client_id="app",
+            api_version=12,
             response_bytes=240,
             errors=1,
             throttle_ms=30,
@@ -75,12 +78,24 @@ def test_requests_of_one_client_add_up(roll: Roll) -> None:
         {"connection": connection(listener="OTHER")},
         {"connection": connection(client_ip="10.0.0.8")},
         {"connection": connection(principal_source="unauthenticated")},
+        {"connection": connection(client_software_name="kgo")},
+        {"connection": connection(client_software_version="2.0")},
+        {"api_version": 11},
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_requests_of_another_minute_api_or_client_do_not(roll: Roll, changes: Any) -> None:
+def test_requests_of_another_minute_client_api_or_version_do_not(roll: Roll, changes: Any) -> None:
     first, second = roll(exchange(), exchange(**changes), exchange())[:2]
     assert (first.requests, second.requests) == (2, 1)
+
+
+def test_the_version_and_the_software_are_told(roll: Roll) -> None:
+    client = connection(client_software_name="k" * 300, client_software_version="2.0")
+    count = TOPICS_PER_EVENT + 1
+    told = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
+    assert [(one.api_version, one.client_software_name, one.client_software_version) for one in told] == [
+        (-3, "k" * 255 + "…", "2.0")
+    ] * 2
 
 
 def test_topics_tell_what_was_done_to_them(roll: Roll) -> None:
@@ -89,14 +104,15 @@ def test_topics_tell_what_was_done_to_them(roll: Roll) -> None:
     assert event.errors == 1
     latencies = (0,) * 10 + (2,)
     assert event.per_topic == (
-        RollupTopic("a", 3, 5, 150, 5, 150, 5, 150, latencies),
-        RollupTopic("b", 3, 1, 9, 1, 9, 1, 9, latencies),
+        RollupTopic("a", 3, 5, 150, 5, 150, 5, 150, latencies, errors=1),
+        RollupTopic("b", 3, 1, 9, 1, 9, 1, 9, latencies, errors=1),
     )
 
 
 def test_a_fetch_that_waited_for_nothing_is_idle(roll: Roll) -> None:
     refused = [(b"a", 0, 0, 0, 3)]
     (event,) = roll(fetch([(b"a", 0)], []), fetch([(b"a", 0)], refused), fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)]))
+    assert event.per_topic[0].errors == 1
     assert (event.requests, event.idle, sum(event.latencies), event.errors) == (3, 1, 2, 1)
     assert (event.per_topic[0].topic_requests, event.per_topic[0].records, event.per_topic[0].rejected_records) == (
         2,
@@ -114,6 +130,26 @@ def test_a_latency_is_in_the_bucket_that_ends_with_it(roll: Roll, bucket: int) -
     assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 1, bucket + 1)
     (event,) = roll(exchange(**at, answered_at=end + 1e-6, responded_at=64.0 + end + 1e-6))
     assert (len(event.latencies), len(event.upstream_latencies)) == (bucket + 2, bucket + 2)
+
+
+@pytest.mark.parametrize(
+    ("max_wait_ms", "service"),
+    [(-5, ()), (0, ()), (1, ()), (1_000, (0,) * 28 + (1,)), (2_000, (1,)), (2**31 - 1, (1,))],
+)
+@pytest.mark.parametrize("key", [FETCH, SHARE_FETCH])
+def test_what_a_fetch_let_the_broker_wait_for_is_no_service(
+    roll: Roll, key: int, max_wait_ms: int, service: tuple[int, ...]
+) -> None:
+    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], api_key=key, answered_at=102.0)  # after two seconds
+    (event,) = roll(replace(one, request=replace(one.request, max_wait_ms=max_wait_ms)))
+    for told in (event, event.per_topic[0]):
+        assert (told.latencies, told.service_latencies) == ((0,) * 30 + (1,), service)
+
+
+@pytest.mark.parametrize("one", [produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], [], outcome="connection_lost")])
+def test_service_that_is_the_latency_is_left_out(roll: Roll, one: Exchange) -> None:
+    (event,) = roll(one)
+    assert {topic.service_latencies for topic in event.per_topic} | {event.service_latencies} == {()}
 
 
 def test_very_many_topics_take_several_events(roll: Roll) -> None:

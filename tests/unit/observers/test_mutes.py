@@ -1,0 +1,141 @@
+"""How long a request waited because its connection was left unread, in both modes and on all implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from observers.event import RequestEvent
+from observers.incidents import translate_changes
+from observers.mutes import MAX_CONNECTIONS, MAX_SPANS
+from observers.rollup import Rollup
+from observers.topics import TopicNames
+from observers.translate import Scope, Translator
+from proxy.core.exchange import Exchange
+from tests.tools.implementations import both, compiled
+from tests.unit.observers.samples import change, compiled_twin, connection, exchange, fetch, produce
+
+API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
+SCOPED = {"topics": {"hidden"}, "principals": {"User:probe"}, "client_ids": {"own"}}
+
+Muted = Callable[..., list[int]]
+
+
+@pytest.fixture
+def scope() -> Scope:
+    return Scope(TopicNames(dict), **SCOPED)
+
+
+@pytest.fixture(params=both(Translator, getattr(compiled("observers.compiled"), "Translator", None)))
+def muted(request: pytest.FixtureRequest, scope: Scope) -> Muted:
+    """``muted_us`` of the events of exchanges."""
+    translator = request.param(API_NAMES, TopicNames(dict), scope)
+
+    def call(*exchanges: Exchange) -> list[int]:
+        told: Any = exchanges if request.param is Translator else [compiled_twin(one) for one in exchanges]
+        made = translator.translate(told, 1, 0.0)
+        events = [each for chunk in made.chunks for each in msgspec.json.decode(b"[%b]" % chunk.json)]
+        return [msgspec.convert(each, RequestEvent).muted_us for each in events]
+
+    return call
+
+
+def one(came: float, went: float, throttle_ms: int = 0, **changes: Any) -> Exchange:
+    """A request that came and was answered at these times."""
+    times = {"received_at": came, "forwarded_at": came, "responded_at": went, "answered_at": went}
+    return exchange(**{**times, "throttle_ms": throttle_ms, **changes})
+
+
+def test_a_throttled_request_itself_was_not_muted(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 500)) == [0]
+
+
+def test_what_comes_meanwhile_waits_for_the_rest_of_it(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 500), one(2.25, 2.75)) == [0, 250_000]
+    assert muted(one(2.75, 3.0)) == [0], "it is over"
+
+
+def test_what_had_come_before_waits_from_the_answer_on(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 500), one(1.5, 2.75)) == [0, 500_000]
+
+
+def test_a_request_may_wait_several_times(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 500), one(1.0, 3.0, 1000), one(1.0, 4.5), one(3.5, 5.0)) == [
+        0,
+        500_000,
+        1_500_000,
+        500_000,
+    ]
+
+
+def test_no_time_is_counted_twice(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 2000), one(1.0, 3.0, 2000), one(1.0, 3.5, 500), one(1.0, 9.0)) == [
+        0,
+        1_000_000,
+        1_500_000,
+        3_000_000,
+    ]
+
+
+def test_it_is_at_most_the_latency(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 60_000), one(2.5, 3.0)) == [0, 500_000]
+
+
+def test_every_api_counts_and_facts_for_more_than_what_stands_at_the_start(muted: Muted) -> None:
+    told = produce([(b"a", 0, 1, 1)], responded_at=100.002)  # throttled by 4 ms, as its facts say
+    got = fetch([(b"a", 0)], [(b"a", 0, 9, 1, 0)], received_at=100.0, answered_at=100.25)
+    assert muted(told, got) == [0, 4_000]
+
+
+def test_other_connections_are_read(muted: Muted) -> None:
+    assert muted(one(1.0, 2.0, 500), one(2.0, 3.0, connection=connection(id="c2"))) == [0, 0]
+
+
+@pytest.mark.parametrize("throttle_ms", [0, -1])
+def test_no_throttle_mutes_nothing(muted: Muted, scope: Scope, throttle_ms: int) -> None:
+    assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
+    assert not scope.mutes.spans
+
+
+@pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
+def test_what_has_no_answer_has_no_latency_and_ends_nothing(muted: Muted, outcome: str) -> None:
+    lost = one(9.0, 0.0, outcome=outcome, response_bytes=0)
+    assert muted(one(1.0, 2.0, 500), lost, one(1.5, 2.75)) == [0, 0, 500_000]
+
+
+@pytest.mark.parametrize("hidden", [{"client_id": "own"}, {"connection": connection(principal="User:probe")}])
+def test_a_throttle_that_gives_no_event_counts_all_the_same(muted: Muted, hidden: Any) -> None:
+    assert muted(one(1.0, 2.0, 500, **hidden), one(1.5, 2.75)) == [500_000]
+    on_topic = produce([(b"hidden", 0, 1, 1)], received_at=3.0, responded_at=4.0, answered_at=4.0)
+    assert muted(on_topic, one(3.5, 4.5)) == [4_000]
+
+
+def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(muted: Muted, scope: Scope) -> None:
+    muted(one(1.0, 2.0, 500))
+    assert set(scope.mutes.spans) == {"c1"}
+    muted(one(2.5, 2.75))
+    assert not scope.mutes.spans
+    muted(one(3.0, 4.0, 500))
+    translate_changes([change(change="closed")], 1, 0.0, scope)
+    assert not scope.mutes.spans
+
+
+def test_what_is_kept_is_bounded(muted: Muted, scope: Scope) -> None:
+    muted(*[one(0.0, n, 500) for n in range(1, MAX_SPANS + 2)])
+    assert [begin for begin, _ in scope.mutes.spans["c1"]] == list(range(2, MAX_SPANS + 2))
+    muted(*[one(1.0, 2.0, 500, connection=connection(id=str(n))) for n in range(MAX_CONNECTIONS)])
+    assert len(scope.mutes.spans) == MAX_CONNECTIONS
+    assert "c1" not in scope.mutes.spans
+
+
+@pytest.mark.parametrize("kind", both(Rollup, getattr(compiled("observers.rolled"), "Rollup", None)))
+def test_a_rollup_leaves_it_out_of_the_service(kind: Any, scope: Scope) -> None:
+    rollup = kind(API_NAMES, TopicNames(dict), scope)
+    told: Sequence[Any] = [one(1.0, 1.0, 500), one(1.0, 1.5)]
+    rollup.add(told if kind is Rollup else [compiled_twin(each) for each in told], 0, 0.0)
+    (event,) = rollup.take()
+    assert event.latencies == (1, *(0,) * 25, 1)
+    assert event.service_latencies == (2,)
