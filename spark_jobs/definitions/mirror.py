@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from spark_jobs.definitions.model import Duration, Strict
+from spark_jobs.definitions.model import Duration, Pattern, Strict
 
 
 class Mirror(Strict):
@@ -17,9 +16,9 @@ class Mirror(Strict):
     """From ``metadata.name``."""
     source_cluster_id: str = Field(alias="sourceClusterId", min_length=1)
     target_cluster_id: str = Field(alias="targetClusterId", min_length=1)
-    topics: str = ".+"
+    topics: Pattern = ".+"
     """Regular expression that names of the source's topics match as a whole."""
-    prefix: str = ""
+    prefix: str = Field(default="", pattern=r"^[A-Za-z0-9._-]*$", validate_default=True)
     """What MirrorMaker 2 puts before the names: the source's alias and a dot. Empty: names stay."""
     principals: tuple[str, ...] = ()
     """Who the mirror is in the target, as ``User:mirror``; empty: whoever writes the target's topics."""
@@ -28,11 +27,14 @@ class Mirror(Strict):
     lag: Duration = timedelta(minutes=5)
     """How late a record may arrive before it is missing."""
 
-    @field_validator("topics")
+    @property
+    def cluster_ids(self) -> tuple[str, str]:
+        """Source and target."""
+        return self.source_cluster_id, self.target_cluster_id
+
+    @field_validator("prefix")
     @classmethod
-    def _is_a_pattern(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"must be a regular expression: {error}") from None
+    def _tells_the_sides_apart(cls, value: str, declared: ValidationInfo) -> str:
+        if not value and declared.data.get("source_cluster_id") == declared.data.get("target_cluster_id"):
+            raise ValueError("must not be empty where sourceClusterId and targetClusterId are the same")
         return value

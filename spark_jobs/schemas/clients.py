@@ -71,6 +71,8 @@ CONNECTIONS = Table(
         merged("last", "client_port", "int", "Port of the client.", source="client_port"),
         merged("last", "principal", "string", "Who the client is, as last known.", source="principal"),
         merged("last", "principal_source", "string", "How that is known.", source="principal_source"),
+        merged("last", "refused_principal", "string", "Who it said to be when a login last failed; NULL: none did.",
+               source="principal of `authentication_failed`"),
         merged("last", "sasl_mechanism", "string", "SASL mechanism; NULL without.", source="sasl_mechanism"),
         merged("last", "client_id", "string", f"Client id of its last request. {_CLOSED}", source="client_id"),
         merged("last", "software_name", "string", "As the client told.", source="client_software_name"),

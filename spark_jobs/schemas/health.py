@@ -38,7 +38,7 @@ COMPLETENESS = Table(
                "waiting, queued, spooled"),
         total("clock_step_ms", "By how much the wall clock was set, in either direction.", "ms", "clock_step_ms"),
         merged("max", "ended", "boolean", "Whether the run ended in good order with this status.", "", "last"),
-        merged("last", "sidecar_version", "string", "Version of the sidecar.", "", "sidecar_version"),
+        merged("max", "sidecar_version", "string", "Version of the sidecar.", "", "sidecar_version"),
     ),
     example="SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,"
     " max(last_seq) - sum(events) - sum(lost) AS missing FROM completeness GROUP BY ALL ORDER BY ALL",

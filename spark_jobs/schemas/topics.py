@@ -16,6 +16,8 @@ INVENTORY = Table(
         merged("max", "partitions", "int", "Its partitions: the most in the hour.", "partitions",
                "inventory[].partitions"),
         merged("last", "internal", "boolean", "Whether it is one of Kafka's own.", source="inventory[].internal"),
+        merged("last", "part", "int", "Part of the list that told it last in the hour.", "", "part"),
+        merged("last", "parts", "int", "Parts of that list.", "", "parts"),
         merged("min", "first_seen", "timestamp", "When it was first told in the hour.", "UTC", "ts"),
         merged("max", "last_seen", "timestamp", "When it was last told in the hour.", "UTC", "ts"),
         total("told", "How often it was told, by all brokers' sidecars.", "lists", "topic_inventory"),
@@ -76,7 +78,8 @@ PRODUCED = Table(
         Column("producer_epoch", "int", "Producer epoch; likewise.", source="topics[].producer_epoch"),
         Column("base_sequence", "int", "Sequence number of the first record; likewise.",
                source="topics[].base_sequence"),
-        Column("base_offset", "bigint", "Offset the broker gave to the first record; −1 if it told none.",
+        Column("base_offset", "bigint", "Offset the broker gave to the first record; −1 if it told none, NULL of a"
+               " rollup.",
                source="topics[].base_offset"),
         Column("outcome", "string", "`acknowledged`, `unconfirmed` (no answer), `rejected`.",
                source="outcome, topics[].error_code"),

@@ -1,0 +1,84 @@
+"""The table ``completeness``: what arrived, what is said to be lost, and when the sidecars were alive, by minute."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.events import GAP_EVENT, MAX_SUM, STATUS_EVENT
+from spark_jobs.parse import RECORD_ID, with_defaults
+from spark_jobs.schemas import COMPLETENESS
+from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
+
+
+def completeness(parsed: DataFrame) -> DataFrame:
+    """Return partial rows of ``completeness``, one for each key: of ``parsed``'s envelopes, gaps and statuses."""
+    envelopes = parsed.where(F.col("reason").isNull())
+    shares = _arrived(envelopes)
+    for part in (_lost(envelopes), _statuses(envelopes)):
+        shares = shares.unionByName(part, allowMissingColumns=True)
+    rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of('at', MINUTE_US)} AS minute")
+    rows = rows.groupBy(*COMPLETENESS.keys).agg(
+        *[F.expr(_merged(column.name, column.merge)).alias(column.name) for column in COMPLETENESS.merged]
+    )
+    return rows.select(*columns_of(COMPLETENESS))
+
+
+def _merged(name: str, merge: str | None) -> str:
+    if merge == "sum":
+        return f"coalesce(sum({name}), 0)"
+    return f"max_by({name}, last_status)" if merge == "last" else f"{merge}({name})"
+
+
+def _arrived(envelopes: DataFrame) -> DataFrame:
+    return envelopes.selectExpr(
+        *RECORD_ID[:3],
+        "sent_at AS at",
+        "CAST(NULL AS STRING) AS reason",
+        "1 AS envelopes",
+        "last_seq - first_seq + 1 AS events",
+        "first_seq",
+        "last_seq",
+        "sidecar_version",
+    )
+
+
+def _lost(envelopes: DataFrame) -> DataFrame:
+    """A gap is told of the run that lost it, which may be a dead one; it has no time of its own."""
+    told = envelopes.selectExpr(
+        "cluster_id", "broker_id", "sent_at AS at", "explode(filter(events, one -> one.kind = 'gap')) AS event"
+    ).selectExpr("cluster_id", "broker_id", "at", *with_defaults("event", GAP_EVENT))
+    return told.selectExpr(
+        "cluster_id",
+        "broker_id",
+        "lost_boot_id AS boot_id",
+        "at",
+        "reason",
+        f"greatest(0, least(lost_last_seq - lost_first_seq + 1, {MAX_SUM})) AS lost",
+        "lost_first_seq",
+        "lost_last_seq",
+    )
+
+
+def _statuses(envelopes: DataFrame) -> DataFrame:
+    told = envelopes.selectExpr(
+        *RECORD_ID[:3], "sidecar_version", "explode(filter(events, one -> one.kind = 'sidecar_status')) AS event"
+    ).selectExpr(*RECORD_ID[:3], "sidecar_version", *with_defaults("event", STATUS_EVENT))
+    lost = f"aggregate(map_values(dropped), 0L, (sum, one) -> sum + greatest(0, least(coalesce(one, 0), {MAX_SUM})))"
+    return told.selectExpr(
+        *RECORD_ID[:3],
+        "ts AS at",
+        "CAST(NULL AS STRING) AS reason",
+        "1 AS statuses",
+        "timestamp_micros(ts) AS last_status",
+        "timestamp_micros(started_at) AS started_at",
+        "seen",
+        "emitted",
+        "delivered",
+        "hidden",
+        f"{lost} AS dropped",
+        "waiting + queued + spooled AS waiting",
+        f"greatest(0, least(abs(greatest(clock_step_ms, -{MAX_SUM})), {MAX_SUM})) AS clock_step_ms",
+        "last AS ended",
+        "sidecar_version",
+    )

@@ -1,0 +1,31 @@
+"""The table ``throttles``: whose connections met which limit, by minute."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.events import THROTTLE_EVENT
+from spark_jobs.parse import events, with_defaults
+from spark_jobs.schemas import THROTTLES
+from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
+
+
+def throttles(parsed: DataFrame) -> DataFrame:
+    """Return partial rows of ``throttles``, one for each key, of ``parsed``."""
+    told = events(parsed, "throttle").selectExpr(
+        "cluster_id",
+        "broker_id",
+        *with_defaults("event", THROTTLE_EVENT),
+        f"{day_of('event.ts_first')} AS day",
+        f"{start_of('event.ts_first', MINUTE_US)} AS minute",
+    )
+    rows = told.groupBy(*THROTTLES.keys).agg(
+        F.sum("count").alias("count"),
+        F.max("limit").alias("quota_limit"),
+        F.max("observed").alias("observed"),
+        F.max("delay_ms").alias("delay_ms"),
+        F.expr("min(timestamp_micros(ts_first))").alias("first_at"),
+        F.expr("max(timestamp_micros(ts_last))").alias("last_at"),
+    )
+    return rows.select(*columns_of(THROTTLES))

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+
+import pytest
+from pyspark.sql import DataFrame
+
+from spark_jobs.events import MAX_SUM
+from spark_jobs.merge import merged
+from spark_jobs.parse import parse
+from spark_jobs.schemas import COMPLETENESS
+from spark_jobs.structs import table_schema
+from spark_jobs.tables.completeness import completeness
+from tests.spark.envelopes import MINUTE, NOON, encoded, event, gap, of_kind, status
+
+pytestmark = pytest.mark.spark
+
+KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+
+NONE_LOST = {"lost": 0, "lost_first_seq": None, "lost_last_seq": None}
+NOTHING_ARRIVED = {"envelopes": 0, "events": 0, "first_seq": None, "last_seq": None}
+NO_STATUS = {
+    "statuses": 0,
+    "last_status": None,
+    "started_at": None,
+    "seen": None,
+    "emitted": None,
+    "delivered": None,
+    "hidden": None,
+    "dropped": None,
+    "waiting": None,
+    "clock_step_ms": 0,
+    "ended": None,
+}
+KEY = {
+    "day": date(2026, 9, 22),
+    "minute": datetime(2026, 9, 22, 12),
+    "cluster_id": "cluster",
+    "broker_id": 1,
+    "boot_id": "boot",
+    "reason": None,
+}
+
+
+def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
+    made = completeness(parse(kafka_rows([]))).schema
+    assert [(field.name, field.dataType) for field in made] == [
+        (field.name, field.dataType) for field in table_schema(COMPLETENESS)
+    ]
+
+
+def test_records_count_in_the_minute_in_which_they_were_sent(kafka_rows: KafkaRows) -> None:
+    values = [
+        encoded(event(), event(), event(), first_seq=4),
+        encoded(event(), first_seq=7, sent_at=NOON + MINUTE - 1),
+        b"poison",
+    ]
+    (row,) = completeness(parse(kafka_rows(values))).collect()
+    assert row.asDict() == {
+        **KEY, "envelopes": 2, "events": 4, "first_seq": 4, "last_seq": 7, **NONE_LOST, **NO_STATUS,
+        "sidecar_version": "0.1.0",
+    }  # fmt: skip
+
+
+def test_statuses_count_in_their_own_minute_and_the_newest_is_told(kafka_rows: KafkaRows) -> None:
+    """They were spooled, and sent an hour later."""
+    told = [
+        status(clock_step_ms=-5_000, spooled=70),
+        status(ts=NOON + 10_000_000, seen=20, emitted=19, delivered=9, hidden=4, queued=0, waiting=2, clock_step_ms=7,
+               spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
+    ]  # fmt: skip
+    sent, of_status = sorted(
+        completeness(parse(kafka_rows([encoded(*told, sent_at=NOON + 60 * MINUTE)]))).collect(),
+        key=lambda row: row.statuses,
+    )
+    assert (sent.minute, sent.envelopes, sent.events) == (datetime(2026, 9, 22, 13), 1, 2)
+    assert of_status.asDict() == {
+        **KEY,
+        **NOTHING_ARRIVED,
+        **NONE_LOST,
+        "statuses": 2,
+        "last_status": datetime(2026, 9, 22, 12, 0, 10),
+        "started_at": datetime(2026, 9, 22, 11, 59),
+        "seen": 20,
+        "emitted": 19,
+        "delivered": 9,
+        "hidden": 4,
+        "dropped": 5,
+        "waiting": 32,
+        "clock_step_ms": 5_007,
+        "ended": True,
+        "sidecar_version": "0.1.0",
+    }
+
+
+def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None:
+    told = [
+        gap(3, 5, lost_boot_id="boot"),
+        gap(9, 9, lost_boot_id="boot"),
+        gap(10, 13, lost_boot_id="boot", reason="failed"),
+        gap(100, 102, reason="killed"),
+    ]
+    rows = completeness(parse(kafka_rows([encoded(*told, first_seq=20)]))).where("reason IS NOT NULL").collect()
+    lost = {(row.boot_id, row.reason): (row.lost, row.lost_first_seq, row.lost_last_seq) for row in rows}
+    assert lost == {
+        ("boot", "queue_full"): (4, 3, 9),
+        ("boot", "failed"): (4, 10, 13),
+        ("dead", "killed"): (3, 100, 102),
+    }
+    assert {(row.events, row.envelopes, row.statuses, row.minute) for row in rows} == {
+        (0, 0, 0, datetime(2026, 9, 22, 12))
+    }
+
+
+def test_what_is_neither_there_nor_lost_is_missing(kafka_rows: KafkaRows) -> None:
+    """20 numbers: 1 to 4 arrived, 5 to 8 are told as lost, 9 to 17 are missing, 18 to 20 arrived."""
+    values = [
+        encoded(*[event()] * 4),
+        encoded(gap(5, 8, lost_boot_id="boot"), event(), status(), first_seq=18, sent_at=NOON + MINUTE),
+    ]
+    rows = completeness(parse(kafka_rows(values))).collect()
+    assert sum(row.events for row in rows) == 7
+    assert sum(row.lost for row in rows) == 4
+    assert max(row.last_seq for row in rows if row.last_seq) == 20
+
+
+def test_partial_rows_of_several_batches_become_the_same_rows(kafka_rows: KafkaRows) -> None:
+    values = [
+        encoded(event(), status(), gap(1, 1)),
+        encoded(event(), status(ts=NOON + 30_000_000, queued=9, seen=99), first_seq=4),
+        encoded(event(), event(), first_seq=6),
+        encoded(gap(2, 9), first_seq=8),
+    ]
+    whole = completeness(parse(kafka_rows(values)))
+    first = completeness(parse(kafka_rows(values[2:])))
+    stored = first.unionByName(completeness(parse(kafka_rows(values[:1]))))
+    stored = stored.unionByName(completeness(parse(kafka_rows(values[1:2]))))
+    order = ["minute", "boot_id", "reason"]
+    assert merged(stored, COMPLETENESS).orderBy(order).collect() == whole.orderBy(order).collect()
+
+
+def test_numbers_that_cannot_be_do_not_end_the_job(kafka_rows: KafkaRows) -> None:
+    values = [
+        of_kind(gap(1, 2**63 - 1), "reason", "strange"),
+        of_kind(gap(1, 2**63 - 1), "reason", "strange"),
+        of_kind(gap(5, 1), "reason", "backwards"),
+        of_kind(status(clock_step_ms=-(2**63)), "dropped", {"a": 2**63 - 1, "b": None}),
+    ]
+    rows = {row.reason: row for row in completeness(parse(kafka_rows(values))).collect()}
+    assert {reason: rows[reason].lost for reason in ("strange", "backwards")} == {
+        "strange": 2 * MAX_SUM,
+        "backwards": 0,
+    }
+    assert (rows[None].clock_step_ms, rows[None].dropped) == (MAX_SUM, MAX_SUM)

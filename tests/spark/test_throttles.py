@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+
+import pytest
+from pyspark.sql import DataFrame
+
+from spark_jobs.merge import merged
+from spark_jobs.parse import parse
+from spark_jobs.schemas import THROTTLES
+from spark_jobs.structs import table_schema
+from spark_jobs.tables.throttles import throttles
+from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
+
+pytestmark = pytest.mark.spark
+
+KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+
+
+def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
+    made = throttles(parse(kafka_rows([]))).schema
+    assert [(field.name, field.dataType) for field in made] == [
+        (field.name, field.dataType) for field in table_schema(THROTTLES)
+    ]
+
+
+def test_one_minute_of_one_address_and_limit_is_one_row(kafka_rows: KafkaRows) -> None:
+    told = [
+        throttle(),
+        throttle(count=4, limit=10, observed=30.25, delay_ms=0, ts_first=NOON + 5, ts_last=NOON + MINUTE + 5),
+        event(),
+        connection(),
+    ]
+    (row,) = throttles(parse(kafka_rows([encoded(*told)]))).collect()
+    assert row.asDict() == {
+        "day": date(2026, 9, 22),
+        "minute": datetime(2026, 9, 22, 12),
+        "cluster_id": "cluster",
+        "broker_id": 1,
+        "listener": "CLIENT",
+        "client_ip": "10.0.0.7",
+        "scope": "ip",
+        "quota": "connection_creation_rate",
+        "action": "hold",
+        "count": 7,
+        "quota_limit": 20,
+        "observed": 30.25,
+        "delay_ms": 750,
+        "first_at": datetime(2026, 9, 22, 12),
+        "last_at": datetime(2026, 9, 22, 12, 1, 0, 5),
+    }
+
+
+def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
+    told = [
+        throttle(),
+        throttle(action="drop"),
+        throttle(scope="listener"),
+        throttle(quota="connections"),
+        throttle(client_ip="*"),
+        throttle(listener="TLS"),
+        throttle(ts_first=NOON + MINUTE, ts_last=NOON + MINUTE),
+        throttle(ts_first=NOON + 12 * 60 * MINUTE, ts_last=NOON + 12 * 60 * MINUTE),
+    ]
+    rows = throttles(parse(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)]))).collect()
+    assert [row["count"] for row in rows] == [3] * 9
+    assert sorted({row.day for row in rows}) == [date(2026, 9, 22), date(2026, 9, 23)]
+
+
+def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
+    told = [throttle(), throttle(count=1, observed=50, ts_last=NOON + 900_000)]
+    values = [encoded(one, first_seq=number) for number, one in enumerate(told, 1)]
+    whole = throttles(parse(kafka_rows(values)))
+    stored = throttles(parse(kafka_rows(values[:1]))).unionByName(throttles(parse(kafka_rows(values[1:]))))
+    assert stored.count() == 2
+    assert merged(stored, THROTTLES).collect() == whole.collect()
