@@ -1,0 +1,439 @@
+"""Bills: what is used is written down row by row, what it costs is worked out here by hand or with whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from spark_jobs.definitions import Definitions
+from spark_jobs.definitions.prices import Owners, Prices, Zones
+from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, COST, INVENTORY, TRAFFIC, Table
+from spark_jobs.structs import table_schema
+from spark_jobs.tables.cost import cost
+
+pytestmark = pytest.mark.spark
+
+DAY = date(2026, 9, 22)
+NEXT = date(2026, 9, 23)
+TINY = Decimal("0.0000000001")
+
+Given = dict[str, Any]
+Billed = Callable[..., list[Row]]
+
+
+def at(day: date, hour: int, minute: int = 0, second: int = 0) -> datetime:
+    return datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=UTC)
+
+
+def data(bytes: int, api: str = "Produce", topic: str = "orders", **given: Any) -> Given:
+    return {"api": api, "topic": topic, "bytes": bytes, "topic_requests": 1, **given}
+
+
+def alive(*hours: int, day: date = DAY, **given: Any) -> list[Given]:
+    return [{"day": day, "minute": at(day, hour, 59), **given} for hour in hours]
+
+
+COMMON = {"day": DAY, "cluster_id": "c1", "broker_id": 1}
+DEFAULTS: dict[str, Given] = {
+    "traffic": {**COMMON, "minute": at(DAY, 12), "listener": "CLIENT", "principal": "User:a", "client_id": "app",
+                "client_ip": "10.1.0.7", "topic": None},
+    "connections": {**COMMON, "boot_id": "b1", "listener": "CLIENT", "principal": "User:a"},
+    "inventory": {**COMMON, "internal": False, "partitions": 1},
+    "completeness": {**COMMON, "boot_id": "b1", "reason": None},
+}  # fmt: skip
+
+
+def rows_of(spark: SparkSession, table: Table, given: list[Given]) -> Any:
+    empty = {c.name: 0 if c.merge == "sum" else None for c in table.columns}
+    values = [{**empty, **{k: v for k, v in DEFAULTS[table.name].items() if k in empty}, **row} for row in given]
+    return spark.createDataFrame([tuple(row.values()) for row in values], table_schema(table))
+
+
+@pytest.fixture
+def bill(spark: SparkSession) -> Billed:
+    """Makes the rows of the bill, in an order of their own."""
+
+    def make(
+        *prices: Given | Prices,
+        traffic: list[Given] | None = None,
+        connections: list[Given] | None = None,
+        inventory: list[Given] | None = None,
+        heard: list[Given] | None = None,
+        owners: Given | None = None,
+        zones: Given | None = None,
+        since: date | None = None,
+    ) -> list[Row]:
+        declared = tuple(each for each in prices if isinstance(each, Prices))
+        plain = [each for each in prices if not isinstance(each, Prices)]
+        definitions = Definitions(
+            prices=(*declared, *([sheet(*plain)] if plain else [])),
+            owners=Owners(**owners or {}),
+            zones=Zones(**zones or {}),
+        )
+        made = cost(
+            rows_of(spark, TRAFFIC, traffic or []),
+            rows_of(spark, CONNECTIONS, connections or []),
+            rows_of(spark, INVENTORY, inventory or []),
+            rows_of(spark, COMPLETENESS, alive(12) if heard is None else heard),
+            definitions,
+            since,
+        )
+        return sorted(made.collect(), key=str)
+
+    return make
+
+
+def sheet(*prices: Given, **given: Any) -> Prices:
+    spec = {"currency": "EUR", "account": {"id": "4711", "name": "Platform"}, "provider": "Example", "prices": prices}
+    return Prices(**{**spec, **given})
+
+
+def price(dimension: str, amount: str, **given: Any) -> Given:
+    return {"name": dimension, "dimension": dimension, "price": amount, "validFrom": "2026-01-01", **given}
+
+
+def owed(rows: list[Row], *by: str) -> dict[Any, Decimal]:
+    found: dict[Any, Decimal] = {}
+    for row in rows:
+        key = tuple(row[name] for name in by) if len(by) > 1 else row[by[0]]
+        found[key] = found.get(key, Decimal(0)) + row.BilledCost
+    return found
+
+
+def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
+    empty = [rows_of(spark, table, []) for table in (TRAFFIC, CONNECTIONS, INVENTORY, COMPLETENESS)]
+    made = cost(*empty, Definitions(prices=(sheet(price("requests", "1")),)), None)
+    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table_schema(COST)]
+    assert made.collect() == []
+
+
+def test_a_bill_by_hand(bill: Billed) -> None:
+    """1.5 GB in at 0.05, 3 GB out at 0.02, 2,500 requests at 0.40 for 1,000, 90 minutes at 0.10, 48 hours at 0.0015."""
+    rows = bill(
+        *(price("data_in_gb", "0.05"), price("data_out_gb", "0.02"), price("requests", "0.40")),
+        *(price("connection_hours", "0.10"), price("partition_hours", "0.0015")),
+        traffic=[
+            data(1_000_000_000),
+            data(500_000_000, minute=at(DAY, 13)),
+            data(3_000_000_000, "Fetch", principal="User:b"),
+            data(0, rejected_bytes=9_000_000_000, unconfirmed_bytes=9_000_000_000),
+            {"api": "Produce", "requests": 2_000},
+            {"api": "Metadata", "requests": 500, "principal": "User:b"},
+        ],
+        connections=[{"connection_id": "1", "opened_at": at(DAY, 9), "closed_at": at(DAY, 10, 30)}],
+        inventory=[{"hour": at(DAY, 0), "topic": "orders", "partitions": 2}],
+        heard=alive(*range(24)),
+    )
+    assert owed(rows, "SkuMeter", "x_PrincipalId") == {
+        ("data_in_gb", "User:a"): Decimal("0.075"),
+        ("data_out_gb", "User:b"): Decimal("0.06"),
+        ("requests", "User:a"): Decimal("0.80"),
+        ("requests", "User:b"): Decimal("0.20"),
+        ("connection_hours", "User:a"): Decimal("0.15"),
+        ("partition_hours", None): Decimal("0.072"),
+    }
+    assert sum(row.BilledCost for row in rows) == Decimal("1.357")
+    for row in rows:
+        assert row.BilledCost == row.EffectiveCost == row.ListCost == row.ContractedCost
+        assert row.ListCost == row.PricingQuantity * row.ListUnitPrice
+    assert {
+        row.SkuMeter: (row.ConsumedQuantity, row.ConsumedUnit) for row in rows if row.x_PrincipalId != "User:b"
+    } == {
+        "data_in_gb": (1_500_000_000, "B"),
+        "requests": (2_000, "Requests"),
+        "connection_hours": (5_400, "Connection-Seconds"),
+        "partition_hours": (48, "Partition-Hours"),
+    }
+
+
+def test_a_row_says_what_focus_asks_for(bill: Billed) -> None:
+    prices = sheet(price("data_in_gb", "0.05"), region={"id": "eu-central-1", "name": "Frankfurt"})
+    (row,) = bill(
+        prices,
+        traffic=[data(2_000_000_000)],
+        owners={"rules": [{"team": "shop", "topics": ["orders"]}], "tags": {"shop": {"cost-center": "12"}}},
+    )
+    assert {name: value for name, value in row.asDict().items() if value is not None} == {
+        "day": DAY,
+        "BillingAccountId": "4711",
+        "BillingAccountName": "Platform",
+        "BillingCurrency": "EUR",
+        "BillingPeriodStart": datetime(2026, 9, 1),
+        "BillingPeriodEnd": datetime(2026, 10, 1),
+        "ChargePeriodStart": datetime(2026, 9, 22),
+        "ChargePeriodEnd": datetime(2026, 9, 23),
+        "ChargeCategory": "Usage",
+        "ChargeDescription": "Data produced: data_in_gb",
+        "ChargeFrequency": "Usage-Based",
+        **dict.fromkeys(("InvoiceIssuerName", "ProviderName", "PublisherName"), "Example"),
+        "ServiceCategory": "Integration",
+        "ServiceSubcategory": "Messaging",
+        "ServiceName": "Apache Kafka",
+        **dict.fromkeys(("SubAccountId", "SubAccountName", "x_Team"), "shop"),
+        "RegionId": "eu-central-1",
+        "RegionName": "Frankfurt",
+        "ResourceId": "c1/orders",
+        "ResourceName": "orders",
+        "ResourceType": "Topic",
+        "SkuId": "data_in_gb",
+        "SkuMeter": "data_in_gb",
+        "SkuPriceId": "data_in_gb@2026-01-01",
+        "PricingCategory": "Standard",
+        "PricingQuantity": 2,
+        "PricingUnit": "GB",
+        "ConsumedQuantity": 2_000_000_000,
+        "ConsumedUnit": "B",
+        **dict.fromkeys(("ListUnitPrice", "ContractedUnitPrice"), Decimal("0.05")),
+        **dict.fromkeys(("ListCost", "ContractedCost", "EffectiveCost", "BilledCost"), Decimal("0.1")),
+        "Tags": {"cost-center": "12"},
+        "x_ClusterId": "c1",
+        "x_PrincipalId": "User:a",
+        "x_ClientId": "app",
+        "x_Topic": "orders",
+        "x_Direction": "in",
+    }
+
+
+def test_prices_change_at_midnight(bill: Billed) -> None:
+    prices = [
+        price("data_in_gb", "1", validFrom="2026-09-01"),
+        price("data_in_gb", "2", validFrom="2026-09-23", validTo="2026-09-24"),
+        price("data_in_gb", "4", validFrom="2026-09-25"),
+    ]
+    used = [data(10**9, day=date(2026, 9, day), minute=at(date(2026, 9, day), 23, 59)) for day in (22, 23, 24, 25)]
+    rows = bill(*prices, traffic=used)
+    assert owed(rows, "day") == {DAY: 1, NEXT: 2, date(2026, 9, 25): 4}
+    assert {row.SkuPriceId for row in rows} == {f"data_in_gb@2026-09-{day}" for day in ("01", "23", "25")}
+    assert owed(bill(*prices, traffic=used, since=NEXT), "day") == {NEXT: 2, date(2026, 9, 25): 4}
+
+
+def test_ten_thousand_tiny_rows_add_up_to_the_charge(bill: Billed) -> None:
+    """1 byte at 0.07 for a GB is 0.7 of the smallest amount: rounded row by row it would be 10,000, not 7,000."""
+    rows = bill(price("data_in_gb", "0.07"), traffic=[data(1, topic=f"t{number:05}") for number in range(10_000)])
+    assert len(rows) == 10_000
+    assert sum(row.BilledCost for row in rows) == Decimal("0.0000007000")
+    assert {row.BilledCost for row in rows} == {0, TINY}
+    assert [row.x_Topic for row in rows if row.BilledCost] == [f"t{number:05}" for number in range(7_000)]
+
+
+def test_a_charge_is_rounded_once(bill: Billed) -> None:
+    """5 bytes and 1 byte at 0.075 for a GB: 3.75 + 0.75 = 4.5, which is 5."""
+    rows = bill(price("data_in_gb", "0.075"), traffic=[data(5, topic="a"), data(1, topic="b")])
+    assert owed(rows, "x_Topic") == {"a": 4 * TINY, "b": TINY}
+    assert {row.x_Topic: row.PricingQuantity for row in rows} == {"a": Decimal("5e-9"), "b": Decimal("1e-9")}
+
+
+def test_the_largest_numbers_are_exact(bill: Billed) -> None:
+    rows = bill(
+        price("data_in_gb", "999999999.9999999999"),
+        traffic=[data(10**15 - 1, topic="a"), data(10**15 - 1, topic="b"), data(3, topic="c")],
+    )
+    total = (2 * (10**15 - 1) + 3) * 9_999_999_999_999_999_999 / 10**9
+    exact, rest = divmod((2 * (10**15 - 1) + 3) * 9_999_999_999_999_999_999, 10**9)
+    assert abs(total - exact) < total * 1e-9
+    assert sum(row.BilledCost for row in rows) == (exact + (2 * rest >= 10**9)) * TINY
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ({}, {("a", "User:a"): "33.3333333333", ("b", "User:b"): "66.6666666667"}),
+        ({"by": "requests"}, {(None, "User:a"): "75", (None, "User:b"): "25"}),
+        (
+            {"by": "even"},
+            {
+                ("a", "User:a"): "33.3333333334",
+                ("b", "User:b"): "33.3333333333",
+                ("c", "User:b"): "33.3333333333",
+            },
+        ),
+    ],
+)
+def test_what_is_shared_is_split_to_the_last_digit(bill: Billed, split: Given, expected: dict[Any, str]) -> None:
+    rows = bill(
+        price("fixed_daily", "100", split=split),
+        traffic=[
+            data(10, topic="a"),
+            data(20, "Fetch", topic="b", principal="User:b"),
+            data(0, "Fetch", topic="c", principal="User:b"),
+            {"api": "Produce", "requests": 3},
+            {"api": "Fetch", "requests": 1, "principal": "User:b"},
+        ],
+    )
+    assert owed(rows, "x_Topic", "x_PrincipalId") == {key: Decimal(amount) for key, amount in expected.items()}
+    assert {row.x_AllocatedMethodId for row in rows} == {f"by_{split.get('by', 'bytes')}".replace("by_even", "even")}
+    assert {(row.ChargeCategory, row.ChargeFrequency, row.ConsumedQuantity) for row in rows} == {
+        ("Purchase", "Recurring", None)
+    }
+
+
+def test_teams_share_without_anything_but_their_name(bill: Billed) -> None:
+    owners = {"rules": [{"team": "one", "topics": ["a|b"]}, {"team": "two", "topics": ["c"]}]}
+    rows = bill(
+        price("fixed_daily", "100", split={"by": "even", "among": "teams"}),
+        traffic=[data(1, topic=topic, cluster_id=cluster) for topic in "abcd" for cluster in ("c1", "c2")],
+        owners=owners,
+    )
+    assert owed(rows, "x_Team") == {
+        "one": Decimal("33.3333333334"),
+        "two": Decimal("33.3333333333"),
+        "unowned": Decimal("33.3333333333"),
+    }
+    assert {(row.x_Topic, row.x_PrincipalId, row.ResourceId) for row in rows} == {(None, None, None)}
+
+
+def test_what_nobody_used_is_paid_by_nobody(bill: Billed) -> None:
+    (row,) = bill(price("fixed_daily", "9.99"), heard=alive(3))
+    assert (row.BilledCost, row.x_Team, row.x_PrincipalId, row.x_ClusterId) == (Decimal("9.99"), "unowned", None, "c1")
+
+
+def test_the_days_of_a_month_add_up_to_its_amount(bill: Billed) -> None:
+    days = [date(2026, 2, day) for day in range(1, 29)]
+    rows = bill(price("fixed_monthly", "100"), heard=[row for day in days for row in alive(1, day=day)])
+    amounts = owed(rows, "day")
+    assert sorted(amounts) == days
+    assert set(amounts.values()) <= {Decimal("3.5714285714"), Decimal("3.5714285715")}
+    assert sum(amounts.values()) == 100
+    assert {(row.PricingQuantity, row.PricingUnit) for row in rows} == {(Decimal("0.0357142857"), "Months")}
+
+
+def test_each_cluster_pays_its_own_hours(bill: Billed) -> None:
+    rows = bill(
+        price("cluster_hours", "0.75", clusters=["c[12]"]),
+        traffic=[
+            data(1),
+            data(2, cluster_id="c2", topic="a"),
+            data(1, cluster_id="c2", topic="b"),
+            data(9, cluster_id="c3"),
+        ],
+        heard=[row for cluster in ("c1", "c2", "c3") for row in alive(1, cluster_id=cluster)],
+    )  # fmt: skip
+    assert owed(rows, "x_ClusterId", "x_Topic") == {("c1", "orders"): 18, ("c2", "a"): 12, ("c2", "b"): 6}
+    assert {row.x_Topic: (row.PricingQuantity, row.ConsumedQuantity) for row in rows} == {
+        "orders": (24, 24), "a": (16, 16), "b": (8, 8)
+    }  # fmt: skip
+
+
+def test_the_first_rule_that_matches_owns(bill: Billed) -> None:
+    owners = {
+        "rules": [
+            {"team": "mirrors", "clientIds": ["mm2-.*"]},
+            {"team": "shop", "topics": ["shop\\..+"], "principals": ["User:shop-.*"]},
+            {"team": "data", "topics": ["shop\\..+"]},
+            {"team": "east", "clusters": ["c2"]},
+        ]
+    }
+    who: dict[str, Given] = {
+        "mirrors": {"topic": "shop.orders", "client_id": "mm2-1"},
+        "shop": {"topic": "shop.orders", "principal": "User:shop-web"},
+        "data": {"topic": "shop.orders", "principal": "User:x"},
+        "unowned": {"topic": "myshop.orders", "principal": "User:shop-web\n"},
+        "east": {"topic": "other", "cluster_id": "c2", "client_id": None},
+    }
+    rows = bill(
+        price("data_in_gb", "1"),
+        traffic=[data(10**9 * place, **given) for place, given in enumerate(who.values(), 1)],
+        owners=owners,
+    )
+    assert owed(rows, "x_Team") == {team: place for place, team in enumerate(who, 1)}
+
+
+def test_prices_are_of_what_they_select(bill: Billed) -> None:
+    rows = bill(
+        price("data_in_gb", "1", name="inside", listeners=["INTERNAL"]),
+        price("data_in_gb", "10", name="outside", listeners=["PUBLIC|EDGE"], topics=["orders"]),
+        price("requests", "1000", principals=["User:b"], clusters=["c1"]),
+        traffic=[
+            data(10**9, listener="INTERNAL"),
+            data(10**9, listener="EDGE"),
+            data(10**9, listener="EDGE", topic="orders2"),
+            {"api": "Fetch", "requests": 1},
+            {"api": "Fetch", "requests": 2, "principal": "User:b"},
+            {"api": "Fetch", "requests": 4, "principal": "User:b", "cluster_id": "c2"},
+        ],
+    )
+    assert owed(rows, "SkuId") == {"inside": 1, "outside": 10, "requests": 2}
+    assert "outside@2026-01-01 [listeners=PUBLIC|EDGE; topics=orders]" in {row.SkuPriceId for row in rows}
+
+
+def test_several_accounts_charge_in_their_own_currencies(bill: Billed) -> None:
+    dollars = sheet(price("data_in_gb", "3"), currency="USD", account={"id": "us"})
+    rows = bill(dollars, price("data_in_gb", "1"), traffic=[data(10**9)])
+    assert owed(rows, "BillingAccountName", "BillingCurrency") == {("us", "USD"): 3, ("Platform", "EUR"): 1}
+
+
+def test_data_between_zones_is_charged_both_ways(bill: Billed) -> None:
+    zones = {
+        "clients": {"10.0.0.0/8": "a", "10.2.0.0/16": "b", "2001:db8::/32": "b", "2001:db8:1::/48": "a"},
+        "brokers": {"c1": {1: "a", 2: "b"}},
+    }
+    traffic = [
+        data(1 * 10**9, client_ip="10.2.0.1"),
+        data(2 * 10**9, "Fetch", client_ip="10.2.0.1"),
+        data(4 * 10**9, "Fetch", client_ip="10.3.0.1"),  # the same zone
+        data(8 * 10**9, "ShareFetch", client_ip="2001:DB8::7"),
+        data(16 * 10**9, client_ip="2001:db8:1::7"),  # the same zone
+        data(32 * 10**9, client_ip="::ffff:10.2.9.9"),
+        data(64 * 10**9, client_ip="10.1.2.3", broker_id=2),
+        data(128 * 10**9, client_ip="192.168.0.1"),
+        data(256 * 10**9, client_ip="10.2.0.1", broker_id=3),
+        data(512 * 10**9, client_ip="*"),
+    ]
+    rows = bill(price("cross_zone_gb", "0.01"), traffic=traffic, zones=zones)
+    crossed = [row for row in rows if row.SkuMeter == "cross_zone_gb"]
+    assert owed(crossed, "x_Direction", "AvailabilityZone", "x_ClientZone") == {
+        ("in", "a", "b"): Decimal("0.33"),
+        ("out", "a", "b"): Decimal("0.10"),
+        ("in", "b", "a"): Decimal("0.64"),
+    }
+    unknown = {(row.AvailabilityZone, row.x_ClientZone): row for row in rows if row.SkuMeter == "unknown_zone_gb"}
+    assert {zones: row.PricingQuantity for zones, row in unknown.items()} == {("a", None): 640, (None, "b"): 256}
+    assert {(row.BilledCost, row.ListUnitPrice) for row in unknown.values()} == {(0, 0)}
+
+
+def test_connections_are_charged_by_the_hours_of_each_day(bill: Billed) -> None:
+    heard = [*alive(*range(24)), *alive(*range(15), day=NEXT), *alive(3, boot_id="b2"), *alive(9, boot_id="b3")]
+    heard.append({"day": NEXT, "minute": at(NEXT, 23, 59), "boot_id": "b2", "reason": "crash"})
+    connections = [
+        {"principal": "overnight", "opened_at": at(DAY, 22), "closed_at": at(NEXT, 1, 30)},
+        {"principal": "still open", "opened_at": at(DAY, 23, 59, 30)},
+        {"principal": "at midnight", "opened_at": at(DAY, 23), "closed_at": at(NEXT, 0)},
+        {"principal": "sidecar died", "opened_at": at(DAY, 3), "boot_id": "b2"},
+        {"principal": "never seen to open", "closed_at": at(DAY, 5), "boot_id": "b3"},
+    ]
+    rows = bill(price("connection_hours", "1"), connections=connections, heard=heard)
+    assert {(row.x_PrincipalId, row.day): row.ConsumedQuantity for row in rows} == {
+        ("overnight", DAY): 2 * 3600,
+        ("overnight", NEXT): 5400,
+        ("still open", DAY): 30,
+        ("still open", NEXT): 15 * 3600,
+        ("at midnight", DAY): 3600,
+        ("sidecar died", DAY): 3600,
+    }
+    evening = [row for row in heard if row["day"] == DAY]
+    yesterday = bill(price("connection_hours", "1"), connections=connections, heard=evening)
+    assert yesterday == [row for row in rows if row.day == DAY]
+
+
+def test_partitions_are_charged_as_last_listed(bill: Billed) -> None:
+    rows = bill(
+        price("partition_hours", "1"),
+        inventory=[
+            {"hour": at(DAY, 22), "topic": "orders", "partitions": 3},
+            {"hour": at(DAY, 22), "topic": "gone", "partitions": 1},
+            {"hour": at(DAY, 22), "topic": "__internal", "partitions": 50, "internal": True},
+            {"hour": at(NEXT, 1), "topic": "orders", "partitions": 6},
+        ],
+        heard=[*alive(20, 21, 22, 23), *alive(0, 1, 3, day=NEXT), *alive(3, day=NEXT, boot_id="b2")],
+    )
+    assert {(row.x_Topic, row.day): row.PricingQuantity for row in rows} == {
+        ("orders", DAY): 6,
+        ("gone", DAY): 2,
+        ("orders", NEXT): 3 + 6 + 6,
+        ("gone", NEXT): 1,
+    }
