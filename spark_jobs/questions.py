@@ -120,7 +120,7 @@ ORDER BY list_position(['unused', 'polled_only', 'unknown'], state), unused_sinc
         ("cost",),
         """
 SELECT strftime(day, '%Y-%m') AS month, x_Team AS team, sum(BilledCost) AS cost, BillingCurrency AS currency,
-    round(cost / nullif(sum(sum(BilledCost)) OVER (PARTITION BY month, currency), 0), 4)::DOUBLE AS share
+    round(sum(BilledCost) / nullif(sum(sum(BilledCost)) OVER (PARTITION BY month, currency), 0), 4)::DOUBLE AS share
 FROM cost WHERE day BETWEEN $since AND $until
 GROUP BY month, team, currency
 ORDER BY month DESC, currency, cost DESC, team LIMIT $limit""",
@@ -237,7 +237,7 @@ GROUP BY api ORDER BY p99_ms DESC NULLS LAST, requests DESC, api LIMIT $limit"""
         ("traffic",),
         """
 SELECT api, principal, client_id, sum(requests)::BIGINT AS requests, sum(errors)::BIGINT AS errors,
-    sum(connection_lost)::BIGINT AS connection_lost, round(errors / nullif(sum(requests), 0), 6) AS error_ratio,
+    sum(connection_lost)::BIGINT AS connection_lost, round(sum(errors) / nullif(sum(requests), 0), 6) AS error_ratio,
     list(DISTINCT topic ORDER BY topic) FILTER (topic_errors > 0) AS topics
 FROM traffic WHERE day BETWEEN $since AND $until
 GROUP BY api, principal, client_id HAVING sum(errors) + sum(connection_lost) > 0

@@ -1,0 +1,263 @@
+"""Questions that are asked often: what they answer over rows that a test wrote, and what they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs import query
+from spark_jobs.errors import QueryError
+from spark_jobs.query import Reader
+from spark_jobs.questions import PARAMETERS, QUESTIONS, ask
+from spark_jobs.schemas import TABLES
+from spark_jobs.schemas.traffic import BUCKETS
+from tests.report import sample
+from tests.spark.stored import write
+
+AT = datetime(2026, 9, 22, 12, tzinfo=UTC)
+DAY = AT.date()
+WHERE = {"day": DAY, "cluster_id": "c", "broker_id": 1}
+SECOND = timedelta(seconds=1)
+
+
+def answer(root: Path, name: str, **given: Any) -> list[dict[str, Any]]:
+    with query.opened(root) as reader:
+        columns, rows = ask(reader, name, given)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def picked(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    root = tmp_path_factory.mktemp("company")
+    sample.write_all(root)
+    with query.opened(root) as reader:
+        yield reader
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    root = tmp_path_factory.mktemp("empty")
+    for name in TABLES:
+        write(root, name)
+    with query.opened(root) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_has_an_answer(company: Reader, empty: Reader, name: str) -> None:
+    given = {"topic": "clicks"} if "topic" in QUESTIONS[name].parameters else {}
+    columns, rows = ask(company, name, given)
+    assert rows
+    assert len(set(columns)) == len(columns)
+    assert ask(empty, name, given) == (columns, [])
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_names_the_tables_it_reads_and_is_bounded(name: str) -> None:
+    question = QUESTIONS[name]
+    assert set(re.findall(r"(?:FROM|JOIN) (\w+)", question.sql)) & set(TABLES) == set(question.tables)
+    assert question.meaning.endswith("?")
+    assert "limit" in question.parameters
+    assert set(question.parameters) <= set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_table_that_is_missing_is_named_with_what_makes_it(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "inventory")
+    first = QUESTIONS[name].tables[0]
+    with pytest.raises(QueryError, match=f"the question {name} cannot be answered: there is no table {first}: `bro"):
+        answer(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("nothing", {}, "there is no question nothing; there are: top-talkers, "),
+        ("topic-users", {}, "the question topic-users needs --topic"),
+        ("connections", {"since": DAY}, "the question connections has no parameter since; it has: limit"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(company: Reader, name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        ask(company, name, given)
+
+
+def test_top_talkers_count_both_directions_of_the_days_asked_for(tmp_path: Path) -> None:
+    a, b = {"principal": "User:a", "client_id": "x"}, {"principal": "User:b"}
+    write(
+        tmp_path,
+        "traffic",
+        {**WHERE, **a, "api": "Produce", "requests": 2, "errors": 1},
+        {**WHERE, **a, "api": "Produce", "topic": "t", "bytes": 10, "records": 3},
+        {**WHERE, **a, "api": "Fetch", "topic": "t", "bytes": 5, "records": 1},
+        {**WHERE, **b, "api": "ShareFetch", "topic": "t", "bytes": 16, "records": 9},
+        {**WHERE, **b, "day": DAY - timedelta(1), "api": "Fetch", "topic": "t", "bytes": 99},
+    )
+    rows = answer(tmp_path, "top-talkers", since=DAY, until=DAY)
+    columns = ("principal", "client_id", "produced_bytes", "consumed_bytes", "consumed_records", "requests", "errors")
+    assert picked(rows, *columns) == [("User:b", None, 0, 16, 9, 0, 0), ("User:a", "x", 10, 5, 1, 2, 1)]
+    assert picked(answer(tmp_path, "top-talkers", limit=1), "principal", "consumed_bytes") == [("User:b", 115)]
+    assert picked(answer(tmp_path, "errors"), "principal", "requests", "errors", "error_ratio", "topics") == [
+        ("User:a", 2, 1, 0.5, None)
+    ]
+
+
+def test_principals_behind_a_throttled_address_are_those_that_were_connected_then(tmp_path: Path) -> None:
+    met = {**WHERE, "client_ip": "10.0.0.7", "scope": "ip", "quota": "connections", "action": "drop", "count": 4}
+    write(tmp_path, "throttles", {**met, "first_at": AT, "last_at": AT + SECOND, "delay_ms": 0, "quota_limit": 2})
+    connection = {**WHERE, "boot_id": "b", "client_ip": "10.0.0.7"}
+    spans = {
+        "before": (AT - 9 * SECOND, AT - 8 * SECOND),
+        "then": (AT - SECOND, AT + SECOND),
+        "open": (AT - SECOND, None),
+        "after": (AT + 3 * SECOND, None),
+    }
+    for number, (who, (opened, closed)) in enumerate(spans.items()):
+        row = {"connection_id": str(number), "principal": f"User:{who}", "opened_at": opened, "closed_at": closed}
+        write(tmp_path, "connections", {**connection, **row, "last_seq": number})
+    write(
+        tmp_path, "traffic", {**WHERE, "minute": AT, "client_ip": "10.0.0.8", "principal": "User:p", "throttle_ms": 70}
+    )
+    assert picked(answer(tmp_path, "throttled"), "client_ip", "principals", "why", "times", "quota_limit") == [
+        ("10.0.0.7", ["User:open", "User:then"], "connections of ip", 4, 2),
+        ("10.0.0.8", ["User:p"], "quota of the client, by Kafka", 1, None),
+    ]
+
+
+def test_connections_of_dead_sidecars_are_not_open(tmp_path: Path) -> None:
+    status = {**WHERE, "minute": AT, "statuses": 1}
+    write(
+        tmp_path,
+        "completeness",
+        {**status, "boot_id": "alive", "last_status": AT, "ended": False},
+        {**status, "boot_id": "ended", "last_status": AT, "ended": True},
+        {**status, "boot_id": "killed", "last_status": AT - 61 * SECOND, "ended": False},
+    )
+    for number, boot in enumerate(("alive", "alive", "alive", "ended", "killed")):
+        row = {"boot_id": boot, "connection_id": str(number), "opened_at": AT, "client_ip": "10.0.0.7"}
+        write(tmp_path, "connections", {**WHERE, **row, "closed_at": AT if number == 2 else None, "last_seq": 1})
+    assert picked(answer(tmp_path, "connections"), "client_ip", "connections", "oldest") == [("10.0.0.7", 2, AT)]
+    churn = picked(answer(tmp_path, "churn"), "opened", "closed", "most_in_a_second")
+    assert churn == [(5, 1, 5)]
+
+
+def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None:
+    run = {**WHERE, "minute": AT}
+    write(
+        tmp_path,
+        "completeness",
+        {**run, "boot_id": "1", "events": 90, "first_seq": 1, "last_seq": 100},
+        {**run, "boot_id": "1", "reason": "spool_full", "lost": 7, "lost_first_seq": 20, "lost_last_seq": 26},
+        {**run, "boot_id": "2", "events": 50, "first_seq": 1, "last_seq": 50},
+        {**run, "boot_id": "3", "broker_id": 2, "events": 5, "first_seq": 1, "last_seq": 5},
+    )
+    columns = ("broker_id", "runs", "events", "lost", "missing", "complete", "reasons")
+    assert picked(answer(tmp_path, "lost-events"), *columns) == [
+        (1, 2, 140, 7, 3, round(140 / 150, 6), ["spool_full"]),
+        (2, 1, 5, 0, 0, 1.0, None),
+    ]
+
+
+def test_a_sidecar_is_stale_after_a_minute(tmp_path: Path) -> None:
+    for broker, ago in enumerate((60, 61, 7200)):
+        told = AT - ago * SECOND
+        row = {**WHERE, "broker_id": broker, "minute": AT, "boot_id": "b", "last_status": told, "ended": broker == 2}
+        write(tmp_path, "completeness", {**row, "statuses": 1})
+    rows = answer(tmp_path, "stale-sidecars", at=AT)
+    assert picked(rows, "broker_id", "silent_seconds", "ended") == [(2, 7200, True), (1, 61, False)]
+
+
+def test_costs_are_added_to_the_cent_and_shares_by_month(tmp_path: Path) -> None:
+    charge = {"BillingCurrency": "EUR", "SkuMeter": "cross_zone_gb"}
+    for day, team, cost in (
+        (DAY, "web", "0.1000000001"),
+        (DAY, "web", "0.2"),
+        (DAY, "shop", "0.1"),
+        (date(2026, 8, 31), "web", "9"),
+    ):
+        write(tmp_path, "cost", {**charge, "day": day, "x_Team": team, "BilledCost": Decimal(cost)})
+    assert picked(answer(tmp_path, "chargeback"), "month", "team", "cost", "share") == [
+        ("2026-09", "web", Decimal("0.3000000001"), 0.75),
+        ("2026-09", "shop", Decimal("0.1"), 0.25),
+        ("2026-08", "web", Decimal(9), 1.0),
+    ]
+    assert picked(answer(tmp_path, "cross-zone", since=DAY), "team", "cost") == [
+        ("web", Decimal("0.3000000001")),
+        ("shop", Decimal("0.1")),
+    ]
+
+
+def test_objectives_are_those_of_the_newest_day(tmp_path: Path) -> None:
+    row = {"slo": "s", "objective": "o", "cluster_id": "c"}
+    left = "period_error_budget_remaining_ratio"
+    write(
+        tmp_path,
+        "slo",
+        {**row, "day": DAY - timedelta(1), "topic": "a", left: -1.0, "page_quick": True},
+        {**row, "day": DAY, "topic": "a", left: 0.5, "ticket_slow": True},
+        {**row, "day": DAY, "topic": "b", left: 0.25, "page_slow": True, "ticket_slow": True},
+        {**row, "day": DAY, "topic": "c", left: None},
+    )
+    assert picked(answer(tmp_path, "budget-left"), "judged", "budget_left", "alert") == [
+        ("b", 0.25, "page"),
+        ("a", 0.5, "ticket"),
+        ("c", None, None),
+    ]
+
+
+def test_percentiles_are_those_of_all_rows_together(tmp_path: Path) -> None:
+    def counts(**places: int) -> list[int]:
+        return [places.get(f"b{place}", 0) for place in range(len(BUCKETS) + 1)]
+
+    key = {**WHERE, "minute": AT, "api": "Fetch"}
+    write(
+        tmp_path,
+        "latency",
+        {**key, "client_id": "1", "requests": 98, "latencies": counts(b3=98), "upstream_latencies": counts(b2=98)},
+        {**key, "client_id": "2", "requests": 2, "latencies": counts(b9=2), "upstream_latencies": counts(b2=2)},
+        {**key, "client_id": "2", "topic": "t", "requests": 2, "latencies": counts(b30=2)},
+    )
+    columns = ("api", "requests", "p50_ms", "p99_ms", "broker_p99_ms", "service_p99_ms")
+    assert picked(answer(tmp_path, "slowest-apis"), *columns) == [
+        ("Fetch", 100, BUCKETS[3] / 1000, BUCKETS[9] / 1000, BUCKETS[2] / 1000, None)
+    ]
+
+
+def test_old_clients_are_those_with_a_request_that_is_refused(tmp_path: Path) -> None:
+    base = {**WHERE, "client_ip": "10.0.0.7", "requests": 1, "last_seen": AT}
+    del base["broker_id"]
+    write(
+        tmp_path,
+        "clients",
+        {**base, "client_id": "old", "api": "Produce", "api_version": 1, "refused_since": "4.0"},
+        {**base, "client_id": "old", "api": "Fetch", "api_version": 2, "refused_since": "4.0"},
+        {**base, "client_id": "old", "api": "Metadata", "api_version": 9},
+        {**base, "client_id": "new", "api": "Fetch", "api_version": 12},
+    )
+    assert picked(answer(tmp_path, "old-clients"), "client_id", "apis", "requests") == [
+        ("old", ["Fetch", "Produce"], 2)
+    ]
+
+
+def test_unused_topics_come_before_those_of_which_nobody_can_tell(tmp_path: Path) -> None:
+    for topic, state, more in (
+        ("u", "used", {}),
+        ("n", "unknown", {}),
+        ("p", "polled_only", {}),
+        ("x", "unused", {}),
+        ("gone", "unused", {"present": False}),
+        ("__c", "unused", {"internal": True}),
+    ):
+        row = {"day": DAY, "cluster_id": "c", "topic": topic, "state": state, "present": True, **more}
+        write(tmp_path, "topics", row)
+    assert picked(answer(tmp_path, "unused-topics"), "topic") == [("x",), ("p",), ("n",)]
