@@ -268,20 +268,19 @@ class Objective:
         """By alert, the burn rate above which it goes off: that which takes the same share of the budget as in 30 d."""
         return {name: rate * (self.period / DAY) / ALERTS_DAYS for name, (_, _, rate) in ALERTS.items()}
 
-    def __str__(self) -> str:
-        """Return one line for a person: what is aimed at, and what is counted."""
+    def described(self) -> list[str]:
+        """Return what is aimed at and what is counted, for a person: one line."""
         unit = "requests" if self.slice_target is None else f"slices of {self.slice_window // MINUTE} min"
         good = {"latency": "in time", "errors": "answered without an error", "answered": "answered"}[self.sli]
-        text = f"SLO {self.slo}, {self.name}: {_percent(self.target)} of {unit} {good} in {self.period // DAY} days"
+        text = f"{self.slo}, {self.name}: {_percent(self.target)} of {unit} {good} in {self.period // DAY} days"
         if self.slice_target is not None:
             text += f"; a slice is good from {_percent(self.slice_target)} on"
-        if self.threshold_ms is None:
-            return text
-        text += f"; counted to {self.counted_to_ms} ms"
-        if self.threshold_ms * 1000 != BUCKETS[self.buckets - 1]:
-            near = " and ".join(f"{end / 1000}" for end in BUCKETS[self.buckets - 1 : self.buckets + 1])
-            text += f", not {self.threshold_ms:f} ms: exact are {near}"
-        return text
+        if self.threshold_ms is not None:
+            text += f"; counted to {self.counted_to_ms} ms"
+            if self.threshold_ms * 1000 != BUCKETS[self.buckets - 1]:
+                near = " and ".join(f"{end / 1000}" for end in BUCKETS[self.buckets - 1 : self.buckets + 1])
+                text += f", not {self.threshold_ms:f} ms: exact are {near}"
+        return [text]
 
 
 def _percent(ratio: Decimal) -> str:

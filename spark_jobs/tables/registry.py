@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.definitions import Definitions
 from spark_jobs.parse import dead_letters
+from spark_jobs.tables.slo import slo
 from spark_jobs.tables.traffic import traffic
 
 
@@ -38,5 +39,9 @@ STREAMED: dict[str, Callable[[Batch], DataFrame]] = {
 }
 """Makes partial rows of one batch, by table; see ``schemas.STREAMED``."""
 
-DERIVED: dict[str, Callable[[Stored], DataFrame]] = {}
+DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
+    "slo": lambda stored: slo(
+        stored.tables["latency"], stored.tables["traffic"], stored.definitions.objectives, stored.since
+    ),
+}
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""
