@@ -2,7 +2,8 @@
 
 Spark numbers batches from 0 in a new checkpoint, and a table remembers the last batch of each writer and passes over
 what it already has. So a checkpoint must stay with the tables it filled: a new one over filled tables would count
-everything twice; an older one would give old numbers to new records, and the tables would pass over them.
+everything twice; an older one would give old numbers to new records, and the tables would pass over them. Several
+checkpoints may fill the same tables, as long as each reads another topic.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from spark_jobs.errors import JobError
 from spark_jobs.io import Folder, StoredTable
 
 FILE = "brokerside.json"
 """Name of the file in a checkpoint that says what it belongs to."""
+
+DEDUP_HOURS = 2
+"""How long an envelope is known after it was read: a second one within this time is a duplicate."""
+
+BACKFILL = "backfill"
+"""Name of the file in a checkpoint that is there as long as a backfill replaces rows of its tables."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +33,13 @@ class Identity:
 
     writer: str
     """Name under which its batches are written, new with each checkpoint."""
-    job: str
+    cluster: str
+    """Id of the Kafka cluster that has the topic; empty in a checkpoint that release 0.1 made."""
     topic: str
     tables: Mapping[str, str]
     """Ids of the tables by name."""
+    only: Sequence[str] | None = None
+    """The tables that were asked for; None: all there are, and those that later releases have."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +52,21 @@ class Position:
     """Last batch that was finished."""
     planned_at: float
     """When the last batch was begun, seconds since 1970; 0 where there is none."""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """Up to where the finished batches have read each partition, exclusive."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the job's tables say, by name: id, last commit, and the last batch of the checkpoint's writer."""
+    """What one of the job's tables says: id, last commit, and the last batch of each writer."""
 
-    id: str
-    version: int
-    last_batch: int
+    id: str = ""
+    version: int = -1
+    writers: Mapping[str, int] = field(default_factory=dict)
+
+    def last_batch(self, writer: str) -> int:
+        """Return the last batch that ``writer`` wrote, −1 if none."""
+        return self.writers.get(writer, -1)
 
 
 def read_identity(folder: Folder, where: str) -> Identity | None:
@@ -61,18 +77,32 @@ def read_identity(folder: Folder, where: str) -> Identity | None:
             raise JobError(f"{where} is not a checkpoint of this job, and not empty; give another folder")
         return None
     try:
-        return Identity(**json.loads(text))
-    except (ValueError, TypeError):
+        said = json.loads(text)
+        return Identity(said["writer"], said.get("cluster", ""), said["topic"], said["tables"], said.get("only"))
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise JobError(
             f"{where}/{FILE} cannot be read; restore it, or rebuild tables and checkpoint together"
         ) from None
 
 
-def new_identity(folder: Folder, job: str, topic: str, tables: Mapping[str, str]) -> Identity:
-    """Write and return the identity of a new checkpoint over the tables of these ids."""
-    identity = Identity(writer=f"brokerside-{job}-{uuid.uuid4()}", job=job, topic=topic, tables=dict(tables))
+def write_identity(folder: Folder, identity: Identity) -> None:
+    """Write what the checkpoint in ``folder`` belongs to."""
     folder.write(FILE, json.dumps(asdict(identity), indent=1))
-    return identity
+
+
+def prefix(cluster: str, topic: str) -> str:
+    """Return what the names of all writers begin with that read ``topic`` of ``cluster``."""
+    return f"brokerside/{cluster}/{topic}/"
+
+
+def new_identity(cluster: str, topic: str, tables: Mapping[str, str], only: Sequence[str] | None) -> Identity:
+    """Return the identity of a new checkpoint over the tables of these ids."""
+    return Identity(f"{prefix(cluster, topic)}{uuid.uuid4()}", cluster, topic, dict(tables), only)
+
+
+def grown(identity: Identity, cluster: str, tables: Mapping[str, str]) -> Identity:
+    """Return ``identity`` with what a checkpoint of an earlier release does not know: its cluster, and new tables."""
+    return replace(identity, cluster=cluster, tables={**tables, **identity.tables})
 
 
 def read_position(folder: Folder) -> Position:
@@ -80,33 +110,49 @@ def read_position(folder: Folder) -> Position:
     planned, committed = _last(folder.names("offsets")), _last(folder.names("commits"))
     plan = folder.read(f"offsets/{planned}") if planned >= 0 else None
     planned_at = json.loads(plan.splitlines()[1])["batchTimestampMs"] / 1000 if plan else 0.0
-    return Position(planned, committed, planned_at)
+    done = folder.read(f"offsets/{committed}") if committed >= 0 else None
+    (read,) = json.loads(done.splitlines()[2]).values() if done else ({},)
+    return Position(planned, committed, planned_at, {int(partition): offset for partition, offset in read.items()})
 
 
-def stored(table: StoredTable, writer: str) -> Stored:
+def stored(table: StoredTable) -> Stored:
     """Return what ``table`` says."""
-    return Stored(table.id, table.version, table.last_batch(writer)) if table.version >= 0 else Stored("", -1, -1)
+    return Stored(table.id, table.version, table.writers) if table.version >= 0 else Stored()
 
 
-def check_new(tables: Mapping[str, Stored], where: str) -> None:
-    """Raise JobError if one of the tables is filled: a new checkpoint at ``where`` would count everything twice."""
-    filled = [name for name, table in tables.items() if table.version > 0]
+def check_new(tables: Mapping[str, Stored], cluster: str, topic: str, where: str) -> None:
+    """Raise JobError if one of the tables has rows of the topic: a new checkpoint at ``where`` would repeat them."""
+    # The names that release 0.1 gave to writers tell no topic.
+    own = (prefix(cluster, topic), "brokerside-")
+    filled = [name for name, table in tables.items() if any(writer.startswith(own) for writer in table.writers)]
     if filled:
         raise JobError(
-            f"there is no checkpoint at {where}, but {_list(filled)} already filled: reading the topic from its"
-            " beginning would count everything twice; give the checkpoint that filled them, or another folder for new"
-            " tables"
+            f"there is no checkpoint at {where}, but {_list(filled)} already filled from {topic}: reading the topic"
+            " from its beginning would count everything twice; give the checkpoint that filled them, or another folder"
+            " for new tables"
         )
 
 
-def check_belongs(identity: Identity, job: str, topic: str, tables: Mapping[str, Stored], where: str) -> None:
-    """Raise JobError if the checkpoint at ``where`` is of another job, another topic or other tables."""
-    if identity.job != job:
-        raise JobError(f"the checkpoint at {where} is of the job {identity.job}, not of {job}")
+def check_belongs(
+    identity: Identity, cluster: str, topic: str, tables: Mapping[str, Stored], only: Sequence[str] | None, where: str
+) -> None:
+    """Raise JobError if the checkpoint at ``where`` is of another topic or cluster, or of other tables."""
     if identity.topic != topic:
         raise JobError(f"the checkpoint at {where} is of the topic {identity.topic}, not of {topic}")
-    for name, table in tables.items():
-        if table.id != identity.tables.get(name):
+    if identity.cluster not in ("", cluster):
+        raise JobError(
+            f"the checkpoint at {where} is of the Kafka cluster {identity.cluster}, not of {cluster}; give each cluster"
+            " a checkpoint of its own"
+        )
+    if only is not None and (identity.only is None or set(only) != set(identity.only)):
+        kept = "all tables" if identity.only is None else f"only {', '.join(identity.only)}"
+        raise JobError(
+            f"the checkpoint at {where} fills {kept}, not only {', '.join(only)}; leave that out, or begin anew with"
+            " other folders for tables and checkpoint"
+        )
+    for name, id in identity.tables.items():
+        table = tables.get(name, Stored())
+        if table.id != id:
             state = "is missing" if table.version < 0 else "is another table"
             raise JobError(
                 f"the checkpoint at {where} continues a table {name} that {state}; restore it, or begin anew with both"
@@ -115,6 +161,7 @@ def check_belongs(identity: Identity, job: str, topic: str, tables: Mapping[str,
 
 def check_position(
     position: Position,
+    identity: Identity,
     tables: Mapping[str, Stored],
     written_always: str,
     where: str,
@@ -127,16 +174,18 @@ def check_position(
     ``written_always``: the table that gets every batch. ``window_seconds``: how long envelopes are known; a clock that
     is further behind the last batch would make new records look too late.
     """
-    for name, table in tables.items():
-        if table.last_batch > position.planned:
+    last = {name: table.last_batch(identity.writer) for name, table in tables.items()}
+    for name, batch in last.items():
+        if batch > position.planned:
             raise JobError(
                 f"the checkpoint at {where} is older than the table {name} (batch {position.planned} against"
-                f" {table.last_batch}); restore both from the same moment, or begin anew with both"
+                f" {batch}); restore both from the same moment, or begin anew with both"
             )
-    kept = tables[written_always].last_batch
-    if kept < position.committed:
+    if last[written_always] < 0:  # a later release added it, and nothing came since: another one had every batch
+        written_always = max(last, key=lambda name: last[name])
+    if last[written_always] < position.committed:
         raise JobError(
-            f"the table {written_always} is older than the checkpoint at {where} (batch {kept} against"
+            f"the table {written_always} is older than the checkpoint at {where} (batch {last[written_always]} against"
             f" {position.committed}); restore both from the same moment, or begin anew with both"
         )
     behind = position.planned_at - clock()
@@ -146,9 +195,18 @@ def check_position(
         )
 
 
-def _last(names: list[str]) -> int:
+def check_no_backfill(folder: Folder, where: str) -> None:
+    """Raise JobError if a backfill replaces rows of the tables of the checkpoint in ``folder``."""
+    if folder.read(BACKFILL) is not None:
+        raise JobError(
+            "a backfill replaces rows of these tables; if it was broken off, run it again, or remove"
+            f" {where}/{BACKFILL} to keep what it did"
+        )
+
+
+def _last(names: Sequence[str]) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def _list(names: list[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     return f"table {names[0]} is" if len(names) == 1 else f"tables {', '.join(names)} are"

@@ -1,81 +1,17 @@
-"""The jobs' only reads and writes: the Kafka source, and Delta tables that take each batch exactly once."""
+"""Reads and writes of what the jobs keep: Delta tables that take each batch exactly once, and small files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.structs import table_schema
-
-RECORDS_PER_BATCH = 2_000
-"""Kafka records of one batch: up to 400,000 events, which fit into the 1 GiB that Spark has by default."""
-
-CHECK_TIMEOUT_MS = 15_000
-"""How long the cluster may take to answer whether the topic is there."""
-
-
-def records(spark: SparkSession, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """Return the stream of ``topic``: from its beginning where the checkpoint says nothing else.
-
-    ``options``: settings of the Kafka client by their own names. Records that were deleted before they were read end
-    the job instead of being passed over.
-    """
-    reader = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
-        .option("maxOffsetsPerTrigger", str(RECORDS_PER_BATCH))
-    )
-    return reader.options(**{f"kafka.{name}": value for name, value in options.items()}).load()
-
-
-def check_topic(spark: SparkSession, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> None:
-    """Raise JobError if the cluster cannot be reached, or has no ``topic``: Spark itself would try for minutes."""
-    jvm = _jvm(spark)
-    settings = jvm.java.util.HashMap()
-    timeouts = {name: str(CHECK_TIMEOUT_MS) for name in ("request.timeout.ms", "default.api.timeout.ms")}
-    for name, value in {**timeouts, **options, "bootstrap.servers": bootstrap_servers}.items():
-        settings.put(name, value)
-    try:
-        client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-    except Py4JJavaError as error:
-        raise JobError(f"the Kafka client refuses its settings: {_root_cause(error)}") from error
-    try:
-        client.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
-    except Py4JJavaError as error:
-        raise _unreachable(error, bootstrap_servers, topic) from error
-    finally:
-        client.close(jvm.java.time.Duration.ofSeconds(1))
-
-
-def _unreachable(error: Py4JJavaError, bootstrap_servers: str, topic: str) -> JobError:
-    cause = error.java_exception.getCause() or error.java_exception
-    match cause.getClass().getSimpleName():
-        case "TimeoutException":
-            return JobError(f"no Kafka broker answers at {bootstrap_servers}; is it the address of a running broker?")
-        case "UnknownTopicOrPartitionException":
-            return JobError(
-                f"there is no topic {topic} at {bootstrap_servers}; sidecars create it once they reach the cluster"
-            )
-        case name:
-            return JobError(
-                f"Kafka at {bootstrap_servers} does not let topic {topic} be read: {name}: {cause.getMessage()}"
-            )
-
-
-def _root_cause(error: Py4JJavaError) -> str:
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return str(cause.getMessage())
 
 
 def create_table(spark: SparkSession, table: Table, path: str) -> None:
@@ -90,10 +26,29 @@ def create_table(spark: SparkSession, table: Table, path: str) -> None:
     )
 
 
+def add_new_columns(spark: SparkSession, table: Table, path: str) -> list[str]:
+    """Add to the table at ``path`` the columns that it does not have yet, and return their names.
+
+    They are NULL in the rows there are. Raises JobError if a column is stored as another type.
+    """
+    there = {field.name: field.dataType.simpleString() for field in StoredTable(spark, path).schema}
+    for column in table.columns:
+        if column.name in there and there[column.name] != column.type:
+            raise JobError(
+                f"the column {column.name} of table {table.name} is stored as {there[column.name]}, and this release"
+                f" writes {column.type}; begin anew with other folders for tables and checkpoint"
+            )
+    new = [column.name for column in table.columns if column.name not in there]
+    if new:
+        nothing = spark.createDataFrame([], table_schema(table))
+        nothing.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
+    return new
+
+
 def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
     """Append ``rows`` to the table at ``path``, unless ``writer`` already wrote ``batch`` or a later one there.
 
-    For rows that are few, as sums and dead letters are: they go into one file.
+    For rows that are few, as sums and dead letters are: they go into one file of each day.
     """
     (
         rows.coalesce(1).write.format("delta")
@@ -112,7 +67,7 @@ def compact(spark: SparkSession, path: str) -> None:
 
 
 class StoredTable:
-    """What a Delta table says of itself: None of it where there is no table at ``path``."""
+    """What a Delta table says of itself: nothing of it where there is no table at ``path``."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm = _jvm(spark)
@@ -130,10 +85,17 @@ class StoredTable:
         """Id of the table, made with it; stays when the table is moved."""
         return str(self._snapshot.metadata().id())
 
-    def last_batch(self, writer: str) -> int:
-        """Return the last batch that ``writer`` wrote here, −1 if none."""
-        found = self._snapshot.transactions().get(writer)
-        return int(found.get()) if found.isDefined() else -1
+    @property
+    def schema(self) -> StructType:
+        """Its columns."""
+        return StructType.fromJson(json.loads(self._snapshot.schema().json()))
+
+    @property
+    def writers(self) -> dict[str, int]:
+        """The last batch of each writer."""
+        written = self._snapshot.transactions()
+        names = [name for name in str(written.keys().mkString("\n")).split("\n") if name]
+        return {name: int(written.apply(name)) for name in names}
 
 
 class Folder:
@@ -142,7 +104,11 @@ class Folder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._jvm = _jvm(spark)
         self._path = self._jvm.org.apache.hadoop.fs.Path(path)
-        self._storage = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
+        conf = spark._jsc.hadoopConfiguration()
+        self._storage = self._path.getFileSystem(conf)
+        # Spark's own way to write a file whole: others see all of it or nothing, wherever it is.
+        streaming = self._jvm.org.apache.spark.sql.execution.streaming
+        self._whole = streaming.checkpointing.CheckpointFileManager.create(self._path, conf)
 
     def names(self, below: str = "") -> list[str]:
         """Return the names of what is in the folder, or in the folder ``below`` it; none where it is missing."""
@@ -165,12 +131,15 @@ class Folder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file whole: others see all of it or nothing."""
-        unfinished = self._at(f"{name}.tmp")
-        stream = self._storage.create(unfinished, True)
+        """Write a file, in place of one that is there."""
+        self._storage.mkdirs(self._path)
+        stream = self._whole.createAtomic(self._at(name), True)
         stream.write(bytearray(text.encode()))
         stream.close()
-        self._storage.rename(unfinished, self._at(name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        self._storage.delete(self._at(name), False)
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)

@@ -73,7 +73,8 @@ def deduplicate(parsed: DataFrame, window: str) -> DataFrame:
 
 def dead_letters(parsed: DataFrame) -> DataFrame:
     """Return the rows of the table ``dead_letters``."""
-    return parsed.where(F.col("reason").isNotNull()).select(*[column.name for column in DEAD_LETTERS.columns])
+    dead = parsed.where(F.col("reason").isNotNull()).withColumn("day", F.to_date("timestamp"))
+    return dead.select(*[F.col(column.name).cast(column.type) for column in DEAD_LETTERS.columns])
 
 
 def events(parsed: DataFrame, *kinds: str) -> DataFrame:

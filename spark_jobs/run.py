@@ -1,4 +1,4 @@
-"""Runs a job: Kafka source, parse, deduplication, tables, sink, progress. Spark is imported only when one is run."""
+"""What can be done with the audit topic: ``run`` turns it into tables. Spark is imported only when something is run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
+from spark_jobs.schemas import TABLES
 
-JOBS = ("traffic",)
-"""Names of the jobs there are."""
+NOTHING_DECLARED = Definitions()
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What else there is to say while a job runs."""
+
+    text: str
+
+    def __str__(self) -> str:
+        """Return one line for a person."""
+        return self.text
+
+
+@dataclass(frozen=True)
 class Summary:
     """What one run did, all batches together. A batch that was repeated after a crash is in both runs' summaries."""
 
@@ -46,47 +58,71 @@ class Summary:
     batches: int
     seconds: float
     """From the call to the end, with the start of Spark."""
+    failed: tuple[str, ...]
+    """Tables that are computed from others and could not be; what is wrong was said when it happened."""
 
     def __str__(self) -> str:
         """Return one line for a person."""
-        return f"{_counts(self)}, {self.batches} batches, {self.seconds:.1f} s"
+        failed = f"; could not be computed: {', '.join(self.failed)}" if self.failed else ""
+        return f"{_counts(self)}, {self.batches} batches, {self.seconds:.1f} s{failed}"
+
+
+def _silent(_: Progress | Note) -> None:
+    pass
 
 
 def run(
-    job: str,
     *,
     bootstrap_servers: str,
     topic: str,
     tables: str,
     jars: Sequence[Path],
     checkpoint: str | None = None,
+    definitions: Definitions = NOTHING_DECLARED,
+    only: Sequence[str] | None = None,
     available_now: bool = False,
     kafka_options: Mapping[str, str] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress | Note], None] = _silent,
 ) -> Summary:
-    """Run ``job`` over the audit ``topic`` into the tables below ``tables``; return what it did.
+    """Turn the audit ``topic`` into the tables below ``tables``; return what was done.
 
-    ``checkpoint``: default ``<tables>/_checkpoints/<job>``. ``available_now``: end when what there is now has been
-    read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish. ``jars``: the Kafka connector and
-    Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's Java client by their own names.
-    ``conf``: Spark's settings, over the defaults for ``master``.
+    ``checkpoint``: default ``<tables>/_checkpoints/<topic>``. ``only``: the tables wanted, made with all they are
+    computed from; None: all, or those that the checkpoint was made for. ``available_now``: end when what there is now
+    has been read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish. ``jars``: the Kafka
+    connector and Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's Java client by their
+    own names. ``conf``: Spark's settings, over the defaults for ``master``.
 
     Raises JobError, with one sentence on what is wrong.
     """
-    if job not in JOBS:
-        raise JobError(f"there is no job {job}; there is: {', '.join(JOBS)}")
+    unknown = [name for name in only or () if name not in TABLES]
+    if unknown:
+        raise JobError(f"there is no table {unknown[0]}; there are: {', '.join(TABLES)}")
+    _check_installed()
+    from spark_jobs import kafka, root, stream
+
+    return stream.run(
+        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
+        root.Target(tables.rstrip("/"), checkpoint or _checkpoint(tables, topic)),
+        definitions,
+        only=only or None,
+        jars=jars,
+        master=master,
+        conf=conf or {},
+        available_now=available_now,
+        progress=progress,
+    )
+
+
+def _check_installed() -> None:
     for module in ("pyspark", "delta"):
         if find_spec(module) is None:
             raise JobError(f"the jobs need {module}, which is not installed: pip install 'brokerside[spark]'")
-    from spark_jobs import stream
 
-    source = stream.Source(bootstrap_servers, topic, dict(kafka_options or {}))
-    target = stream.Target(tables, checkpoint or f"{tables.rstrip('/')}/_checkpoints/{job}")
-    return stream.run(
-        job, source, target, jars=jars, master=master, conf=conf or {}, available_now=available_now, progress=progress
-    )
+
+def _checkpoint(tables: str, topic: str) -> str:
+    return f"{tables.rstrip('/')}/_checkpoints/{topic}"
 
 
 def _counts(of: Progress | Summary) -> str:

@@ -108,7 +108,7 @@ def _demo(root: Path, console: Console) -> bool:
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
         told = audited.read(state.internal_bootstrap, AUDIT_TOPIC)
     with _step(console, "the Spark job over the audit topic"):
-        _brokerside("jobs", "run", "traffic", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
+        _brokerside("jobs", "run", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
                     "--tables", str(root / "tables"))  # fmt: skip
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     out.print("\n[bold]The traffic table, by topic and client[/bold]")
@@ -208,7 +208,7 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
         f"  {command} cluster status --dir {root}/cluster\n"
         "your own clients, with bootstrap.servers="
         f"{state.bootstrap}, and then what they did:\n"
-        f"  {command} jobs run traffic --available-now --bootstrap-servers {state.internal_bootstrap} {tables}\n"
+        f"  {command} jobs run --available-now --bootstrap-servers {state.internal_bootstrap} {tables}\n"
         "and in the end:\n"
         f"  {command} cluster down --dir {root}/cluster && rm -r {root}"
     )

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 
 from pyspark.sql import DataFrame
 
+from spark_jobs import schemas
 from spark_jobs.definitions import Definitions
 from spark_jobs.parse import dead_letters
+from spark_jobs.requests import summed
+from spark_jobs.schemas import TABLES
+from spark_jobs.tables.clients import clients
+from spark_jobs.tables.completeness import completeness
+from spark_jobs.tables.connections import connections
+from spark_jobs.tables.cost import cost
+from spark_jobs.tables.inventory import inventory
+from spark_jobs.tables.latency import latency
+from spark_jobs.tables.produced import produced
 from spark_jobs.tables.slo import slo
+from spark_jobs.tables.throttles import throttles
 from spark_jobs.tables.traffic import traffic
 
 
@@ -21,6 +33,16 @@ class Batch:
     parsed: DataFrame
     """The records, as ``parse.deduplicate`` gives them."""
     definitions: Definitions
+
+    @cached_property
+    def requests(self) -> DataFrame:
+        """What requests and rollups add up to; made once, by the first table that needs it."""
+        return summed(self.parsed).persist()
+
+    def release(self) -> None:
+        """Forget what was kept for the tables. To be called when they are written."""
+        if "requests" in self.__dict__:
+            self.requests.unpersist()
 
 
 @dataclass(frozen=True)
@@ -34,7 +56,14 @@ class Stored:
 
 
 STREAMED: dict[str, Callable[[Batch], DataFrame]] = {
-    "traffic": lambda batch: traffic(batch.parsed),
+    "traffic": lambda batch: traffic(batch.requests),
+    "latency": lambda batch: latency(batch.requests),
+    "clients": lambda batch: clients(batch.requests),
+    "completeness": lambda batch: completeness(batch.parsed),
+    "connections": lambda batch: connections(batch.parsed),
+    "throttles": lambda batch: throttles(batch.parsed),
+    "inventory": lambda batch: inventory(batch.parsed),
+    "produced": lambda batch: produced(batch.parsed, batch.definitions.mirrors),
     "dead_letters": lambda batch: dead_letters(batch.parsed),
 }
 """Makes partial rows of one batch, by table; see ``schemas.STREAMED``."""
@@ -43,5 +72,46 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
     "slo": lambda stored: slo(
         stored.tables["latency"], stored.tables["traffic"], stored.definitions.objectives, stored.since
     ),
+    "cost": lambda stored: cost(
+        stored.tables["traffic"],
+        stored.tables["connections"],
+        stored.tables["inventory"],
+        stored.tables["completeness"],
+        stored.definitions,
+        stored.since,
+    ),
 }
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""
+
+DEAD = "dead letter"
+
+FED_BY: dict[str, tuple[str, ...]] = {
+    "traffic": ("request", "rollup"),
+    "latency": ("request", "rollup"),
+    "clients": ("request", "rollup"),
+    "produced": ("request", "rollup"),
+    "connections": ("connection",),
+    "throttles": ("throttle",),
+    "inventory": ("topic_inventory",),
+    "dead_letters": (DEAD,),
+}
+"""Kinds of events that a table's rows are made of, where that are not all: a batch without them has nothing for it."""
+
+DECLARED: dict[str, Callable[[Definitions], object]] = {
+    "produced": lambda definitions: definitions.mirrors,
+    "mirror_check": lambda definitions: definitions.mirrors,
+    "slo": lambda definitions: definitions.objectives,
+    "cost": lambda definitions: definitions.prices and (definitions.prices, definitions.owners, definitions.zones),
+}
+"""What of the definitions a table is made of: without that there are no rows of it, and with other ones it is made
+anew."""
+
+
+def chosen(only: Collection[str] | None) -> tuple[str, ...]:
+    """Return the names of the tables that are made, inputs before what is computed of them.
+
+    ``only``: names of tables, which are made with all they are computed from; None: all.
+    """
+    names = {*(TABLES if only is None else only)}
+    names |= {source for name in names for source in TABLES[name].derived_from}
+    return tuple(name for name in (*schemas.STREAMED, *schemas.DERIVED) if name in names & {*STREAMED, *DERIVED})

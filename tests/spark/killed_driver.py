@@ -15,7 +15,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
-from spark_jobs import io
+from spark_jobs import io, kafka
 from spark_jobs.run import run
 
 
@@ -32,9 +32,9 @@ def main() -> None:
             die()
 
     io.append_once = append_and_die
-    io.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
+    kafka.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
-    run("traffic", **arguments)
+    run(**arguments)
 
 
 def die() -> Any:

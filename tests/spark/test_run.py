@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from spark_jobs import io, stream
+from spark_jobs import io, kafka, stream
 from spark_jobs.errors import JobError
+from spark_jobs.merge import merged
 from spark_jobs.parse import dead_letters, deduplicate, parse
 from spark_jobs.query import query
+from spark_jobs.requests import summed
 from spark_jobs.run import Progress, Summary, run
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.tables.traffic import traffic
@@ -67,11 +68,11 @@ def expected(count: int, boots: int = 1) -> tuple[int, ...]:
 @pytest.fixture
 def run_job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the job over the audit topic, in batches of ten records, in the session of the tests."""
-    monkeypatch.setattr(io, "RECORDS_PER_BATCH", 10)
+    monkeypatch.setattr(kafka, "RECORDS_PER_BATCH", 10)
 
     def make(**changes: Any) -> Summary:
         arguments: dict[str, Any] = {"bootstrap_servers": audit.bootstrap, "topic": audit.name, "jars": []}
-        return run("traffic", **{**arguments, "tables": str(tmp_path / "tables"), "available_now": True, **changes})
+        return run(**{**arguments, "tables": str(tmp_path / "tables"), "available_now": True, **changes})
 
     return make
 
@@ -122,9 +123,8 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
     )
     once = deduplicate(parse(records), "2 hours").persist()
     stored = spark.read.format("delta").load(str(root / "traffic"))
-    summed = stored.groupBy(*TRAFFIC.keys).agg(*[F.sum(name).alias(name) for name in TRAFFIC.sums])
-    whole = traffic(once)
-    assert sorted(map(str, summed.select(whole.columns).collect())) == sorted(map(str, whole.collect()))
+    whole = traffic(summed(once))
+    assert sorted(map(str, merged(stored, TRAFFIC).collect())) == sorted(map(str, whole.collect()))
     letters = spark.read.format("delta").load(str(root / "dead_letters"))
     assert sorted(map(str, letters.collect())) == sorted(map(str, dead_letters(once).collect()))
     once.unpersist()
@@ -138,23 +138,23 @@ def test_events_of_unknown_kinds_are_passed_over_and_counted(audit: AuditTopic, 
     assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(4,)]
 
 
-@pytest.mark.parametrize("writes", [0, 1, 2], ids=["before any write", "between the tables", "after both"])
+@pytest.mark.parametrize("at", ["before traffic", "before dead_letters", "after dead_letters"])
 def test_a_batch_that_fails_is_repeated_without_trace(
-    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+    audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     audit.send(*envelopes(12), b"poison")
-    append, done = io.append_once, []
+    append = io.append_once
 
     def failing(rows: DataFrame, path: str, writer: str, number: int) -> None:
-        if len(done) == writes:
+        table = path.rsplit("/", 1)[1]
+        if at == f"before {table}":
             raise OSError("the disk is away")
         append(rows, path, writer, number)
-        done.append(path)
-        if len(done) == writes == 2:
+        if at == f"after {table}":
             raise OSError("the disk is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(io, "RECORDS_PER_BATCH", 100)
+        patch.setattr(kafka, "RECORDS_PER_BATCH", 100)
         patch.setattr(io, "append_once", failing)
         with pytest.raises(Exception, match="the disk is away"):
             run_job()
@@ -182,7 +182,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
     command = [sys.executable, "-m", "tests.spark.killed_driver", "after", "1", json.dumps(arguments)]
     done = subprocess.run(command, timeout=200, check=False, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    checkpoint = tmp_path / "tables" / "_checkpoints" / "traffic"
+    checkpoint = tmp_path / "tables" / "_checkpoints" / audit.name
     assert {file.name for file in (checkpoint / "commits").glob("[0-9]*")} == {"0"}
     summary = run_job()
     assert (summary.records, summary.dead_letters) == (16, 1)
@@ -217,18 +217,18 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
 
 def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     tables = tmp_path / "tables"
-    checkpoint = tables / "_checkpoints" / "traffic"
+    checkpoint = tables / "_checkpoints" / audit.name
     audit.send(*envelopes(1))
     run_job()
     early = tmp_path / "early"
     shutil.copytree(checkpoint, early)
     audit.send(*envelopes(1, boot="another"))
     run_job()
-    with pytest.raises(JobError, match="but table traffic is already filled"):
+    with pytest.raises(JobError, match=rf"there is no checkpoint at .*/new, but .*traffic.* filled from {audit.name}"):
         run_job(checkpoint=str(tmp_path / "new"))
-    with pytest.raises(JobError, match=r"older than the table traffic \(batch 0 against 1\)"):
+    with pytest.raises(JobError, match=r"older than the table \w+ \(batch 0 against 1\)"):
         run_job(checkpoint=str(early))
-    with pytest.raises(JobError, match="continues a table traffic that is missing"):
+    with pytest.raises(JobError, match=r"continues a table \w+ that is missing"):
         run_job(tables=str(tmp_path / "elsewhere"), checkpoint=str(checkpoint))
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "file").touch()
@@ -271,5 +271,5 @@ def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic
         )
     with pytest.raises(JobError, match=r"the Kafka client refuses its settings: .*security.protocol"):
         run_job(kafka_options={"security.protocol": "CARRIER_PIGEON"})
-    with pytest.raises(JobError, match="there is no job costs; there is: traffic"):
-        run("costs", bootstrap_servers="", topic="", tables="", jars=[])
+    with pytest.raises(JobError, match="there is no table costs; there are: completeness, traffic"):
+        run_job(only=["costs"])

@@ -1,0 +1,96 @@
+"""The tables below one root, and the checkpoint that continues them: opened together, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from spark_jobs import checkpoint as points
+from spark_jobs import io, schemas
+from spark_jobs.run import Note
+from spark_jobs.tables.registry import chosen
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the tables and the checkpoint are: folders, or URLs of a storage that Spark knows."""
+
+    tables: str
+    checkpoint: str
+
+    def path(self, table: str) -> str:
+        """Return where ``table`` is."""
+        return f"{self.tables}/{table}"
+
+
+def always(names: Collection[str]) -> str:
+    """Return which of the tables ``names`` gets every batch, also one that has nothing for it."""
+    return next(name for name in schemas.STREAMED if name in names)
+
+
+def streamed(only: Collection[str] | None) -> tuple[str, ...]:
+    """Return the names of the tables that each batch adds to, of those that ``only`` asks for (None: all)."""
+    return tuple(name for name in chosen(only) if name in schemas.STREAMED)
+
+
+def open_tables(
+    spark: SparkSession,
+    target: Target,
+    cluster: str,
+    topic: str,
+    only: Sequence[str] | None,
+    say: Callable[[Note], None],
+) -> points.Identity:
+    """Make the streamed tables ready, and return the identity of the checkpoint that continues them.
+
+    What a later release has more than the one that made them, tables and columns, is added and said. ``cluster``: id
+    of the Kafka cluster of ``topic``. ``only``: the tables asked for; None: those that were asked for before. Raises
+    JobError if tables and checkpoint do not belong together.
+    """
+    folder = io.Folder(spark, target.checkpoint)
+    identity = points.read_identity(folder, target.checkpoint)
+    names = streamed(only if identity is None else identity.only)
+    there = {name: stored(spark, target, name) for name in names}
+    if identity is None:
+        points.check_new(there, cluster, topic, target.checkpoint)
+        ids = {name: _ready(spark, target, name, say) for name in names}
+        identity = points.new_identity(cluster, topic, ids, only)
+        points.write_identity(folder, identity)
+        return identity
+    there |= {name: stored(spark, target, name) for name in identity.tables if name not in there}
+    points.check_belongs(identity, cluster, topic, there, only, target.checkpoint)
+    points.check_no_backfill(folder, target.checkpoint)
+    known = {name: table for name, table in there.items() if name in identity.tables}
+    points.check_position(
+        points.read_position(folder),
+        identity,
+        known,
+        always(known),
+        target.checkpoint,
+        window_seconds=points.DEDUP_HOURS * 3600,
+    )
+    ids = {name: _ready(spark, target, name, say) for name in names}
+    grown = points.grown(identity, cluster, ids)
+    if grown != identity:
+        new = [name for name in names if name not in identity.tables]
+        if new:
+            say(Note(f"new tables: {', '.join(new)}; they begin with the next batch"))
+        points.write_identity(folder, grown)
+    return grown
+
+
+def stored(spark: SparkSession, target: Target, name: str) -> points.Stored:
+    """Return what the table ``name`` says."""
+    return points.stored(io.StoredTable(spark, target.path(name)))
+
+
+def _ready(spark: SparkSession, target: Target, name: str, say: Callable[[Note], None]) -> str:
+    """Make the table ``name`` as this release has it, and return its id."""
+    path = target.path(name)
+    io.create_table(spark, schemas.TABLES[name], path)
+    columns = io.add_new_columns(spark, schemas.TABLES[name], path)
+    if columns:
+        say(Note(f"table {name}: new columns {', '.join(columns)}; they are empty in older rows"))
+    return io.StoredTable(spark, path).id
