@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 
 from confluent_kafka.admin import AdminClient
 
@@ -101,9 +102,14 @@ class Own:
 
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Return what follows the correlation id of the answer."""
-        self._asked += 1
-        self._sock.sendall(request(key, version, self._asked, body, self._client_id))
-        return self._frame()[4:]
+        return self.ask_at_once(key, version, [body])[0]
+
+    def ask_at_once(self, key: int, version: int, bodies: Sequence[bytes]) -> list[bytes]:
+        """The same of all ``bodies``, sent before any answer is read."""
+        for body in bodies:
+            self._asked += 1
+            self._sock.sendall(request(key, version, self._asked, body, self._client_id))
+        return [self._frame()[4:] for _ in bodies]
 
     def bare(self, token: bytes) -> bytes:
         """A token without a request around it, and what answers it."""

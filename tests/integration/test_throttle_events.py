@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -56,27 +57,76 @@ def fetch(topic: str, offset: int) -> bytes:
     return head + array([text(topic) + parts], compact=False) + array([], compact=False) + text("")
 
 
-def test_they_are_those_of_the_wire(cluster: ClusterState, sidecar: SidecarProcess, topic: str, limited: str) -> None:
-    read: list[tuple[int, int]] = []
+@pytest.fixture
+def ready(cluster: ClusterState, sidecar: SidecarProcess, topic: str) -> str:
+    """A topic that the broker takes records for."""
+    with Own(cluster.bootstrap, "unlimited") as client:
+        until(lambda: error_of_produce(client.ask(PRODUCE, 7, produce(topic)), topic) == 0)
+    return topic
+
+
+def error_of_produce(answer: bytes, topic: str) -> int:
+    (error_code,) = struct.unpack_from(">h", answer, 4 + len(text(topic)) + 8)
+    return int(error_code)
+
+
+def until_throttled(ask: Callable[[], int]) -> list[int]:
+    """What ``ask`` returns, how many ms the broker asks to wait, up to the first that is not 0."""
+    asked = [ask()]
+    while not asked[-1]:
+        assert len(asked) < 50, "the quota never acted"
+        time.sleep(0.2)  # it does so some moments after it was set
+        asked.append(ask())
+    return asked
+
+
+def test_they_are_those_of_the_wire(cluster: ClusterState, ready: str, limited: str) -> None:
     with Own(cluster.bootstrap, limited) as client:
-        for _ in range(11):
-            answer = client.ask(PRODUCE, 7, produce(topic))
-            assert struct.unpack_from(">h", answer, 4 + len(text(topic)) + 8) == (0,)
-            read.append((PRODUCE, *struct.unpack(">i", answer[-4:])))
-        for offset in range(11):
-            answer = client.ask(FETCH, 11, fetch(topic, offset))
-            throttle_ms, error_code = struct.unpack_from(">ih", answer)
+
+        def produced() -> int:
+            answer = client.ask(PRODUCE, 7, produce(ready))
+            assert error_of_produce(answer, ready) == 0
+            return int.from_bytes(answer[-4:], "big")
+
+        def fetched() -> int:
+            throttle_ms, error_code = struct.unpack_from(">ih", client.ask(FETCH, 11, fetch(ready, 0)))
             assert error_code == 0
-            read.append((FETCH, throttle_ms))
-    for api_key in (PRODUCE, FETCH):
-        asked = [throttle_ms for key, throttle_ms in read if key == api_key]
-        assert asked[0] == 0
-        assert any(asked), "the quota acted"
+            return int(throttle_ms)
 
-    def told() -> list[RequestEvent]:
-        every: list[RequestEvent] = events(envelopes(cluster.internal_bootstrap, AUDIT), RequestEvent)
-        return [event for event in every if event.client_id == limited]
+        read = [
+            (key, throttle_ms)
+            for key, ask in ((PRODUCE, produced), (FETCH, fetched))
+            for throttle_ms in [*until_throttled(ask), ask(), ask()]
+        ]
+    told = told_of(cluster, limited, len(read))
+    assert [(event.api_key, event.throttle_ms) for event in told] == read
+    assert [event.correlation_id for event in told] == list(range(1, len(read) + 1))
 
-    until(lambda: len(told()) == len(read))
-    assert [(event.api_key, event.throttle_ms) for event in told()] == read
-    assert [event.correlation_id for event in told()] == list(range(1, len(read) + 1))
+
+def test_they_say_how_long_the_broker_left_the_connection_unread(
+    cluster: ClusterState, ready: str, limited: str
+) -> None:
+    """Of requests that came at once the last one waits as often as the broker stops reading because of those before."""
+    with Own(cluster.bootstrap, limited) as client:
+        alone = until_throttled(lambda: int.from_bytes(client.ask(PRODUCE, 7, produce(ready))[-4:], "big"))
+        client.ask_at_once(PRODUCE, 7, [produce(ready)] * 3)
+    *before, first, second, last = told_of(cluster, limited, len(alone) + 3)
+    assert {event.muted_us for event in before} == {0}
+    assert all(event.muted_us <= event.latency_us for event in (first, second, last))
+    asked_us = 1000 * (first.throttle_ms + second.throttle_ms)
+    assert asked_us > 2_000_000, "each of them is more than a second's quota"
+    assert last.muted_us > 0.8 * asked_us, "0.8: the broker's clock starts before its answer is here"
+    assert last.latency_us - last.muted_us < 0.5 * last.muted_us, "little of its latency is left to explain"
+
+
+def told_of(cluster: ClusterState, client_id: str, count: int) -> list[RequestEvent]:
+    """The events of all requests of ``client_id``, of which there are ``count``."""
+    told: list[RequestEvent] = []
+
+    def are_there() -> bool:
+        every = events(envelopes(cluster.internal_bootstrap, AUDIT), RequestEvent)
+        told[:] = [event for event in every if event.client_id == client_id]
+        return len(told) == count
+
+    until(are_there)
+    return told
