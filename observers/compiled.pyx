@@ -139,7 +139,7 @@ include "rows.pxi"
 cdef class Translator:
     """Same door as the pure one, which it asks for batches of other exchanges, and about what is hidden."""
 
-    cdef object _pure, _names, _scope, _sessions
+    cdef object _pure, _names, _scope, _sessions, _mutes
     cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
@@ -165,6 +165,7 @@ cdef class Translator:
         self._scope = scope
         self._sessions = scope.sessions
         self._open_sessions = scope.sessions.open
+        self._mutes = scope.mutes
         self._muted = scope.mutes.spans
         self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
         self._name_labels = {}
@@ -221,7 +222,7 @@ cdef class Translator:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api, polled
-        row.muted_us = _muted_us(exchange, self._scope, self._muted)
+        row.muted_us = _muted_us(exchange, self._mutes, self._muted)
         try:
             client = self._client_of(exchange)
         except UnicodeError:

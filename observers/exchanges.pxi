@@ -47,12 +47,11 @@ cdef inline int32_t _throttle_ms(Exchange exchange) noexcept:
     return exchange.throttle_ms if exchange.response_body == NULL else exchange.response_body.throttle_ms
 
 
-cdef inline int64_t _muted_us(Exchange exchange, object scope, dict spans) except -1:
-    """``Scope.muted_us`` of ``exchange``; ``spans``: of its ``mutes``."""
-    if exchange.outcome_code == ANSWERED and (
-        _throttle_ms(exchange) > 0 or (PyDict_Size(spans) and exchange.connection.id in spans)
-    ):
-        return scope.muted_us(exchange)
+cdef inline int64_t _muted_us(Exchange exchange, object mutes, dict spans) except -1:
+    """``Scope.muted_us`` of ``exchange``; ``spans``: those of ``mutes``."""
+    cdef int32_t throttle_ms = _throttle_ms(exchange)
+    if throttle_ms > 0 or (PyDict_Size(spans) and exchange.connection.id in spans):
+        return mutes.follow(exchange, throttle_ms)
     return 0
 
 

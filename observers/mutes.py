@@ -29,9 +29,9 @@ class Mutes:
         """By connection; of none that was not told to wait. For reading."""
 
     def follow(self, exchange: ObservedExchange, throttle_ms: int) -> int:
-        """Return how long ``exchange`` waited because its connection was left unread, in µs; ``throttle_ms``: its own.
+        """Return how much of its latency ``exchange`` waited because its connection was left unread, in µs.
 
-        Nothing is to be told, and 0 is right, where there are no ``spans`` and ``throttle_ms`` is not above 0.
+        ``throttle_ms``: of its answer. Where that is not above 0 and there are no ``spans`` this need not be called.
         """
         if exchange.outcome != "answered":
             return 0
@@ -43,6 +43,7 @@ class Mutes:
             while spans and spans[0][1] <= came:  # answers come in order: those after it came later
                 spans.popleft()
             muted = sum([max(0.0, min(went, end) - max(came, begin)) for begin, end in spans])
+            muted = min(muted, max(went - came, 0.0))  # sums are rounded
             if not spans:
                 del self.spans[key]
         if throttle_ms > 0:

@@ -108,7 +108,7 @@ cdef class Seat:
 cdef class Rollup:
     """Same door as the pure one, which gathers other exchanges, and says what is hidden."""
 
-    cdef object _pure, _names, _scope, _sessions
+    cdef object _pure, _names, _scope, _sessions, _mutes
     cdef dict _open_sessions, _muted, _api_names, _gathered, _named, _identified
     cdef list _seats
     cdef uint64_t _turn
@@ -120,6 +120,7 @@ cdef class Rollup:
         self._scope = scope
         self._sessions = scope.sessions
         self._open_sessions = scope.sessions.open
+        self._mutes = scope.mutes
         self._muted = scope.mutes.spans
         self._api_names = dict(api_names)
         self._max_rollups = max_rollups
@@ -184,7 +185,7 @@ cdef class Rollup:
 
     cdef bint _add(self, Exchange exchange, double wall_offset) except -1:
         """Add ``exchange``; return whether it is not hidden. After an exception nothing of it was added."""
-        cdef int64_t muted_us = _muted_us(exchange, self._scope, self._muted), service_us
+        cdef int64_t muted_us = _muted_us(exchange, self._mutes, self._muted), service_us
         cdef Seat seat = self._seat_of(exchange)
         cdef Body *touched = NULL  # of which partitions are told
         cdef Basics basics

@@ -91,7 +91,7 @@ class Scope:
         throttled = exchange.throttle_ms if response is None else response.throttle_ms
         if throttled <= 0 and not self._muted:
             return 0
-        return min(self.mutes.follow(exchange, throttled), latency_us(exchange))
+        return self.mutes.follow(exchange, throttled)
 
     def polled(self, exchange: ObservedExchange) -> tuple[str, ...]:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""

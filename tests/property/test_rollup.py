@@ -85,6 +85,8 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
         throttle_ms=max(event.get("throttle_ms", 0), 0),
         idle=idle,
     )
+    for name in event.get("polled", ()):
+        rows[*key, name]["polled"] = 1
     for name in {part["topic"] for part in parts}:
         rows[*key, name].update(["topic_requests", *measured])
         rows[*key, name]["errors"] += any(part.get("error_code", 0) for part in parts if part["topic"] == name)
@@ -118,6 +120,8 @@ def traffic_of_rollups(events: list[RollupEvent]) -> Rows:
         whole.update({f"latency {n}": count for n, count in enumerate(event.latencies)})
         whole.update({f"upstream {n}": count for n, count in enumerate(event.upstream_latencies)})
         whole.update({f"service {n}": count for n, count in enumerate(event.service_latencies or event.latencies)})
+        for name in event.polled:
+            rows[*key, name]["polled"] = 1
         for topic in event.per_topic:
             row = rows[*key, topic.topic]
             for name, value in msgspec.structs.asdict(topic).items():
