@@ -44,7 +44,7 @@ def _table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> str:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
         numeric = any(isinstance(row[index], int | float | Decimal) for row in values)
-        table.add_column(Text(_visible(name)), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(visible(name)), justify="right" if numeric else "left", overflow="fold")
     for row in values:
         table.add_row(*(_cell(value) for value in row))
     return printed(table)
@@ -75,8 +75,8 @@ def _cell(value: Any) -> Text:
     if isinstance(value, datetime):
         return Text(_short(value))
     if isinstance(value, list | tuple):
-        return Text(_visible(", ".join(str(item) for item in value)))
-    return Text(_visible(str(value)))
+        return Text(visible(", ".join(str(item) for item in value)))
+    return Text(visible(str(value)))
 
 
 def _short(instant: datetime) -> str:
@@ -85,9 +85,9 @@ def _short(instant: datetime) -> str:
     return instant.replace(tzinfo=None).isoformat(" ", "auto" if fine else "minutes")
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Return ``text`` with control characters spelt out: a client chooses its id, and a terminal obeys them."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c == "\xa0" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _in_csv(value: Any) -> Any:

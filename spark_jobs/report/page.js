@@ -1,0 +1,17 @@
+// Draws the charts again so that they answer: what is there without a script stays if one cannot be drawn.
+const drawing = [];
+for (const live of document.querySelectorAll("[data-chart]")) {
+  const spec = JSON.parse(document.getElementById(live.dataset.chart).textContent);
+  const drawn = live.previousElementSibling;
+  live.hidden = false;
+  drawing.push(
+    vegaEmbed(live, spec, { actions: false, renderer: "svg", ast: true, tooltip: { theme: "custom" } }).then(
+      () => drawn.classList.add("replaced"),
+      (error) => {
+        live.hidden = true;
+        console.error(error);
+      },
+    ),
+  );
+}
+Promise.all(drawing).then(() => document.documentElement.classList.add("ready"));

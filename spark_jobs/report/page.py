@@ -1,0 +1,210 @@
+"""The page: everything inside of one file, nothing loaded, nothing that a client chose taken for markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import vl_convert
+
+from spark_jobs.errors import QueryError
+from spark_jobs.query import Reader, opened
+from spark_jobs.report import words
+from spark_jobs.report.charts import WIDTH, Chart
+from spark_jobs.report.sections import MOST_ROWS, Row, Section, Span, sections
+from spark_jobs.schemas import TABLES
+
+_HINT = '<span class="hint"> Drag to move; Shift and scroll to zoom.</span>'
+
+DAYS = 7
+"""Days that a report is about if nothing else is said."""
+
+
+def page(root: Path | str, since: date | None = None, until: date | None = None) -> str:
+    """Return the page, HTML, of the tables below ``root``, for the days from ``since`` to ``until``.
+
+    Default: up to the newest day in the tables, and a week. The same tables give the same page. Raises QueryError.
+    """
+    with opened(root) as reader:
+        span = _span(reader, since, until)
+        told = sections(span)
+        return _html(span, told, _figures(span, told))
+
+
+def _span(reader: Reader, since: date | None, until: date | None) -> Span:
+    known = [name for name in reader.tables if name in TABLES]
+    if not known:
+        raise QueryError(f"there are no tables of Brokerside in {reader.root}")
+    days = [_most(reader, "day", name) for name in known]
+    last = until or max((day for day in days if day is not None), default=None)
+    if last is None:
+        raise QueryError(f"the tables in {reader.root} have no rows")
+    first = since or last - timedelta(days=DAYS - 1)
+    if first > last:
+        raise QueryError(f"the first day, {first}, is after the last one, {last}")
+    columns = (("completeness", "last_status"), ("traffic", "minute"))
+    seen = [_most(reader, column, name) for name, column in columns if name in known]
+    midnight = datetime(last.year, last.month, last.day, tzinfo=UTC)
+    return Span(reader, first, last, max((at for at in seen if at is not None), default=midnight))
+
+
+def _most(reader: Reader, column: str, table: str) -> Any:
+    return reader.rows(f"SELECT max({column}) FROM {table}")[1][0][0]  # noqa: S608 - names are constants
+
+
+def _figures(span: Span, told: Sequence[Section]) -> list[tuple[str, str]]:
+    """Return the numbers at the top: what, how much."""
+    found: list[tuple[str, str]] = []
+    if "traffic" in span.reader.tables:
+        (row,) = span.select("""
+SELECT coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced,
+    coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed,
+    coalesce(sum(requests), 0)::BIGINT AS requests, coalesce(sum(errors), 0)::BIGINT AS errors,
+    count(DISTINCT principal) AS principals, count(DISTINCT topic) AS topics
+FROM traffic WHERE day BETWEEN $since AND $until""")
+        found += [
+            ("produced", words.size(row["produced"])),
+            ("consumed", words.size(row["consumed"])),
+            ("requests", words.number(row["requests"])),
+            ("with an error", words.percent(row["errors"] / row["requests"], 3) if row["requests"] else "–"),
+            ("principals", words.number(row["principals"])),
+            ("topics touched", words.number(row["topics"])),
+        ]
+    by_id = {section.id: section for section in told}
+    if by_id["cost"].rows:
+        (row,) = span.select("""
+SELECT string_agg(DISTINCT BillingCurrency, ' + ') AS currency, sum(BilledCost) AS cost
+FROM cost WHERE day BETWEEN $since AND $until""")
+        if row["cost"] is not None and "+" not in row["currency"]:
+            found.append(("cost", words.money(row["cost"], row["currency"])))
+    if by_id["objectives"].rows:
+        judged = [row["budget_left"] for row in by_id["objectives"].rows if row["budget_left"] is not None]
+        found.append(("objectives with budget left", f"{sum(left >= 0 for left in judged)} of {len(judged)}"))
+    return found
+
+
+def _html(span: Span, told: Sequence[Section], figures: Sequence[tuple[str, str]]) -> str:
+    style, script = _read("page.css"), _script()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_hash(script)}'"
+    days = f"{span.since}" if span.since == span.until else f"{span.since} to {span.until}"
+    tiles = "".join(f"<div><dt>{words.text(name)}</dt><dd>{words.text(value)}</dd></div>" for name, value in figures)
+    links = "".join(f'<li><a href="#{each.id}">{words.text(each.title)}</a></li>' for each in told)
+    first, *others = told
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Kafka, {days}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#{first.id}">Skip to the report</a>
+<header>
+<h1>What passed through Kafka</h1>
+<p>{days}, as the sidecars told up to {words.instant(span.as_of)} UTC. All times are UTC.</p>
+<dl class="figures">{tiles}</dl>
+<nav aria-label="Contents"><ul>{links}</ul></nav>
+</header>
+<main>
+{_section(first)}
+{"".join(_section(each) for each in others)}
+</main>
+<footer><p>Made by <code>brokerside report</code>. The tables can be asked more: <code>brokerside query --list</code>.
+Requests that did not pass a sidecar are not in here.</p></footer>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    state = f' class="{section.state}"' if section.state else ""
+    drawn = "".join(_figure(f"{section.id}-{place}", chart) for place, chart in enumerate(section.charts))
+    return f"""<section id="{section.id}"{state} aria-labelledby="{section.id}-title">
+<h2 id="{section.id}-title">{words.text(section.title)}</h2>
+<p class="finding">{words.text(section.finding)}</p>
+{drawn}{_table(section.title, section.rows)}</section>
+"""
+
+
+def _figure(name: str, chart: Chart) -> str:
+    drawn = _named(vl_convert.vegalite_to_svg({**chart.spec, "width": WIDTH}, allowed_base_urls=[]), name)
+    spec = {**chart.spec, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    return f"""<figure>
+<div class="drawn" role="img" aria-label="{words.text(chart.caption)}">{drawn}</div>
+<div class="live" data-chart="{name}-data" hidden></div>
+<script type="application/json" id="{name}-data">{_json(spec)}</script>
+<figcaption>{words.text(chart.caption)}{_HINT if chart.zooms else ""}</figcaption>
+</figure>
+"""
+
+
+def _named(svg: str, name: str) -> str:
+    """Return ``svg`` with ids of its own: they are counted through all that was ever drawn, here and in a browser."""
+    ids = dict.fromkeys(re.findall(r'id="([^"]+)"', svg))
+    for place, old in enumerate(ids):
+        svg = svg.replace(f'id="{old}"', f'id="{name}-{place}"').replace(f"url(#{old})", f"url(#{name}-{place})")
+    return svg
+
+
+def _table(title: str, rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    shown = rows[:MOST_ROWS]
+    columns = [name for name in shown[0] if any(row[name] not in (None, "", []) for row in shown)]
+    right = {name for name in columns if all(_counts(row[name]) for row in shown)}
+    head = "".join(f'<th scope="col"{_right(name in right)}>{words.text(words.heading(name))}</th>' for name in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{_right(name in right)}>{words.cell(name, row[name])}</td>" for name in columns)
+        + "</tr>\n"
+        for row in shown
+    )
+    more = "<p class=more>There are more; the first of them are shown.</p>" if len(rows) > len(shown) else ""
+    return f"""<div class="scroll" tabindex="0" role="region" aria-label="{words.text(title)}, table"><table>
+<thead><tr>{head}</tr></thead>
+<tbody>
+{body}</tbody>
+</table></div>{more}
+"""
+
+
+def _counts(value: object) -> bool:
+    return value is None or (not isinstance(value, bool | str | list | date))
+
+
+def _right(numeric: bool) -> str:
+    return ' class="number"' if numeric else ""
+
+
+def _json(value: object) -> str:
+    """Return ``value`` for inside of a script element, which ends at the first ``</script``."""
+    return msgspec.json.encode(value).decode().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def _script() -> str:
+    """Return Vega, Vega-Lite and what draws the charts of the page."""
+    return (
+        str(vl_convert.javascript_bundle(_read("page.js"))).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    )
+
+
+def _hash(script: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _read(name: str) -> str:
+    return files("spark_jobs.report").joinpath(name).read_text(encoding="utf-8")

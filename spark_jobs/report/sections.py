@@ -1,0 +1,284 @@
+"""What the report tells, in its order: for each subject a sentence, charts, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal
+
+from spark_jobs.query import Reader, absent
+from spark_jobs.questions import QUESTIONS, ask
+from spark_jobs.report import charts, words
+from spark_jobs.report.charts import Chart
+
+Row = dict[str, Any]
+State = Literal["", "good", "warn", "bad"]
+
+MOST_ROWS = 20
+"""Rows of a table of the page."""
+MOST_POINTS = 240
+"""Points of time of a chart."""
+STEPS = (60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
+"""Seconds between two points."""
+MOST_TEAMS = 7
+"""Teams that have a colour of their own; the others are told together."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What the report is about: tables, and days."""
+
+    reader: Reader
+    since: date
+    until: date
+    as_of: datetime
+    """When something was last told."""
+
+    def ask(self, name: str, limit: int = MOST_ROWS + 1) -> list[Row]:
+        """Return the answer to a question for these days."""
+        offered = {"since": self.since, "until": self.until, "at": self.as_of, "limit": limit}
+        given = {key: value for key, value in offered.items() if key in QUESTIONS[name].parameters}
+        columns, rows = ask(self.reader, name, given)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def select(self, sql: str) -> list[Row]:
+        """Return the rows of a SELECT in which $since and $until are these days."""
+        columns, rows = self.reader.rows(sql, {"since": self.since, "until": self.until})
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    @property
+    def step(self) -> int:
+        """Seconds between two points of a chart."""
+        seconds = ((self.until - self.since).days + 1) * 86_400
+        return next((step for step in STEPS if seconds / step <= MOST_POINTS), STEPS[-1])
+
+
+@dataclass(frozen=True)
+class Section:
+    """One subject; all texts are plain, to be escaped."""
+
+    id: str
+    title: str
+    finding: str
+    """What there is to know, in a sentence or two."""
+    state: State = ""
+    charts: tuple[Chart, ...] = ()
+    rows: Sequence[Row] = ()
+    """Rows of its table, all with the same columns; those beyond ``MOST_ROWS`` are not shown."""
+
+
+def sections(span: Span) -> list[Section]:
+    """Return all of them. A table that does not exist gives a sentence on how it comes to be."""
+    made = []
+    for name, title, tables, tell in _SUBJECTS:
+        missing = next((table for table in tables if table not in span.reader.tables), None)
+        made.append(tell(span, name, title) if missing is None else Section(name, title, f"{absent(missing)}."))
+    return made
+
+
+def _belief(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("lost-events", limit=1000)
+    silent = [row for row in span.ask("stale-sidecars", limit=1000) if not row["ended"]]
+    events, lost, missing = (sum(row[key] for row in rows) for key in ("events", "lost", "missing"))
+    told = events + lost + missing
+    parts = []
+    if lost:
+        reasons = sorted({reason for row in rows for reason in row["reasons"] or ()})
+        parts.append(f"{words.counted(lost, 'event')} lost, and counted ({', '.join(reasons)})")
+    if missing:
+        parts.append(f"{words.counted(missing, 'event')} not arrived yet, or lost without a word")
+    parts += [f"broker {row['broker_id']} silent since {words.instant(row['last_status'])}" for row in silent]
+    if not told:
+        return Section(name, title, "Nothing was told by any sidecar.", "bad")
+    if not parts:
+        finding = f"Yes: all {told:,} events that {words.counted(len(rows), 'sidecar')} told have arrived."
+        return Section(name, title, finding, "good", rows=rows)
+    share = events / told
+    word: tuple[str, State] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
+    finding = f"{word[0]}: {words.percent(share, 3)} of {told:,} events have arrived. Not all: {'; '.join(parts)}."
+    return Section(name, title, finding, word[1], rows=rows)
+
+
+def _traffic(span: Span, name: str, title: str) -> Section:
+    found = span.select(f"""
+SELECT epoch(minute)::BIGINT // {span.step} * {span.step} AS second,
+    coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::DOUBLE AS produced,
+    coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::DOUBLE AS consumed
+FROM traffic WHERE day BETWEEN $since AND $until GROUP BY second ORDER BY second""")  # noqa: S608 - a number
+    if not found:
+        return Section(name, title, "No request passed in these days.")
+    by_second = {row["second"]: row for row in found}
+    values = [
+        {
+            "at": _instant(second),
+            "direction": direction,
+            "rate": by_second.get(second, {}).get(direction, 0) / span.step,
+        }
+        for second in range(found[0]["second"], found[-1]["second"] + 1, span.step)
+        for direction in ("produced", "consumed")
+    ]
+    most = max(found, key=lambda row: float(row["produced"] + row["consumed"]))
+    rate = (most["produced"] + most["consumed"]) / span.step
+    finding = f"At most {words.size(rate)}/s passed, both directions together, at {words.instant(_at(most['second']))}."
+    return Section(name, title, finding, charts=(charts.moved(values),))
+
+
+def _talkers(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("top-talkers")
+    if not rows:
+        return Section(name, title, "No request passed in these days.")
+    (whole,) = span.select("SELECT sum(bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until")
+    first = rows[0]
+    both = first["produced_bytes"] + first["consumed_bytes"]
+    share = f", {words.percent(both / whole['bytes'], 1)} of all" if whole["bytes"] else ""
+    finding = f"{_client(first)} moved most: {words.size(both)}{share}."
+    values = [
+        {"who": _client(row), "direction": direction, "bytes": row[f"{direction}_bytes"], "order": order}
+        for order, row in enumerate(rows[:10])
+        for direction in ("produced", "consumed")
+    ]
+    return Section(name, title, finding, charts=(charts.talkers(values),), rows=rows)
+
+
+def _latency(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("slowest-apis")
+    if not rows:
+        return Section(name, title, "No request was answered in these days.")
+    found = span.select(f"""
+SELECT epoch(minute)::BIGINT // {span.step} * {span.step} AS second, api,
+    quantile_ms(merge_counts(latencies), 0.5) AS p50, quantile_ms(merge_counts(latencies), 0.99) AS p99
+FROM latency WHERE topic IS NULL AND api IN ('Produce', 'Fetch') AND day BETWEEN $since AND $until
+GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
+    values = [
+        {"at": _instant(row["second"]), "api": row["api"], "percentile": percentile, "ms": row[percentile]}
+        for row in found
+        for percentile in ("p50", "p99")
+        if row[percentile] is not None
+    ]
+    told = [f"99 of 100 {row['api']} requests took at most {words.number(row['p99_ms'])} ms"
+            for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
+    finding = f"{'; '.join(told) or 'Nothing was produced or fetched'}. Fetches that waited for data are left out."
+    return Section(name, title, finding, charts=(charts.latencies(values),) if values else (), rows=rows)
+
+
+def _objectives(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("budget-left", limit=1000)
+    if not rows:
+        return Section(name, title, "No objective was judged in these days.")
+    judged = [row for row in rows if row["budget_left"] is not None]
+    over = [row for row in judged if row["budget_left"] < 0]
+    finding = f"{len(judged) - len(over)} of {words.counted(len(judged), 'objective')} have error budget left."
+    if over:
+        worst = over[0]
+        finding += f" {_objective(worst)} has overspent most: {words.percent(worst['attainment'], 3)} of its requests"
+        finding += f" were good, {words.percent(worst['target'], 3)} should be."
+    values = [
+        {"what": _objective(row), "left": row["budget_left"], "shown": max(-1, min(1, row["budget_left"]))}
+        for row in judged[:MOST_ROWS]
+    ]
+    drawn = (charts.budgets(values),) if values else ()
+    return Section(name, title, finding, "bad" if over else "good", drawn, _without(rows, "good", "as_of"))
+
+
+def _cost(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("chargeback")
+    if not rows:
+        return Section(name, title, "Nothing was charged in these days.")
+    found = span.select("""
+SELECT BillingCurrency AS currency, day, coalesce(x_Team, '–') AS team, sum(BilledCost) AS cost FROM cost
+WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
+    totals: dict[str, Any] = {}
+    for row in found:
+        totals[row["currency"]] = totals.get(row["currency"], 0) + row["cost"]
+    currency = max(totals, key=lambda one: (totals[one], one))
+    teams: dict[str, Any] = {}
+    for row in found:
+        if row["currency"] == currency:
+            teams[row["team"]] = teams.get(row["team"], 0) + row["cost"]
+    largest = sorted(teams, key=lambda team: (-teams[team], team))
+    own = set(largest[:MOST_TEAMS])
+    days: dict[tuple[str, str], float] = {}
+    for row in found:
+        if row["currency"] == currency:
+            place = (row["day"].isoformat(), row["team"] if row["team"] in own else "others")
+            days[place] = days.get(place, 0.0) + float(row["cost"])
+    shown = [*largest[:MOST_TEAMS], *(["others"] if len(largest) > MOST_TEAMS else [])]
+    values = [
+        {"day": day, "team": team, "cost": cost, "order": shown.index(team)}
+        for (day, team), cost in sorted(days.items())
+    ]
+    amounts = " and ".join(words.money(totals[one], one) for one in sorted(totals))
+    finding = f"{amounts} in these days; {largest[0]} has the largest part, {words.money(teams[largest[0]], currency)}."
+    return Section(name, title, finding, charts=(charts.costs(values, shown, currency),), rows=rows)
+
+
+def _unused(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("unused-topics", limit=1000)
+    counts = {state: sum(row["state"] == state for row in rows) for state in ("unused", "polled_only", "unknown")}
+    if not rows:
+        return Section(name, title, "Every topic is used.", "good")
+    finding = f"{words.counted(counts['unused'], 'topic')} unused, {counts['polled_only']} asked for but never given"
+    finding += f" anything, {counts['unknown']} of which it cannot be told, as not every sidecar saw everything."
+    return Section(name, title, finding.capitalize(), "warn" if counts["unused"] else "", rows=rows)
+
+
+def _refused(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("old-clients", limit=1000)
+    if not rows:
+        return Section(name, title, "Every client that came in these days could stay.", "good")
+    finding = f"{words.counted(len(rows), 'client')} must be upgraded before the brokers are."
+    return Section(name, title, finding.capitalize(), "warn", rows=rows)
+
+
+def _throttles(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("throttled")
+    if not rows:
+        return Section(name, title, "Nobody met a limit in these days.", "good")
+    addresses = len({row["client_ip"] for row in rows})
+    shown = f"more than {MOST_ROWS}" if len(rows) > MOST_ROWS else words.counted(addresses, "address", "addresses")
+    return Section(name, title, f"{shown.capitalize()} met a limit.", "warn", rows=_without(rows, "action", "first_at"))
+
+
+def _errors(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("errors")
+    if not rows:
+        return Section(name, title, "Every request of these days was answered without an error.", "good")
+    first = rows[0]
+    finding = f"{_client(first)} has most: {words.counted(first['errors'], 'error')} of {first['requests']:,} requests."
+    return Section(name, title, finding, rows=rows)
+
+
+_SUBJECTS: tuple[tuple[str, str, tuple[str, ...], Callable[[Span, str, str], Section]], ...] = (
+    ("completeness", "Can this be believed?", ("completeness",), _belief),
+    ("traffic", "Traffic over time", ("traffic",), _traffic),
+    ("talkers", "Top talkers", ("traffic",), _talkers),
+    ("latency", "How long answers take", ("latency",), _latency),
+    ("objectives", "Objectives and error budgets", ("slo",), _objectives),
+    ("cost", "Cost by team", ("cost",), _cost),
+    ("unused", "Topics that nobody uses", ("topics",), _unused),
+    ("refused", "Clients that Kafka 4 refuses", ("clients",), _refused),
+    ("throttles", "Who is slowed down", ("throttles", "connections", "traffic"), _throttles),
+    ("errors", "Errors", ("traffic",), _errors),
+)
+
+
+def _without(rows: Sequence[Row], *columns: str) -> list[Row]:
+    """Return ``rows`` without what the page has no room for."""
+    return [{key: value for key, value in row.items() if key not in columns} for row in rows]
+
+
+def _client(row: Row) -> str:
+    return f"{row['principal']} · {row['client_id'] or '–'}"
+
+
+def _objective(row: Row) -> str:
+    return " · ".join(part for part in (row["slo"], row["objective"], row["judged"]) if part)
+
+
+def _at(second: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+
+
+def _instant(second: int) -> int:
+    return second * 1000

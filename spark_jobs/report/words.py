@@ -1,0 +1,96 @@
+"""Numbers, sizes and texts as people read them; ``cell`` and ``text`` escape what a client may have chosen."""
+
+from __future__ import annotations
+
+import html
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from spark_jobs.render import visible
+
+_SPACE = "\xa0"
+"""Between a number and its unit: no line ends there."""
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def text(value: object) -> str:
+    """Return ``value`` as text of a page: nothing in it is markup, or hidden."""
+    return html.escape(visible(str(value)), quote=True)
+
+
+def number(value: float) -> str:
+    """Return a number with separators, and as few digits after the point as say something."""
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3g}"
+    return f"{int(value):,}"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes in a unit of 1000s."""
+    for unit in _SIZES[:-1]:
+        if abs(value) < 1000:
+            return f"{value:.3g}{_SPACE}{unit}" if unit != "B" else f"{value:.0f}{_SPACE}B"
+        value /= 1000
+    return f"{value:,.3g}{_SPACE}{_SIZES[-1]}"
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """Return a ratio in percent; it says 100 % only where it is."""
+    shown = f"{value * 100:.{digits}f}"
+    while value < 1 and float(shown) >= 100 and digits < 9:
+        digits += 1
+        shown = f"{value * 100:.{digits}f}"
+    return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown}{_SPACE}%"
+
+
+def money(value: Decimal, currency: str) -> str:
+    """Return an amount to the cent."""
+    return f"{value:,.2f}{_SPACE}{currency}"
+
+
+def instant(value: datetime) -> str:
+    """Return an instant to the minute."""
+    return value.strftime("%Y-%m-%d %H:%M")
+
+
+def counted(number_of: int, one: str, many: str = "") -> str:
+    """Return ``3 topics``, ``1 topic``, ``no topics``."""
+    many = many or f"{one}s"
+    return f"1 {one}" if number_of == 1 else f"{number_of:,} {many}" if number_of else f"no {many}"
+
+
+def heading(column: str) -> str:
+    """Return what stands above a column."""
+    name = column.removesuffix("_bytes") if column.endswith("d_bytes") else column
+    for suffix, unit in (("_ms", " (ms)"), ("_seconds", " (s)")):
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix) + unit
+    return name.replace("_", " ")
+
+
+def cell(column: str, value: Any) -> str:
+    """Return one value of a table, escaped."""
+    if value is None or value == [] or value == "":
+        return '<span class="none">–</span>'
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return f'<span class="when">{instant(value)}</span>'
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list):
+        return "<br>".join(f'<span class="t">{text(item)}</span>' for item in value)
+    if isinstance(value, Decimal):
+        return f"{value:,.2f}"
+    if isinstance(value, int | float):
+        if column.endswith("_bytes"):
+            return f'<span title="{value:,} bytes">{size(value)}</span>'
+        if column in RATIOS:
+            return percent(value, 3)
+        return number(value)
+    return f'<span class="t">{text(value)}</span>'
+
+
+RATIOS = frozenset({"complete", "share", "error_ratio", "attainment", "target", "budget_left", "coverage"})
+"""Columns of questions whose values are shown in percent."""

@@ -1,0 +1,230 @@
+"""The page of ``brokerside report``: what it tells, that it loads nothing, and what a real browser makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.errors import QueryError
+from spark_jobs.report import page as report
+from spark_jobs.schemas import TABLES
+from tests.report import browser, sample
+from tests.spark.stored import write
+
+CHARTS = 5
+
+
+class Parsed(HTMLParser):
+    """Every element of a page with its attributes, and the text of its sections."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.sections: dict[str, str] = {}
+        self.hidden = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.hidden = tag in ("script", "style")
+        if tag == "section":
+            self.sections[dict(attrs)["id"] or ""] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if self.sections and not self.hidden:
+            self.sections[list(self.sections)[-1]] += data
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("company")
+    sample.write_all(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def text(root: Path) -> str:
+    return report(root)
+
+
+@pytest.fixture(scope="module")
+def file(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[browser.Page]:
+    try:
+        with browser.page() as shown:
+            yield shown
+    except browser.NoBrowserError as error:
+        pytest.skip(f"no browser: {error}")
+
+
+def test_the_page_loads_nothing(text: str) -> None:
+    parsed = Parsed(text)
+    assert {tag for tag, _ in parsed.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"} == set()
+    for tag, attributes in parsed.elements:
+        assert not {name for name in attributes if name.startswith("on")}, (tag, attributes)
+        assert all((attributes.get(name) or "#").startswith("#") for name in ("src", "href", "xlink:href"))
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_what_a_client_chose_is_text(text: str) -> None:
+    assert text.count("window.hacked") > 5, "the hostile client is in it, but"
+    parsed = Parsed(text)
+    assert len(parsed.of("script")) == CHARTS + 1 == text.count("</script>")
+    assert sample.HOSTILE not in text
+    names = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(set(names)) == len(names)
+    assert sample.HOSTILE in parsed.sections["talkers"]
+    assert sample.HOSTILE in parsed.sections["errors"]
+
+
+def test_the_same_tables_give_the_same_page(root: Path, text: str) -> None:
+    assert report(root) == text
+
+
+def test_findings_are_what_the_tables_say(text: str) -> None:
+    told = {name: " ".join(words.split()) for name, words in Parsed(text).sections.items()}
+    assert next(iter(told)) == "completeness"
+    assert "Mostly: 99.995 % of 775,840 events have arrived." in told["completeness"]
+    assert (
+        "40 events lost, and counted (observer_queue); broker 2 silent since 2026-09-22 23:20." in told["completeness"]
+    )
+    assert "User:clickstream · web-collector moved most" in told["talkers"]
+    assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in told["objectives"]
+    assert "284.67 EUR in these days; web has the largest part, 179.01 EUR." in told["cost"]
+    assert "1 topic unused, 1 asked for but never given anything, 1 of which it cannot be told" in told["unused"]
+    assert "1 client must be upgraded" in told["refused"]
+    assert "3 addresses met a limit." in told["throttles"]
+
+
+def test_days_can_be_chosen(root: Path) -> None:
+    first = sample.FIRST.date()
+    told = Parsed(report(root, since=first, until=first)).sections
+    assert "94.89\xa0EUR in these days" in told["cost"]
+    assert "Every client that came in these days could stay." not in told["refused"]
+    later = Parsed(report(root, since=first + timedelta(9), until=first + timedelta(9))).sections
+    assert "No request passed in these days." in later["traffic"]
+    with pytest.raises(QueryError, match="the first day, 2026-09-21, is after the last one, 2026-09-20"):
+        report(root, since=first + timedelta(1), until=first)
+
+
+def test_a_table_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path, "traffic", {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch", "requests": 1})
+    told = Parsed(report(tmp_path)).sections
+    assert "there is no table completeness: `brokerside jobs run` makes it." in told["completeness"]
+    assert "a document of kind Prices is in PATH." in told["cost"]
+    assert "a document of kind SLO is in PATH." in told["objectives"]
+    assert "Every request of these days was answered without an error." in told["errors"]
+
+
+def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -> None:
+    for name in TABLES:
+        write(tmp_path, name)
+    with pytest.raises(QueryError, match="have no rows"):
+        report(tmp_path)
+    write(tmp_path, "inventory", {"day": sample.FIRST.date()})
+    assert "Nothing was told by any sidecar." in Parsed(report(tmp_path)).sections["completeness"]
+
+
+READY = """new Promise((done, failed) => {
+  const until = Date.now() + 20000;
+  (function look() {
+    if (document.documentElement.classList.contains("ready")) done(true);
+    else if (Date.now() > until) failed(new Error("not ready"));
+    else setTimeout(look, 20);
+  })();
+})"""
+MARKS = "[...document.querySelectorAll('.live svg')].map(svg => svg.querySelectorAll('.role-mark path').length)"
+VISIBLE = "[...document.querySelectorAll('{}')].filter(each => each.getClientRects().length).length"
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def test_a_browser_draws_every_chart_and_asks_for_nothing(shown: browser.Page, file: Path) -> None:
+    shown.emulate()
+    shown.open(file)
+    assert shown.evaluate(READY)
+    marks = shown.evaluate(MARKS)
+    assert len(marks) == CHARTS
+    assert all(marks)
+    assert shown.evaluate(VISIBLE.format(".drawn")) == 0
+    assert shown.requests == [file.as_uri()]
+    assert shown.complaints == []
+    assert shown.evaluate("typeof window.hacked") == "undefined"
+    for width in (1280, 390):
+        shown.emulate(width=width)
+        assert shown.evaluate(WIDER) == 0, width
+
+
+def test_a_chart_answers_the_mouse_with_the_text_of_hostile_clients(shown: browser.Page, file: Path) -> None:
+    shown.emulate()
+    shown.open(file)
+    assert shown.evaluate(READY)
+    place = shown.evaluate("""(() => {
+        const bars = [...document.querySelectorAll('#talkers .live .role-mark path')];
+        const found = bars.find(bar => bar.getAttribute('aria-label').includes('hacked')
+            && bar.getBoundingClientRect().width > 0.5);
+        found.scrollIntoView({behavior: 'instant', block: 'center'});
+        const box = found.getBoundingClientRect();
+        return {x: box.x + box.width / 2, y: box.y + box.height / 2};
+    })()""")
+    shown.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
+    shown.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+    tip = shown.evaluate("document.getElementById('vg-tooltip-element').textContent")
+    assert "<img src=x" in tip
+    assert "1,356,869,818" in tip
+    assert shown.evaluate("document.querySelectorAll('#vg-tooltip-element img').length") == 0
+    assert shown.evaluate("typeof window.hacked") == "undefined"
+
+
+def test_the_page_s_policy_stops_scripts_that_are_not_its_own(shown: browser.Page, file: Path) -> None:
+    shown.emulate()
+    shown.open(file)
+    shown.evaluate("""new Promise(done => {
+        document.addEventListener('securitypolicyviolation', () => setTimeout(done, 50));
+        document.body.insertAdjacentHTML('beforeend', `<img src="data:," onerror="window.hacked = true">`);
+    })""")
+    assert shown.evaluate("typeof window.hacked") == "undefined"
+
+
+def test_the_page_is_whole_without_scripts_and_on_paper(shown: browser.Page, file: Path) -> None:
+    shown.emulate(scripts=False)
+    shown.open(file)
+    assert shown.evaluate(VISIBLE.format(".drawn svg")) == CHARTS
+    assert shown.evaluate(VISIBLE.format(".live")) == 0
+    shown.emulate()
+    shown.open(file)
+    assert shown.evaluate(READY)
+    shown.emulate(media="print", scheme="dark")
+    assert shown.evaluate(VISIBLE.format(".drawn svg")) == CHARTS
+    assert shown.evaluate(VISIBLE.format(".live, nav, .hint")) == 0
+    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_the_page_is_dark_where_people_want_it(shown: browser.Page, file: Path) -> None:
+    paint = "getComputedStyle(document.querySelector('.drawn text, .live text')).fill"
+    seen = []
+    for scheme in ("light", "dark"):
+        shown.emulate(scheme=scheme)
+        shown.open(file)
+        assert shown.evaluate(READY)
+        seen.append((shown.evaluate("getComputedStyle(document.body).backgroundColor"), shown.evaluate(paint)))
+    assert seen == [("rgb(255, 255, 255)", "rgb(86, 100, 116)"), ("rgb(15, 20, 26)", "rgb(159, 176, 192)")]
