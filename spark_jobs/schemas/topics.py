@@ -30,29 +30,35 @@ INVENTORY = Table(
 TOPICS = Table(
     "topics",
     "Every topic that there is or that was used: when it was last written, read and asked for, and by whom. `unused` "
-    "is said only where the sidecars of all brokers saw everything since; otherwise it is `unknown`.",
+    "is said only where the sidecars of all brokers saw everything; otherwise it is `unknown`. Everything was seen "
+    "where each broker had a living sidecar without a pause of a minute or more, no event is lost or missing, and no "
+    "sidecar was killed. What does not pass a sidecar is never seen.",
     (
         Column("day", "date", "Day up to which this was judged; only the newest day is kept.", "UTC"),
         Column("cluster_id", "string", "The Kafka cluster's own id."),
-        Column("topic", "string", "Name of the topic."),
+        Column("topic", "string", "Name of the topic; `id:<topic id>` where nobody told it."),
         Column("topic_id", "string", "Its id; NULL where no inventory told it."),
         Column("partitions", "int", "Its partitions, as last told.", "partitions"),
         Column("internal", "boolean", "Whether it is one of Kafka's own."),
-        Column("present", "boolean", "Whether the newest complete inventory of the cluster has it."),
-        Column("state", "string", "`used`, `polled_only` (asked for, never given anything), `unused`, or `unknown`."),
-        Column("last_produced", "timestamp", "Minute of the last records acknowledged; NULL: none seen.", "UTC"),
+        Column("present", "boolean", "Whether the newest complete inventory of the cluster has it; NULL: there is"
+               " none."),
+        Column("state", "string", "`used` (written or read), `polled_only` (asked for, never given anything), `unused`,"
+               " or `unknown` (neither written nor read as far as was seen)."),
+        Column("last_produced", "timestamp", "Minute of the last records acknowledged, or sent without waiting for"
+               " an answer; NULL: none seen.", "UTC"),
         Column("last_consumed", "timestamp", "Minute of the last records handed out; NULL: none seen.", "UTC"),
         Column("last_polled", "timestamp", "Minute in which it was last asked for in vain; NULL: never.", "UTC"),
-        Column("unused_since", "timestamp", "The last of `last_produced` and `last_consumed`, or of `since` if there"
-               " was none; NULL where the state is `unknown`.", "UTC"),
+        Column("unused_since", "timestamp", "From when on it certainly was neither written nor read: the last of"
+               " `last_produced`, `last_consumed` and `covered_since`.", "UTC"),
         Column("producers", "array<string>", "Principals that wrote to it."),
         Column("consumers", "array<string>", "Principals that read from it."),
         Column("produced_bytes", "bigint", "Bytes acknowledged in that time.", "bytes"),
         Column("consumed_bytes", "bigint", "Bytes handed out in that time.", "bytes"),
         Column("since", "timestamp", "From when on this was judged.", "UTC"),
-        Column("coverage", "double", "Share of the minutes since then, of all brokers, in which a sidecar was alive.",
-               "ratio"),
-        Column("uncovered_brokers", "array<int>", "Brokers whose sidecar was not alive all the time."),
+        Column("covered_since", "timestamp", "From when on everything was seen; `since`: always.", "UTC"),
+        Column("coverage", "double", "Share of the time since the first status, of all brokers, in which a sidecar was"
+               " alive.", "ratio"),
+        Column("uncovered_brokers", "array<int>", "Brokers of which not everything was seen."),
     ),
     example="SELECT topic, state, last_produced, last_consumed, last_polled, coverage FROM topics WHERE NOT internal"
     " ORDER BY topic",

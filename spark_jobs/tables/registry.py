@@ -23,6 +23,7 @@ from spark_jobs.tables.latency import latency
 from spark_jobs.tables.produced import produced
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
+from spark_jobs.tables.topics import topics
 from spark_jobs.tables.traffic import traffic
 
 
@@ -79,6 +80,9 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
         stored.tables["completeness"],
         stored.definitions,
         stored.since,
+    ),
+    "topics": lambda stored: topics(
+        stored.tables["traffic"], stored.tables["inventory"], stored.tables["completeness"]
     ),
 }
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""

@@ -1,0 +1,53 @@
+"""Merged rows of the tables as frames, to compute other tables of; each call states only what matters."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.schemas import Table
+from tests.spark import stored
+
+NOON = datetime(2026, 9, 22, 12)
+
+
+def after(seconds: float) -> datetime:
+    """So long after noon."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def rows(spark: SparkSession, table: Table, *given: dict[str, Any]) -> DataFrame:
+    """Rows of ``table``: sums are 0 where nothing is given, all else is NULL."""
+    return spark.createDataFrame(stored.rows(table, *given))
+
+
+def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **changes: Any) -> list[dict[str, Any]]:
+    """Rows of ``completeness``: a run that began ``first`` seconds after noon, with a status each ten seconds.
+
+    The last of them is told ``last`` seconds after noon. Each tells of one event, its own.
+    """
+    statuses = [after(first + 10 * number) for number in range(1, int((last - first) // 10) + 1)]
+    told: dict[datetime, list[int]] = {}
+    for number, at in enumerate(statuses, 1):
+        told.setdefault(at.replace(second=0, microsecond=0), []).append(number)
+    return [
+        {
+            "day": minute.date(),
+            "minute": minute,
+            "cluster_id": "cluster",
+            "broker_id": broker,
+            "boot_id": boot,
+            "envelopes": len(numbers),
+            "events": len(numbers),
+            "first_seq": numbers[0],
+            "last_seq": numbers[-1],
+            "statuses": len(numbers),
+            "last_status": statuses[numbers[-1] - 1],
+            "started_at": after(first),
+            "ended": False,
+            **changes,
+        }
+        for minute, numbers in told.items()
+    ]
