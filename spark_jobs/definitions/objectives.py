@@ -32,12 +32,12 @@ class Selection(Strict):
 
     apis: tuple[Annotated[str, Field(pattern=r"^([A-Z][A-Za-z]*|ApiKey\([0-9]+\))$")], ...] = ()
     """Kafka's names."""
-    clusters: tuple[str, ...] = ()
+    clusters: tuple[Pattern, ...] = ()
     """The clusters' own ids."""
-    listeners: tuple[str, ...] = ()
-    topics: Pattern | None = None
-    principals: Pattern | None = None
-    client_ids: Pattern | None = Field(default=None, alias="clientIds")
+    listeners: tuple[Pattern, ...] = ()
+    topics: tuple[Pattern, ...] = ()
+    principals: tuple[Pattern, ...] = ()
+    client_ids: tuple[Pattern, ...] = Field(default=(), alias="clientIds")
     """A request without a client id does not agree."""
     by: tuple[By, ...] = ()
     """One verdict for each combination of these."""
@@ -45,7 +45,7 @@ class Selection(Strict):
     @property
     def of_topics(self) -> bool:
         """Whether topics are judged, each request once for each topic it touched, rather than whole requests."""
-        return self.topics is not None or "topic" in self.by
+        return bool(self.topics) or "topic" in self.by
 
 
 class _Result(Strict):

@@ -108,10 +108,9 @@ def _selected(by: Selection) -> Column:
     topic, api = F.col("topic"), F.col("api")
     conditions = [topic.isNotNull() if by.of_topics else topic.isNull()]
     conditions.append(api.isin(*by.apis) if by.apis else ~api.isin(*WAITING))
-    for name, allowed in (("cluster_id", by.clusters), ("listener", by.listeners)):
-        conditions += [F.col(name).isin(*allowed)] if allowed else []
-    for name, pattern in (("topic", by.topics), ("principal", by.principals), ("client_id", by.client_ids)):
-        conditions += [F.col(name).rlike(rf"\A(?:{pattern})\z")] if pattern is not None else []
+    patterns = {"cluster_id": by.clusters, "listener": by.listeners, "topic": by.topics}
+    patterns |= {"principal": by.principals, "client_id": by.client_ids}
+    conditions += [F.col(name).rlike(rf"\A(?:{'|'.join(each)})\z") for name, each in patterns.items() if each]
     return reduce(and_, conditions)
 
 

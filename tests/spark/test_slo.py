@@ -261,13 +261,14 @@ ASKED = {
     "by-topic": Asked(
         "latency", "by: [topic, principal]", in_time(16_384), ("topic", "principal"), TOPICS, value="16.384"),
     "some-topics": Asked(
-        "latency", r"topics: 'orders\..+|cl[a-z]*s'", in_time(8_192), topics=("orders.eu", "clicks"), value="8.192"),
+        "latency", r"topics: ['orders\..+', 'cl[a-z]*s']", in_time(8_192), topics=("orders.eu", "clicks"),
+        value="8.192"),
     "by-client": Asked("latency", "by: [client_id]", in_time(16_384), ("client_id",), days=1, value="16.384"),
     "named-api": Asked(
         "latency", "apis: [JoinGroup]", lambda each: each.us <= 8_192 if each.us and each.api == "JoinGroup"
         and not each.idle else None, days=3, value="8.192"),
     "selected": Asked(
-        "latency", "clusters: [two], listeners: [CLIENT], principals: 'User:.', clientIds: a.+",
+        "latency", "clusters: [two], listeners: [CLIENT], principals: ['User:.'], clientIds: [x, a.+]",
         of(in_time(8_192), lambda each: (each.cluster_id, each.listener, each.client_id) == ("two", "CLIENT", "app")),
         value="8.192"),
     "errors": Asked("success", "by: [api]", without_error, ("api",), days=5, target="0.95"),
@@ -338,14 +339,16 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         event(PRODUCE, partition(error_code=6), latency_us=900),
     ]
     parsed = parse(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(told, 1)]))
-    requests = summed(parsed)
+    requests = summed(parsed).persist()
+    tables = [spark.createDataFrame(made.collect(), made.schema) for made in (latency(requests), traffic(requests))]
+    requests.unpersist()
     objectives = declared(
         latency=Asked("latency", "", in_time(1_024), value="1.024"),
         errors=Asked("success", "", without_error),
         errors_of_topic=Asked("success", "by: [topic]", without_error_of_topic),
         answered=Asked("answered", "", answered),
     )
-    rows = slo(latency(requests), traffic(requests), objectives, None).collect()
+    rows = slo(*tables, objectives, None).collect()
     assert {row.slo: (row.good, row.total) for row in rows} == {
         "latency": (5, 6),  # one of them is an error, and quick
         "errors": (6, 8),  # the idle fetch is answered; of what was lost the Produce counts

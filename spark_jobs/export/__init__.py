@@ -1,0 +1,1 @@
+"""What others read: ``focus.py`` and ``opencost.py`` of the table ``cost``, ``prometheus.py`` of objectives. No JVM."""

@@ -1,0 +1,157 @@
+"""Rules for Prometheus. Where there is a promtool, they are also run over scripted series."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spark_jobs.definitions import load
+from spark_jobs.export.prometheus import left_out, rules
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "definitions" / "slo.yaml"
+METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+ID = {"sloth_id": "shop-up-1", "sloth_service": "shop", "sloth_slo": "up-1"}
+RATIOS = [f"slo:sli_error:ratio_rate{window}" for window in ("5m", "30m", "1h", "2h", "6h", "1d", "3d", "30d")]
+META = [
+    "slo:objective:ratio",
+    "slo:error_budget:ratio",
+    "slo:time_period:days",
+    "slo:current_burn_rate:ratio",
+    "slo:period_burn_rate:ratio",
+    "slo:period_error_budget_remaining:ratio",
+    "sloth_slo_info",
+]
+
+
+def slo(result: str = "answered", selection: str = "apis: [Metadata], by: [api]", more: str = "") -> str:
+    method = "Timeslices" if more else "Occurrences"
+    good = f"good: {{metricSource: {{type: brokerside, spec: {{result: {result}}}}}}}"
+    total = f"total: {{metricSource: {{type: brokerside, spec: {{{selection}}}}}}}"
+    return (
+        "apiVersion: openslo/v1\nkind: SLO\nmetadata: {name: up}\nspec:\n  service: shop\n"
+        f"  indicator: {{spec: {{ratioMetric: {{{good}, {total}}}}}}}\n"
+        f"  timeWindow: [{{duration: 30d, isRolling: true}}]\n  budgetingMethod: {method}\n"
+        f"  objectives: [{{target: 0.99{more}}}]\n"
+    )
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    """Makes the rules of one SLO, and the lines on what they leave out."""
+
+    def make(*args: str, **kwargs: str) -> tuple[dict[str, Any], list[str]]:
+        file = tmp_path / "slo.yaml"
+        file.write_text(slo(*args, **kwargs))
+        definitions = load([file])
+        return yaml.safe_load(rules(definitions)), left_out(definitions)
+
+    return make
+
+
+def test_each_objective_has_the_rules_and_labels_of_sloth(made: Any) -> None:
+    file, missing = made()
+    assert missing == []
+    ratios, meta, alerts = [group["rules"] for group in file["groups"]]
+    assert [rule["record"] for rule in ratios] == RATIOS
+    assert [rule["record"] for rule in meta] == META
+    for rule in ratios:
+        assert rule["labels"] == {**ID, "sloth_window": rule["record"].removeprefix("slo:sli_error:ratio_rate")}
+    assert all(rule["labels"].items() >= ID.items() for rule in meta)
+    assert [rule["labels"]["sloth_severity"] for rule in alerts] == ["page", "ticket"]
+    budget = "0.01"
+    assert f"> (14.4 * {budget})" in alerts[0]["expr"]
+    assert f"> (1 * {budget})" in alerts[1]["expr"]
+
+
+def test_metrics_that_are_asked_for_exist() -> None:
+    known = set(re.findall(r"^\| `(\w+)`", METRICS.read_text(), re.MULTILINE))
+    asked = set(re.findall(r"\bbrokerside_\w+", rules(load([EXAMPLE]))))
+    assert asked
+    assert asked <= known
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "why"),
+    [
+        ({"result": "success"}, "error"),
+        ({"selection": "apis: [Metadata], by: [principal]"}, "principals"),
+        ({"selection": "apis: [Metadata], clientIds: [a.*]"}, "client ids"),
+        ({"selection": "apis: [Metadata], clusters: [one]"}, "clusters"),
+        ({"selection": "apis: [Produce, Metadata]"}, "named apis"),
+        ({"selection": "by: [api]"}, "named apis"),
+        ({"more": ", timeSliceTarget: 0.9, timeSliceWindow: 5m"}, "slices"),
+    ],
+)
+def test_what_metrics_cannot_tell_is_left_out_and_said(made: Any, kwargs: dict[str, str], why: str) -> None:
+    file, (missing,) = made(**kwargs)
+    assert file == {"groups": []}
+    assert missing.startswith("up, 1: ")
+    assert why in missing
+
+
+def test_what_is_left_out_is_a_comment_of_one_line_whatever_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "slo.yaml"
+    file.write_text(slo("success").replace("{target", '{displayName: "a\\ngroups: 1", target'))
+    text = rules(load([file]))
+    assert "\n# Not here: up, a groups: 1: " in text
+    assert yaml.safe_load(text) == {"groups": []}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on PATH")
+def test_prometheus_makes_of_them_what_they_say(tmp_path: Path) -> None:
+    (tmp_path / "slo.yaml").write_text(slo(selection="apis: [Metadata, Heartbeat], listeners: [C], by: [api]"))
+    (tmp_path / "rules.yaml").write_text(rules(load([tmp_path / "slo.yaml"])))
+    labels = "".join(f', {name}="{value}"' for name, value in sorted(ID.items()))
+
+    script = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": 'brokerside_requests_total{api="Metadata",listener="C"}', "values": "0+100x120"},
+                    {"series": 'brokerside_responses_total{api="Metadata",listener="C"}', "values": "0+80x120"},
+                    {"series": 'brokerside_requests_total{api="Heartbeat",listener="C"}', "values": "0+10x120"},
+                    {"series": 'brokerside_requests_total{api="Metadata",listener="other"}', "values": "0+100x120"},
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": f"round(slo:sli_error:ratio_rate{window}, 0.001)",
+                        "eval_time": "2h",
+                        "exp_samples": [
+                            {"labels": f'{{api="{api}"{labels}, sloth_window="{window}"}}', "value": value}
+                            for api, value in (("Heartbeat", 1), ("Metadata", 0.2))
+                        ],
+                    }
+                    for window in ("5m", "1h", "30d")
+                ]
+                + [
+                    {
+                        "expr": 'round(slo:period_error_budget_remaining:ratio{api="Metadata"}, 0.001)',
+                        "eval_time": "2h",
+                        "exp_samples": [{"labels": f'{{api="Metadata"{labels}, sloth_window="30d"}}', "value": -19}],
+                    },
+                    {
+                        "expr": 'count by (sloth_severity) (ALERTS{alertname="SLOBudgetBurns", alertstate="firing"})',
+                        "eval_time": "2h",
+                        "exp_samples": [
+                            {"labels": '{sloth_severity="page"}', "value": 2},
+                            {"labels": '{sloth_severity="ticket"}', "value": 2},
+                        ],
+                    },
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(script))
+    for command in (["check", "rules", "rules.yaml"], ["test", "rules", "test.yaml"]):
+        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
