@@ -2,99 +2,35 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from spark_jobs.definitions import Definitions
-from spark_jobs.definitions.prices import Owners, Prices, Zones
-from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, COST, INVENTORY, TRAFFIC, Table
+from spark_jobs.definitions.prices import Prices
+from spark_jobs.schemas import COST
 from spark_jobs.structs import table_schema
-from spark_jobs.tables.cost import cost
+from tests.spark.bills import DAY, NEXT, Given, alive, at, billed, data, price, sheet
 
 pytestmark = pytest.mark.spark
 
-DAY = date(2026, 9, 22)
-NEXT = date(2026, 9, 23)
 TINY = Decimal("0.0000000001")
 
-Given = dict[str, Any]
 Billed = Callable[..., list[Row]]
-
-
-def at(day: date, hour: int, minute: int = 0, second: int = 0) -> datetime:
-    return datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=UTC)
-
-
-def data(bytes: int, api: str = "Produce", topic: str = "orders", **given: Any) -> Given:
-    return {"api": api, "topic": topic, "bytes": bytes, "topic_requests": 1, **given}
-
-
-def alive(*hours: int, day: date = DAY, **given: Any) -> list[Given]:
-    return [{"day": day, "minute": at(day, hour, 59), **given} for hour in hours]
-
-
-COMMON = {"day": DAY, "cluster_id": "c1", "broker_id": 1}
-DEFAULTS: dict[str, Given] = {
-    "traffic": {**COMMON, "minute": at(DAY, 12), "listener": "CLIENT", "principal": "User:a", "client_id": "app",
-                "client_ip": "10.1.0.7", "topic": None},
-    "connections": {**COMMON, "boot_id": "b1", "listener": "CLIENT", "principal": "User:a"},
-    "inventory": {**COMMON, "internal": False, "partitions": 1},
-    "completeness": {**COMMON, "boot_id": "b1", "reason": None},
-}  # fmt: skip
-
-
-def rows_of(spark: SparkSession, table: Table, given: list[Given]) -> Any:
-    empty = {c.name: 0 if c.merge == "sum" else None for c in table.columns}
-    values = [{**empty, **{k: v for k, v in DEFAULTS[table.name].items() if k in empty}, **row} for row in given]
-    return spark.createDataFrame([tuple(row.values()) for row in values], table_schema(table))
 
 
 @pytest.fixture
 def bill(spark: SparkSession) -> Billed:
-    """Makes the rows of the bill, in an order of their own."""
+    """Makes the rows of a bill, sorted."""
 
-    def make(
-        *prices: Given | Prices,
-        traffic: list[Given] | None = None,
-        connections: list[Given] | None = None,
-        inventory: list[Given] | None = None,
-        heard: list[Given] | None = None,
-        owners: Given | None = None,
-        zones: Given | None = None,
-        since: date | None = None,
-    ) -> list[Row]:
-        declared = tuple(each for each in prices if isinstance(each, Prices))
-        plain = [each for each in prices if not isinstance(each, Prices)]
-        definitions = Definitions(
-            prices=(*declared, *([sheet(*plain)] if plain else [])),
-            owners=Owners(**owners or {}),
-            zones=Zones(**zones or {}),
-        )
-        made = cost(
-            rows_of(spark, TRAFFIC, traffic or []),
-            rows_of(spark, CONNECTIONS, connections or []),
-            rows_of(spark, INVENTORY, inventory or []),
-            rows_of(spark, COMPLETENESS, alive(12) if heard is None else heard),
-            definitions,
-            since,
-        )
-        return sorted(made.collect(), key=str)
+    def make(*prices: Given | Prices, **given: Any) -> list[Row]:
+        return sorted(billed(spark, *prices, **given).collect(), key=str)
 
     return make
-
-
-def sheet(*prices: Given, **given: Any) -> Prices:
-    spec = {"currency": "EUR", "account": {"id": "4711", "name": "Platform"}, "provider": "Example", "prices": prices}
-    return Prices(**{**spec, **given})
-
-
-def price(dimension: str, amount: str, **given: Any) -> Given:
-    return {"name": dimension, "dimension": dimension, "price": amount, "validFrom": "2026-01-01", **given}
 
 
 def owed(rows: list[Row], *by: str) -> dict[Any, Decimal]:
@@ -106,8 +42,7 @@ def owed(rows: list[Row], *by: str) -> dict[Any, Decimal]:
 
 
 def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    empty = [rows_of(spark, table, []) for table in (TRAFFIC, CONNECTIONS, INVENTORY, COMPLETENESS)]
-    made = cost(*empty, Definitions(prices=(sheet(price("requests", "1")),)), None)
+    made = billed(spark, price("requests", "1"), heard=[])
     assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table_schema(COST)]
     assert made.collect() == []
 
@@ -160,7 +95,7 @@ def test_a_row_says_what_focus_asks_for(bill: Billed) -> None:
     )
     assert {name: value for name, value in row.asDict().items() if value is not None} == {
         "day": DAY,
-        "BillingAccountId": "4711",
+        "BillingAccountId": "acct-4711",
         "BillingAccountName": "Platform",
         "BillingCurrency": "EUR",
         "BillingPeriodStart": datetime(2026, 9, 1),
@@ -237,6 +172,33 @@ def test_the_largest_numbers_are_exact(bill: Billed) -> None:
     exact, rest = divmod((2 * (10**15 - 1) + 3) * 9_999_999_999_999_999_999, 10**9)
     assert abs(total - exact) < total * 1e-9
     assert sum(row.BilledCost for row in rows) == (exact + (2 * rest >= 10**9)) * TINY
+
+
+def test_any_charge_is_split_by_the_largest_remainder(bill: Billed) -> None:
+    """Each day has a price and weights of its own; the expected amounts are made with whole numbers here."""
+    rng = random.Random(7)
+    days = [date(2026, 3, number) for number in range(1, 32)]
+    each = {day: rng.randrange(10 ** rng.randrange(1, 16)) for day in days}
+    weights = {day: [rng.randrange(1, 10 ** rng.randrange(1, 14)) for _ in range(rng.randrange(1, 40))] for day in days}
+    prices = [
+        price(dimension, f"{Decimal(each[day]) * TINY:f}", validFrom=str(day))
+        for dimension in ("data_in_gb", "fixed_daily")
+        for day in days
+    ]
+    traffic = [
+        data(bytes, topic=f"t{place:02}", day=day, minute=at(day, 5))
+        for day in days
+        for place, bytes in enumerate(weights[day])
+    ]
+    expected = {}
+    for day in days:
+        for meter, factor, divisor in (("data_in_gb", each[day], 10**9), ("fixed_daily", each[day], sum(weights[day]))):
+            parts = [divmod(weight * factor, divisor) for weight in weights[day]]
+            missing = (2 * sum(weights[day]) * factor + divisor) // (2 * divisor) - sum(whole for whole, _ in parts)
+            first = sorted(range(len(parts)), key=lambda place, parts=parts: (-parts[place][1], place))[:missing]
+            for place, (whole, _) in enumerate(parts):
+                expected[meter, day, f"t{place:02}"] = (whole + (place in first)) * TINY
+    assert owed(bill(*prices, traffic=traffic), "SkuMeter", "day", "x_Topic") == expected
 
 
 @pytest.mark.parametrize(
