@@ -178,10 +178,17 @@ class SLO(Strict):
     description: str = Field(default="", max_length=1050)
     service: str = Field(min_length=1)
     indicator: _Indicator
-    time_window: tuple[_TimeWindow, ...] = Field(alias="timeWindow", min_length=1, max_length=1)
+    time_window: tuple[_TimeWindow, ...] = Field(alias="timeWindow")
     method: Literal["Occurrences", "Timeslices"] = Field(alias="budgetingMethod")
-    objectives: tuple[_Objective, ...] = Field(min_length=1)
+    objectives: tuple[_Objective, ...]
     alert_policies: tuple[()] = Field(default=(), alias="alertPolicies")
+
+    @field_validator("time_window")
+    @classmethod
+    def _is_one(cls, value: tuple[_TimeWindow, ...]) -> tuple[_TimeWindow, ...]:
+        if len(value) != 1:
+            raise ValueError("must be exactly one")
+        return value
 
     @field_validator("alert_policies", mode="before")
     @classmethod
@@ -194,6 +201,8 @@ class SLO(Strict):
     @classmethod
     def _agree(cls, value: tuple[_Objective, ...], info: ValidationInfo) -> tuple[_Objective, ...]:
         indicator, method = info.data.get("indicator"), info.data.get("method")
+        if not value:
+            raise ValueError("must be at least one")
         if indicator is None or method is None:
             return value
         names = [each.display_name or str(place) for place, each in enumerate(value, 1)]

@@ -1,0 +1,257 @@
+"""Definitions are right as a whole, or every mistake is told with its place, its value and what is allowed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spark_jobs.definitions import Definitions, load
+from spark_jobs.definitions.load import KINDS, fingerprint
+from spark_jobs.errors import JobError
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "deploy" / "examples" / "definitions").glob("*.yaml"))
+
+SOURCE = {"metricSource": {"type": "brokerside", "spec": {"apis": ["Produce"]}}}
+GOOD = {"metricSource": {"type": "brokerside", "spec": {"result": "success"}}}
+LATENCY = {"spec": {"thresholdMetric": SOURCE}}
+ERRORS = {"spec": {"ratioMetric": {"good": GOOD, "total": SOURCE}}}
+IN_TIME = {"op": "lte", "value": 100, "target": 0.99}
+
+SPECS: dict[str, dict[str, Any]] = {
+    "Mirror": {"sourceClusterId": "a", "targetClusterId": "b"},
+    "Retention": {"tables": {"traffic": "30d"}},
+    "Prices": {
+        "currency": "EUR",
+        "account": {"id": "1"},
+        "provider": "us",
+        "prices": [{"name": "in", "dimension": "data_in_gb", "price": "0.1", "validFrom": "2026-01-01"}],
+    },
+    "Owners": {"rules": [{"team": "shop", "topics": ["orders"]}]},
+    "Zones": {"clients": {"10.0.0.0/8": "z1"}, "brokers": {"a": {1: "z1"}}},
+    "SLI": {"thresholdMetric": SOURCE},
+    "SLO": {
+        "service": "shop",
+        "indicator": LATENCY,
+        "timeWindow": [{"duration": "30d", "isRolling": True}],
+        "budgetingMethod": "Occurrences",
+        "objectives": [IN_TIME],
+    },
+}
+"""The smallest of each kind."""
+
+
+def document(kind: str, name: str = "x", **changes: Any) -> dict[str, Any]:
+    """A document of ``kind`` with changes to its spec; ``...`` leaves a field out."""
+    spec = {key: value for key, value in {**SPECS[kind], **changes}.items() if value is not ...}
+    return {"apiVersion": KINDS[kind], "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "all.yaml"
+
+
+def loaded(file: Path, *documents: Any) -> Definitions:
+    file.write_text(yaml.safe_dump_all(documents))
+    return load([file])
+
+
+def mistakes(file: Path, *documents: Any) -> list[str]:
+    """What is said of them, without the file's name."""
+    with pytest.raises(JobError) as error:
+        loaded(file, *documents)
+    return [line.removeprefix(f"{file}: ") for line in str(error.value).split("\n")]
+
+
+def test_the_smallest_of_each_kind_is_read(file: Path) -> None:
+    assert set(SPECS) == set(KINDS)
+    made = loaded(file, *[document(kind) for kind in KINDS])
+    assert [mirror.name for mirror in made.mirrors] == ["x"]
+    assert made.retention == {"traffic": timedelta(days=30)}
+    assert [prices.name for prices in made.prices] == ["x"]
+    assert [rule.team for rule in made.owners.rules] == ["shop"]
+    assert made.zones.brokers == {"a": {1: "z1"}}
+    assert [objective.slo for objective in made.objectives] == ["x"]
+
+
+def test_nothing_declared_is_nothing() -> None:
+    assert load([]) == Definitions()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_are_right(example: Path) -> None:
+    assert load([example]) != Definitions()
+
+
+def test_a_folder_is_its_yaml_files(tmp_path: Path) -> None:
+    for name, mirror in {"a.yaml": "one", "b.yml": "two", "c.txt": "three"}.items():
+        (tmp_path / name).write_text(yaml.safe_dump(document("Mirror", mirror)))
+    assert [mirror.name for mirror in load([tmp_path]).mirrors] == ["one", "two"]
+
+
+def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+    one, two, empty = tmp_path / "1.yaml", tmp_path / "2.yaml", tmp_path / "empty"
+    empty.mkdir()
+    one.write_text(yaml.safe_dump_all([document("Mirror", lag="soon"), None, ["a list"], {"kind": "Planet"}]))
+    two.write_text("a: [")
+    with pytest.raises(JobError) as error:
+        load([one, two, empty, tmp_path / "none.yaml"])
+    lines = str(error.value).split("\n")
+    assert sorted(line.split(": ")[0] for line in lines) == sorted(
+        [str(one)] * 3 + [str(two), str(empty), str(tmp_path / "none.yaml")]
+    )
+    assert f"{one}: document 1: spec.lag: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w" in lines
+    assert f"{one}: document 3: must be an object with apiVersion, kind, metadata and spec" in lines
+    assert f"{one}: document 4: kind: 'Planet' is none of {', '.join(KINDS)}" in lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_all_kinds_have_in_common_is_checked(file: Path, kind: str) -> None:
+    right = document(kind)
+    assert mistakes(file, {**right, "apiVersion": "v0"}) == [f"document 1: apiVersion: must be {KINDS[kind]}"]
+    assert mistakes(file, {**right, "status": {}}) == ["document 1: status: is unknown"]
+    assert mistakes(file, {**right, "spec": 5}) == ["document 1: spec: must be an object"]
+    (said,) = mistakes(file, document(kind, planet="Mars"))
+    assert said.startswith("document 1: spec.planet: 'Mars': ")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in ("Mirror", "Prices", "SLI", "SLO")])
+def test_names_are_needed_once(file: Path, kind: str) -> None:
+    assert mistakes(file, {**document(kind), "metadata": {}}) == ["document 1: metadata.name: is missing"]
+    assert mistakes(file, document(kind), document(kind)) == [
+        f"document 2: metadata.name: x is also that of {file}: document 1"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Retention", "Owners", "Zones"])
+def test_of_some_kinds_there_is_one(file: Path, kind: str) -> None:
+    assert mistakes(file, document(kind), document(kind)) == [
+        f"document 2: kind: there is one already, {file}: document 1"
+    ]
+
+
+def objective(**changes: Any) -> list[dict[str, Any]]:
+    return [{key: value for key, value in {**IN_TIME, **changes}.items() if value is not ...}]
+
+
+def selecting(**spec: Any) -> dict[str, Any]:
+    return {"spec": {"thresholdMetric": {"metricSource": {"type": "brokerside", "spec": spec}}}}
+
+
+SLICES = {"timeSliceTarget": 0.9, "timeSliceWindow": "5m"}
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "retention of no table": ("Retention", {"tables": {"planets": "3d"}}, "there is no table planets"),
+    "retention of hours": ("Retention", {"tables": {"traffic": "36h"}}, "whole days"),
+    "a pattern that Java reads otherwise": ("Mirror", {"topics": "(?P<a>b)"}, "must be a regular expression"),
+    "a pattern without an end": ("Mirror", {"topics": "(a"}, "must be a regular expression"),
+    "no service": ("SLO", {"service": ""}, "spec.service: '': "),
+    "no indicator": ("SLO", {"indicator": ...}, "spec.indicator: Field required"),
+    "an indicator of both": (
+        "SLO", {"indicator": {"spec": {**LATENCY["spec"], **ERRORS["spec"]}}}, "either thresholdMetric or ratioMetric"),
+    "no SLI of this name": ("SLO", {"indicator": ..., "indicatorRef": "y"}, "spec.indicatorRef: 'y': there is no SLI"),
+    "an indicator and a reference": ("SLO", {"indicatorRef": "y"}, "there is an indicator, too"),
+    "another source": (
+        "SLI", {"thresholdMetric": {"metricSource": {"type": "Prometheus"}}}, "type: 'Prometheus': Input should be"),
+    "no api of Kafka's": ("SLO", {"indicator": selecting(apis=["produce"])}, "spec.apis.0: 'produce'"),
+    "no pattern": ("SLO", {"indicator": selecting(topics=["a["])}, "topics.0: 'a[': must be a regular expression"),
+    "by what is not known": ("SLO", {"indicator": selecting(by=["broker"])}, "by.0: 'broker'"),
+    "answers of topics": (
+        "SLI", {"thresholdMetric": ..., "ratioMetric": {
+            "good": {"metricSource": {"type": "brokerside", "spec": {"result": "answered"}}},
+            "total": {"metricSource": {"type": "brokerside", "spec": {"by": ["topic"]}}}}}, "cannot be told of topics"),
+    "bad requests counted": (
+        "SLI", {"thresholdMetric": ..., "ratioMetric": {"good": GOOD, "bad": GOOD, "total": SOURCE}}, "Metric.bad: "),
+    "a calendar": (
+        "SLO", {"timeWindow": [{"duration": "1M", "calendar": {"startTime": "2026-01-01 00:00:00"}}]}, "rolling one"),
+    "a period that does not roll": ("SLO", {"timeWindow": [{"duration": "30d", "isRolling": False}]}, "rolling one"),
+    "two periods": ("SLO", {"timeWindow": [{"duration": "30d"}, {"duration": "7d"}]}, "must be exactly one"),
+    "a period of hours": ("SLO", {"timeWindow": [{"duration": "36h"}]}, "must be whole days, 1d to 366d"),
+    "a period of years": ("SLO", {"timeWindow": [{"duration": "90w"}]}, "must be whole days, 1d to 366d"),
+    "ratios of slices": ("SLO", {"budgetingMethod": "RatioTimeslices"}, "'Occurrences' or 'Timeslices'"),
+    "policies": ("SLO", {"alertPolicies": ["page"]}, "spec.alertPolicies: are not read"),
+    "no objective": ("SLO", {"objectives": []}, "spec.objectives: must be at least one"),
+    "no target": ("SLO", {"objectives": objective(target=...)}, "either target or targetPercent"),
+    "two targets": ("SLO", {"objectives": objective(targetPercent=99)}, "either target or targetPercent"),
+    "no budget": ("SLO", {"objectives": objective(target=1)}, "spec.objectives.0.target: 1: "),
+    "no room for good": ("SLO", {"objectives": objective(value=0.05)}, "spec.objectives.0.value: 0.05: "),
+    "more is better": ("SLO", {"objectives": objective(op="gte")}, "spec.objectives.0.op: 'gte': "),
+    "a latency without a threshold": ("SLO", {"objectives": objective(value=...)}, "1: a thresholdMetric needs op"),
+    "a threshold of errors": ("SLO", {"indicator": ERRORS}, "1: op and value are for a thresholdMetric alone"),
+    "two of a name": ("SLO", {"objectives": objective(displayName="a") * 2}, "displayName a: each objective needs"),
+    "slices without a length": ("SLO", {"budgetingMethod": "Timeslices"}, "1: Timeslices need timeSliceTarget and"),
+    "slices where there are none": ("SLO", {"objectives": objective(**SLICES)}, "are for Timeslices alone"),
+    "slices over midnight": (
+        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "7m"})}, "that divide a day, as 1m, 5m or 1h"),
+    "slices of seconds": (
+        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "90s"})}, "that divide a day, as 1m, 5m or 1h"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_told_once_and_as_a_line(file: Path, case: str) -> None:
+    kind, changes, expected = WRONG[case]
+    (said,) = mistakes(file, document(kind, **changes))
+    assert said.startswith("document 1: spec")
+    assert expected in said
+    assert len(said) < 300
+
+
+def test_an_indicator_by_reference_is_the_one_written_out(file: Path) -> None:
+    by_reference = document("SLO", indicator=..., indicatorRef="errors", objectives=[{"target": 0.9}])
+    sli = document("SLI", "errors", thresholdMetric=..., **ERRORS["spec"])
+    (referring,) = loaded(file, by_reference, sli).objectives
+    (written_out,) = loaded(file, document("SLO", indicator=ERRORS, objectives=[{"target": 0.9}])).objectives
+    assert referring == written_out
+
+
+def test_shares_are_exact(file: Path) -> None:
+    told = loaded(file, document("SLO", objectives=objective(target=..., targetPercent=99.95))).objectives
+    assert [(each.target, each.budget) for each in told] == [(Decimal("0.9995"), Decimal("0.0005"))]
+
+
+@pytest.mark.parametrize(
+    ("value", "counted_to"),
+    [(0.064, 0.064), (0.09, 0.09), (0.0899, 0.064), (100, 92.681), (92.681, 92.681), (10**9, 33_554.432)],
+)
+def test_a_threshold_is_counted_at_the_end_of_a_bucket_below_it(file: Path, value: float, counted_to: float) -> None:
+    (told,) = loaded(file, document("SLO", objectives=objective(value=value))).objectives
+    assert told.counted_to_ms == counted_to
+
+
+def test_what_a_threshold_within_a_bucket_means_is_said(file: Path) -> None:
+    between, exact = loaded(
+        file, document("SLO", objectives=[*objective(displayName="a"), *objective(displayName="b", value=92.681)])
+    ).objectives
+    assert between.described() == [
+        "x, a: 99 % of requests in time in 30 days; counted to 92.681 ms, not 100 ms: exact are 92.681 and 131.072"
+    ]
+    assert exact.described() == ["x, b: 99 % of requests in time in 30 days; counted to 92.681 ms"]
+
+
+@pytest.mark.parametrize(("days", "rates"), [(30, [14.4, 6, 3, 1]), (7, [3.36, 1.4, 0.7, 7 / 30])])
+def test_alerts_take_the_same_share_of_the_budget_whatever_the_period(
+    file: Path, days: int, rates: list[float]
+) -> None:
+    (told,) = loaded(file, document("SLO", timeWindow=[{"duration": f"{days}d"}])).objectives
+    assert list(told.alerts.values()) == pytest.approx(rates)
+
+
+def test_slices_may_be_given_in_minutes(file: Path) -> None:
+    slices = objective(timeSliceTarget=0.9, timeSliceWindow=15)
+    (told,) = loaded(file, document("SLO", budgetingMethod="Timeslices", objectives=slices)).objectives
+    assert told.slice_window == timedelta(minutes=15)
+
+
+def test_a_fingerprint_changes_with_what_is_declared(file: Path) -> None:
+    one, same, other = (
+        fingerprint(loaded(file, document("SLO", objectives=objective(target=target))).objectives)
+        for target in (0.99, 0.99, 0.999)
+    )
+    assert one == same
+    assert one != other
