@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
 from spark_jobs.session import session, settings
+from tests.ledger.build import Built, build
 
 READ_AT = datetime(2026, 9, 22, 12, 5, tzinfo=UTC)
 
@@ -59,6 +60,12 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("spark-cluster")
     yield local_cluster.up(folder, advertise="broker", progress=False).internal_bootstrap
     local_cluster.down(folder)
+
+
+@pytest.fixture(scope="session")
+def ledger_root(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Tables of the scripted load, made by the real job; to be read only."""
+    return build(tmp_path_factory.mktemp("ledger") / "tables", bootstrap, [])
 
 
 class AuditTopic:

@@ -1,0 +1,76 @@
+"""The scripted load of tests/ledger through real topics and the real job: every table that is written from it equals its book."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.schemas import TABLES
+from tests.ledger.acts import Call
+from tests.ledger.books import Book, Row, health, sessions, traffic
+from tests.ledger.build import Built
+from tests.ledger.compare import assert_equal
+from tests.ledger.stored import rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def equals(ledger: Built, table: str, book: Book) -> None:
+    assert_equal(rows(ledger.root, table), TABLES[table].keys, book)
+
+
+def test_traffic(ledger_root: Built) -> None:
+    equals(ledger_root, "traffic", traffic.traffic(ledger_root.told.acts))
+
+
+def test_latency(ledger_root: Built) -> None:
+    found = rows(ledger_root.root, "latency")
+    for row in found:
+        assert (row["upstream_latencies"] is None) == (row["topic"] is not None)
+        row["upstream_latencies"] = row["upstream_latencies"] or [0] * 40
+    assert_equal(found, TABLES["latency"].keys, traffic.latency(ledger_root.told.acts))
+
+
+def test_clients(ledger_root: Built) -> None:
+    equals(ledger_root, "clients", traffic.clients(ledger_root.told.acts))
+
+
+def test_connections(ledger_root: Built) -> None:
+    equals(ledger_root, "connections", sessions.connections(ledger_root.told.acts))
+
+
+def test_throttles(ledger_root: Built) -> None:
+    equals(ledger_root, "throttles", sessions.throttles(ledger_root.told.acts))
+
+
+def test_inventory(ledger_root: Built) -> None:
+    equals(ledger_root, "inventory", sessions.inventory(ledger_root.told.acts))
+
+
+MIRRORED = {("east", "orders"), ("east", "payments"), ("west", "east.orders"), ("west", "east.payments")}
+
+
+def test_produced(ledger_root: Built) -> None:
+    found = rows(ledger_root.root, "produced")
+    single = [row for row in found if row["partition"] is not None]
+    assert ordered(single) == ordered(sessions.produced(ledger_root.told.acts, MIRRORED))
+    rolled = sum(row["records"] for row in found if row["partition"] is None and row["outcome"] == "acknowledged")
+    assert rolled == sum(
+        part.records
+        for act in ledger_root.told.acts
+        if isinstance(act, Call) and act.api == "Produce" and act.visit.run.rolls_up
+        for part in act.parts
+        if (act.visit.run.cluster, part.topic) in MIRRORED and not part.error
+    )
+
+
+def ordered(found: list[Row]) -> list[list[tuple[str, object]]]:
+    return sorted([sorted(row.items()) for row in found], key=str)
+
+
+def test_completeness(ledger_root: Built) -> None:
+    equals(ledger_root, "completeness", health.completeness(ledger_root.told.envelopes))
+
+
+def test_dead_letters(ledger_root: Built) -> None:
+    found = rows(ledger_root.root, "dead_letters")
+    assert_equal(found, ("topic", "partition", "offset"), health.dead_letters(ledger_root.records()))
