@@ -1,4 +1,4 @@
-"""The scripted load of tests/ledger through real topics and the real job: every table that is written from it equals its book."""
+"""The scripted load of tests/ledger through real topics and the real job: the tables written from it equal their books."""
 
 from __future__ import annotations
 
