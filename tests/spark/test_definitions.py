@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.load import KINDS, fingerprint
 from spark_jobs.errors import JobError
 
+DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = sorted((Path(__file__).parents[2] / "deploy" / "examples" / "definitions").glob("*.yaml"))
 
 SOURCE = {"metricSource": {"type": "brokerside", "spec": {"apis": ["Produce"]}}}
@@ -86,6 +88,14 @@ def test_nothing_declared_is_nothing() -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_are_right(example: Path) -> None:
     assert load([example]) != Definitions()
+
+
+def test_the_documents_in_the_docs_are_right(file: Path) -> None:
+    shown = re.findall(r"```yaml\n(apiVersion: .+?)```", (DOCS / "slo.md").read_text(), re.DOTALL)
+    assert shown
+    for text in shown:
+        file.write_text(text)
+        assert load([file]) != Definitions()
 
 
 def test_a_folder_is_its_yaml_files(tmp_path: Path) -> None:
