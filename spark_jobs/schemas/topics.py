@@ -99,8 +99,11 @@ PRODUCED = Table(
 
 MIRROR_CHECK = Table(
     "mirror_check",
-    "Whether what was produced to one cluster arrived in another: for each day, and all days up to its end. A batch "
-    "that an idempotent producer sent twice counts once.",
+    "Whether what was produced to one cluster arrived in another: for each day on which anything came or became due, "
+    "and all days up to its end. A batch that an idempotent producer sent twice counts once. Records are counted, not "
+    "compared; those of aborted transactions count as produced. Totals begin with the oldest day that `produced` "
+    "keeps: what was on its way then, or was mirrored from before, is surplus. There are rows only where sidecars of "
+    "both clusters were heard of.",
     (
         Column("day", "date", "Day, by arrival in each cluster; the table is partitioned by it.", "UTC"),
         Column("mirror", "string", "Name of the mirror's definition."),
@@ -118,15 +121,18 @@ MIRROR_CHECK = Table(
         Column("produced_total", "bigint", "`produced_records` of all days up to this one.", "records"),
         Column("mirrored_total", "bigint", "`mirrored_records` of all days up to this one.", "records"),
         Column("due_total", "bigint", "What was produced up to the allowed lag before `as_of`.", "records"),
-        Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, at least 0.",
-               "records"),
+        Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, at least 0."
+               " While records flow, what arrived before it was due hides as much that is missing; it shows once the"
+               " source rests for as long as the lag.", "records"),
         Column("surplus_records", "bigint", "What arrived beyond all that was produced; more than 0 where the mirror"
                " repeats itself, or the source has producers without answers.", "records"),
-        Column("state", "string", "`equal`, `lagging` (within the allowed lag), `missing`, `surplus`."),
-        Column("exact", "boolean", "False where rollups took part: retries inside of them cannot be told apart."),
-        Column("as_of", "timestamp", "Newest minute of the target that was judged.", "UTC"),
+        Column("state", "string", "`equal`, `lagging` (fewer arrived than were produced, but none is overdue),"
+               " `missing`, `surplus`."),
+        Column("exact", "boolean", "False where rollups took part up to then: retries inside of them cannot be told"
+               " apart."),
+        Column("as_of", "timestamp", "Newest minute that was judged: of this day, and known of both clusters.", "UTC"),
     ),
     example="SELECT mirror, source_topic, produced_total, mirrored_total, retried_records, missing_records, state"
     " FROM mirror_check ORDER BY ALL",
-    derived_from=("produced",),
+    derived_from=("produced", "completeness"),
 )  # fmt: skip

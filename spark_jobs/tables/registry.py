@@ -20,6 +20,7 @@ from spark_jobs.tables.connections import connections
 from spark_jobs.tables.cost import cost
 from spark_jobs.tables.inventory import inventory
 from spark_jobs.tables.latency import latency
+from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
@@ -83,6 +84,9 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
     ),
     "topics": lambda stored: topics(
         stored.tables["traffic"], stored.tables["inventory"], stored.tables["completeness"]
+    ),
+    "mirror_check": lambda stored: mirror_check(
+        stored.tables["produced"], stored.tables["completeness"], stored.definitions.mirrors, stored.since
     ),
 }
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""

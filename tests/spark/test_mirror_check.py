@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from spark_jobs.definitions.mirror import Mirror
+from spark_jobs.schemas import COMPLETENESS, MIRROR_CHECK, PRODUCED
+from spark_jobs.structs import table_schema
+from spark_jobs.tables.mirror_check import mirror_check
+from tests.spark.frames import NOON, after, rows
+
+pytestmark = pytest.mark.spark
+
+Batches = Sequence[dict[str, Any]]
+
+MIRROR = Mirror(
+    name="m",
+    source_cluster_id="east",
+    target_cluster_id="west",
+    topics="orders.*",
+    prefix="east.",
+    principals=("User:mirror",),
+    lag=timedelta(minutes=5),
+)
+DAY = 86_400
+
+
+def batch(topic: str = "orders", *, at: float = 0, **changes: Any) -> dict[str, Any]:
+    """A batch of 10 records of an idempotent producer, acknowledged."""
+    key = {"day": after(at).date(), "at": after(at), "cluster_id": "east", "broker_id": 1, "partition": 0}
+    numbers = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "base_offset": 0}
+    told = {"principal": "User:app", "client_id": "app", "outcome": "acknowledged", "records": 10, "bytes": 100}
+    return {**key, **numbers, **told, "topic": topic, **changes}
+
+
+def copied(topic: str = "east.orders", **changes: Any) -> dict[str, Any]:
+    """A batch that the mirror wrote."""
+    return batch(topic, **{"cluster_id": "west", "principal": "User:mirror", "producer_id": 9, **changes})
+
+
+def stream(make: Any, count: int, *, at: float = 0, every: float = 0.1, **changes: Any) -> list[dict[str, Any]]:
+    """Batches that follow each other."""
+    return [
+        make(**{"at": at + n * every, "base_sequence": 10 * n, "base_offset": 10 * n, **changes}) for n in range(count)
+    ]
+
+
+def heard(until: float, *clusters: str) -> Batches:
+    """Rows of ``completeness``: the clusters' sidecars were last heard of in the minute that ends then."""
+    return [
+        {"day": NOON.date(), "minute": after(until - 60), "cluster_id": cluster, "broker_id": 1, "boot_id": "boot"}
+        for cluster in clusters or ("east", "west")
+    ]
+
+
+def made(
+    spark: SparkSession, batches: Batches, until: float = 3_600, mirrors: Sequence[Mirror] = (MIRROR,), **more: Any
+) -> list[Row]:
+    told = heard(until) if isinstance(until, int) else until
+    frames = rows(spark, PRODUCED, *batches), rows(spark, COMPLETENESS, *told)
+    return mirror_check(*frames, mirrors, **more).orderBy("mirror", "source_topic", "day").collect()
+
+
+def counts(row: Row) -> dict[str, int]:
+    """What is not 0 of a row's numbers of its day, and what is wrong."""
+    names = ("produced_records", "mirrored_records", "retried_records", "unconfirmed_records", "missing_records",
+             "surplus_records")  # fmt: skip
+    return {name.removesuffix("_records"): row[name] for name in names if row[name]}
+
+
+def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
+    schema = mirror_check(rows(spark, PRODUCED), rows(spark, COMPLETENESS), [MIRROR]).schema
+    assert [(field.name, field.dataType) for field in schema] == [
+        (field.name, field.dataType) for field in table_schema(MIRROR_CHECK)
+    ]
+
+
+def test_a_mirror_that_drops_7_of_10000(spark: SparkSession) -> None:
+    (row,) = made(
+        spark,
+        [*stream(batch, 1_000), *stream(copied, 999, at=1), copied(at=101, base_sequence=9_990, records=3)],
+    )
+    assert row.asDict() == {
+        "day": date(2026, 9, 22),
+        "mirror": "m",
+        "source_cluster_id": "east",
+        "source_topic": "orders",
+        "target_cluster_id": "west",
+        "target_topic": "east.orders",
+        "produced_records": 10_000,
+        "mirrored_records": 9_993,
+        "retried_records": 0,
+        "unconfirmed_records": 0,
+        "produced_total": 10_000,
+        "mirrored_total": 9_993,
+        "due_total": 10_000,
+        "missing_records": 7,
+        "surplus_records": 0,
+        "state": "missing",
+        "exact": True,
+        "as_of": after(3_540),
+    }
+
+
+def test_forced_retries_make_no_difference(spark: SparkSession) -> None:
+    """The answer of each tenth batch was lost: sent again it is answered as before, or as a duplicate."""
+    sent = stream(batch, 100)
+    lost = [{**one, "outcome": "unconfirmed", "base_offset": -1} for one in sent[::10]]
+    again = [{**one, "at": one["at"] + timedelta(seconds=1)} for one in sent[::10]]
+    again[0] = {**again[0], "base_offset": -1}
+    twice = [{**one, "at": one["at"] + timedelta(seconds=2)} for one in sent[5::50]]
+    mirrored = stream(copied, 100, at=1)
+    retried = [{**one, "at": one["at"] + timedelta(seconds=1), "base_offset": -1} for one in mirrored[:3]]
+    rest = [one for n, one in enumerate(sent) if n % 10]
+    (row,) = made(spark, [*rest, *lost, *again, *twice, *mirrored, *retried])
+    assert counts(row) == {"produced": 1_000, "mirrored": 1_000, "retried": 10 * (10 + 2 + 3)}
+    assert (row.state, row.exact, row.due_total) == ("equal", True, 1_000)
+
+
+def test_what_tells_batches_apart(spark: SparkSession) -> None:
+    plain = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
+    cases = {
+        "another partition": [batch(), batch(partition=1)],
+        "another epoch": [batch(), batch(producer_epoch=1)],
+        "another producer": [batch(), batch(producer_id=2)],
+        "numbers that begin anew": [batch(), batch(at=1, base_offset=2**31)],
+        "not idempotent": [batch(**plain), batch(**plain, base_offset=10)],
+        "a topic that was made anew": [batch(**plain), batch(**plain, at=60)],
+        "without an offset": [batch(**plain, base_offset=-1), batch(**plain, base_offset=-1)],
+    }
+    alike = {
+        "sent again": [batch(), batch(at=1)],
+        "a duplicate": [batch(), batch(at=1, base_offset=-1)],
+        "two duplicates": [batch(base_offset=-1), batch(at=1, base_offset=-1)],
+        "told again": [batch(**plain), batch(**plain)],
+    }
+    told = {
+        name: [{**one, "topic": f"orders-{number}"} for one in case]
+        for number, (name, case) in enumerate({**cases, **alike}.items())
+    }
+    found = {row.source_topic: counts(row) for row in made(spark, [one for case in told.values() for one in case])}
+    assert {name: found[told[name][0]["topic"]] for name in told} == {
+        **{name: {"produced": 20, "missing": 20} for name in cases},
+        **{name: {"produced": 10, "retried": 10, "missing": 10} for name in alike},
+    }
+
+
+def test_what_was_not_acknowledged(spark: SparkSession) -> None:
+    silent = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "base_offset": -1, "outcome": "unconfirmed"}
+    told = [
+        batch(),
+        batch(**silent),
+        batch(**silent),
+        batch(base_sequence=10, base_offset=-1, outcome="unconfirmed"),
+        batch(base_sequence=20, base_offset=-1, outcome="rejected"),
+        copied(at=1),
+        copied(at=1, base_sequence=10, base_offset=-1, outcome="unconfirmed"),
+        copied(at=1, base_sequence=20, base_offset=-1, outcome="rejected"),
+    ]
+    (row,) = made(spark, told)
+    assert (counts(row), row.state) == ({"produced": 10, "mirrored": 10, "unconfirmed": 30}, "equal")
+
+
+def test_what_is_not_due_yet_is_not_missing(spark: SparkSession) -> None:
+    """Ten records each at second 0, 100 and 200, of which the last twenty have not arrived."""
+    told = [*stream(batch, 3, every=100), copied(at=1)]
+    found = {until: made(spark, told, until)[0] for until in (60, 360, 420, 480, 540)}
+    assert {until: (row.state, row.due_total, row.missing_records) for until, row in found.items()} == {
+        60: ("equal", 0, 0),
+        360: ("lagging", 10, 0),
+        420: ("missing", 20, 10),
+        480: ("missing", 20, 10),
+        540: ("missing", 30, 20),
+    }
+    assert (found[60].produced_total, found[360].produced_total) == (10, 30)
+
+
+def test_what_only_one_cluster_is_known_of_is_not_judged(spark: SparkSession) -> None:
+    told = [*stream(batch, 2, every=600), *stream(copied, 2, at=1, every=600)]
+    (row,) = made(spark, told, [*heard(3_600, "east"), *heard(300, "west")])
+    assert (row.produced_total, row.mirrored_total, row.as_of) == (10, 10, after(240))
+    assert made(spark, told, heard(3_600, "east")) == []
+
+
+def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> None:
+    """What is produced a minute before midnight arrives on the next day, but for one record."""
+    midnight = DAY / 2
+    told = [batch(at=0), copied(at=1), batch(at=midnight - 60, base_sequence=10, base_offset=10),
+            copied(at=midnight + 1, base_sequence=10, base_offset=10, records=9),
+            batch(at=midnight + 3 * DAY, base_sequence=20, base_offset=20)]  # fmt: skip
+    found = made(spark, told, int(midnight + 3 * DAY + 60))
+    assert [(row.day.day, counts(row), row.produced_total, row.mirrored_total, row.state) for row in found] == [
+        (22, {"produced": 20, "mirrored": 10}, 20, 10, "lagging"),
+        (23, {"mirrored": 9, "missing": 1}, 20, 19, "missing"),
+        (26, {"produced": 10, "missing": 1}, 30, 19, "missing"),
+    ]
+    assert [row.as_of for row in found] == [
+        after(midnight - 60), after(midnight + DAY - 60), after(midnight + 3 * DAY),
+    ]  # fmt: skip
+    assert made(spark, told, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
+
+
+def test_what_is_due_has_a_row_even_where_nothing_comes(spark: SparkSession) -> None:
+    found = made(spark, [batch(at=DAY / 2 - 60)], int(DAY / 2 + 600))
+    assert [(row.day.day, counts(row), row.state) for row in found] == [
+        (22, {"produced": 10}, "lagging"),
+        (23, {"missing": 10}, "missing"),
+    ]
+
+
+def test_what_arrives_twice_is_surplus(spark: SparkSession) -> None:
+    """The mirror began anew: the same records in batches of other numbers."""
+    (row,) = made(spark, [batch(), copied(at=1), copied(at=2, producer_epoch=1)])
+    assert (counts(row), row.state) == ({"produced": 10, "mirrored": 20, "surplus": 10}, "surplus")
+
+
+def test_a_rollup_is_counted_as_it_is(spark: SparkSession) -> None:
+    rolled = dict.fromkeys(("partition", "producer_id", "producer_epoch", "base_sequence", "base_offset"))
+    told = [
+        *[batch(**rolled), batch(**rolled), batch(**rolled, outcome="rejected")],
+        *[batch(**rolled, outcome="unconfirmed"), copied(**rolled, records=20)],
+        *[batch("orders2"), copied("east.orders2")],
+    ]
+    first, second = made(spark, told)
+    assert (counts(first), first.exact) == ({"produced": 20, "mirrored": 20, "unconfirmed": 10}, False)
+    assert (counts(second), second.exact) == ({"produced": 10, "mirrored": 10}, True)
+
+
+def test_each_mirror_counts_its_own_producers_and_topics(spark: SparkSession) -> None:
+    fan_out = MIRROR.model_copy(update={"name": "n", "target_cluster_id": "north", "prefix": "", "principals": ()})
+    by_id = fan_out.model_copy(update={"name": "by-id", "client_ids": ("copier",)})
+    told = [
+        batch(), batch("east.orders", cluster_id="west"), batch("clicks"), copied(records=4),
+        batch(cluster_id="north"), batch("east.orders", cluster_id="north"),
+        batch(cluster_id="north", producer_id=3, client_id="copier", records=1),
+    ]  # fmt: skip
+    clusters = [*heard(3_600), *heard(3_600, "north")]
+    found = made(spark, told, clusters, [MIRROR, fan_out, by_id])
+    assert {(row.mirror, row.source_topic, row.target_topic): counts(row) for row in found} == {
+        ("m", "orders", "east.orders"): {"produced": 10, "mirrored": 4, "missing": 6},
+        ("n", "orders", "orders"): {"produced": 10, "mirrored": 11, "surplus": 1},
+        ("by-id", "orders", "orders"): {"produced": 10, "mirrored": 1, "missing": 9},
+    }
