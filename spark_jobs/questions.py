@@ -244,7 +244,7 @@ GROUP BY api, principal, client_id HAVING sum(errors) + sum(connection_lost) > 0
 ORDER BY errors DESC, connection_lost DESC, api, principal, client_id LIMIT $limit""",
     ),
     Question(
-        "lost-events",
+        "completeness",
         "Can the tables be believed: did all that the sidecars told arrive?",
         ("completeness",),
         """
@@ -260,6 +260,20 @@ SELECT cluster_id, broker_id, count(*) AS runs, sum(events)::BIGINT AS events, s
     list_sort(list_distinct(flatten(list(reasons) FILTER (reasons IS NOT NULL)))) AS reasons, max(newest) AS newest
 FROM runs GROUP BY cluster_id, broker_id
 ORDER BY missing DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
+    ),
+    Question(
+        "lost-events",
+        "Which events are lost, or never arrived, and why?",
+        ("completeness",),
+        """
+SELECT cluster_id, broker_id, boot_id, reason, sum(lost)::BIGINT AS events, min(lost_first_seq) AS first_seq,
+    max(lost_last_seq) AS last_seq, min(minute) AS first_minute, max(minute) AS last_minute
+FROM completeness WHERE reason IS NOT NULL GROUP BY cluster_id, broker_id, boot_id, reason
+UNION ALL
+SELECT cluster_id, broker_id, boot_id, 'never arrived', (max(last_seq) - sum(events) - sum(lost))::BIGINT, NULL, NULL,
+    min(minute), max(minute)
+FROM completeness GROUP BY cluster_id, broker_id, boot_id HAVING max(last_seq) > sum(events) + sum(lost)
+ORDER BY last_minute DESC, events DESC, cluster_id, broker_id, boot_id, reason LIMIT $limit""",
     ),
     Question(
         "stale-sidecars",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Iterator
     from datetime import date
+    from io import TextIOWrapper
 
     from proxy.commands.arguments import Commands
 
@@ -43,7 +46,7 @@ def add(commands: Commands) -> None:
     what.add_argument("--list", action="store_true", dest="listed", help="Show the questions.")
     _add_tables(made)
     add_output(made, ("table", "json", "csv", "parquet"))
-    made.add_argument("--out", type=Path, metavar="FILE", help="Write there instead of printing.")
+    _add_out(made)
     questions = made.add_argument_group("of questions")
     questions.add_argument("--since", type=day, metavar="DAY", help="The first day that counts.")
     questions.add_argument("--until", type=day, metavar="DAY", help="The last day that counts.")
@@ -56,6 +59,17 @@ def add(commands: Commands) -> None:
     made.add_argument("--since", type=day, metavar="DAY", help="The first day that counts; default: 7 days.")
     made.add_argument("--until", type=day, metavar="DAY", help="The last day that counts; default: the newest.")
 
+    exports = group(commands, "export", "What the tables say, in the words of other systems.")
+    for name, act in (("focus", export_focus), ("opencost", export_opencost)):
+        made = command(exports, name, act, extra="query")
+        _add_tables(made)
+        made.add_argument("--since", type=day, metavar="DAY", help="The first day; default: the first there is.")
+        made.add_argument("--until", type=day, metavar="DAY", help="The last day; default: the last there is.")
+        _add_out(made)
+    made = command(exports, "prometheus", export_prometheus)
+    _add_definitions(made, required=True)
+    _add_out(made)
+
 
 def _add_source(made: ArgumentParser) -> None:
     option = partial(made.add_argument, metavar="TEXT")
@@ -63,8 +77,8 @@ def _add_source(made: ArgumentParser) -> None:
     option("--topic", default="brokerside-audit", help="The audit topic; default: %(default)s.")
     _add_tables(made)
     option("--checkpoint", help="Default: below the tables.")
+    _add_definitions(made)
     many: Any = partial(made.add_argument, action="append", default=[])
-    many("--definitions", type=Path, metavar="PATH", help="Prices, owners, objectives, mirrors, retention: YAML.")
     many("--kafka-option", type=setting, dest="kafka_options", metavar="K=V", help="Of Kafka's Java client.")
     many("--conf", type=setting, metavar="K=V", help="Of Spark.")
     option("--master", default="local[*]", help="Spark master; default: %(default)s.")
@@ -73,6 +87,17 @@ def _add_source(made: ArgumentParser) -> None:
 def _add_tables(made: ArgumentParser) -> None:
     text = "Root of the tables, a folder or a URL; default: %(default)s."
     made.add_argument("--tables", default=".brokerside/tables", metavar="PATH", help=text)
+
+
+def _add_definitions(made: ArgumentParser, required: bool = False) -> None:
+    text = "Prices, owners, objectives, mirrors, retention: a file or folder of YAML; may be given several times."
+    made.add_argument(
+        "--definitions", type=Path, action="append", default=[], required=required, metavar="PATH", help=text
+    )
+
+
+def _add_out(made: ArgumentParser) -> None:
+    made.add_argument("--out", type=Path, metavar="FILE", help="Write there instead of printing.")
 
 
 def run_jobs(**arguments: Any) -> int:
@@ -140,6 +165,33 @@ def report(tables: str, out: Path, since: date | None, until: date | None) -> No
     _give(page(tables, since, until), out)
 
 
+def export_focus(tables: str, since: date | None, until: date | None, out: Path | None) -> int:
+    """Costs as a CSV file of FOCUS 1.2, the FinOps cost and usage specification."""
+    from spark_jobs.export import focus
+
+    with _writable(out) if out else nullcontext(sys.stdout) as file:
+        focus.write(tables, file, since, until)
+    return 0
+
+
+def export_opencost(tables: str, since: date | None, until: date | None, out: Path | None) -> int:
+    """Costs as the JSON of OpenCost's custom costs."""
+    from spark_jobs.export import opencost
+
+    return _give(opencost.text(tables, since, until), out)
+
+
+def export_prometheus(definitions: list[Path], out: Path | None) -> int:
+    """Objectives as rules for Prometheus, over the sidecars' metrics; says which of them metrics cannot tell."""
+    from spark_jobs.definitions import load
+    from spark_jobs.export import prometheus
+
+    declared = load(definitions)
+    for line in prometheus.left_out(declared):
+        _say(f"brokerside: not among the rules: {line}")
+    return _give(prometheus.rules(declared).encode(), out)
+
+
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a job as it takes them."""
     from proxy.local.jars import resolve
@@ -171,8 +223,15 @@ def _give(content: str | bytes, out: Path | None) -> int:
         sys.stdout.buffer.write(raw)
         sys.stdout.buffer.flush()
         return 0
+    with _writable(out) as file:
+        file.buffer.write(raw)
+    return 0
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[TextIOWrapper]:
     try:
-        out.write_bytes(raw)
+        with out.open("w", encoding="utf-8", newline="") as file:
+            yield file
     except OSError as error:
         raise JobError(f"{out} cannot be written: {error.strerror}") from error
-    return 0

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
 
 from spark_jobs.definitions.load import Definitions
+from spark_jobs.definitions.mirror import Mirror
+from spark_jobs.definitions.prices import DIMENSIONS, Owners, Prices, Rule, Zones
 
 
 def describe(declared: Definitions) -> list[str]:
-    """Return a line for each thing that is declared; a definition that has more to say has ``described()``."""
-    lines: list[str] = []
-    for field in fields(declared):
-        lines += _lines(field.name, getattr(declared, field.name))
+    """Return a line for each thing that is declared, with what its author may not have meant."""
+    lines = [f"objective {line}" for objective in declared.objectives for line in objective.described()]
+    for prices in declared.prices:
+        lines += [f"prices {prices.name}: {line}" for line in _prices(prices)]
+    lines += [f"owner {_rule(rule)}" for rule in declared.owners.rules]
+    lines += [f"zone {line}" for line in _zones(declared.zones)]
+    lines += [f"mirror {_mirror(mirror)}" for mirror in declared.mirrors]
+    lines += [f"retention {table}: {kept.days} days" for table, kept in declared.retention.items()]
+    if declared.prices and declared.owners == Owners():
+        lines.append("no owners: all costs are unowned")
+    metered = {price.dimension for prices in declared.prices for price in prices.prices}
+    if "cross_zone_gb" in metered and declared.zones == Zones():
+        lines.append("no zones: nothing is charged for traffic between them")
     return lines or ["nothing is declared"]
 
 
-def _lines(kind: str, value: object) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield f"{kind}: {name}: {one}"
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _lines(kind, one)
-    elif hasattr(value, "described"):
-        yield from (f"{kind}: {line}" for line in value.described())
-    elif value is not None:
-        yield f"{kind}: {getattr(value, 'name', value)}"
+def _prices(prices: Prices) -> Iterator[str]:
+    for price, until in prices.periods():
+        dimension = DIMENSIONS[price.dimension]
+        unit = dimension.unit if dimension.unit[0].isdigit() else dimension.unit.removesuffix("s")
+        text = f"{price.name}: {price.price:f} {prices.currency} per {unit}"
+        text += f" ({dimension.words.lower()}) from {price.valid_from}{f' until {until}' if until else ''}"
+        text += f", for {price.selection}" if price.selection else ""
+        if price.shared:
+            text += f", split by {price.shared.by} among {price.shared.among}"
+        yield text
+    for price, first, until in prices.gaps():
+        yield f"{price.name}: nothing is charged from {first} until {until}"
+
+
+def _rule(rule: Rule) -> str:
+    limits = {"clusters": rule.clusters, "topics": rule.topics, "principals": rule.principals}
+    limits["client ids"] = rule.client_ids
+    return f"{rule.team}: {'; '.join(f'{name} {_any(values)}' for name, values in limits.items() if values) or 'all'}"
+
+
+def _zones(zones: Zones) -> Iterator[str]:
+    for network, zone in zones.clients.items():
+        yield f"{zone}: clients of {network}"
+    for cluster, brokers in zones.brokers.items():
+        for zone in sorted(set(brokers.values())):
+            yield f"{zone}: brokers {_any(str(one) for one, its in brokers.items() if its == zone)} of {cluster}"
+
+
+def _mirror(mirror: Mirror) -> str:
+    text = f"{mirror.name}: topics {mirror.topics} of {mirror.source_cluster_id} are {mirror.prefix}… in"
+    text += f" {mirror.target_cluster_id} within {mirror.lag}"
+    who = (*mirror.principals, *mirror.client_ids)
+    return f"{text}, by {_any(who)}" if who else text
+
+
+def _any(values: Iterable[str]) -> str:
+    return ", ".join(values)

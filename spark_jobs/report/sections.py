@@ -78,7 +78,7 @@ def sections(span: Span) -> list[Section]:
 
 
 def _belief(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("lost-events", limit=1000)
+    rows = span.ask("completeness", limit=1000)
     silent = [row for row in span.ask("stale-sidecars", limit=1000) if not row["ended"]]
     events, lost, missing = (sum(row[key] for row in rows) for key in ("events", "lost", "missing"))
     told = events + lost + missing

@@ -162,9 +162,13 @@ def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None
         {**run, "boot_id": "3", "broker_id": 2, "events": 5, "first_seq": 1, "last_seq": 5},
     )
     columns = ("broker_id", "runs", "events", "lost", "missing", "complete", "reasons")
-    assert picked(answer(tmp_path, "lost-events"), *columns) == [
+    assert picked(answer(tmp_path, "completeness"), *columns) == [
         (1, 2, 140, 7, 3, round(140 / 150, 6), ["spool_full"]),
         (2, 1, 5, 0, 0, 1.0, None),
+    ]
+    assert picked(answer(tmp_path, "lost-events"), "boot_id", "reason", "events", "first_seq", "last_seq") == [
+        ("1", "spool_full", 7, 20, 26),
+        ("1", "never arrived", 3, None, None),
     ]
 
 

@@ -1,0 +1,258 @@
+"""Commands of the tables: what they hand to the jobs, what they print and write, what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from proxy.cli import main
+from spark_jobs import run as jobs
+from spark_jobs.errors import JobError
+from tests.spark.stored import write
+
+DEFINITIONS = """
+apiVersion: brokerside/v1
+kind: Mirror
+metadata: {name: dr}
+spec: {sourceClusterId: a, targetClusterId: b, prefix: a.}
+---
+apiVersion: brokerside/v1
+kind: Retention
+spec: {tables: {traffic: 90d}}
+---
+apiVersion: brokerside/v1
+kind: Prices
+metadata: {name: all}
+spec:
+  currency: EUR
+  account: {id: "1"}
+  provider: us
+  prices:
+    - {name: in, dimension: data_in_gb, price: "0.10", validFrom: 2026-01-01, validTo: 2026-02-01}
+    - {name: in, dimension: data_in_gb, price: "0.12", validFrom: 2026-03-01}
+    - {name: zones, dimension: cross_zone_gb, price: 1, validFrom: 2026-01-01, topics: ["o.*"]}
+    - {name: calls, dimension: requests, price: 1, validFrom: 2026-01-01}
+    - {name: rent, dimension: fixed_daily, price: 5, validFrom: 2026-01-01}
+"""
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+    raw: bytes
+
+
+class Terminal:
+    """Runs commands in this process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.is_one = False
+
+    def __call__(self, *arguments: str) -> Done:
+        raw, err = io.BytesIO(), io.StringIO()
+        out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        self.patch.setattr(out, "isatty", lambda: self.is_one)
+        self.patch.setattr(sys, "stdout", out)
+        self.patch.setattr(sys, "stderr", err)
+        self.patch.setattr(sys, "argv", ["brokerside", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = raw.getvalue()
+        return Done(ended.value.code or 0, printed.decode(errors="replace"), err.getvalue(), printed)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def brokerside(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(monkeypatch)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    day = date(2026, 9, 22)
+    row = {"day": day, "minute": datetime(2026, 9, 22, tzinfo=UTC), "api": "Fetch", "principal": "User:a"}
+    write(tmp_path / "tables", "traffic", {**row, "requests": 3}, {**row, "topic": "t", "bytes": 7})
+    return str(tmp_path / "tables")
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Arguments that the jobs were called with."""
+    calls: list[dict[str, Any]] = []
+
+    def run(**arguments: Any) -> jobs.Summary:
+        calls.append(arguments)
+        return jobs.Summary(1, 1, 0, 0, 0, 1, 1.0, ())
+
+    monkeypatch.setattr(jobs, "run", run)
+    monkeypatch.setattr(jobs, "backfill", run, raising=False)
+    monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [Path(name)])
+    return calls
+
+
+def test_jobs_run_hands_on_what_it_is_told(brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(DEFINITIONS)
+    options = ["--tables", "s3a://bucket/tables", "--only", "traffic,latency", "--available-now", "--topic", "t"]
+    options += ["--definitions", str(tmp_path), "--conf", "spark.a=b=c", "--kafka-option", "sasl.mechanism=PLAIN"]
+    done = brokerside("jobs", "run", *options)
+    assert (done.code, done.out) == (0, "")
+    assert "1 records, 1 events" in done.err
+    (given,) = called
+    assert [mirror.name for mirror in given.pop("definitions").mirrors] == ["dr"]
+    del given["progress"]
+    assert given == {
+        "bootstrap_servers": "127.0.0.1:19094",
+        "topic": "t",
+        "tables": "s3a://bucket/tables",
+        "checkpoint": None,
+        "only": ["traffic", "latency"],
+        "conf": {"spark.a": "b=c"},
+        "kafka_options": {"sasl.mechanism": "PLAIN"},
+        "available_now": True,
+        "master": "local[*]",
+        "jars": [Path("spark-4.2.0")],
+    }
+
+
+def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict[str, Any]]) -> None:
+    assert brokerside("jobs", "backfill", "--from", "2026-09-01", "--to", "2026-09-03").code == 0
+    assert brokerside("jobs", "backfill").code == 0
+    assert [(each["first"], each["last"]) for each in called] == [(date(2026, 9, 1), date(2026, 9, 3)), (None, None)]
+
+
+def test_a_table_that_could_not_be_computed_fails_the_command(
+    brokerside: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "run", lambda **_: jobs.Summary(1, 1, 0, 0, 0, 1, 1.0, ("slo",)))
+    monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [])
+    done = brokerside("jobs", "run", "--available-now")
+    assert done.code == 1
+    assert "slo" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["jobs", "run", "traffic"], "unrecognized arguments: traffic"),
+        (["jobs", "run", "--conf", "a"], "'a': allowed is KEY=VALUE"),
+        (["jobs", "run", "--only", "a,,b"], "'a,,b': allowed are names, comma-separated"),
+        (["jobs", "backfill", "--from", "1.9.2026"], "'1.9.2026': allowed is a day as 2026-09-22"),
+        (["jobs", "check"], "the following arguments are required: PATH"),
+        (["query"], "one of the arguments SQL --ask --list is required"),
+        (["query", "SELECT 1", "--ask", "errors"], "not allowed with argument"),
+        (["query", "SELECT 1", "--since", "2026-09-22"], "--since is for questions: --ask NAME"),
+        (["query", "--ask", "errors", "--limit", "0"], "'0': allowed is a number of at least 1"),
+        (["query", "--ask", "stale-sidecars", "--at", "noon"], "'noon': allowed is an instant"),
+        (["export", "prometheus"], "the following arguments are required: --definitions"),
+    ],
+)
+def test_wrong_usage_is_named(brokerside: Terminal, arguments: list[str], message: str) -> None:
+    done = brokerside(*arguments)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(DEFINITIONS)
+    done = brokerside("jobs", "check", str(tmp_path))
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "prices all: in: 0.10 EUR per GB (data produced) from 2026-01-01 until 2026-02-01",
+        "prices all: in: 0.12 EUR per GB (data produced) from 2026-03-01",
+        "prices all: zones: 1 EUR per GB (data between zones) from 2026-01-01, for topics=o.*",
+        "prices all: calls: 1 EUR per 1000 Requests (requests) from 2026-01-01",
+        "prices all: rent: 5 EUR per Day (fixed daily amount) from 2026-01-01, split by bytes among rows",
+        "prices all: in: nothing is charged from 2026-02-01 until 2026-03-01",
+        "mirror dr: topics .+ of a are a.… in b within 0:05:00",
+        "retention traffic: 90 days",
+        "no owners: all costs are unowned",
+        "no zones: nothing is charged for traffic between them",
+    ]
+    file.write_text(DEFINITIONS.replace("EUR", "gold").replace("90d", "soon"))
+    done = brokerside("jobs", "check", str(tmp_path))
+    assert (done.code, done.out) == (1, "")
+    assert "spec.currency: 'gold'" in done.err
+    assert "'soon': must be a length of time" in done.err
+
+
+def test_a_question_is_answered_in_every_form(brokerside: Terminal, root: str, tmp_path: Path) -> None:
+    ask = ("query", "--tables", root, "--ask", "top-talkers", "--since", "2026-09-22")
+    assert json.loads(brokerside(*ask, "-o", "json").out)[0]["consumed_bytes"] == 7
+    assert brokerside(*ask, "-o", "csv").out.splitlines()[1].startswith("User:a,,0,7,")
+    assert "User:a" in brokerside(*ask).out
+    table = pyarrow.parquet.read_table(io.BytesIO(brokerside(*ask, "-o", "parquet").raw))
+    assert table.to_pylist()[0]["consumed_bytes"] == 7
+    out = tmp_path / "answer.parquet"
+    assert brokerside(*ask, "-o", "parquet", "--out", str(out)).raw == b""
+    assert pyarrow.parquet.read_table(out).equals(table)
+
+
+def test_parquet_does_not_go_to_a_terminal(brokerside: Terminal, root: str) -> None:
+    brokerside.is_one = True
+    done = brokerside("query", "SELECT 1", "--tables", root, "-o", "parquet")
+    assert (done.code, done.raw) == (2, b"")
+    assert "parquet is not for a terminal: --out FILE, or a pipe" in done.err
+
+
+def test_questions_are_listed_with_their_options(brokerside: Terminal) -> None:
+    listed = {each["question"]: each for each in json.loads(brokerside("query", "--list", "-o", "json").out)}
+    assert listed["topic-users"]["options"] == ["--since", "--until", "--limit", "--topic"]
+    assert listed["budget-left"]["tables"] == ["slo"]
+
+
+def test_what_cannot_be_answered_or_written_is_said(brokerside: Terminal, root: str, tmp_path: Path) -> None:
+    done = brokerside("query", "--tables", root, "--ask", "chargeback")
+    assert (done.code, done.out) == (1, "")
+    assert "there is no table cost: `brokerside jobs run --definitions PATH` makes it" in done.err
+    nowhere = str(tmp_path / "missing" / "x.csv")
+    done = brokerside("query", "SELECT 1", "--tables", root, "--out", nowhere)
+    assert (done.code, done.err) == (1, f"brokerside: {nowhere} cannot be written: No such file or directory\n")
+
+
+def test_exports_go_to_a_file_or_a_pipe(brokerside: Terminal, tmp_path: Path) -> None:
+    root, out = str(tmp_path / "tables"), tmp_path / "out"
+    at = datetime(2026, 9, 22, tzinfo=UTC)
+    for day in (21, 22):
+        row = {"day": date(2026, 9, day), "ChargePeriodStart": at, "ChargePeriodEnd": at, "BillingCurrency": "EUR"}
+        write(Path(root), "cost", {**row, "SkuId": f"sku{day}"})
+    printed = brokerside("export", "focus", "--tables", root, "--since", "2026-09-22")
+    assert printed.code == 0
+    assert "sku22" in printed.out
+    assert "sku21" not in printed.out
+    assert brokerside("export", "focus", "--tables", root, "--since", "2026-09-22", "--out", str(out)).out == ""
+    assert out.read_text() == printed.out
+    assert len(json.loads(brokerside("export", "opencost", "--tables", root).out)) == 2
+    done = brokerside("export", "prometheus", "--definitions", "deploy/examples/definitions/slo.yaml")
+    assert done.code == 0
+    assert "groups:" in done.out
+    assert "not among the rules: " in done.err
+
+
+def test_a_report_is_written(brokerside: Terminal, root: str, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert brokerside("report", "--tables", root, "--out", str(out)).code == 0
+    assert out.read_text().startswith("<!doctype html>")
+    done = brokerside("report", "--tables", str(tmp_path / "none"), "--out", str(out))
+    assert done.code == 1
+    assert "there are no tables in" in done.err
+
+
+def test_an_error_of_a_job_is_one_sentence(brokerside: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(**_: Any) -> None:
+        raise JobError("the topic is not there")
+
+    monkeypatch.setattr(jobs, "run", run)
+    monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [])
+    done = brokerside("jobs", "run")
+    assert (done.code, done.err) == (1, "brokerside: the topic is not there\n")
