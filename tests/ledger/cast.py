@@ -12,7 +12,7 @@ END = BEGIN + 12 * HOUR
 """Two seconds before, all that happened has been told."""
 
 ORDERS, PAYMENTS, CLICKS, TELEMETRY = "orders", "payments", "clicks", "telemetry"
-QUIET, LEGACY, EXPORTS, REPORTS = "quiet", "legacy", "exports", "reports"
+QUIET, LEGACY, EXPORTS, REPORTS, ARCHIVE = "quiet", "legacy", "exports", "reports", "archive"
 
 LEADERS = {
     ORDERS: (1, 2),
@@ -25,6 +25,7 @@ LEADERS = {
     "east.orders": (1, 2),
     "east.payments": (1, 2, 3),
     REPORTS: (1,),
+    ARCHIVE: (1, 2),
 }
 """Brokers by partition."""
 
@@ -33,7 +34,8 @@ EAST_TOPICS = [
     for name in (CLICKS, EXPORTS, LEGACY, ORDERS, PAYMENTS, QUIET, TELEMETRY)
 ] + [Topic("__consumer_offsets", "east-consumer-offsets-", 50, internal=True)]
 WEST_TOPICS = [
-    Topic(name, f"west-{name:-<17}"[:22], len(LEADERS[name])) for name in ("east.orders", "east.payments", REPORTS)
+    Topic(name, f"west-{name:-<17}"[:22], len(LEADERS[name]))
+    for name in (ARCHIVE, "east.orders", "east.payments", REPORTS)
 ]
 
 SHOP = Client("User:shop", "orders-service", "10.1.0.7")

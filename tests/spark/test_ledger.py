@@ -1,4 +1,4 @@
-"""The scripted load of tests/ledger through real topics and the real job: the tables written from it equal their books."""
+"""The scripted load of tests/ledger through real topics and the real job: the tables made of it equal their books."""
 
 from __future__ import annotations
 
