@@ -1,4 +1,4 @@
-"""``audit.mode: rollup`` gives the table that ``audit.mode: event`` gives: from exchanges to rows, all real code."""
+"""``audit.mode: rollup`` gives the tables that ``audit.mode: event`` gives: from exchanges to rows, all real code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from observers.event import RequestEvent
@@ -25,7 +26,10 @@ from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import Node
 from spark_jobs.parse import deduplicate, events, parse
-from spark_jobs.schemas import TRAFFIC
+from spark_jobs.requests import summed
+from spark_jobs.schemas import CLIENTS, TRAFFIC
+from spark_jobs.tables.clients import clients
+from spark_jobs.tables.latency import latency
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import Event, encoded
 from tests.unit.observers.samples import connection, exchange, fetch, produce
@@ -40,22 +44,38 @@ KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
 
 def exchanges(count: int) -> list[Exchange]:
-    """Exchanges of a few clients over three minutes, with every outcome and with errors of all of it and of parts."""
+    """Exchanges of a few clients over three minutes, with every outcome and with errors of all of it and of parts.
+
+    Some answers throttle the client, which sends its next requests all the same, and long before they are answered.
+    """
     chance = random.Random(20260922)
     clients = [
-        connection(id=f"c{n}", client_ip=f"10.0.0.{n % 2}", principal=f"User:{n % 3}", principal_source=source)
-        for n, source in enumerate(["sasl", "anonymous", "sasl", "unknown"])
+        connection(
+            id=f"c{n}",
+            client_ip=f"10.0.0.{n % 2}",
+            principal=f"User:{n % 3}",
+            principal_source=source,
+            client_software_name=software,
+            client_software_version=f"{n}.0",
+        )
+        for n, (source, software) in enumerate(
+            [("sasl", "kgo"), ("anonymous", None), ("sasl", "librdkafka"), ("unknown", "kgo")]
+        )
     ]
     made = []
     for n in range(count):
-        came = chance.uniform(0, 179)
+        came = n * 179 / count
+        answered = came + chance.random() ** 8 * 9
         about = {
             "connection": chance.choice(clients),
             "client_id": chance.choice(["app", "import", None]),
             "request_bytes": chance.randrange(50, 10**6),
             "response_bytes": chance.randrange(0, 10**6),
             "received_at": came,
-            "answered_at": came + chance.random(),
+            "forwarded_at": came,
+            "responded_at": answered,
+            "answered_at": answered + chance.random() / 1000,
+            "api_version": chance.choice([0, 3, 12]),
             "outcome": chance.choice(["answered"] * 6 + ["no_response", "connection_lost"]),
         }
         parts = [
@@ -71,10 +91,11 @@ def exchanges(count: int) -> list[Exchange]:
             got = [(*part, error) for part, error in zip(parts, errors, strict=True)]
             wanted = [(topic, partition) for topic, partition, _, _ in parts]
             one = fetch(wanted, got, api_key=chance.choice([1, 78]), **about)
+            one.request = replace(one.request, max_wait_ms=chance.choice([0, 5, 500]))
         else:
             one = exchange(**about)
-        error_code, throttle_ms = chance.choice([0, 0, 0, 29]), chance.choice([0, 0, 250, -1])
-        made.append(msgspec.structs.replace(one, error_code=error_code, throttle_ms=throttle_ms))
+        error_code, throttle_ms = chance.choice([0, 0, 0, 29]), chance.choice([0, 0, 2_500, -1])
+        made.append(replace(one, error_code=error_code, throttle_ms=throttle_ms))
     return made
 
 
@@ -83,48 +104,57 @@ def surroundings() -> tuple[TopicNames, Scope]:
     return names, Scope(names, topics={"hidden"}, principals=(), client_ids=())
 
 
-def as_requests(told: Sequence[Exchange], boot: str) -> list[bytes]:
+def as_requests(told: Sequence[Exchange], cluster: str, names: TopicNames, scope: Scope) -> list[bytes]:
     """What a sidecar in ``audit.mode: event`` writes."""
-    chunks = Translator(API_NAMES, *surroundings()).translate(told, 1, WALL).chunks
-    return records([msgspec.json.decode(chunk.json, type=RequestEvent) for chunk in chunks], boot, 1)
+    chunks = Translator(API_NAMES, names, scope).translate(told, 1, WALL).chunks
+    return records([msgspec.json.decode(chunk.json, type=RequestEvent) for chunk in chunks], cluster, 1)
 
 
-def as_rollups(told: Sequence[Exchange], boot: str) -> list[bytes]:
+def as_rollups(told: Sequence[Exchange], cluster: str, names: TopicNames, scope: Scope) -> list[bytes]:
     """What one in ``audit.mode: rollup`` does that can gather little, so that many have the same key."""
-    rollup, rolled_up, at = Rollup(API_NAMES, *surroundings(), max_rollups=20), [], 0
+    rollup, rolled_up, at = Rollup(API_NAMES, names, scope, max_rollups=20), [], 0
     while at < len(told):
         at = rollup.add(told, at, WALL).until
         rolled_up += rollup.take() if rollup.full or at == len(told) else []
-    return records(rolled_up, boot, 2)
+    return records(rolled_up, cluster, 2)
 
 
-def records(told: Sequence[Event], boot: str, level: int) -> list[bytes]:
+def records(told: Sequence[Event], cluster: str, level: int) -> list[bytes]:
     size = 20
     return [
-        encoded(*told[at : at + size], first_seq=1 + at, boot_id=boot, schema_level=level)
+        encoded(*told[at : at + size], first_seq=1 + at, cluster_id=cluster, boot_id=str(level), schema_level=level)
         for at in range(0, len(told), size)
     ]
 
 
-def test_both_modes_and_a_change_between_them_give_the_same_table(kafka_rows: KafkaRows) -> None:
+def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: KafkaRows) -> None:
     told = exchanges(600)
     half = len(told) // 2
-    streams = {
-        "event": as_requests(told, "one"),
-        "rollup": as_rollups(told, "two"),
-        "event, then rollup": as_requests(told[:half], "three") + as_rollups(told[half:], "four"),
-    }
-    tables = {}
-    for mode, values in streams.items():
-        parsed = parse(kafka_rows(values))
-        assert parsed.where("reason IS NOT NULL").count() == 0
-        tables[mode] = sorted(map(str, traffic(parsed).collect()))
-    assert len(tables["event"]) > 200
-    assert tables["rollup"] == tables["event, then rollup"] == tables["event"]
+    known = surroundings()  # as if the change were without a restart: what is known of connections stays
+    values = [  # of three clusters, so that they are gone through at once
+        *as_requests(told, "event", *surroundings()),
+        *as_rollups(told, "rollup", *surroundings()),
+        *as_requests(told[:half], "both", *known),
+        *as_rollups(told[half:], "both", *known),
+    ]
+    parsed = parse(kafka_rows(values))
+    assert parsed.where("reason IS NOT NULL").isEmpty()
+    requests = summed(parsed).persist()
+    for table in (traffic, latency, clients):
+        rows: dict[str, list[str]] = {}
+        for row in table(requests).collect():
+            rows.setdefault(row.cluster_id, []).append(str({**row.asDict(), "cluster_id": None}))
+        of_event, of_rollup, of_both = (sorted(rows[cluster]) for cluster in ("event", "rollup", "both"))
+        assert len(of_event) > 100
+        assert of_rollup == of_event
+        assert of_both == of_event
+    waited = latency(requests).where("api = 'Produce' AND latencies != service_latencies")
+    assert waited.count() > 10, "some requests waited for a throttle alone"
+    requests.unpersist()
 
 
 @pytest.mark.kafka
-def test_two_sidecars_on_one_way_give_the_same_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_sidecars_on_one_way_give_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
     """Real clients dial a sidecar that rolls up; its broker is a sidecar that does not, before the real broker."""
     state = cluster.up(tmp_path / "cluster", progress=False)
     try:
@@ -180,13 +210,18 @@ def work(bootstrap: str) -> None:
 
 
 def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
-    """Rows of the table of what the sidecar of this mode told, but for those of one sidecar asking the other who it is.
+    """Rows of the tables of what the sidecar of this mode told, but for one sidecar asking the other who it is.
 
     Minutes are added up: a request may reach two sidecars in two of them.
     """
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"audit-{mode}"}
     parsed = deduplicate(parse(spark.read.format("kafka").options(**source).load()), "2 hours")
     assert events(parsed, "request" if mode == "rollup" else "rollup").isEmpty()
-    keys = [name for name in TRAFFIC.keys if name not in ("day", "minute")]
-    rows = traffic(parsed).where("client_id NOT LIKE 'brokerside-%'")
-    return sorted(map(str, rows.groupBy(*keys).sum(*TRAFFIC.sums).collect()))
+    requests = summed(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()
+    rows: list[str] = []
+    for rows_of, table in ((traffic, TRAFFIC), (clients, CLIENTS)):
+        keys = [name for name in table.keys if name not in ("day", "minute")]
+        sums = [column.name for column in table.merged if column.merge == "sum"]
+        rows += sorted(map(str, rows_of(requests).groupBy(*keys).sum(*sums).collect()))
+    requests.unpersist()
+    return rows
