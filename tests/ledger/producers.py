@@ -32,7 +32,7 @@ def orders(world: World) -> None:
     random = Random("orders")
     sequences, offsets, mirrored = [0, 0], [0, 0], [0, 0]
     for number in range(500):
-        at = BEGIN + 60 * SECOND + number * 86 * SECOND + random.randrange(SECOND)
+        at = BEGIN + 60 * SECOND + number * 84 * SECOND + random.randrange(SECOND)
         partition = number % 2
         broker = LEADERS[ORDERS][partition]
         size = 1_500 + random.randrange(900)

@@ -1,0 +1,69 @@
+"""``mirror_check``, of the mirror in definitions/mirror.yaml."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from tests.ledger.acts import DAY, MINUTE, Act, Call
+from tests.ledger.books import Book, day, instant
+from tests.ledger.books.traffic import calls
+from tests.ledger.cast import END
+
+LAG = 5 * MINUTE
+TOPICS = ("orders", "payments")
+COUNTED = ("produced_records", "mirrored_records", "retried_records", "unconfirmed_records", "due_records")
+
+
+def mirror_check(acts: Iterable[Act]) -> Book:
+    """Keyed by day and source topic."""
+    written: dict[tuple[Any, ...], list[tuple[Call, int]]] = defaultdict(list)
+    for call in calls(acts):
+        source = call.visit.run.cluster == "east"
+        for number, part in enumerate(call.parts):
+            topic = part.topic.removeprefix("" if source else "east.")
+            if call.api == "Produce" and topic in TOPICS and not part.error:
+                batch: tuple[Any, ...] = (part.producer, part.sequence) if part.producer[0] >= 0 else (call, number)
+                written[source, topic, part.partition, batch].append((call, part.records))
+    rows: dict[tuple[str, Any], dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
+    rolled: dict[str, int] = {}
+    for (source, topic, *_), copies in written.items():
+        answered = [call for call, _ in copies if call.answered]
+        kept, records = (answered or [copies[0][0]])[0], copies[0][1]
+        at = kept.at // MINUTE * MINUTE if kept.visit.run.rolls_up else kept.at
+        today = rows[topic, day(at)]
+        if answered:
+            today["produced_records" if source else "mirrored_records"] += records
+            if source and at + LAG <= END:
+                rows[topic, day(at + LAG)]["due_records"] += records
+        elif source:
+            today["unconfirmed_records"] += records
+        if kept.visit.run.rolls_up:
+            rolled[topic] = min(rolled.get(topic, at), at)
+        else:
+            today["retried_records"] += (len(copies) - 1) * records
+    book: Book = {}
+    totals: dict[str, dict[str, int]] = {topic: dict.fromkeys(COUNTED, 0) for topic in TOPICS}
+    for topic, today in sorted(rows):
+        so_far = totals[topic]
+        for name in COUNTED:
+            so_far[name] += rows[topic, today][name]
+        produced, mirrored, due = (so_far[f"{name}_records"] for name in ("produced", "mirrored", "due"))
+        missing, surplus = max(0, due - mirrored), max(0, mirrored - produced)
+        midnight = next(at for at in range(END // DAY * DAY, 0, -DAY) if day(at) == today) + DAY
+        book[today, topic] = {name: rows[topic, today][name] for name in COUNTED[:4]} | {
+            "mirror": "east-west",
+            "source_cluster_id": "east",
+            "target_cluster_id": "west",
+            "target_topic": f"east.{topic}",
+            "produced_total": produced,
+            "mirrored_total": mirrored,
+            "due_total": due,
+            "missing_records": missing,
+            "surplus_records": surplus,
+            "state": "missing" if missing else "surplus" if surplus else "lagging" if mirrored < produced else "equal",
+            "exact": topic not in rolled or rolled[topic] >= midnight,
+            "as_of": instant(min(midnight, END) - MINUTE),
+        }
+    return book
