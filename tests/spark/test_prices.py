@@ -79,15 +79,15 @@ AMOUNT = "must be an amount from 0 to below 1,000,000,000,000 with at most 10 de
         (
             priced({}, {"price": 2}),
             (
-                "spec.prices: in@2026-01-01: in has a price from 2026-01-01 already; two may not be valid on one day for"
-                " the same selection"
+                "spec.prices: in@2026-01-01: in has a price from 2026-01-01 already; two may not be valid on one"
+                " day for the same selection"
             ),
         ),
         (
             priced({"validTo": date(2026, 3, 1), "topics": ["t"]}, {"validFrom": date(2026, 2, 28), "topics": ["t"]}),
             (
-                "spec.prices: in@2026-02-28 [topics=t]: in has a price from 2026-01-01 to 2026-03-01 already; two may not"
-                " be valid on one day for the same selection"
+                "spec.prices: in@2026-02-28 [topics=t]: in has a price from 2026-01-01 to 2026-03-01 already;"
+                " two may not be valid on one day for the same selection"
             ),
         ),
         (
