@@ -20,6 +20,7 @@ from spark_jobs.schemas.traffic import BUCKETS
 from tests.report import sample
 from tests.spark.stored import write
 
+PAGE = Path(__file__).parents[2] / "docs" / "queries.md"
 AT = datetime(2026, 9, 22, 12, tzinfo=UTC)
 DAY = AT.date()
 WHERE = {"day": DAY, "cluster_id": "c", "broker_id": 1}
@@ -69,6 +70,14 @@ def test_a_question_names_the_tables_it_reads_and_is_bounded(name: str) -> None:
     assert question.meaning.endswith("?")
     assert "limit" in question.parameters
     assert set(question.parameters) <= set(PARAMETERS)
+
+
+def test_the_page_lists_every_question() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `") and line.count("|") == 4]
+    listed = [tuple(part.strip() for part in row.strip("|").split("|")) for row in rows if "brokerside" not in row]
+    assert listed == [
+        (f"`{q.name}`", q.meaning, ", ".join(f"`{table}`" for table in q.tables)) for q in QUESTIONS.values()
+    ]
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
