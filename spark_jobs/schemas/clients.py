@@ -71,8 +71,13 @@ CONNECTIONS = Table(
         merged("last", "client_port", "int", "Port of the client.", source="client_port"),
         merged("last", "principal", "string", "Who the client is, as last known.", source="principal"),
         merged("last", "principal_source", "string", "How that is known.", source="principal_source"),
-        merged("last", "refused_principal", "string", "Who it said to be when a login last failed; NULL: none did.",
-               source="principal of `authentication_failed`"),
+        merged(
+            "last",
+            "refused_principal",
+            "string",
+            "Who it said to be when a login last failed; NULL: none did.",
+            source="principal of `authentication_failed`",
+        ),
         merged("last", "sasl_mechanism", "string", "SASL mechanism; NULL without.", source="sasl_mechanism"),
         merged("last", "client_id", "string", f"Client id of its last request. {_CLOSED}", source="client_id"),
         merged("last", "software_name", "string", "As the client told.", source="client_software_name"),
@@ -122,31 +127,33 @@ THROTTLES = Table(
 QUOTA_ADVICE = Table(
     "quota_advice",
     "Limits that would have let through what came, with room: a value to begin with for each limit of the sidecar. "
-    "Judged from `connections`.",
+    "Judged from the connections that were let in, as far back as `connections` keeps them. A rate is counted about as "
+    "the sidecar does (docs/limits.md): the connections of a second of the clock and of the ten before it, divided by "
+    "ten seconds; an even flow gives up to a tenth more than there, bursts eleven seconds apart up to a quarter less. "
+    "One that is open counts in the number until its end, or until its sidecar's.",
     (
         Column("day", "date", "Day of the newest connection judged; partitions the table.", "UTC"),
         Column("cluster_id", "string", "The Kafka cluster's own id."),
-        Column("scope", "string", "`broker`, `listener`, or `ip`: that of each address."),
-        Column("broker_id", "int", "The broker; NULL for all of them together, as limits are of one sidecar each."),
-        Column("listener", "string", "The listener; NULL of the whole broker's."),
+        Column("scope", "string", "`broker`, `listener`, or `ip`: the worst of all addresses."),
+        Column("broker_id", "int", "The broker whose sidecar would have the limit; NULL: the worst of all of them, for"
+               " a limit that all have alike."),
+        Column("listener", "string", "The listener of scope `listener`; else NULL."),
         Column("quota", "string", "`connection_creation_rate` or `connections`."),
-        Column("config", "string", "The key of the sidecar's configuration that sets it."),
+        Column("config", "string", "The key that sets it, below `quotas` in the sidecar's configuration."),
         Column("observations", "bigint", "Connections that were looked at.", "connections"),
         Column("since", "timestamp", "When the first of them was opened.", "UTC"),
         Column("until", "timestamp", "When the last of them was opened.", "UTC"),
-        Column(
-            "p99",
-            "double",
-            "99 of 100 seconds in which a connection was opened saw at most this.",
-            "connections/s or connections",
-        ),
-        Column("peak", "double", "The most there ever was, by Kafka's window of 11 samples of 1 s.", "as `p99`"),
-        Column("peak_at", "timestamp", "When that was.", "UTC"),
-        Column("peak_by", "string", "Whose it was: address and principal; NULL but for scope `ip`."),
-        Column("throttled", "bigint", "Connections that met the limit as it is now, in that time.", "connections"),
-        Column("advice", "bigint", "The peak with half as much room again, rounded up.", "as `p99`"),
+        Column("p99", "double", "99 of 100 seconds in which a connection was opened saw at most this.",
+               "connections/s or connections"),
+        Column("peak", "double", "The most there ever was.", "as `p99`"),
+        Column("peak_at", "timestamp", "When that was; the first time.", "UTC"),
+        Column("peak_by", "string", "Address and principal of a connection that was opened then; NULL but for scope"
+               " `ip`."),
+        Column("throttled", "bigint", "Connections that met a limit of this kind in that time.", "connections"),
+        Column("advice", "bigint", "The peak with half as much room again, rounded up; at least 1.", "as `p99`"),
     ),
-    example="SELECT scope, listener, quota, peak, advice, config FROM quota_advice ORDER BY ALL",
-    derived_from=("connections", "throttles"),
+    example="SELECT scope, listener, quota, peak, advice, config FROM quota_advice WHERE broker_id IS NULL"
+    " ORDER BY ALL",
+    derived_from=("connections", "throttles", "completeness"),
     whole=True,
-)
+)  # fmt: skip

@@ -22,6 +22,7 @@ from spark_jobs.tables.inventory import inventory
 from spark_jobs.tables.latency import latency
 from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
+from spark_jobs.tables.quota_advice import quota_advice
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
 from spark_jobs.tables.topics import topics
@@ -87,6 +88,9 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
     ),
     "mirror_check": lambda stored: mirror_check(
         stored.tables["produced"], stored.tables["completeness"], stored.definitions.mirrors, stored.since
+    ),
+    "quota_advice": lambda stored: quota_advice(
+        stored.tables["connections"], stored.tables["throttles"], stored.tables["completeness"]
     ),
 }
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""
