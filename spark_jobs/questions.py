@@ -73,6 +73,18 @@ def prepared(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[str, 
     return question.sql, values
 
 
+_RUNS = """
+WITH kept AS (SELECT min(day) AS since FROM completeness), runs AS (
+    SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,
+        list(DISTINCT reason) FILTER (reason IS NOT NULL) AS reasons, min(minute) AS oldest, max(minute) AS newest,
+        -- of a run that is older than the table the first numbers were deleted with their days
+        CASE WHEN min(started_at)::DATE < min(since)
+            THEN least(min(first_seq), min(lost_first_seq)) - 1 ELSE 0 END AS before,
+        greatest(greatest(max(last_seq), max(lost_last_seq)) - before - sum(events) - sum(lost), 0) AS missing
+    FROM completeness, kept GROUP BY cluster_id, broker_id, boot_id
+)"""
+"""Each run of a sidecar with what is missing: numbers up to the highest known that are neither there nor lost."""
+
 _ALL = (
     Question(
         "top-talkers",
@@ -247,13 +259,8 @@ ORDER BY errors DESC, connection_lost DESC, api, principal, client_id LIMIT $lim
         "completeness",
         "Can the tables be believed: did all that the sidecars told arrive?",
         ("completeness",),
-        """
-WITH runs AS (
-    SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,
-        greatest(max(last_seq) - sum(events) - sum(lost), 0) AS missing,
-        list(DISTINCT reason) FILTER (reason IS NOT NULL) AS reasons, max(minute) AS newest
-    FROM completeness GROUP BY cluster_id, broker_id, boot_id
-)
+        _RUNS
+        + """
 SELECT cluster_id, broker_id, count(*) AS runs, sum(events)::BIGINT AS events, sum(lost)::BIGINT AS lost,
     coalesce(sum(missing), 0)::BIGINT AS missing,
     round(sum(events) / nullif(sum(events) + sum(lost) + sum(missing), 0), 6) AS complete,
@@ -265,14 +272,14 @@ ORDER BY missing DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
         "lost-events",
         "Which events are lost, or never arrived, and why?",
         ("completeness",),
-        """
+        _RUNS
+        + """
 SELECT cluster_id, broker_id, boot_id, reason, sum(lost)::BIGINT AS events, min(lost_first_seq) AS first_seq,
     max(lost_last_seq) AS last_seq, min(minute) AS first_minute, max(minute) AS last_minute
 FROM completeness WHERE reason IS NOT NULL GROUP BY cluster_id, broker_id, boot_id, reason
 UNION ALL
-SELECT cluster_id, broker_id, boot_id, 'never arrived', (max(last_seq) - sum(events) - sum(lost))::BIGINT, NULL, NULL,
-    min(minute), max(minute)
-FROM completeness GROUP BY cluster_id, broker_id, boot_id HAVING max(last_seq) > sum(events) + sum(lost)
+SELECT cluster_id, broker_id, boot_id, 'never arrived', missing::BIGINT, NULL, NULL, oldest, newest
+FROM runs WHERE missing > 0
 ORDER BY last_minute DESC, events DESC, cluster_id, broker_id, boot_id, reason LIMIT $limit""",
     ),
     Question(

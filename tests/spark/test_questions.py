@@ -23,6 +23,7 @@ from tests.spark.stored import write
 PAGE = Path(__file__).parents[2] / "docs" / "queries.md"
 AT = datetime(2026, 9, 22, 12, tzinfo=UTC)
 DAY = AT.date()
+LONG_AGO = datetime(2025, 1, 1, tzinfo=UTC)
 WHERE = {"day": DAY, "cluster_id": "c", "broker_id": 1}
 SECOND = timedelta(seconds=1)
 
@@ -169,15 +170,28 @@ def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None
         {**run, "boot_id": "1", "reason": "spool_full", "lost": 7, "lost_first_seq": 20, "lost_last_seq": 26},
         {**run, "boot_id": "2", "events": 50, "first_seq": 1, "last_seq": 50},
         {**run, "boot_id": "3", "broker_id": 2, "events": 5, "first_seq": 1, "last_seq": 5},
+        {**run, "boot_id": "3", "broker_id": 2, "reason": "killed", "lost": 2, "lost_first_seq": 6, "lost_last_seq": 7},
+        {
+            **run,
+            "boot_id": "old",
+            "broker_id": 3,
+            "events": 8,
+            "first_seq": 901,
+            "last_seq": 909,
+            "started_at": LONG_AGO,
+        },
     )
     columns = ("broker_id", "runs", "events", "lost", "missing", "complete", "reasons")
     assert picked(answer(tmp_path, "completeness"), *columns) == [
         (1, 2, 140, 7, 3, round(140 / 150, 6), ["spool_full"]),
-        (2, 1, 5, 0, 0, 1.0, None),
+        (3, 1, 8, 0, 1, round(8 / 9, 6), None),
+        (2, 1, 5, 2, 0, round(5 / 7, 6), ["killed"]),
     ]
     assert picked(answer(tmp_path, "lost-events"), "boot_id", "reason", "events", "first_seq", "last_seq") == [
         ("1", "spool_full", 7, 20, 26),
         ("1", "never arrived", 3, None, None),
+        ("3", "killed", 2, 6, 7),
+        ("old", "never arrived", 1, None, None),
     ]
 
 
