@@ -96,10 +96,12 @@ SELECT principal, client_id,
     coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed_bytes,
     coalesce(sum(records) FILTER (api = 'Produce'), 0)::BIGINT AS produced_records,
     coalesce(sum(records) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed_records,
-    sum(requests)::BIGINT AS requests, sum(errors)::BIGINT AS errors
+    sum(unconfirmed_bytes)::BIGINT AS unconfirmed_bytes, sum(requests)::BIGINT AS requests,
+    sum(errors)::BIGINT AS errors
 FROM traffic WHERE day BETWEEN $since AND $until
 GROUP BY principal, client_id
-ORDER BY produced_bytes + consumed_bytes DESC, requests DESC, principal, client_id LIMIT $limit""",
+ORDER BY produced_bytes + consumed_bytes + sum(unconfirmed_bytes) DESC, requests DESC, principal, client_id
+LIMIT $limit""",
     ),
     Question(
         "topic-users",
@@ -180,13 +182,14 @@ WITH met AS (
         AND coalesce(c.closed_at >= met.first_at, true)
     GROUP BY ALL
 )
-SELECT client_ip, principals, why, action, times, longest_ms, observed, quota_limit, first_at, last_at
+SELECT client_ip, principals, why, action, times, longest_ms, NULL::BIGINT AS total_ms, observed, quota_limit,
+    first_at, last_at
 FROM met LEFT JOIN behind USING (cluster_id, broker_id, client_ip)
 UNION ALL
-SELECT client_ip, [principal], 'quota of the client, by Kafka', 'throttle', count(*), NULL,
-    round(sum(throttle_ms) / 1000, 3), NULL, min(minute), max(minute)
+SELECT client_ip, [principal], 'quota of the client, by Kafka', 'throttle', NULL, NULL, sum(throttle_ms)::BIGINT, NULL,
+    NULL, min(minute), max(minute)
 FROM traffic WHERE throttle_ms > 0 AND day BETWEEN $since AND $until GROUP BY client_ip, principal
-ORDER BY times DESC, client_ip, why, action LIMIT $limit""",
+ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, why, action LIMIT $limit""",
     ),
     Question(
         "old-clients",

@@ -97,10 +97,11 @@ def moved(values: Values) -> Chart:
 
 
 def talkers(values: Values) -> Chart:
-    """Bytes by client: ``who``, ``direction``, ``bytes``; ``order`` from 0 for the largest."""
+    """Bytes by client: ``who``, ``direction``, ``bytes``; ``order`` and ``place`` from 0, of clients and directions."""
+    shown = list(dict.fromkeys(value["direction"] for value in values))
     count = len({value["who"] for value in values})
     return _made(
-        "Bytes that each of the largest clients produced and consumed.",
+        f"Bytes of the largest clients: {', '.join(shown)}.",
         max(60, 30 * count),
         values,
         mark={"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.62}},
@@ -108,8 +109,8 @@ def talkers(values: Values) -> Chart:
             "y": {"field": "who", "type": "nominal", "sort": {"field": "order"}, "axis": {"title": None}},
             "x": {"field": "bytes", "type": "quantitative",
                   "axis": {"title": "bytes", "format": "~s", "tickCount": 5}},
-            "color": {"field": "direction", "type": "nominal", "scale": {"domain": ["produced", "consumed"]}},
-            "order": {"field": "direction", "sort": "descending"},
+            "color": {"field": "direction", "type": "nominal", "scale": {"domain": shown}},
+            "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "who", "type": "nominal", "title": "client"},
                         {"field": "direction", "type": "nominal"},
                         {"field": "bytes", "type": "quantitative", "format": ",d"}],

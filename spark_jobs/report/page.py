@@ -31,7 +31,8 @@ DAYS = 7
 def page(root: Path | str, since: date | None = None, until: date | None = None) -> str:
     """Return the page, HTML, of the tables below ``root``, for the days from ``since`` to ``until``.
 
-    Default: up to the newest day in the tables, and a week. The same tables give the same page. Raises QueryError.
+    Default: up to the newest day in the tables, and a week if there is one. The same tables give the same page. Raises
+    QueryError: no tables, no rows, or the days are the wrong way round.
     """
     with opened(root) as reader:
         span = _span(reader, since, until)
@@ -43,21 +44,23 @@ def _span(reader: Reader, since: date | None, until: date | None) -> Span:
     known = [name for name in reader.tables if name in TABLES]
     if not known:
         raise QueryError(f"there are no tables of Brokerside in {reader.root}")
-    days = [_most(reader, "day", name) for name in known]
-    last = until or max((day for day in days if day is not None), default=None)
+    days = [day for name in known for day in _ends(reader, "day", name)]
+    last = until or max(days, default=None)
     if last is None:
         raise QueryError(f"the tables in {reader.root} have no rows")
-    first = since or last - timedelta(days=DAYS - 1)
+    first = since or min(last, max(min(days, default=last), last - timedelta(days=DAYS - 1)))
     if first > last:
         raise QueryError(f"the first day, {first}, is after the last one, {last}")
     columns = (("completeness", "last_status"), ("traffic", "minute"))
-    seen = [_most(reader, column, name) for name, column in columns if name in known]
+    seen = [at for name, column in columns if name in known for at in _ends(reader, column, name)]
     midnight = datetime(last.year, last.month, last.day, tzinfo=UTC)
-    return Span(reader, first, last, max((at for at in seen if at is not None), default=midnight))
+    return Span(reader, first, last, max(seen, default=midnight))
 
 
-def _most(reader: Reader, column: str, table: str) -> Any:
-    return reader.rows(f"SELECT max({column}) FROM {table}")[1][0][0]  # noqa: S608 - names are constants
+def _ends(reader: Reader, column: str, table: str) -> list[Any]:
+    """Return the least and the greatest value of a column; nothing without rows."""
+    (ends,) = reader.rows(f"SELECT min({column}), max({column}) FROM {table}")[1]  # noqa: S608 - names are constants
+    return [end for end in ends if end is not None]
 
 
 def _figures(span: Span, told: Sequence[Section]) -> list[tuple[str, str]]:
@@ -134,7 +137,7 @@ def _section(section: Section) -> str:
     drawn = "".join(_figure(f"{section.id}-{place}", chart) for place, chart in enumerate(section.charts))
     return f"""<section id="{section.id}"{state} aria-labelledby="{section.id}-title">
 <h2 id="{section.id}-title">{words.text(section.title)}</h2>
-<p class="finding">{words.text(section.finding)}</p>
+<p class="finding">{words.with_code(section.finding)}</p>
 {drawn}{_table(section.title, section.rows)}</section>
 """
 

@@ -73,7 +73,7 @@ def sections(span: Span) -> list[Section]:
     made = []
     for name, title, tables, tell in _SUBJECTS:
         missing = next((table for table in tables if table not in span.reader.tables), None)
-        made.append(tell(span, name, title) if missing is None else Section(name, title, f"{absent(missing)}."))
+        made.append(tell(span, name, title) if missing is None else Section(name, title, _sentence(absent(missing))))
     return made
 
 
@@ -128,15 +128,22 @@ def _talkers(span: Span, name: str, title: str) -> Section:
     rows = span.ask("top-talkers")
     if not rows:
         return Section(name, title, "No request passed in these days.")
-    (whole,) = span.select("SELECT sum(bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until")
+    (whole,) = span.select(
+        "SELECT sum(bytes + unconfirmed_bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until"
+    )
     first = rows[0]
-    both = first["produced_bytes"] + first["consumed_bytes"]
+    both = first["produced_bytes"] + first["consumed_bytes"] + first["unconfirmed_bytes"]
     share = f", {words.percent(both / whole['bytes'], 1)} of all" if whole["bytes"] else ""
     finding = f"{_client(first)} moved most: {words.size(both)}{share}."
+    directions = ["produced", "consumed"]
+    if any(row["unconfirmed_bytes"] for row in rows):
+        directions.append("unconfirmed")
+    else:
+        rows = _without(rows, "unconfirmed_bytes")
     values = [
-        {"who": _client(row), "direction": direction, "bytes": row[f"{direction}_bytes"], "order": order}
+        {"who": _client(row), "direction": each, "bytes": row[f"{each}_bytes"], "order": order, "place": place}
         for order, row in enumerate(rows[:10])
-        for direction in ("produced", "consumed")
+        for place, each in enumerate(directions)
     ]
     return Section(name, title, finding, charts=(charts.talkers(values),), rows=rows)
 
@@ -156,7 +163,7 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
         for percentile in ("p50", "p99")
         if row[percentile] is not None
     ]
-    told = [f"99 of 100 {row['api']} requests took at most {words.number(row['p99_ms'])} ms"
+    told = [f"99 of 100 {row['api']} requests took at most {words.number(row['p99_ms'])}\xa0ms"
             for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
     finding = f"{'; '.join(told) or 'Nothing was produced or fetched'}. Fetches that waited for data are left out."
     return Section(name, title, finding, charts=(charts.latencies(values),) if values else (), rows=rows)
@@ -219,16 +226,16 @@ def _unused(span: Span, name: str, title: str) -> Section:
     if not rows:
         return Section(name, title, "Every topic is used.", "good")
     finding = f"{words.counted(counts['unused'], 'topic')} unused, {counts['polled_only']} asked for but never given"
-    finding += f" anything, {counts['unknown']} of which it cannot be told, as not every sidecar saw everything."
-    return Section(name, title, finding.capitalize(), "warn" if counts["unused"] else "", rows=rows)
+    finding += f" anything, {counts['unknown']} of which it cannot be told, as not every sidecar saw everything"
+    return Section(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
 
 
 def _refused(span: Span, name: str, title: str) -> Section:
     rows = span.ask("old-clients", limit=1000)
     if not rows:
         return Section(name, title, "Every client that came in these days could stay.", "good")
-    finding = f"{words.counted(len(rows), 'client')} must be upgraded before the brokers are."
-    return Section(name, title, finding.capitalize(), "warn", rows=rows)
+    finding = f"{words.counted(len(rows), 'client')} must be upgraded before the brokers are"
+    return Section(name, title, _sentence(finding), "warn", rows=rows)
 
 
 def _throttles(span: Span, name: str, title: str) -> Section:
@@ -237,7 +244,7 @@ def _throttles(span: Span, name: str, title: str) -> Section:
         return Section(name, title, "Nobody met a limit in these days.", "good")
     addresses = len({row["client_ip"] for row in rows})
     shown = f"more than {MOST_ROWS}" if len(rows) > MOST_ROWS else words.counted(addresses, "address", "addresses")
-    return Section(name, title, f"{shown.capitalize()} met a limit.", "warn", rows=_without(rows, "action", "first_at"))
+    return Section(name, title, _sentence(f"{shown} met a limit"), "warn", rows=_without(rows, "action", "first_at"))
 
 
 def _errors(span: Span, name: str, title: str) -> Section:
@@ -261,6 +268,10 @@ _SUBJECTS: tuple[tuple[str, str, tuple[str, ...], Callable[[Span, str, str], Sec
     ("throttles", "Who is slowed down", ("throttles", "connections", "traffic"), _throttles),
     ("errors", "Errors", ("traffic",), _errors),
 )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _without(rows: Sequence[Row], *columns: str) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,11 @@ _SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 def text(value: object) -> str:
     """Return ``value`` as text of a page: nothing in it is markup, or hidden."""
     return html.escape(visible(str(value)), quote=True)
+
+
+def with_code(value: str) -> str:
+    """Return ``value`` as ``text`` does, with what is between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", text(value))
 
 
 def number(value: float) -> str:

@@ -130,7 +130,7 @@ def test_days_can_be_chosen(root: Path) -> None:
 def test_a_table_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
     write(tmp_path, "traffic", {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch", "requests": 1})
     told = Parsed(report(tmp_path)).sections
-    assert "there is no table completeness: `brokerside jobs run` makes it." in told["completeness"]
+    assert "There is no table completeness: brokerside jobs run makes it." in told["completeness"]
     assert "a document of kind Prices is in PATH." in told["cost"]
     assert "a document of kind SLO is in PATH." in told["objectives"]
     assert "Every request of these days was answered without an error." in told["errors"]

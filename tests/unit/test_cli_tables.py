@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import sys
@@ -90,12 +91,15 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Arguments that the jobs were called with."""
     calls: list[dict[str, Any]] = []
 
-    def run(**arguments: Any) -> jobs.Summary:
-        calls.append(arguments)
-        return jobs.Summary(1, 1, 0, 0, 0, 1, 1.0, ())
+    for real in (jobs.run, jobs.backfill):
+        takes = inspect.signature(real)
 
-    monkeypatch.setattr(jobs, "run", run)
-    monkeypatch.setattr(jobs, "backfill", run, raising=False)
+        def run(takes: inspect.Signature = takes, **arguments: Any) -> jobs.Summary:
+            takes.bind(**arguments)
+            calls.append(arguments)
+            return jobs.Summary(1, 1, 0, 0, 0, 1, 1.0, ())
+
+        monkeypatch.setattr(jobs, real.__name__, run)
     monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [Path(name)])
     return calls
 
