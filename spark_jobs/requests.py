@@ -11,12 +11,11 @@ from spark_jobs.events import MAX_SUM, REQUEST_EVENT, ROLLUP_EVENT
 from spark_jobs.parse import events, with_defaults
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.tables.columns import MINUTE_US, day_of, start_of
 
 PRODUCE = 0
 FETCHES = "(1, 78)"
 """Fetch and ShareFetch: the broker lets them wait for data as long as the client says."""
-
-MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
 
 KEYS = (*TRAFFIC.keys, "api_key", "api_version", "software_name", "software_version")
 """Whom and what a row is about."""
@@ -139,8 +138,8 @@ def _shares(parsed: DataFrame) -> DataFrame:
     )
     return shares.selectExpr(
         "*",
-        f"date_from_unix_date(CAST((at - pmod(at, {DAY_US})) / {DAY_US} AS INT)) AS day",
-        f"timestamp_micros(at - pmod(at, {MINUTE_US})) AS minute",
+        f"{day_of('at')} AS day",
+        f"{start_of('at', MINUTE_US)} AS minute",
         "coalesce(part.topic, of_topic.topic, polled_topic) AS topic",
         "array_position(topics.topic, part.topic) = place AS first_of_topic",
         "part IS NOT NULL AND coalesce(part.error_code, 0) = 0 AS accepted",

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.kafka_versions import LOWEST_VERSIONS
 from spark_jobs.schemas import CLIENTS
+from spark_jobs.tables.columns import columns_of
 
 
 def clients(requests: DataFrame) -> DataFrame:
@@ -22,7 +23,7 @@ def clients(requests: DataFrame) -> DataFrame:
             F.max("refused_since").alias("refused_since"),
         )
     )
-    return rows.select(*[F.col(column.name).cast(column.type) for column in CLIENTS.columns])
+    return rows.select(*columns_of(CLIENTS))
 
 
 def _refused_since() -> str:

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.requests import HISTOGRAMS, counts
 from spark_jobs.schemas import LATENCY
+from spark_jobs.tables.columns import columns_of
 
 
 def latency(requests: DataFrame) -> DataFrame:
@@ -22,4 +23,4 @@ def latency(requests: DataFrame) -> DataFrame:
         .withColumn("upstream_latencies", F.expr("if(topic IS NULL, upstream_latencies, NULL)"))
         .where("requests > 0 OR idle > 0")
     )
-    return rows.select(*[F.col(column.name).cast(column.type) for column in LATENCY.columns])
+    return rows.select(*columns_of(LATENCY))

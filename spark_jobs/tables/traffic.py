@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from spark_jobs.merge import merged
 from spark_jobs.schemas import TRAFFIC
+from spark_jobs.tables.columns import columns_of
 
 
 def traffic(requests: DataFrame) -> DataFrame:
     """Return the rows of ``traffic``, one for each key, of ``requests`` (as ``requests.summed`` gives it)."""
-    rows = merged(requests, TRAFFIC)
-    return rows.select(*[F.col(column.name).cast(column.type) for column in TRAFFIC.columns])
+    return merged(requests, TRAFFIC).select(*columns_of(TRAFFIC))

@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, Row
 
 from observers.event import RequestEvent, RollupTopic
 from spark_jobs.events import MAX_SUM
+from spark_jobs.merge import merged
 from spark_jobs.parse import parse
+from spark_jobs.requests import summed
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.traffic import traffic
@@ -34,6 +36,9 @@ from tests.spark.envelopes import (
 
 pytestmark = pytest.mark.spark
 
+VALUES = [column.name for column in TRAFFIC.merged]
+POLLED = {"polled": 1}
+
 
 @pytest.fixture
 def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callable[..., list[Row]]:
@@ -41,7 +46,7 @@ def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callab
 
     def make(*events: Event) -> list[Row]:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return traffic(parse(kafka_rows(values))).collect()
+        return traffic(summed(parse(kafka_rows(values)))).collect()
 
     return make
 
@@ -51,7 +56,7 @@ Rows = Callable[..., list[Row]]
 
 def sums(row: Row) -> dict[str, int]:
     """What is not 0 in a row."""
-    return {name: row[name] for name in TRAFFIC.sums if row[name]}
+    return {name: row[name] for name in VALUES if row[name]}
 
 
 def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
@@ -60,7 +65,7 @@ def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: Any) -> None:
-    made = traffic(parse(kafka_rows([]))).schema
+    made = traffic(summed(parse(kafka_rows([])))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(TRAFFIC)
     ]
@@ -117,15 +122,15 @@ def test_the_day_ends_at_midnight_utc(rows_of: Rows) -> None:
 
 def test_only_what_was_acknowledged_counts_as_traffic(rows_of: Rows) -> None:
     taken, rejected = {"bytes": 100, "records": 10}, {"rejected_bytes": 100, "rejected_records": 10}
-    unconfirmed = {"unconfirmed_bytes": 100, "unconfirmed_records": 10}
+    unconfirmed, failed = {"unconfirmed_bytes": 100, "unconfirmed_records": 10}, {"topic_errors": 1}
     cases: dict[str, tuple[RequestEvent, dict[str, int]]] = {
         "acknowledged": (event(PRODUCE, partition()), taken),
-        "denied": (event(PRODUCE, partition(error_code=29)), rejected),
-        "answer not readable": (event(PRODUCE, partition(error_code=-1)), rejected),
+        "denied": (event(PRODUCE, partition(error_code=29)), rejected | failed),
+        "answer not readable": (event(PRODUCE, partition(error_code=-1)), rejected | failed),
         "acks=0": (event(PRODUCE, partition(), outcome="no_response", acks=0), unconfirmed),
         "connection lost": (event(PRODUCE, partition(), outcome="connection_lost"), unconfirmed),
         "fetched": (event(FETCH, partition()), taken),
-        "fetch refused": (event(FETCH, partition(bytes=0, records=0, error_code=1)), {}),
+        "fetch refused": (event(FETCH, partition(bytes=0, records=0, error_code=1)), failed),
         "fetch lost": (event(FETCH, partition(), outcome="connection_lost"), {}),
     }
     rows = rows_of(*[msgspec.structs.replace(request, client_id=case) for case, (request, _) in cases.items()])
@@ -150,29 +155,64 @@ def test_errors_lost_connections_and_throttling_are_of_requests(rows_of: Rows) -
     }
 
 
+def test_an_error_of_any_partition_is_one_of_its_topic(rows_of: Rows) -> None:
+    several = [partition("a"), partition("a", partition=1, error_code=6), partition("a", partition=2, error_code=6)]
+    rows = rows_of(
+        event(FETCH, *several, partition("b")),
+        event(FETCH, partition("a", error_code=3), partition("b", error_code=3)),
+        event(FETCH, partition("a"), partition("b"), error_code=29),
+    )
+    found = {row.topic: (row.errors, row.topic_requests, row.topic_errors) for row in rows}
+    assert found == {None: (3, 0, 0), "a": (0, 3, 2), "b": (0, 3, 1)}
+
+
+def test_a_topic_that_was_polled_has_a_row_of_its_own(rows_of: Rows) -> None:
+    """However often: it is told in both modes, and by as many connections as a client has."""
+    rows = rows_of(
+        event(FETCH, polled=("quiet", "read"), request_bytes=100, response_bytes=0),
+        event(FETCH, partition("read"), polled=("quiet",), request_bytes=100, response_bytes=0),
+        event(FETCH, polled=("quiet",), ts_request=NOON - 30 * 24 * 60 * MINUTE),
+    )
+    assert by_topic([row for row in rows if row.day.month == 9]) == {
+        None: {"requests": 2, "request_bytes": 200},
+        "quiet": POLLED,
+        "read": {"topic_requests": 1, "records": 10, "bytes": 100, **POLLED},
+    }
+    assert by_topic([row for row in rows if row.day.month == 8])["quiet"] == POLLED
+
+
 def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
     told = [
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
     halves = [encoded(*told[:15], first_seq=1), encoded(*told[15:], first_seq=16)]
-    whole = traffic(parse(kafka_rows(halves)))
-    one, other = (traffic(parse(kafka_rows([half]))) for half in halves)
-    summed = one.union(other).groupBy(*TRAFFIC.keys).sum(*TRAFFIC.sums)
-    assert sorted(map(tuple, summed.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
+    whole = traffic(summed(parse(kafka_rows(halves))))
+    one, other = (traffic(summed(parse(kafka_rows([half])))) for half in halves)
+    again = merged(one.union(other), TRAFFIC)
+    assert sorted(map(tuple, again.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
 
 
 def test_a_rollup_counts_as_its_requests_and_its_topics(rows_of: Rows) -> None:
-    of_orders = {"topic_requests": 2, "records": 7, "bytes": 70, "unconfirmed_records": 5, "unconfirmed_bytes": 50,
-                 "rejected_records": 3, "rejected_bytes": 30}  # fmt: skip
+    of_topic = {"topic_requests": 2, "errors": 1, "records": 7, "bytes": 70, "unconfirmed_records": 5,
+                "unconfirmed_bytes": 50, "rejected_records": 3, "rejected_bytes": 30}  # fmt: skip
     of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "connection_lost": 1,
               "throttle_ms": 42}  # fmt: skip
-    told = rollup(PRODUCE, RollupTopic("orders", **of_orders), RollupTopic("clicks", topic_requests=1), **of_all)
-    assert by_topic(rows_of(told)) == {None: of_all, "orders": of_orders, "clicks": {"topic_requests": 1}}
+    told = rollup(PRODUCE, RollupTopic("orders", **of_topic), RollupTopic("clicks", topic_requests=1), **of_all)
+    of_orders = {name: value for name, value in of_topic.items() if name != "errors"} | {"topic_errors": 1}
+    assert by_topic(rows_of(told)) == {
+        None: of_all,
+        "orders": of_orders,
+        "clicks": {"topic_requests": 1},
+        "quiet": POLLED,
+        "idle": POLLED,
+    }
 
 
 def test_a_rollup_without_topics_or_of_further_topics_alone(rows_of: Rows) -> None:
-    further = rollup(FETCH, RollupTopic("t", topic_requests=1), requests=0, request_bytes=0, response_bytes=0)
-    assert by_topic(rows_of(rollup(METADATA, client_id=None))) == {
+    further = rollup(
+        FETCH, RollupTopic("t", topic_requests=1), requests=0, request_bytes=0, response_bytes=0, polled=()
+    )
+    assert by_topic(rows_of(rollup(METADATA, client_id=None, polled=()))) == {
         None: {"requests": 3, "request_bytes": 1_500, "response_bytes": 180}
     }
     assert by_topic(rows_of(further)) == {None: {}, "t": {"topic_requests": 1}}
@@ -189,11 +229,13 @@ def test_requests_and_rollups_of_one_minute_and_client_are_one_row(rows_of: Rows
     assert by_topic(first) == {
         None: {"requests": 4, "request_bytes": 2_000, "response_bytes": 240},
         "orders": {"topic_requests": 3, "records": 11, "bytes": 105},
+        "quiet": POLLED,
+        "idle": POLLED,
     }
     assert [row.requests for row in rows if row not in first and row.topic is None] == [1]
 
 
 def test_sums_of_what_a_broker_made_up_do_not_end_the_job(rows_of: Rows) -> None:
-    most = rollup(METADATA, throttle_ms=2**63 - 1)
-    (row,) = rows_of(most, most, rollup(METADATA, throttle_ms=-(2**63)), event(METADATA, throttle_ms=2**31))
+    most, least = (rollup(METADATA, throttle_ms=value, polled=()) for value in (2**63 - 1, -(2**63)))
+    (row,) = rows_of(most, most, least, event(METADATA, throttle_ms=2**31))
     assert row.throttle_ms == 2 * MAX_SUM + 2**31
