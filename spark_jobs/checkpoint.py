@@ -23,6 +23,9 @@ FILE = "brokerside.json"
 DEDUP_HOURS = 2
 """How long an envelope is known after it was read: a second one within this time is a duplicate."""
 
+OLD_WRITERS = "brokerside-"
+"""What the names begin with that release 0.1 gave to writers; they tell no topic."""
+
 BACKFILL = "backfill"
 """Name of the file in a checkpoint that is there as long as a backfill replaces rows of its tables."""
 
@@ -91,8 +94,8 @@ def write_identity(folder: Folder, identity: Identity) -> None:
 
 
 def prefix(cluster: str, topic: str) -> str:
-    """Return what the names of all writers begin with that read ``topic`` of ``cluster``."""
-    return f"brokerside/{cluster}/{topic}/"
+    """Return what the names of all writers begin with that read ``topic`` of ``cluster``, or any topic of it."""
+    return f"brokerside/{cluster}/{topic}/" if topic else f"brokerside/{cluster}/"
 
 
 def new_identity(cluster: str, topic: str, tables: Mapping[str, str], only: Sequence[str] | None) -> Identity:
@@ -122,8 +125,7 @@ def stored(table: StoredTable) -> Stored:
 
 def check_new(tables: Mapping[str, Stored], cluster: str, topic: str, where: str) -> None:
     """Raise JobError if one of the tables has rows of the topic: a new checkpoint at ``where`` would repeat them."""
-    # The names that release 0.1 gave to writers tell no topic.
-    own = (prefix(cluster, topic), "brokerside-")
+    own = (prefix(cluster, topic), OLD_WRITERS)
     filled = [name for name, table in tables.items() if any(writer.startswith(own) for writer in table.writers)]
     if filled:
         raise JobError(

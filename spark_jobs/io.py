@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.structs import table_schema
+
+COMMITS = 100
+"""Commits of a table that are looked at, the newest ones."""
 
 
 def create_table(spark: SparkSession, table: Table, path: str) -> None:
@@ -59,11 +65,25 @@ def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
     )  # fmt: skip
 
 
-def compact(spark: SparkSession, path: str) -> None:
-    """Join the small files of the table at ``path``, and remove those that nothing has needed for a week."""
-    table = DeltaTable.forPath(spark, path)
-    table.optimize().executeCompaction()
-    table.vacuum()
+def replace(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
+    """Put ``rows`` in place of those of the table at ``path`` that meet ``condition`` (all if it is empty), at once.
+
+    One file of each day is written. ``options``: of Delta's writer.
+    """
+    writer = rows.repartition("day").write.format("delta").mode("overwrite").options(**options)
+    (writer.option("replaceWhere", condition) if condition else writer).save(path)
+
+
+def files_by_day(spark: SparkSession, path: str) -> dict[date, int]:
+    """Return how many files each day of the table at ``path`` has."""
+    files = DataFrame(StoredTable(spark, path).files, spark)
+    days = files.groupBy(F.col("partitionValues")["day"].cast("date")).count().collect()
+    return {day: count for day, count in days if day is not None}
+
+
+def history(spark: SparkSession, path: str) -> DataFrame:
+    """Return the last commits of the table at ``path``."""
+    return DeltaTable.forPath(spark, path).history(COMMITS)
 
 
 class StoredTable:
@@ -89,6 +109,11 @@ class StoredTable:
     def schema(self) -> StructType:
         """Its columns."""
         return StructType.fromJson(json.loads(self._snapshot.schema().json()))
+
+    @property
+    def files(self) -> Any:
+        """Its files, as the JVM's data frame."""
+        return self._snapshot.allFiles().toDF()
 
     @property
     def writers(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,6 +54,52 @@ def cluster_id(spark: SparkSession, source: Source) -> str:
     with _admin(spark, source) as client:
         client.describeTopics(_jvm(spark).java.util.List.of(source.topic)).allTopicNames().get()
         return str(client.describeCluster().clusterId().get())
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a topic has, or a part of it, by partition: the first offset, and the one after the last."""
+
+    first: Mapping[int, int]
+    end: Mapping[int, int]
+
+    @property
+    def records(self) -> int:
+        """How many offsets there are in it."""
+        return sum(max(end - self.first[partition], 0) for partition, end in self.end.items())
+
+
+def span(spark: SparkSession, source: Source) -> Span:
+    """Return what the topic has now."""
+    jvm = _jvm(spark)
+    spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
+    with _admin(spark, source) as client:
+        told = client.describeTopics(jvm.java.util.List.of(source.topic)).allTopicNames().get()
+        partitions = [each.partition() for each in told.get(source.topic).partitions()]
+
+        def offsets(which: Any) -> dict[int, int]:
+            asked = {each: jvm.org.apache.kafka.common.TopicPartition(source.topic, each) for each in partitions}
+            question = jvm.java.util.HashMap()
+            for each in asked.values():
+                question.put(each, which)
+            answer = client.listOffsets(question)
+            return {each: int(answer.partitionResult(asked[each]).get().offset()) for each in partitions}
+
+        return Span(offsets(spec.earliest()), offsets(spec.latest()))
+
+
+def batch(spark: SparkSession, source: Source, what: Span) -> DataFrame:
+    """Return the records of the topic that are in ``what``, once. Raises when it is read if one of them is gone."""
+    first = {partition: min(what.first[partition], end) for partition, end in what.end.items()}
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", source.bootstrap_servers)
+        .option("assign", json.dumps({source.topic: sorted(what.end)}))
+        .option("startingOffsets", json.dumps({source.topic: first}))
+        .option("endingOffsets", json.dumps({source.topic: what.end}))
+        .option("failOnDataLoss", "true")
+    )
+    return reader.options(**{f"kafka.{name}": value for name, value in source.options.items()}).load()
 
 
 @contextmanager

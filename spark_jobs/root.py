@@ -55,13 +55,12 @@ def open_tables(
     there = {name: stored(spark, target, name) for name in names}
     if identity is None:
         points.check_new(there, cluster, topic, target.checkpoint)
-        ids = {name: _ready(spark, target, name, say) for name in names}
+        ids = {name: ready(spark, target, name, say) for name in names}
         identity = points.new_identity(cluster, topic, ids, only)
         points.write_identity(folder, identity)
         return identity
     there |= {name: stored(spark, target, name) for name in identity.tables if name not in there}
     points.check_belongs(identity, cluster, topic, there, only, target.checkpoint)
-    points.check_no_backfill(folder, target.checkpoint)
     known = {name: table for name, table in there.items() if name in identity.tables}
     points.check_position(
         points.read_position(folder),
@@ -71,7 +70,7 @@ def open_tables(
         target.checkpoint,
         window_seconds=points.DEDUP_HOURS * 3600,
     )
-    ids = {name: _ready(spark, target, name, say) for name in names}
+    ids = {name: ready(spark, target, name, say) for name in names}
     grown = points.grown(identity, cluster, ids)
     if grown != identity:
         new = [name for name in names if name not in identity.tables]
@@ -86,8 +85,8 @@ def stored(spark: SparkSession, target: Target, name: str) -> points.Stored:
     return points.stored(io.StoredTable(spark, target.path(name)))
 
 
-def _ready(spark: SparkSession, target: Target, name: str, say: Callable[[Note], None]) -> str:
-    """Make the table ``name`` as this release has it, and return its id."""
+def ready(spark: SparkSession, target: Target, name: str, say: Callable[[Note], None]) -> str:
+    """Make the table ``name`` as this release has it, say what is new in it, and return its id."""
     path = target.path(name)
     io.create_table(spark, schemas.TABLES[name], path)
     columns = io.add_new_columns(spark, schemas.TABLES[name], path)

@@ -1,9 +1,14 @@
-"""What can be done with the audit topic: ``run`` turns it into tables. Spark is imported only when something is run."""
+"""What can be done with the audit topic: ``run`` makes tables of it, ``backfill`` makes some days of them anew.
+
+Spark is imported only when something is run.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -104,13 +109,53 @@ def run(
 
     return stream.run(
         kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
-        root.Target(tables.rstrip("/"), checkpoint or _checkpoint(tables, topic)),
+        root.Target(_absolute(tables), _absolute(checkpoint or _checkpoint(tables, topic))),
         definitions,
         only=only or None,
         jars=jars,
         master=master,
         conf=conf or {},
         available_now=available_now,
+        progress=progress,
+    )
+
+
+def backfill(
+    *,
+    bootstrap_servers: str,
+    topic: str,
+    tables: str,
+    jars: Sequence[Path],
+    first: date | None,
+    last: date | None,
+    definitions: Definitions = NOTHING_DECLARED,
+    checkpoint: str | None = None,
+    kafka_options: Mapping[str, str] | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    progress: Callable[[Progress | Note], None] = _silent,
+) -> Summary:
+    """Compute the days from ``first`` to ``last`` (None: open) again from ``topic``, in place of what is there.
+
+    It reads as far as the checkpoint has read, so that the job goes on from there afterwards; where there is no
+    checkpoint, and nothing of the topic in the tables, it reads what there is now. Arguments otherwise as of ``run``.
+
+    Raises JobError, with one sentence on what is wrong.
+    """
+    if first and last and first > last:
+        raise JobError(f"the first day, {first}, is after the last, {last}")
+    _check_installed()
+    from spark_jobs import backfill, kafka, root
+
+    return backfill.run(
+        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
+        root.Target(_absolute(tables), _absolute(checkpoint or _checkpoint(tables, topic))),
+        definitions,
+        first=first,
+        last=last,
+        jars=jars,
+        master=master,
+        conf=conf or {},
         progress=progress,
     )
 
@@ -123,6 +168,10 @@ def _check_installed() -> None:
 
 def _checkpoint(tables: str, topic: str) -> str:
     return f"{tables.rstrip('/')}/_checkpoints/{topic}"
+
+
+def _absolute(path: str) -> str:
+    return path.rstrip("/") if "://" in path else os.path.abspath(path)
 
 
 def _counts(of: Progress | Summary) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
@@ -17,6 +18,9 @@ from spark_jobs.tables.registry import DEAD, DECLARED, FED_BY, STREAMED, Batch
 
 WRITERS = 3
 """Tables that are written at the same time: a commit is mostly waiting."""
+
+KEPT = StorageLevel.MEMORY_AND_DISK
+"""How a batch is kept for its tables: serialized, so that it is compressed (see ``session.ALWAYS``)."""
 
 
 class Sink:
@@ -43,7 +47,7 @@ class Sink:
         """Write one batch. Spark calls this again with the same rows and number if it did not come to the end."""
         folder = io.Folder(rows.sparkSession, self._target.checkpoint)
         points.check_no_backfill(folder, self._target.checkpoint)
-        batch = Batch(rows.persist(), self._definitions)
+        batch = Batch(rows.persist(KEPT), self._definitions)
         try:
             made = {name: STREAMED[name](batch) for name in self._due(batch)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -16,9 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs import checkpoint as points
 from spark_jobs import failures, io, kafka
 from spark_jobs.checkpoint import DEDUP_HOURS
 from spark_jobs.definitions import Definitions
+from spark_jobs.derive import derive, undeclared
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.kafka import Source
@@ -27,12 +28,17 @@ from spark_jobs.root import Target, open_tables, streamed
 from spark_jobs.run import Note, Progress, Summary
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Sink
+from spark_jobs.tables.registry import chosen
+from spark_jobs.upkeep import upkeep
 
 TRIGGER = "15 seconds"
 """How often a continuous job looks for new records."""
 
-COMPACT_EVERY = 200
-"""Batches after which the small files that each of them writes are joined: every 50 minutes of a continuous job."""
+DERIVE_EVERY = 20
+"""Batches after which a continuous job computes the other tables from those it writes: every 5 minutes."""
+
+UPKEEP_EVERY = 200
+"""Batches after which the tables are looked after: every 50 minutes of a continuous job."""
 
 POLL = 1
 """Seconds between looks at the query."""
@@ -52,19 +58,23 @@ def run(
 ) -> Summary:
     """Run the query to its end. See ``spark_jobs.run.run``."""
     started = time.monotonic()
-    target = Target(_absolute(target.tables), _absolute(target.checkpoint))
-    chosen = settings(master, jars, conf, short=available_now)
-    with session(f"brokerside {source.topic}", chosen) as spark, _stop_asked() as stop:
+    conf = settings(master, jars, conf, short=available_now)
+    with session(f"brokerside {source.topic}", conf) as spark, _stop_asked() as stop:
         cluster = kafka.cluster_id(spark, source)
+        points.check_no_backfill(io.Folder(spark, target.checkpoint), target.checkpoint)
         identity = open_tables(spark, target, cluster, source.topic, only, progress)
-        names = streamed(identity.only)
+        names = chosen(identity.only)
+        nothing = undeclared(names, definitions)
+        if nothing:
+            progress(Note(f"not made, as the definitions have nothing for them: {', '.join(nothing)}"))
 
         def after(number: int) -> None:
-            if (number + 1) % COMPACT_EVERY == 0:
-                for name in names:
-                    io.compact(spark, target.path(name))
+            if not available_now and (number + 1) % DERIVE_EVERY == 0:
+                derive(spark, target, names, definitions, progress)
+            if (number + 1) % UPKEEP_EVERY == 0:
+                upkeep(spark, target, names, definitions, progress)
 
-        with closing(Sink(target, identity, names, definitions, after)) as sink:
+        with closing(Sink(target, identity, streamed(identity.only), definitions, after)) as sink:
             query = _start(spark, source, target.checkpoint, sink, available_now=available_now)
             try:
                 done = list(_follow(query, stop, progress))
@@ -72,6 +82,7 @@ def run(
                 raise failures.known(str(error), source.topic, target.checkpoint) or error from error
             finally:
                 query.stop()
+        failed = derive(spark, target, names, definitions, progress) if available_now else ()
     return Summary(
         records=sum(batch.records for batch in done),
         events=sum(batch.events for batch in done),
@@ -80,21 +91,25 @@ def run(
         unknown=sum(batch.unknown for batch in done),
         batches=len(done),
         seconds=time.monotonic() - started,
-        failed=(),
+        failed=failed,
     )
 
 
 def read(records: DataFrame) -> DataFrame:
-    """Return what becomes of Kafka's ``records``: parsed, each envelope once, counted. For stream and backfill."""
+    """Return what becomes of Kafka's ``records``: parsed, each envelope once, counted."""
     parsed = parse(records)
     once = deduplicate(parsed, f"{DEDUP_HOURS} hours")
+    return once.observe("taken", *counts())
+
+
+def counts() -> list[Column]:
+    """Return what is counted of records that ``read`` gives: ``dead_letters``, ``events``, ``unknown``."""
     known = f"event.kind IN ({', '.join(map(repr, KINDS))})"
-    return once.observe(
-        "taken",
+    return [
         F.count_if(F.col("reason").isNotNull()).alias("dead_letters"),
         _count_events(known).alias("events"),
         _count_events(f"NOT {known}").alias("unknown"),
-    )
+    ]
 
 
 def _count_events(condition: str) -> Column:
@@ -164,7 +179,3 @@ def _stop_asked() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(path)

@@ -1,0 +1,193 @@
+"""Some days of the tables computed again from the topic, in place of what is there: the same functions, one batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import checkpoint as points
+from spark_jobs import io, kafka, schemas
+from spark_jobs.definitions import Definitions
+from spark_jobs.derive import derive, undeclared
+from spark_jobs.errors import JobError
+from spark_jobs.kafka import Source, Span
+from spark_jobs.parse import deduplicate, parse
+from spark_jobs.root import Target, open_tables, ready, stored, streamed
+from spark_jobs.run import Note, Summary
+from spark_jobs.schemas import Table
+from spark_jobs.session import session, settings
+from spark_jobs.stream import counts
+from spark_jobs.tables.registry import STREAMED, Batch, chosen
+
+BEGINNING = 1_000
+"""Offsets of a partition in which its first record is looked for."""
+
+Say = Callable[[Note], None]
+
+
+def run(
+    source: Source,
+    target: Target,
+    definitions: Definitions,
+    *,
+    first: date | None,
+    last: date | None,
+    jars: Sequence[Path],
+    master: str,
+    conf: Mapping[str, str],
+    progress: Say,
+) -> Summary:
+    """Replace the days from ``first`` to ``last``. See ``spark_jobs.run.backfill``."""
+    started = time.monotonic()
+    days = [f"day >= '{first}'"] if first else []
+    days += [f"day <= '{last}'"] if last else []
+    with session(f"brokerside backfill {source.topic}", settings(master, jars, conf, short=True)) as spark:
+        cluster = kafka.cluster_id(spark, source)
+        identity = _identity(spark, source, target, cluster, progress)
+        only = identity.only if identity else None
+        names = [name for name in streamed(only) if not undeclared([name], definitions)]
+        own = identity.writer if identity else _writer(cluster, source.topic)
+        others = {writer for name in names for writer in stored(spark, target, name).writers} - {own}
+        _check_apart(others, cluster)
+        with _stream_at_rest(spark, target, identity) as position:
+            what = kafka.span(spark, source)
+            if position is not None:
+                what = Span({each: what.first[each] for each in position.offsets}, position.offsets)
+            _check_there(spark, source, what, first)
+            parsed = deduplicate(parse(kafka.batch(spark, source, what)), f"{points.DEDUP_HOURS} hours")
+            batch = Batch(parsed.persist(StorageLevel.DISK_ONLY), definitions)
+            try:
+                (row,) = batch.parsed.agg(F.count(F.lit(1)).alias("records"), *counts()).collect()
+                for name in names:
+                    of_topic = _of_topic(batch, schemas.TABLES[name], source, others)
+                    if of_topic is None:
+                        said = "stays as it is: a topic of the same name of another cluster fills it, too"
+                        progress(Note(f"table {name} {said}"))
+                        continue
+                    rows = STREAMED[name](batch).where(" AND ".join(["true", *days]))
+                    options: dict[str, str | int] = {}
+                    if identity is None:
+                        options = {"txnAppId": own, "txnVersion": stored(spark, target, name).last_batch(own) + 1}
+                    io.replace(rows, target.path(name), " AND ".join([*days, *of_topic]), options)
+                    progress(Note(f"table {name}: computed again"))
+            finally:
+                batch.release()
+                batch.parsed.unpersist()
+        failed = derive(spark, target, chosen(only), definitions, progress, since=first or date.min)
+    return Summary(
+        records=what.records,
+        events=row["events"],
+        dead_letters=row["dead_letters"],
+        duplicates=what.records - row["records"],
+        unknown=row["unknown"],
+        batches=1,
+        seconds=time.monotonic() - started,
+        failed=failed,
+    )
+
+
+def _identity(spark: SparkSession, source: Source, target: Target, cluster: str, say: Say) -> points.Identity | None:
+    """Return the identity of the checkpoint; None where there is none, and no other job filled tables of the topic."""
+    if points.read_identity(io.Folder(spark, target.checkpoint), target.checkpoint) is not None:
+        return open_tables(spark, target, cluster, source.topic, None, say)
+    own = _writer(cluster, source.topic)
+    for name in streamed(None):
+        writers = {writer: last for writer, last in stored(spark, target, name).writers.items() if writer != own}
+        points.check_new({name: points.Stored(writers=writers)}, cluster, source.topic, target.checkpoint)
+    for name in streamed(None):
+        ready(spark, target, name, say)
+    say(Note("there is no checkpoint: what the topic has now is computed, and no job can go on from it"))
+    return None
+
+
+def _writer(cluster: str, topic: str) -> str:
+    """Return the name of the writer of rows that no checkpoint continues."""
+    return f"{points.prefix(cluster, topic)}backfill"
+
+
+@contextmanager
+def _stream_at_rest(
+    spark: SparkSession, target: Target, identity: points.Identity | None
+) -> Iterator[points.Position | None]:
+    """Give how far the checkpoint is, and keep every run of its job from going on for as long as the block lasts.
+
+    A run writes down each batch that it begins before it looks for this mark, and the mark is there before it is looked
+    for such a batch: one of the two sees the other.
+    """
+    if identity is None:
+        yield None
+        return
+    folder = io.Folder(spark, target.checkpoint)
+    folder.write(points.BACKFILL, "")
+    try:
+        position = points.read_position(folder)
+        if position.committed < 0:
+            raise JobError(
+                f"the job of the checkpoint {target.checkpoint} has read nothing yet: there is nothing to do"
+            )
+        if position.planned != position.committed:
+            raise JobError(
+                f"batch {position.planned} of the checkpoint {target.checkpoint} is at work, or was broken off: end the"
+                " job, or let it run to its end once more, and then run the backfill"
+            )
+        yield position
+    finally:
+        folder.remove(points.BACKFILL)
+
+
+def _check_there(spark: SparkSession, source: Source, what: Span, first: date | None) -> None:
+    """Raise JobError if records that tell of ``first`` or later may have been deleted from the topic."""
+    gone = {partition: what.first[partition] for partition in what.end if what.first[partition] > 0}
+    if not gone:
+        return
+    for partition, offset in gone.items():
+        if offset >= what.end[partition]:
+            raise JobError(
+                f"Kafka has deleted everything of {source.topic}, partition {partition}, that the job has read: nothing"
+                " can be computed again"
+            )
+    ends = {partition: min(offset + BEGINNING, what.end[partition]) for partition, offset in gone.items()}
+    beginning = kafka.batch(spark, source, Span(gone, ends))
+    oldest = beginning.groupBy("partition").agg(F.min_by("timestamp", "offset").alias("at"))
+    (row,) = oldest.agg(F.to_date(F.max("at"))).collect()
+    # An event is never told before it happens: what was deleted is of the day of the first record left, or earlier.
+    possible = row[0] + timedelta(days=1)
+    if first is None or first < possible:
+        raise JobError(
+            f"Kafka has deleted records of {source.topic} that may tell of {first or 'the first days'}; what can be"
+            f" computed again are the days from {possible} on"
+        )
+
+
+def _check_apart(others: Collection[str], cluster: str) -> None:
+    """Raise JobError if rows of the topic cannot be told from those that ``others`` wrote."""
+    same = [writer for writer in others if writer.startswith((points.prefix(cluster, ""), points.OLD_WRITERS))]
+    if same:
+        raise JobError(
+            f"another audit topic of the same Kafka cluster fills these tables, too ({same[0]}): rows of one topic"
+            " cannot be told from those of the other, so nothing can be replaced"
+        )
+
+
+def _of_topic(batch: Batch, table: Table, source: Source, others: Collection[str]) -> list[str] | None:
+    """Return conditions (SQL) that the rows of ``table`` meet that are of this topic, None if there are none such."""
+    if not others:
+        return []
+    if "cluster_id" in {column.name for column in table.columns}:
+        told = batch.parsed.where("reason IS NULL").select("cluster_id").distinct().collect()
+        return [f"cluster_id IN ({', '.join(sorted(_quoted(row[0]) for row in told)) or 'NULL'})"]
+    if any(writer.split("/")[2] == source.topic for writer in others):
+        return None
+    return [f"topic = {_quoted(source.topic)}"]
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

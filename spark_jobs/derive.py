@@ -1,0 +1,150 @@
+"""The tables that are computed from others: from the first day on whose inputs changed, or as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from datetime import date
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import io, schemas
+from spark_jobs.definitions import Definitions
+from spark_jobs.definitions.load import fingerprint
+from spark_jobs.errors import JobError
+from spark_jobs.merge import merged
+from spark_jobs.root import Target, ready
+from spark_jobs.run import Note
+from spark_jobs.schemas import Table
+from spark_jobs.session import first_line
+from spark_jobs.tables.registry import DECLARED, DERIVED, Stored
+from spark_jobs.upkeep import first_day_kept
+
+ATTEMPTS = 3
+"""How often a table is computed when another job replaces rows of it at the same time."""
+
+COMMITS_READ = 1_000
+"""Commits of an input in which changed days are looked for; after more of them all days have changed."""
+
+
+def undeclared(names: Collection[str], definitions: Definitions) -> list[str]:
+    """Return those of the tables ``names`` that the definitions have nothing for: they are not made."""
+    return [name for name in names if name in DECLARED and not DECLARED[name](definitions)]
+
+
+def derive(
+    spark: SparkSession,
+    target: Target,
+    names: Collection[str],
+    definitions: Definitions,
+    say: Callable[[Note], None],
+    since: date | None = None,
+) -> tuple[str, ...]:
+    """Compute those of the tables ``names`` again whose inputs or definitions changed; return those that failed.
+
+    ``since``: a day that has changed in any case. One that fails is said, and does not stop the others.
+    """
+    failed = []
+    for name in names:
+        if name not in DERIVED or undeclared([name], definitions):
+            continue
+        try:
+            _derive(spark, target, schemas.DERIVED[name], definitions, say, since)
+        except Exception as error:
+            failed.append(name)
+            what = str(error) if isinstance(error, JobError) else first_line(error)
+            say(Note(f"table {name} could not be computed: {what}"))
+    return tuple(failed)
+
+
+def _derive(
+    spark: SparkSession,
+    target: Target,
+    table: Table,
+    definitions: Definitions,
+    say: Callable[[Note], None],
+    since: date | None,
+) -> None:
+    ready(spark, target, table.name, say)
+    for attempt in range(ATTEMPTS):
+        inputs = {name: io.StoredTable(spark, target.path(name)) for name in table.derived_from}
+        if any(stored.version < 0 for stored in inputs.values()):
+            return
+        note: dict[str, Any] = {
+            "inputs": {name: [stored.id, stored.version] for name, stored in inputs.items()},
+            "made_by": fingerprint(DECLARED[table.name](definitions) if table.name in DECLARED else (), table.columns),
+        }
+        before = _last_note(spark, target.path(table.name))
+        changed = _changed(spark, target, before, note)
+        if since is not None:
+            changed = min(since, changed) if changed else since
+        if changed is None:
+            return
+        first = None if table.whole or before is None else max(changed, _kept_since(spark, target, table, definitions))
+        try:
+            rows = _rows(spark, target, table, definitions, first)
+            condition = f"day >= '{first}'" if first else ""
+            io.replace(rows, target.path(table.name), condition, {"userMetadata": json.dumps(note)})
+        except Exception as error:
+            if "Concurrent" not in type(error).__name__ or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _changed(
+    spark: SparkSession, target: Target, before: Mapping[str, Any] | None, now: Mapping[str, Any]
+) -> date | None:
+    """Return the first day that changed in an input, ``date.min`` if any may have, None if none has."""
+    if before is None or before["made_by"] != now["made_by"]:
+        return date.min
+    changed = None
+    for name, (id, version) in now["inputs"].items():
+        id_before, version_before = before["inputs"].get(name, (None, -1))
+        if id != id_before or version - version_before > COMMITS_READ:
+            return date.min
+        if version > version_before:
+            day = first_changed(spark, target.path(name), version_before + 1, version)
+            changed = min(filter(None, (changed, day)), default=None)
+    return changed
+
+
+def first_changed(spark: SparkSession, path: str, first: int, last: int) -> date | None:
+    """Return the first day that the commits ``first`` to ``last`` of a table added rows to, None if they added none.
+
+    ``date.min`` where Delta no longer has the log of one of them.
+    """
+    log = [f"{path}/_delta_log/{version:020d}.json" for version in range(first, last + 1)]
+    try:
+        added = spark.read.schema("add struct<dataChange: boolean, partitionValues: map<string, string>>").json(log)
+    except AnalysisException:
+        return date.min
+    (row,) = added.where("add.dataChange").agg(F.min(F.col("add.partitionValues")["day"])).collect()
+    return date.fromisoformat(row[0]) if row[0] else None
+
+
+def _kept_since(spark: SparkSession, target: Target, table: Table, definitions: Definitions) -> date:
+    """Return the first day that none of the inputs has deleted for its age: what was made of days before stays."""
+    return max(
+        first_day_kept(io.files_by_day(spark, target.path(name)), schemas.TABLES[name], definitions)
+        for name in table.derived_from
+    )
+
+
+def _rows(spark: SparkSession, target: Target, table: Table, definitions: Definitions, since: date | None) -> DataFrame:
+    tables = {
+        name: merged(spark.read.format("delta").load(target.path(name)), schemas.TABLES[name])
+        for name in table.derived_from
+    }
+    rows = DERIVED[table.name](Stored(tables, definitions, since))
+    return rows if since is None else rows.where(F.col("day") >= F.lit(since))
+
+
+def _last_note(spark: SparkSession, path: str) -> Mapping[str, Any] | None:
+    """Return what the last computation of the table at ``path`` noted, None where there was none, or no log of it."""
+    notes = io.history(spark, path).where("userMetadata IS NOT NULL").orderBy(F.desc("version"))
+    row = notes.select("userMetadata").first()
+    return json.loads(row[0]) if row else None

@@ -1,0 +1,77 @@
+"""Upkeep of the tables: few files, one row for each key, and no days beyond their retention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, date, datetime, timedelta
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_jobs import io
+from spark_jobs.definitions import Definitions
+from spark_jobs.merge import merged
+from spark_jobs.root import Target
+from spark_jobs.run import Note
+from spark_jobs.schemas import TABLES, Table
+from spark_jobs.session import first_line
+
+MANY_FILES = 32
+"""Files of one day that are joined; of a day that is over, two are."""
+
+OVER_DAYS = 2
+"""A day that is so many days before the newest one is over: little more will come of it."""
+
+
+def upkeep(
+    spark: SparkSession,
+    target: Target,
+    names: Collection[str],
+    definitions: Definitions,
+    say: Callable[[Note], None],
+) -> None:
+    """Look after the tables ``names``. What fails, as another job may be in the way, is said and left for next time."""
+    for name in names:
+        try:
+            _look_after(spark, TABLES[name], target.path(name), definitions)
+        except Exception as error:
+            say(Note(f"table {name} is looked after later: {first_line(error)}"))
+
+
+def first_day_kept(days: Collection[date], table: Table, definitions: Definitions) -> date:
+    """Return the first day of ``days`` that ``table`` keeps: as many as its retention says, up to the newest."""
+    kept = definitions.retention.get(table.name, timedelta(days=table.retention_days))
+    # A sidecar whose clock is years ahead must not be the reason to delete everything else.
+    newest = min(max(days, default=date.min), datetime.now(UTC).date())
+    return newest - kept + timedelta(days=1) if newest - date.min > kept else date.min
+
+
+def _look_after(spark: SparkSession, table: Table, path: str, definitions: Definitions) -> None:
+    days = io.files_by_day(spark, path)
+    if not days:
+        return
+    first = first_day_kept(days, table, definitions)
+    old = min(days) < first
+    if old:
+        DeltaTable.forPath(spark, path).delete(f"day < '{first}'")
+    many = _many(days, first)
+    for day in many:
+        _join(spark, table, path, day)
+    if old or many:
+        DeltaTable.forPath(spark, path).vacuum()
+
+
+def _many(days: Mapping[date, int], first: date) -> list[date]:
+    """Return the days, from ``first`` on, whose files are to be joined."""
+    over = max(days) - timedelta(days=OVER_DAYS)
+    return sorted(day for day, files in days.items() if day >= first and files >= (2 if day <= over else MANY_FILES))
+
+
+def _join(spark: SparkSession, table: Table, path: str, day: date) -> None:
+    """Make one file of all files of ``day``, with one row for each key: what every reader sees stays the same.
+
+    What another writer appends meanwhile is not touched: only the files that were read are replaced.
+    """
+    condition = f"day = '{day}'"
+    rows = merged(spark.read.format("delta").load(path).where(condition), table)
+    io.replace(rows, path, condition, {"dataChange": "false"})
