@@ -41,7 +41,8 @@ COMPLETENESS = Table(
         merged("max", "sidecar_version", "string", "Version of the sidecar.", "", "sidecar_version"),
     ),
     example="SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,"
-    " max(last_seq) - sum(events) - sum(lost) AS missing FROM completeness GROUP BY ALL ORDER BY ALL",
+    " greatest(max(last_seq), max(lost_last_seq)) - sum(events) - sum(lost) AS missing FROM completeness"
+    " GROUP BY ALL ORDER BY ALL",
     order="last_status",
 )  # fmt: skip
 

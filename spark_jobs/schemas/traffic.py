@@ -96,7 +96,7 @@ TRAFFIC = Table(
     ),
     example="SELECT topic, principal, sum(records) FILTER (api = 'Produce') AS produced,"
     " sum(records) FILTER (api = 'Fetch') AS consumed, sum(bytes) AS bytes"
-    " FROM traffic WHERE topic IS NOT NULL GROUP BY ALL ORDER BY bytes DESC, ALL",
+    " FROM traffic WHERE topic IS NOT NULL GROUP BY ALL ORDER BY bytes DESC, topic, principal",
 )
 
 BUCKETS = tuple(int(64 * 2 ** (index / 2)) for index in range(39))

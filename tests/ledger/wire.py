@@ -72,7 +72,7 @@ def tell(world: World) -> Told:
         gaps[run.cluster, run.broker] = number.left
     for cluster in dict.fromkeys(run.cluster for run in world.runs):
         mine = [envelope for run, envelope in result.envelopes if run.cluster == cluster]
-        result.topics[cluster] = list(_written(mine))
+        result.topics[cluster] = list(_written(mine, first_poison=len(result.topics) * 5))
     return result
 
 
@@ -212,7 +212,7 @@ class _Numbers:
         )
 
 
-def _written(envelopes: Iterable[Envelope]) -> Iterator[Record]:
+def _written(envelopes: Iterable[Envelope], first_poison: int) -> Iterator[Record]:
     """The records of one topic in the order in which they are written."""
     poison = list(POISON.values())
     written: list[tuple[int, bytes | None, tuple[str, str | None] | None, bool]] = []
@@ -223,7 +223,7 @@ def _written(envelopes: Iterable[Envelope]) -> Iterator[Record]:
         if number % REPEATED == 0:  # at once, or hours later, in either case perhaps in another partition
             written.append((at + (1 if number % (2 * REPEATED) else 5 * HOUR), value, None, True))
         if number % POISONED == 0:
-            bad, why, detail = poison[number // POISONED % len(poison)]
+            bad, why, detail = poison[(number // POISONED * 11 + first_poison) % len(poison)]
             written.append((at + 2, bad, (why, detail), False))
     offsets = [0] * PARTITIONS
     for number, (at, content, reason, repeated) in enumerate(sorted(written, key=lambda one: one[0])):
