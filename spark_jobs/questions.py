@@ -156,13 +156,13 @@ ORDER BY currency, cost DESC, team, principal, topic, direction, broker_zone LIM
         "How is each objective met, and how much of its error budget is left?",
         ("slo",),
         """
-SELECT slo, objective, concat_ws(' ', api, topic, principal, client_id) AS judged, total, good, attainment,
+SELECT slo, objective, cluster_id, concat_ws(' ', api, topic, principal, client_id) AS judged, total, good, attainment,
     objective_ratio AS target, period_error_budget_remaining_ratio AS budget_left, burn_rate_1h, burn_rate_1d,
     CASE WHEN page_quick OR page_slow THEN 'page' WHEN ticket_quick OR ticket_slow THEN 'ticket' END AS alert, as_of
 FROM slo WHERE day BETWEEN $since AND $until
 QUALIFY row_number() OVER (
     PARTITION BY slo, objective, cluster_id, api, topic, principal, client_id ORDER BY day DESC) = 1
-ORDER BY budget_left NULLS LAST, slo, objective, judged LIMIT $limit""",
+ORDER BY budget_left NULLS LAST, slo, objective, cluster_id, judged LIMIT $limit""",
     ),
     Question(
         "throttled",

@@ -173,6 +173,8 @@ def _objectives(span: Span, name: str, title: str) -> Section:
     rows = span.ask("budget-left", limit=1000)
     if not rows:
         return Section(name, title, "No objective was judged in these days.")
+    if len({row["cluster_id"] for row in rows}) == 1:
+        rows = _without(rows, "cluster_id")
     judged = [row for row in rows if row["budget_left"] is not None]
     over = [row for row in judged if row["budget_left"] < 0]
     finding = f"{len(judged) - len(over)} of {words.counted(len(judged), 'objective')} have error budget left."
@@ -230,6 +232,20 @@ def _unused(span: Span, name: str, title: str) -> Section:
     return Section(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
 
 
+def _mirrors(span: Span, name: str, title: str) -> Section:
+    rows = span.ask("mirrors", limit=1000)
+    if not rows:
+        return Section(name, title, "No mirror was judged in these days.")
+    rows = _without(rows, "retried_records", "unconfirmed_records", "exact", "as_of")
+    wrong = [row for row in rows if row["state"] in ("missing", "surplus")]
+    missing = sum(row["missing_records"] for row in wrong)
+    topics = words.counted(len(rows), "mirrored topic")
+    if not wrong:
+        return Section(name, title, f"All that was due has arrived, in {topics}.", "good", rows=rows)
+    finding = f"{words.counted(missing, 'record')} missing, {len(wrong)} of {topics} not as it was produced"
+    return Section(name, title, _sentence(finding), "bad", rows=rows)
+
+
 def _refused(span: Span, name: str, title: str) -> Section:
     rows = span.ask("old-clients", limit=1000)
     if not rows:
@@ -264,6 +280,7 @@ _SUBJECTS: tuple[tuple[str, str, tuple[str, ...], Callable[[Span, str, str], Sec
     ("objectives", "Objectives and error budgets", ("slo",), _objectives),
     ("cost", "Cost by team", ("cost",), _cost),
     ("unused", "Topics that nobody uses", ("topics",), _unused),
+    ("mirrors", "What mirrors copied", ("mirror_check",), _mirrors),
     ("refused", "Clients that Kafka 4 refuses", ("clients",), _refused),
     ("throttles", "Who is slowed down", ("throttles", "connections", "traffic"), _throttles),
     ("errors", "Errors", ("traffic",), _errors),
@@ -284,7 +301,7 @@ def _client(row: Row) -> str:
 
 
 def _objective(row: Row) -> str:
-    return " · ".join(part for part in (row["slo"], row["objective"], row["judged"]) if part)
+    return " · ".join(part for part in (row["slo"], row["objective"], row["judged"], row.get("cluster_id")) if part)
 
 
 def _at(second: int) -> datetime:

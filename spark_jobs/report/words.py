@@ -86,6 +86,8 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list):
+        if all(isinstance(item, int) for item in value):
+            return ", ".join(map(str, value))
         return "<br>".join(f'<span class="t">{text(item)}</span>' for item in value)
     if isinstance(value, Decimal):
         return f"{value:,.2f}"

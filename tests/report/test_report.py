@@ -112,8 +112,18 @@ def test_findings_are_what_the_tables_say(text: str) -> None:
     assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in told["objectives"]
     assert "284.67 EUR in these days; web has the largest part, 179.01 EUR." in told["cost"]
     assert "1 topic unused, 1 asked for but never given anything, 1 of which it cannot be told" in told["unused"]
+    assert "7 records missing, 1 of 1 mirrored topic not as it was produced." in told["mirrors"]
     assert "1 client must be upgraded" in told["refused"]
     assert "3 addresses met a limit." in told["throttles"]
+
+
+def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "slo": "s", "objective": "o", "principal": "User:m", "attainment": 1.0}
+    for cluster, left in (("east", 0.5), ("west", 0.75)):
+        write(tmp_path, "slo", {**row, "cluster_id": cluster, "period_error_budget_remaining_ratio": left})
+    text = report(tmp_path)
+    assert "s · o · User:m · east" in text
+    assert "s · o · User:m · west" in text
 
 
 def test_days_can_be_chosen(root: Path) -> None:
