@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from decimal import Decimal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,12 +18,16 @@ from spark_jobs.tables.usage import Inputs, usage
 
 UNOWNED = "unowned"
 
-PRICE = """charge INT, meter STRING, dimension STRING, unit_price DECIMAL(38, 10), price DECIMAL(22, 0),
-    size DECIMAL(10, 0), consumed_size DECIMAL(10, 0), split_by STRING, among STRING, valid_from DATE, valid_to DATE,
-    clusters STRING, listeners STRING, topics STRING, principals STRING, name STRING, id STRING, unit STRING,
-    consumed_unit STRING, words STRING, account_id STRING, account_name STRING, currency STRING, provider STRING,
-    region_id STRING, region_name STRING"""
-"""One period of one price; ``price`` in 10⁻¹⁰ of the currency, the selectors as one pattern each."""
+TYPES = {
+    "charge": "INT",
+    "valid_from": "DATE",
+    "valid_to": "DATE",
+    "unit_price": "DECIMAL(38, 10)",
+    "price": "DECIMAL(22, 0)",
+    "size": "DECIMAL(10, 0)",
+    "consumed_size": "DECIMAL(10, 0)",
+}
+"""Of what is told of a period of a price and is no text. ``price`` is in 10⁻¹⁰ of the currency."""
 
 ROW = (
     *["x_ClusterId", "x_Topic", "x_PrincipalId", "x_ClientId", "x_Team", "x_Direction"],
@@ -59,20 +62,39 @@ def _meter(price: Price) -> str:
 
 
 def _prices(spark: SparkSession, definitions: tuple[Prices, ...]) -> DataFrame:
-    periods = [(of, price, until) for of in definitions for price, until in of.periods()]
-    rows = []
-    for number, (of, price, until) in enumerate(periods):
-        dimension, split = DIMENSIONS[price.dimension], price.shared
-        selectors = ["|".join(f"(?:{each})" for each in getattr(price, name)) or None for name in SELECTORS]
-        in_units = int(price.price.scaleb(DECIMALS))
-        rows.append(
-            (number, _meter(price), price.dimension, price.price, Decimal(in_units), Decimal(dimension.size),
-             Decimal(dimension.consumed_size), split and split.by, split and split.among, price.valid_from, until,
-             *selectors, price.name, price.id, dimension.unit, dimension.consumed_unit, dimension.words,
-             of.account.id, of.account.name or of.account.id, of.currency, of.provider,
-             of.region and of.region.id, of.region and (of.region.name or of.region.id))
-        )  # fmt: skip
-    return spark.createDataFrame(rows, PRICE)
+    periods = [_period(of, price, until) for of in definitions for price, until in of.periods()]
+    rows = [{"charge": number, **period} for number, period in enumerate(periods)]
+    schema = ", ".join(f"{name}: {TYPES.get(name, 'STRING')}" for name in rows[0])
+    # Rows handed over as Python objects would need Python in the executors.
+    return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), f"array<struct<{schema}>>")))
+
+
+def _period(of: Prices, price: Price, until: date | None) -> dict[str, object]:
+    dimension, split = DIMENSIONS[price.dimension], price.shared
+    patterns = {name: "|".join(f"(?:{each})" for each in getattr(price, name)) or None for name in SELECTORS}
+    return patterns | {
+        "meter": _meter(price),
+        "dimension": price.dimension,
+        "unit_price": f"{price.price:f}",
+        "price": f"{price.price.scaleb(DECIMALS):.0f}",
+        "size": dimension.size,
+        "consumed_size": dimension.consumed_size,
+        "split_by": split and split.by,
+        "among": split and split.among,
+        "valid_from": str(price.valid_from),
+        "valid_to": until and str(until),
+        "name": price.name,
+        "id": price.id,
+        "unit": dimension.unit,
+        "consumed_unit": dimension.consumed_unit,
+        "words": dimension.words,
+        "account_id": of.account.id,
+        "account_name": of.account.name or of.account.id,
+        "currency": of.currency,
+        "provider": of.provider,
+        "region_id": of.region and of.region.id,
+        "region_name": of.region and (of.region.name or of.region.id),
+    }
 
 
 def _rows(used: DataFrame, prices: DataFrame, owners: Owners) -> DataFrame:

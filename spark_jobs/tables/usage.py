@@ -20,9 +20,8 @@ from spark_jobs.tables.columns import DAY_US, HOUR_US, MINUTE_US, day_of, start_
 WHO = ("cluster_id", "listener", "topic", "principal", "client_id", "direction", "zone", "client_zone")
 """Whose usage it is; NULL where that is not known, or not asked."""
 
-DATA = "topic IS NOT NULL AND api IN ('Produce', 'Fetch', 'ShareFetch')"
-DIRECTION = "if(api = 'Produce', 'in', 'out') AS direction"
-CLIENT = ("cluster_id", "listener", "principal", "client_id")
+DATA = "api IN ('Produce', 'Fetch', 'ShareFetch')"
+DIRECTION = "if(api = 'Produce', 'in', 'out')"
 
 LISTED_FOR = "24 HOURS"
 """How long a list of topics stands for the hours without one that follow it."""
@@ -56,21 +55,18 @@ def usage(meters: Collection[str], zones: Zones, inputs: Inputs) -> DataFrame:
     cluster and day in which a sidecar of it was heard of: ``nobody`` is true on it.
     """
     traffic = inputs.asked(inputs.traffic)
-    data, whole = traffic.where(DATA), traffic.where("topic IS NULL")
+    whole, of_topics = traffic.where("topic IS NULL"), traffic.where("topic IS NOT NULL")
+    data = of_topics.where(DATA).selectExpr("*", f"{DIRECTION} AS direction", "bytes AS q")
     counted: dict[str, Callable[[], DataFrame]] = {
-        "data_in_gb": lambda: data.where("api = 'Produce'").selectExpr(
-            *CLIENT, "day", "topic", DIRECTION, "bytes AS q"
-        ),
-        "data_out_gb": lambda: data.where("api != 'Produce'").selectExpr(
-            *CLIENT, "day", "topic", DIRECTION, "bytes AS q"
-        ),
+        "data_in_gb": lambda: data.where("direction = 'in'"),
+        "data_out_gb": lambda: data.where("direction = 'out'"),
         "cross_zone_gb": lambda: _between_zones(data, zones),
-        "requests": lambda: whole.selectExpr(*CLIENT, "day", "requests AS q"),
+        "requests": lambda: whole.selectExpr("*", "requests AS q"),
         "connection_hours": lambda: _connected(inputs),
         "partition_hours": lambda: _partitions(inputs),
-        "shared_bytes": lambda: data.selectExpr(*CLIENT, "day", "topic", "bytes AS q"),
-        "shared_requests": lambda: whole.selectExpr(*CLIENT, "day", "requests AS q"),
-        "shared_even": lambda: traffic.where("topic IS NOT NULL").selectExpr(*CLIENT, "day", "topic", "1 AS q"),
+        "shared_bytes": lambda: data.drop("direction"),
+        "shared_requests": lambda: whole.selectExpr("*", "requests AS q"),
+        "shared_even": lambda: of_topics.selectExpr("*", "1 AS q"),
     }
     parts = [_summed(meter, count().where("q > 0")) for meter, count in counted.items() if meter in meters]
     nobody = inputs.heard.select("day", "cluster_id").distinct().selectExpr("*", "0 AS q", "true AS nobody")
@@ -93,15 +89,13 @@ def _between_zones(data: DataFrame, zones: Zones) -> DataFrame:
     )
     zones_of_brokers = F.from_json(F.lit(by_broker), "map<string, map<string, string>>")
     of_cluster = F.try_element_at(zones_of_brokers, F.col("cluster_id"))
-    rows = data.groupBy("day", *CLIENT, "topic", "broker_id", "client_ip", F.expr(DIRECTION)).agg(
-        F.sum("bytes").alias("q")
-    )
+    asked = [name for name in WHO if name in data.columns]
+    rows = data.groupBy("day", *asked, "broker_id", "client_ip").agg(F.sum("q").alias("q"))
     return (
         rows.withColumn("zone", F.try_element_at(of_cluster, F.col("broker_id").cast("string")))
         .withColumn("address", F.expr(_ADDRESS))
         .withColumn("client_zone", _zone_of_client(zones))
         .where("zone IS NULL OR client_zone IS NULL OR zone != client_zone")
-        .drop("address", "broker_id", "client_ip")
     )
 
 

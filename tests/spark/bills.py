@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.prices import Owners, Prices, Zones
 from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, INVENTORY, TRAFFIC, Table
-from spark_jobs.structs import table_schema
 from spark_jobs.tables.cost import cost
+from tests.spark import stored
 
 Given = dict[str, Any]
 
@@ -41,10 +41,10 @@ DEFAULTS: dict[str, Given] = {
 }  # fmt: skip
 
 
-def rows_of(spark: SparkSession, table: Table, given: list[Given]) -> Any:
-    empty = {c.name: 0 if c.merge == "sum" else None for c in table.columns}
-    values = [{**empty, **{k: v for k, v in DEFAULTS[table.name].items() if k in empty}, **row} for row in given]
-    return spark.createDataFrame([tuple(row.values()) for row in values], table_schema(table))
+def rows_of(spark: SparkSession, table: Table, given: list[Given]) -> DataFrame:
+    names = {column.name for column in table.columns}
+    defaults = {name: value for name, value in DEFAULTS[table.name].items() if name in names}
+    return spark.createDataFrame(stored.rows(table, *[{**defaults, **row} for row in given]))
 
 
 def billed(
