@@ -31,7 +31,9 @@ def _merged(column: Described, order: str) -> Column:
         case "max":
             return F.max(value)
         case "last":
-            return F.max_by(value, F.when(value.isNotNull(), F.col(order)))
+            known = value.isNotNull() & F.col(order).isNotNull()
+            # Of two that are equally late the greater one: the same whatever the order of the files.
+            return F.max_by(value, F.when(known, F.struct(F.col(order), value)))
         case "counts":
             sums = F.array(*[F.sum(F.get(value, F.lit(index))) for index in range(COUNTS)])
             return F.when(F.count(value) > 0, sums)

@@ -99,7 +99,7 @@ def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
     try:
         # A second session of a process runs in the JVM of the first.
         gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call]  # pyspark has no types for it
-            chosen, popen_kwargs={"stderr": log}
+            chosen, popen_kwargs={"stdout": log, "stderr": log}
         )
         return SparkSession(SparkContext(conf=chosen, gateway=gateway))
     except PySparkRuntimeError as error:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.checkpoint import Identity, Position, Stored, check_belongs, check_new, check_position
+from spark_jobs.checkpoint import (
+    OLD_WRITERS,
+    Identity,
+    Position,
+    Stored,
+    check_belongs,
+    check_new,
+    check_position,
+    grown,
+    prefix,
+)
 from spark_jobs.errors import JobError
 
 WHERE = "/data/checkpoint"
 HOUR = 3600.0
-IDENTITY = Identity("writer", "traffic", "audit", {"traffic": "t-1", "dead_letters": "d-1"})
+WRITER = prefix("kafka", "audit") + "1"
+IDENTITY = Identity(WRITER, "kafka", "audit", {"traffic": "t-1", "dead_letters": "d-1"})
+
+
+def table(id: str, last_batch: int, writer: str = WRITER) -> Stored:
+    return Stored(id, 9, {writer: last_batch} if last_batch >= 0 else {})
 
 
 def tables(traffic: int = 7, dead: int = 3, *, traffic_id: str = "t-1") -> dict[str, Stored]:
-    return {
-        "traffic": Stored(traffic_id, 9, traffic),
-        "dead_letters": Stored("d-1", 9, dead),
-    }
+    return {"traffic": table(traffic_id, traffic), "dead_letters": table("d-1", dead)}
 
 
 def position(planned: int = 7, committed: int = 7, planned_at: float = 0.0) -> Position:
@@ -24,36 +36,51 @@ def position(planned: int = 7, committed: int = 7, planned_at: float = 0.0) -> P
 
 
 def check(where: Position, stored: dict[str, Stored], now: float = 0.0) -> None:
-    check_position(where, stored, "traffic", WHERE, window_seconds=2 * HOUR, clock=lambda: now)
-
-
-def test_new_tables_may_have_a_new_checkpoint() -> None:
-    check_new({"traffic": Stored("", -1, -1), "dead_letters": Stored("d-1", 0, -1)}, WHERE)
-
-
-def test_filled_tables_may_not() -> None:
-    with pytest.raises(JobError, match="no checkpoint at /data/checkpoint, but table traffic is already filled"):
-        check_new({"traffic": Stored("t-1", 1, -1), "dead_letters": Stored("d-1", 0, -1)}, WHERE)
-
-
-def test_a_checkpoint_goes_on_with_its_own_tables() -> None:
-    check_belongs(IDENTITY, "traffic", "audit", tables(), WHERE)
+    check_position(where, IDENTITY, stored, "traffic", WHERE, window_seconds=2 * HOUR, clock=lambda: now)
 
 
 @pytest.mark.parametrize(
-    ("job", "topic", "stored", "message"),
+    "writer", [prefix("kafka", "other") + "1", prefix("elsewhere", "audit") + "1"], ids=["topic", "cluster"]
+)
+def test_tables_may_have_a_new_checkpoint_for_each_topic_of_each_cluster(writer: str) -> None:
+    there = {"traffic": table("t-1", 5, writer), "dead_letters": Stored()}
+    check_new(there, "kafka", "audit", WHERE)
+
+
+@pytest.mark.parametrize("writer", [WRITER, f"{OLD_WRITERS}traffic-1"], ids=["this release", "the last one"])
+def test_but_not_two_for_the_same(writer: str) -> None:
+    with pytest.raises(
+        JobError, match="no checkpoint at /data/checkpoint, but table traffic is already filled from aud"
+    ):
+        check_new({"traffic": table("t-1", 1, writer), "dead_letters": Stored("d-1", 0)}, "kafka", "audit", WHERE)
+
+
+def test_a_checkpoint_goes_on_with_its_own_tables() -> None:
+    check_belongs(IDENTITY, "kafka", "audit", tables(), None, WHERE)
+    check_belongs(Identity(WRITER, "", "audit", {}, ["slo"]), "kafka", "audit", {}, ["slo"], WHERE)
+
+
+def test_a_checkpoint_of_an_earlier_release_gets_its_cluster_and_new_tables() -> None:
+    before = Identity("brokerside-traffic-1", "", "audit", {"traffic": "t-1"})
+    after = grown(before, "kafka", {"traffic": "t-1", "latency": "l-1"})
+    assert after == Identity("brokerside-traffic-1", "kafka", "audit", {"traffic": "t-1", "latency": "l-1"})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "topic", "stored", "only", "message"),
     [
-        ("cost", "audit", tables(), "is of the job traffic, not of cost"),
-        ("traffic", "other", tables(), "is of the topic audit, not of other"),
-        ("traffic", "audit", tables(traffic_id="t-2"), "table traffic that is another table"),
-        ("traffic", "audit", {**tables(), "traffic": Stored("", -1, -1)}, "table traffic that is missing"),
+        ("kafka", "other", tables(), None, "is of the topic audit, not of other"),
+        ("elsewhere", "audit", tables(), None, "is of the Kafka cluster kafka, not of elsewhere"),
+        ("kafka", "audit", tables(), ["traffic"], "fills all tables, not only traffic"),
+        ("kafka", "audit", tables(traffic_id="t-2"), None, "table traffic that is another table"),
+        ("kafka", "audit", {**tables(), "traffic": Stored()}, None, "table traffic that is missing"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused(
-    job: str, topic: str, stored: dict[str, Stored], message: str
+    cluster: str, topic: str, stored: dict[str, Stored], only: list[str] | None, message: str
 ) -> None:
     with pytest.raises(JobError, match=message):
-        check_belongs(IDENTITY, job, topic, stored, WHERE)
+        check_belongs(IDENTITY, cluster, topic, stored, only, WHERE)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +105,7 @@ def test_every_state_that_a_crash_can_leave_may_go_on(where: Position, stored: d
         (position(-1, -1), tables(7), r"older than the table traffic \(batch -1 against 7\)"),
         (position(6, 6), tables(7), r"older than the table traffic \(batch 6 against 7\)"),
         (position(2, 2), tables(2, 3), r"older than the table dead_letters \(batch 2 against 3\)"),
+        (position(7, 7), tables(-1, 6), r"table dead_letters is older than the checkpoint .* \(batch 6 against 7\)"),
         (position(7, 7), tables(6), r"table traffic is older than the checkpoint .* \(batch 6 against 7\)"),
     ],
 )
@@ -86,6 +114,10 @@ def test_checkpoint_and_tables_of_different_moments_are_refused(
 ) -> None:
     with pytest.raises(JobError, match=message):
         check(where, stored)
+
+
+def test_a_table_that_gets_every_batch_may_be_newer_than_the_checkpoint() -> None:
+    check(position(7, 7), {"traffic": table("t-1", -1), "dead_letters": table("d-1", 7)})
 
 
 def test_a_clock_that_is_far_behind_is_refused() -> None:

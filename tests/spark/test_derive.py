@@ -1,0 +1,154 @@
+"""Tables that are computed from others: when, from which day on, and what happens when one cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import derive, io, upkeep
+from spark_jobs.definitions import Definitions
+from spark_jobs.root import Target
+from spark_jobs.run import Note
+from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
+from spark_jobs.structs import table_schema
+from spark_jobs.tables.registry import Stored
+
+pytestmark = pytest.mark.spark
+
+FIRST = date(2026, 3, 1)
+
+
+class Root:
+    """Tables with a row here and there, and what was computed of them: requests by day, in two tables."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.target = Target(str(folder), str(folder / "checkpoint"))
+        self.since: list[date | None] = []
+        self.said: list[str] = []
+        self._number = iter(range(1000))
+        for table in (TRAFFIC, LATENCY, INVENTORY, COMPLETENESS):
+            io.create_table(spark, table, self.target.path(table.name))
+
+    def append(self, table: Table, *days: int, **values: Any) -> None:
+        schema = table_schema(table)
+        rows = [{"day": FIRST + timedelta(days=day), **values} for day in days]
+        frame = self.spark.createDataFrame([tuple(row.get(f.name) for f in schema) for row in rows], schema)
+        io.append_once(frame, self.target.path(table.name), "writer", next(self._number))
+
+    def requests_by_day(self, table: Table, column: str) -> Callable[[Stored], DataFrame]:
+        def make(stored: Stored) -> DataFrame:
+            self.since.append(stored.since)
+            sums = stored.tables["traffic"].groupBy("day").agg(F.sum("requests").alias(column))
+            return sums.select(
+                *[
+                    F.col(c.name) if c.name in ("day", column) else F.lit(None).cast(c.type).alias(c.name)
+                    for c in table.columns
+                ]
+            )
+
+        return make
+
+    def derive(self, *names: str, **changes: Any) -> tuple[str, ...]:
+        self.since.clear()
+        say: Callable[[Note], None] = lambda note: self.said.append(str(note))  # noqa: E731
+        definitions = Definitions(**{"objectives": ("any",), **changes})
+        return derive.derive(self.spark, self.target, names or ("slo", "topics"), definitions, say)
+
+    def stored(self, table: Table, column: str) -> dict[int, int]:
+        rows = self.spark.read.format("delta").load(self.target.path(table.name)).collect()
+        return {(row["day"] - FIRST).days: row[column] for row in rows}
+
+
+@pytest.fixture
+def root(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    root = Root(spark, tmp_path)
+    made = {"slo": root.requests_by_day(SLO, "total"), "topics": root.requests_by_day(TOPICS, "produced_bytes")}
+    monkeypatch.setattr(derive, "DERIVED", made)
+    return root
+
+
+def test_days_are_computed_again_from_the_first_on_that_changed(root: Root) -> None:
+    root.append(TRAFFIC, 0, 1, 2, requests=5)
+    assert root.derive("slo") == ()
+    assert root.since == [None]
+    assert root.stored(SLO, "total") == {0: 5, 1: 5, 2: 5}
+
+    assert root.derive("slo") == ()
+    assert root.since == []
+
+    root.append(TRAFFIC, 1, 3, requests=1)
+    root.append(LATENCY, 2)
+    assert root.derive("slo") == ()
+    assert root.since == [FIRST + timedelta(days=1)]
+    assert root.stored(SLO, "total") == {0: 5, 1: 6, 2: 5, 3: 1}
+
+    root.append(LATENCY, 2)
+    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(), lambda note: None)
+    root.derive("slo")
+    assert root.since == [FIRST + timedelta(days=2)], "joined files are no change"
+
+    root.derive("slo", objectives=("other",))
+    assert root.since == [FIRST + timedelta(days=3 - 399)], "other definitions change every day that is kept"
+    assert root.said == []
+
+
+def test_what_is_made_as_a_whole_is_replaced_as_a_whole(root: Root) -> None:
+    root.append(TRAFFIC, 0, requests=5)
+    root.derive("topics")
+    root.append(TRAFFIC, 0, 1, requests=5)
+    root.derive("topics")
+    assert root.since == [None]
+    assert root.stored(TOPICS, "produced_bytes") == {0: 10, 1: 5}
+
+
+def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(root: Root) -> None:
+    root.append(TRAFFIC, 0, 4, requests=5)
+    root.derive("slo")
+    kept = {"retention": {"traffic": timedelta(days=2)}}
+    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None)
+    root.append(TRAFFIC, 4, 5, requests=5)
+    assert root.derive("slo", objectives=("other",), **kept) == ()
+    assert root.since == [FIRST + timedelta(days=4)]
+    assert root.stored(SLO, "total") == {0: 5, 4: 10, 5: 5}
+
+
+def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(stored: Stored) -> DataFrame:
+        raise ValueError("too many cooks\nand more")
+
+    monkeypatch.setitem(derive.DERIVED, "slo", broken)
+    root.append(TRAFFIC, 0, requests=5)
+    assert root.derive() == ("slo",)
+    assert root.said == ["table slo could not be computed: ValueError: too many cooks"]
+    assert root.stored(TOPICS, "produced_bytes") == {0: 5}
+
+
+def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
+    assert derive.undeclared(["traffic", "slo", "topics"], Definitions()) == ["slo"]
+    assert root.derive("slo", objectives=()) == ()
+    assert not Path(root.target.path("slo")).exists()
+
+
+def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, failures = io.replace, [1, 2]
+
+    class ConcurrentAppendException(Exception):
+        pass
+
+    def disturbed(*arguments: Any) -> None:
+        if failures:
+            failures.pop()
+            raise ConcurrentAppendException
+        replace(*arguments)
+
+    monkeypatch.setattr(io, "replace", disturbed)
+    root.append(TRAFFIC, 0, requests=5)
+    assert root.derive("slo") == ()
+    assert root.stored(SLO, "total") == {0: 5}

@@ -1,0 +1,149 @@
+"""Upkeep: what every reader sees stays the same, in fewer rows and files, and no longer than it is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs import io, upkeep
+from spark_jobs.definitions import Definitions
+from spark_jobs.root import Target
+from spark_jobs.run import Note
+from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
+from spark_jobs.structs import table_schema
+
+pytestmark = pytest.mark.spark
+
+FIRST = date(2024, 3, 1)
+
+Append = Callable[..., None]
+
+
+@pytest.fixture
+def target(spark: SparkSession, tmp_path: Path) -> Target:
+    target = Target(str(tmp_path), str(tmp_path / "checkpoint"))
+    io.create_table(spark, TRAFFIC, target.path("traffic"))
+    io.create_table(spark, DEAD_LETTERS, target.path("dead_letters"))
+    return target
+
+
+@pytest.fixture
+def append(spark: SparkSession, target: Target) -> Append:
+    """Adds a file for each day to ``traffic``: a row with two requests and another one with 10, days after FIRST."""
+    number = iter(range(1000))
+
+    def make(*days: int) -> None:
+        rows = [(FIRST + timedelta(days=day), who, requests) for day in days for who, requests in (("a", 2), ("b", 10))]
+        names = ("day", "principal", "requests")
+        schema = table_schema(TRAFFIC)
+        values = [tuple(dict(zip(names, row, strict=True)).get(field.name) for field in schema) for row in rows]
+        io.append_once(spark.createDataFrame(values, schema), target.path("traffic"), "writer", next(number))
+
+    return make
+
+
+def look_after(spark: SparkSession, target: Target, definitions: Definitions | None = None) -> None:
+    said: list[Note] = []
+    upkeep.upkeep(spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append)
+    assert said == []
+
+
+def files(spark: SparkSession, target: Target) -> dict[int, int]:
+    return {(day - FIRST).days: count for day, count in io.files_by_day(spark, target.path("traffic")).items()}
+
+
+def requests(spark: SparkSession, target: Target) -> Counter[tuple[int, str]]:
+    found: Counter[tuple[int, str]] = Counter()
+    for row in spark.read.format("delta").load(target.path("traffic")).collect():
+        found[(row["day"] - FIRST).days, row["principal"]] += row["requests"]
+    return found
+
+
+def test_days_that_are_over_become_one_row_for_each_key(
+    spark: SparkSession,
+    target: Target,
+    append: Append,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "MANY_FILES", 4)
+    for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
+        append(*days)
+    before = requests(spark, target)
+    look_after(spark, target)
+    assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 3}
+    assert (
+        requests(spark, target)
+        == before
+        == Counter(
+            {
+                (day, who): times * each
+                for day, times in ((0, 3), (1, 1), (2, 2), (3, 3))
+                for who, each in (("a", 2), ("b", 10))
+            }
+        )
+    )
+    assert spark.read.format("delta").load(target.path("traffic")).where(f"day = '{FIRST}'").count() == 2
+    version = io.StoredTable(spark, target.path("traffic")).version
+    look_after(spark, target)
+    assert io.StoredTable(spark, target.path("traffic")).version == version
+    append(0, 3)
+    look_after(spark, target)
+    assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 1}
+    assert requests(spark, target) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
+    assert io.StoredTable(spark, target.path("traffic")).writers == {"writer": 5}
+
+
+def test_what_is_appended_while_files_are_joined_is_kept(
+    spark: SparkSession, target: Target, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(0, 5)
+    append(0)
+    replace = io.replace
+
+    def late(*arguments: object) -> None:
+        append(0)
+        replace(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(io, "replace", late)
+    look_after(spark, target)
+    assert requests(spark, target)[0, "a"] == 6
+
+
+def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: Target, append: Append) -> None:
+    append(0, 10, 399, 400)
+    look_after(spark, target)
+    assert set(files(spark, target)) == {10, 399, 400}
+    look_after(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
+    assert set(files(spark, target)) == {399, 400}
+
+
+def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: Target, append: Append) -> None:
+    today = (datetime.now(UTC).date() - FIRST).days
+    append(today - 1, today, 700_000)
+    look_after(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
+    assert set(files(spark, target)) == {today - 1, today, 700_000}
+
+
+def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_others(
+    spark: SparkSession, target: Target, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(0)
+    append(0)
+    append(5)
+    look = io.files_by_day
+
+    def failing(spark: SparkSession, path: str) -> dict[date, int]:
+        if path.endswith("dead_letters"):
+            raise OSError("the disk is away")
+        return look(spark, path)
+
+    monkeypatch.setattr(io, "files_by_day", failing)
+    said: list[Note] = []
+    upkeep.upkeep(spark, target, ["dead_letters", "traffic"], Definitions(), said.append)
+    assert list(map(str, said)) == ["table dead_letters is looked after later: OSError: the disk is away"]
+    assert files(spark, target) == {0: 1, 5: 1}
