@@ -102,8 +102,7 @@ MIRROR_CHECK = Table(
     "Whether what was produced to one cluster arrived in another: for each day on which anything came or became due, "
     "and all days up to its end. A batch that an idempotent producer sent twice counts once. Records are counted, not "
     "compared; those of aborted transactions count as produced. Totals begin with the oldest day that `produced` "
-    "keeps: what was on its way then, or was mirrored from before, is surplus. There are rows only where sidecars of "
-    "both clusters were heard of.",
+    "keeps; what a mirror copies from before that is surplus.",
     (
         Column("day", "date", "Day, by arrival in each cluster; the table is partitioned by it.", "UTC"),
         Column("mirror", "string", "Name of the mirror's definition."),
@@ -124,13 +123,14 @@ MIRROR_CHECK = Table(
         Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, at least 0."
                " While records flow, what arrived before it was due hides as much that is missing; it shows once the"
                " source rests for as long as the lag.", "records"),
-        Column("surplus_records", "bigint", "What arrived beyond all that was produced; more than 0 where the mirror"
-               " repeats itself, or the source has producers without answers.", "records"),
+        Column("surplus_records", "bigint", "What arrived beyond all that was produced, as far as the source is known"
+               " up to then; more than 0 where the mirror repeats itself, or the source has producers without answers."
+               " What arrived on the oldest day within the allowed lag of its beginning is left out.", "records"),
         Column("state", "string", "`equal`, `lagging` (fewer arrived than were produced, but none is overdue),"
-               " `missing`, `surplus`."),
+               " `missing`, `surplus`, or `unknown`: nothing was heard of one of the clusters."),
         Column("exact", "boolean", "False where rollups took part up to then: retries inside of them cannot be told"
                " apart."),
-        Column("as_of", "timestamp", "Newest minute that was judged: of this day, and known of both clusters.", "UTC"),
+        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters.", "UTC"),
     ),
     example="SELECT mirror, source_topic, produced_total, mirrored_total, retried_records, missing_records, state"
     " FROM mirror_check ORDER BY ALL",

@@ -111,7 +111,8 @@ def _losses(completeness: DataFrame, clusters: DataFrame) -> DataFrame:
     )
     run = Window.partitionBy("cluster_id", "boot_id")
     so_far = run.orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    from_here = run.orderBy("minute").rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    # Backwards: a frame that ends with the partition would be gone through for each of its rows.
+    from_here = run.orderBy(F.desc("minute")).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     missing = (
         minutes.withColumn("from_its_start", F.min("started_at").over(run) >= F.col("since"))
         .withColumn("base", F.when(F.col("from_its_start"), 0).otherwise(F.min("first").over(run) - 1))

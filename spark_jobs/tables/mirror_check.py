@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import MIRROR_CHECK
-from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of
+from spark_jobs.tables.columns import DAY_US, MINUTE_US, columns_of, day_of
 from spark_jobs.tables.produced import is_source, is_target, source_topic
 
 PAIR = ("mirror", "source_cluster_id", "source_topic", "target_cluster_id", "target_topic")
@@ -18,7 +18,8 @@ PAIR = ("mirror", "source_cluster_id", "source_topic", "target_cluster_id", "tar
 SEQUENCE = ("cluster_id", "topic", "partition", "producer_id", "producer_epoch", "base_sequence")
 """What an idempotent producer numbers a batch by; numbers come again after 2³¹ records, at another offset."""
 
-COUNTS = ("produced_records", "mirrored_records", "retried_records", "unconfirmed_records", "due_records")
+COUNTS = ("produced", "mirrored", "retried", "unconfirmed", "due", "judged")
+"""What is added up by day: of the target ``judged`` is what of ``mirrored`` is held against ``produced``."""
 
 
 def mirror_check(
@@ -26,41 +27,34 @@ def mirror_check(
 ) -> DataFrame:
     """Return the rows of ``mirror_check`` of ``since`` and later: one for each pair of topics and day.
 
-    Days are those on which anything came or became due. ``produced``: the whole table, as totals begin with its oldest
-    day; it is grouped by batch, so work grows with its batches. ``completeness``, merged, says up to when both clusters
-    are known; without that of both there are no rows.
+    Days are those on which anything came or became due; a row is made of what was told of its day and those before.
+    ``produced``: the whole table, as totals begin with its oldest day; it is grouped by batch, so work grows with its
+    batches. ``completeness``, merged, says up to when a cluster is known.
     """
-    matched = _matched(_once(produced), mirrors)
-    for side in ("source", "target"):
-        heard = _heard(completeness).select(
-            F.col("cluster_id").alias(f"{side}_cluster_id"), F.col("until_us").alias(f"{side}_us")
-        )
-        matched = matched.join(F.broadcast(heard), f"{side}_cluster_id")
-    judged = matched.withColumn("until_us", F.least("source_us", "target_us")).where("at_us < until_us")
-    days = (
-        judged.select(
-            *PAIR, "until_us", F.col("partition").isNotNull().alias("exact"), F.explode(_counted()).alias("c")
-        )
-        .select(*PAIR, "until_us", "exact", "c.*")
-        .groupBy(*PAIR, "day")
-        .agg(
-            F.max("until_us").alias("until_us"),
-            F.expr("bool_and(exact)").alias("exact"),
-            *[F.sum(name).alias(name) for name in COUNTS],
-        )
+    oldest = F.broadcast(produced.agg(F.min("day").alias("oldest")))
+    heard = _heard(completeness, oldest)
+    minutes = _with_heard(_minutes(_matched(_once(produced), mirrors).crossJoin(oldest)), heard)
+    counted = minutes.select(*PAIR, "exact", F.explode(_counted()).alias("of")).select(*PAIR, "exact", "of.*")
+    days = counted.groupBy(*PAIR, "day").agg(
+        F.expr("bool_and(exact)").alias("exact"),
+        *[F.sum(name).alias(f"{name}_records") for name in COUNTS],
     )
+    days = _with_heard(days, heard)
     so_far = Window.partitionBy(*PAIR).orderBy("day").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    for name in ("produced", "mirrored", "due"):
+    for name in ("produced", "mirrored", "due", "judged"):
         days = days.withColumn(f"{name}_total", F.sum(f"{name}_records").over(so_far))
-    days = days.withColumn("exact", F.min("exact").over(so_far))
-    rows = days.selectExpr(
+    days = days.withColumn("exact", F.min("exact").over(so_far)).selectExpr(
         "*",
         "greatest(0, due_total - mirrored_total) AS missing_records",
-        "greatest(0, mirrored_total - produced_total) AS surplus_records",
-        f"timestamp_micros(least(until_us, unix_micros(CAST(day + 1 AS TIMESTAMP))) - {MINUTE_US}) AS as_of",
-    ).selectExpr(
+        "greatest(0, judged_total - produced_total) AS surplus_records",
+        f"{_known('source')} AS source_us",
+        f"{_known('target')} AS target_us",
+    )
+    rows = days.selectExpr(
         "*",
+        f"timestamp_micros({_both('least', 'source_us', 'target_us')} - {MINUTE_US}) AS as_of",
         """CASE
+            WHEN source_us IS NULL OR target_us IS NULL THEN 'unknown'
             WHEN missing_records > 0 THEN 'missing'
             WHEN surplus_records > 0 THEN 'surplus'
             WHEN mirrored_total < produced_total THEN 'lagging'
@@ -79,10 +73,8 @@ def _once(produced: DataFrame) -> DataFrame:
     written = produced.where("outcome != 'rejected'")
     told_apart = "coalesce(producer_id >= 0 OR (outcome = 'acknowledged' AND base_offset >= 0), false)"
     sent = written.where(told_apart).withColumn("sent_at", F.expr("if(producer_id >= 0, NULL, at)"))
-    batches = sent.groupBy(*SEQUENCE, "base_offset", "sent_at", "outcome").agg(
+    batches = sent.groupBy(*SEQUENCE, "principal", "client_id", "base_offset", "sent_at", "outcome").agg(
         F.min("at").alias("at"),
-        F.min_by("principal", "at").alias("principal"),
-        F.min_by("client_id", "at").alias("client_id"),
         F.max("records").alias("records"),
         F.count(F.lit(1)).alias("copies"),
     )
@@ -131,18 +123,71 @@ def _side(mirror: Mirror, topic: Column, is_source: bool) -> Column:
     )
 
 
-def _heard(completeness: DataFrame) -> DataFrame:
-    """Return cluster_id and ``until_us``: the end of the newest minute that its sidecars told anything of."""
-    newest = completeness.groupBy("cluster_id").agg(F.max("minute").alias("minute"))
-    return newest.selectExpr("cluster_id", f"unix_micros(minute) + {MINUTE_US} AS until_us")
+def _minutes(written: DataFrame) -> DataFrame:
+    """Return sums of ``written`` by pair, side, day, and ``known_us``.
+
+    That is the end of the minute up to which a cluster has to be known: of the source's records when they are due, of
+    the target's when they came.
+    """
+    known = "at_us + if(is_source, lag_us, 0)"
+    # What arrives early on the oldest day may have been produced on the day before, which is not kept any more.
+    is_judged = f"NOT is_source AND at_us >= {DAY_US} * unix_date(oldest) + lag_us"
+    return (
+        written.selectExpr(
+            *[*PAIR, "is_source", "confirmed", "unconfirmed", "again"],
+            "partition IS NOT NULL AS exact",
+            f"{day_of('at_us')} AS day",
+            f"({known} + {MINUTE_US - 1}) DIV {MINUTE_US} * {MINUTE_US} AS known_us",
+            f"if({is_judged}, confirmed, 0L) AS judged",
+        )
+        .groupBy(*PAIR, "is_source", "exact", "day", "known_us")
+        .agg(*[F.sum(name).alias(name) for name in ("confirmed", "unconfirmed", "again", "judged")])
+    )
+
+
+def _heard(completeness: DataFrame, oldest: DataFrame) -> DataFrame:
+    """Return cluster_id and ``heard``: of each day the end of the last minute that its sidecars told anything of."""
+    days = completeness.groupBy("cluster_id", "day").agg(F.max("minute").alias("minute"))
+    until = F.expr(f"struct(day, unix_micros(minute) + {MINUTE_US} AS until_us)")
+    return days.crossJoin(oldest).where("day >= oldest").groupBy("cluster_id").agg(F.collect_list(until).alias("heard"))
+
+
+def _with_heard(rows: DataFrame, heard: DataFrame) -> DataFrame:
+    """Return ``rows`` with what was heard of both clusters, NULL where that is nothing."""
+    for side in ("source", "target"):
+        of_side = heard.select(F.col("cluster_id").alias(f"{side}_cluster_id"), F.col("heard").alias(f"{side}_heard"))
+        rows = rows.join(F.broadcast(of_side), f"{side}_cluster_id", "left")
+    return rows
+
+
+def _known(side: str) -> str:
+    """Return SQL of the instant up to which a cluster was known on a row's day; NULL: it was not."""
+    return f"array_max(transform(filter({side}_heard, one -> one.day <= day), one -> one.until_us))"
+
+
+def _known_on(side: str) -> str:
+    """Return SQL of the first day on which a cluster was known up to ``known_us``; NULL: it is not yet."""
+    return f"array_min(transform(filter({side}_heard, one -> one.until_us >= known_us), one -> one.day))"
 
 
 def _counted() -> Column:
-    """Return what a row adds to which day: to that of its arrival, and of the source to that on which it is due."""
-    arrived = f"""struct({day_of("at_us")} AS day,
-        if(is_source, confirmed, 0L) AS produced_records, if(is_source, 0L, confirmed) AS mirrored_records,
-        again AS retried_records, if(is_source, unconfirmed, 0L) AS unconfirmed_records, 0L AS due_records)"""
-    due = f"""struct({day_of("at_us + lag_us")} AS day, 0L AS produced_records, 0L AS mirrored_records,
-        0L AS retried_records, 0L AS unconfirmed_records, confirmed AS due_records)"""
-    is_due = "is_source AND confirmed > 0 AND at_us + lag_us <= until_us"
-    return F.expr(f"array_compact(array({arrived}, if({is_due}, {due}, NULL)))")
+    """Return what a row of ``_minutes`` adds to which day, as an array of a struct of each."""
+    parts = [
+        _part("day", "is_source", produced="confirmed", retried="again", unconfirmed="unconfirmed"),
+        _part("day", "NOT is_source", mirrored="confirmed", retried="again"),
+        _part(_both("greatest", _known_on("source"), _known_on("target")), "is_source", due="confirmed"),
+        _part(_both("greatest", "day", _known_on("source")), "NOT is_source", judged="judged"),
+    ]
+    # No row of a day on which nothing came, became due or became known.
+    nothing = " + ".join(f"one.{name}" for name in COUNTS)
+    return F.expr(f"filter(array({', '.join(parts)}), one -> one.day IS NOT NULL AND (one.day = day OR {nothing} > 0))")
+
+
+def _part(day: str, condition: str, **counts: str) -> str:
+    values = [f"{counts.get(name, '0L')} AS {name}" for name in COUNTS]
+    return f"struct(if({condition}, {day}, NULL) AS day, {', '.join(values)})"
+
+
+def _both(function: str, one: str, other: str) -> str:
+    """Return SQL of ``least`` or ``greatest`` of two values, NULL if either is."""
+    return f"if({one} IS NULL OR {other} IS NULL, NULL, {function}({one}, {other}))"

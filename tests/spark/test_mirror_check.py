@@ -11,7 +11,7 @@ from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import COMPLETENESS, MIRROR_CHECK, PRODUCED
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.mirror_check import mirror_check
-from tests.spark.frames import NOON, after, rows
+from tests.spark.frames import after, rows
 
 pytestmark = pytest.mark.spark
 
@@ -50,10 +50,15 @@ def stream(make: Any, count: int, *, at: float = 0, every: float = 0.1, **change
 
 
 def heard(until: float, *clusters: str) -> Batches:
-    """Rows of ``completeness``: the clusters' sidecars were last heard of in the minute that ends then."""
+    """Rows of ``completeness``: the clusters' sidecars were last heard of in the minute that ends then.
+
+    On the days before they were to the end.
+    """
+    minutes = [after(at) for at in range(DAY // 2 - 60, int(until) - 60, DAY)] + [after(until - 60)]
     return [
-        {"day": NOON.date(), "minute": after(until - 60), "cluster_id": cluster, "broker_id": 1, "boot_id": "boot"}
+        {"day": minute.date(), "minute": minute, "cluster_id": cluster, "broker_id": 1, "boot_id": "boot"}
         for cluster in clusters or ("east", "west")
+        for minute in minutes
     ]
 
 
@@ -170,20 +175,35 @@ def test_what_is_not_due_yet_is_not_missing(spark: SparkSession) -> None:
     told = [*stream(batch, 3, every=100), copied(at=1)]
     found = {until: made(spark, told, until)[0] for until in (60, 360, 420, 480, 540)}
     assert {until: (row.state, row.due_total, row.missing_records) for until, row in found.items()} == {
-        60: ("equal", 0, 0),
+        60: ("lagging", 0, 0),
         360: ("lagging", 10, 0),
         420: ("missing", 20, 10),
         480: ("missing", 20, 10),
         540: ("missing", 30, 20),
     }
-    assert (found[60].produced_total, found[360].produced_total) == (10, 30)
 
 
-def test_what_only_one_cluster_is_known_of_is_not_judged(spark: SparkSession) -> None:
-    told = [*stream(batch, 2, every=600), *stream(copied, 2, at=1, every=600)]
-    (row,) = made(spark, told, [*heard(3_600, "east"), *heard(300, "west")])
-    assert (row.produced_total, row.mirrored_total, row.as_of) == (10, 10, after(240))
-    assert made(spark, told, heard(3_600, "east")) == []
+def test_as_long_as_one_cluster_is_behind_nothing_is_missing_or_surplus(spark: SparkSession) -> None:
+    told = [batch(), batch(at=900, base_sequence=10, base_offset=10), copied(at=1)]
+    (row,) = made(spark, told, [*heard(3_600, "east"), *heard(960, "west")])
+    assert (row.state, row.missing_records, row.as_of) == ("lagging", 0, after(900))
+    twice = [batch(), copied(at=1), copied(at=900, base_sequence=10, base_offset=10)]
+    (row,) = made(spark, twice, [*heard(300, "east"), *heard(3_600, "west")])
+    assert (row.state, row.mirrored_total, row.surplus_records) == ("equal", 20, 0)
+    for known in ("east", "west"):
+        (row,) = made(spark, told, heard(3_600, known))
+        assert (row.state, row.as_of, row.missing_records, row.surplus_records) == ("unknown", None, 0, 0)
+
+
+def test_what_was_on_its_way_when_the_oldest_day_began_is_no_surplus(spark: SparkSession) -> None:
+    """The table keeps no day before: 10 of the records that arrived were produced then."""
+    midnight = -DAY / 2
+    told = [copied(at=midnight + 299), batch(at=midnight + 10, base_sequence=10, base_offset=10),
+            copied(at=midnight + 300, base_sequence=10, base_offset=10)]  # fmt: skip
+    (row,) = made(spark, told)
+    assert (row.state, row.produced_total, row.mirrored_total) == ("equal", 10, 20)
+    (row,) = made(spark, [*told, copied(at=midnight + 301, base_sequence=20, base_offset=20)])
+    assert (row.state, row.surplus_records) == ("surplus", 10)
 
 
 def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> None:
@@ -201,6 +221,9 @@ def test_days_add_up_and_only_those_asked_for_are_given(spark: SparkSession) -> 
     assert [row.as_of for row in found] == [
         after(midnight - 60), after(midnight + DAY - 60), after(midnight + 3 * DAY),
     ]  # fmt: skip
+    # What is told of later days changes nothing of a day.
+    earlier, later = made(spark, told[:2] + told[2:4], int(midnight + 60))
+    assert (earlier, later.state, later.as_of) == (found[0], "lagging", after(midnight))
     assert made(spark, told, int(midnight + 3 * DAY + 60), since=date(2026, 9, 23)) == found[1:]
 
 
