@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -15,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from proxy.local import cluster
 from proxy.local.jars import resolve
+from spark_jobs import kafka
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.run import run
 from spark_jobs.session import session, settings
@@ -26,8 +28,8 @@ DEFINITIONS = Path(__file__).parent / "definitions"
 
 FOREVER = str(2**63 - 1)
 
-PAUSE = 2 / 3
-"""The part of the east's topic that is there when the job is run for the first time."""
+RECORDS_PER_BATCH = 600
+"""Of the job: each topic takes two batches."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,17 @@ def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
     new = [NewTopic(name, PARTITIONS, 1, config=config) for name in built.topics.values()]
     for future in admin.create_topics(new).values():
         future.result(30)
-    east, west = built.records().items()
-    until = round(len(east[1]) * PAUSE)
-    for name, records in ((east[0], east[1][:until]), west, (east[0], east[1][until:])):
-        _write(bootstrap, name, records)
-        run(
-            bootstrap_servers=bootstrap,
-            topic=name,
-            tables=str(root),
-            jars=jars,
-            definitions=built.definitions,
-            available_now=True,
-        )
+    with patch.object(kafka, "RECORDS_PER_BATCH", RECORDS_PER_BATCH):
+        for name, records in built.records().items():
+            _write(bootstrap, name, records)
+            run(
+                bootstrap_servers=bootstrap,
+                topic=name,
+                tables=str(root),
+                jars=jars,
+                definitions=built.definitions,
+                available_now=True,
+            )
     return built
 
 
@@ -102,11 +103,13 @@ def _write(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
 
 
 def main(root: Path) -> None:
+    from tests.spark.conftest import FEW_ROWS  # which imports this
+
     jars = resolve("spark-4.2.0", progress=False)
     with tempfile.TemporaryDirectory() as folder:
         state = cluster.up(Path(folder), advertise="broker", progress=False)
         try:
-            with session("ledger", settings("local[2]", jars, {}, short=True)):
+            with session("ledger", settings("local[2]", jars, FEW_ROWS, short=True)):
                 built = build(root, state.internal_bootstrap, jars)
         finally:
             cluster.down(Path(folder))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from fractions import Fraction
+from math import ceil
+
 import pytest
 
+from spark_jobs.query import query
 from spark_jobs.schemas import TABLES
 from tests.ledger.acts import Call
 from tests.ledger.books import Book, Row, health, sessions, traffic
@@ -11,7 +16,7 @@ from tests.ledger.build import Built
 from tests.ledger.compare import assert_equal
 from tests.ledger.stored import rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def equals(ledger: Built, table: str, book: Book) -> None:
@@ -74,3 +79,22 @@ def test_completeness(ledger_root: Built) -> None:
 def test_dead_letters(ledger_root: Built) -> None:
     found = rows(ledger_root.root, "dead_letters")
     assert_equal(found, ("topic", "partition", "offset"), health.dead_letters(ledger_root.records()))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 1])
+def test_percentiles_are_right_to_one_bucket(ledger_root: Built, share: float) -> None:
+    """Never too low, and too high by less than a bucket's width, for any grouping."""
+    true: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+    for call in traffic.calls(ledger_root.told.acts):
+        if call.answered and not call.idle:
+            for topic in (None, *call.topics):
+                true[call.api, topic].append(call.latency_us)
+    sql = (
+        f"SELECT api, topic, quantile_ms(merge_counts(latencies), {share}) FROM latency WHERE requests > 0 GROUP BY ALL"
+    )
+    found = {(api, topic): round(ms * 1000) for api, topic, ms in query(ledger_root.root, sql)[1]}
+    assert found.keys() == true.keys()
+    for group, told in found.items():
+        exact = sorted(true[group])[ceil(Fraction(str(share)) * len(true[group])) - 1]
+        assert exact <= told
+        assert told <= max(exact * 2**0.5 + 1, traffic.ENDS[0]), group

@@ -1,0 +1,56 @@
+"""The tables of the scripted load, made or read in another way, hold the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.query import query
+from spark_jobs.run import backfill
+from spark_jobs.schemas import STREAMED, TABLES
+from tests.ledger.build import Built
+from tests.ledger.stored import rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+OF_ONE_CLUSTER = (*STREAMED, "slo", "topics", "quota_advice")
+"""Tables whose rows are each of one cluster; no other cluster has a part in them."""
+
+
+def ordered(found: Iterable[dict[str, Any]]) -> list[str]:
+    return sorted(str(sorted(row.items())) for row in found)
+
+
+def of_east(root: Path, table: str) -> list[dict[str, Any]]:
+    return [row for row in rows(root, table) if "east" in (row.get("cluster_id"), (row.get("topic") or "")[-4:])]
+
+
+def test_what_is_computed_again_at_once_is_what_was_streamed(ledger_root: Built, tmp_path: Path) -> None:
+    backfill(
+        bootstrap_servers=ledger_root.bootstrap,
+        topic=ledger_root.topics["east"],
+        tables=str(tmp_path / "again"),
+        jars=[],
+        first=None,
+        last=None,
+        definitions=ledger_root.definitions,
+    )
+    for table in OF_ONE_CLUSTER:
+        found = of_east(ledger_root.root, table)
+        assert found, table
+        assert ordered(rows(tmp_path / "again", table)) == ordered(found), table
+
+
+@pytest.mark.parametrize("table", [table for table in STREAMED.values() if table.keys], ids=lambda table: table.name)
+def test_a_query_sees_the_rows_merged(ledger_root: Built, table: Any) -> None:
+    names, found = query(ledger_root.root, f"SELECT * FROM {table.name}")
+    assert names == [column.name for column in TABLES[table.name].columns]
+    key = [names.index(name) for name in table.keys]
+    by_key = {tuple(row[at] for at in key): row for row in found}
+    assert len(by_key) == len(found)
+    assert {at: dict(zip(names, row, strict=True)) for at, row in by_key.items()} == {
+        tuple(row[name] for name in table.keys): row for row in rows(ledger_root.root, table.name)
+    }
