@@ -1,6 +1,7 @@
-"""A driver that is killed, with its JVM, at one instant of one batch: ``killed_driver.py INSTANT BATCH ARGUMENTS``.
+"""A job whose driver is killed, with its JVM, at one instant: ``killed_driver.py INSTANT TIMES DELAY ARGUMENTS``.
 
-INSTANT: ``before`` or ``after`` the write to the table ``traffic``. ARGUMENTS: those of ``run``, as JSON.
+INSTANT: see ``INSTANTS``. TIMES: how often it has come by then. DELAY: seconds
+after it, to be in the middle of something. ARGUMENTS: those of ``run``, and of a few settings, as JSON.
 """
 
 from __future__ import annotations
@@ -9,38 +10,100 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import io, kafka
+from spark_jobs import io, kafka, sink, stream, upkeep
+from spark_jobs.definitions import load
 from spark_jobs.run import run
+from spark_jobs.schemas import TABLES
+
+INSTANTS = (
+    "create",
+    "begin",
+    *[f"{when} {name}" for name in TABLES for when in ("before", "after")],
+    "written",
+    *[f"{when} joining {name}" for name in ("completeness", "traffic", "clients") for when in ("before", "after")],
+    "looked after",
+)
+"""``begin``: Spark noted which records the batch has. ``written``: all tables have it, and Spark does not know yet."""
+
+
+class Fate:
+    """Waits for the instant."""
+
+    def __init__(self, instant: str, times: int, delay: float) -> None:
+        self._instant, self._times, self._delay = instant, times, delay
+        self._seen: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def at(self, instant: str) -> None:
+        """Say that this is now."""
+        with self._lock:
+            self._seen[instant] += 1
+            now = instant == self._instant and self._seen[instant] == self._times
+        if now and self._delay:
+            threading.Timer(self._delay, die).start()
+        elif now:
+            die()
 
 
 def main() -> None:
-    instant, batch, arguments = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-    append = io.append_once
+    fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    arguments = json.loads(sys.argv[4])
+    append, replace, create, write, look_after = (
+        io.append_once, io.replace, io.create_table, sink.Sink.__call__, stream.upkeep
+    )  # fmt: skip
 
-    def append_and_die(rows: DataFrame, path: str, writer: str, number: int) -> None:
-        now = number == batch and path.endswith("traffic")
-        if now and instant == "before":
-            die()
+    def append_once(rows: DataFrame, path: str, writer: str, number: int) -> None:
+        fate.at(f"before {name_of(path)}")
         append(rows, path, writer, number)
-        if now and instant == "after":
-            die()
+        fate.at(f"after {name_of(path)}")
 
-    io.append_once = append_and_die
+    def replaced(rows: DataFrame, path: str, condition: str, options: Any) -> None:
+        what = f"joining {name_of(path)}" if "dataChange" in options else name_of(path)
+        fate.at(f"before {what}")
+        replace(rows, path, condition, options)
+        fate.at(f"after {what}")
+
+    def create_table(spark: SparkSession, table: Any, path: str) -> None:
+        create(spark, table, path)
+        fate.at("create")
+
+    def call(self: sink.Sink, rows: DataFrame, number: int) -> None:
+        fate.at("begin")
+        write(self, rows, number)
+        fate.at("written")
+
+    def looked_after(*given: Any) -> None:
+        look_after(*given)
+        fate.at("looked after")
+
+    io.append_once, io.replace, io.create_table = append_once, replaced, create_table
+    sink.Sink.__call__ = call  # type: ignore[method-assign]
+    stream.upkeep = looked_after
     kafka.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
+    stream.UPKEEP_EVERY, upkeep.MANY_FILES = 2, 2
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
+    arguments["definitions"] = load(arguments["definitions"])
     run(**arguments)
 
 
-def die() -> Any:
+def name_of(path: str) -> str:
+    return path.rsplit("/", 1)[1]
+
+
+def die() -> None:
     gateway: Any = SparkContext._gateway
     os.kill(gateway.proc.pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
 
 
 if __name__ == "__main__":

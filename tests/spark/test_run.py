@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,11 +15,11 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import io, kafka, stream
+from spark_jobs import io, kafka, stream, upkeep
 from spark_jobs.errors import JobError
 from spark_jobs.merge import merged
 from spark_jobs.parse import dead_letters, deduplicate, parse
-from spark_jobs.query import query
+from spark_jobs.query import query, tables
 from spark_jobs.requests import summed
 from spark_jobs.run import Progress, Summary, run
 from spark_jobs.schemas import TRAFFIC
@@ -29,6 +27,7 @@ from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import FETCH, METADATA, POISON, PRODUCE, encoded, event, partition, throttle, with_unknown
+from tests.spark.kills import Sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -67,11 +66,12 @@ def expected(count: int, boots: int = 1) -> tuple[int, ...]:
 
 @pytest.fixture
 def run_job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the job over the audit topic, in batches of ten records, in the session of the tests."""
+    """Runs the job over the audit topic into two tables, in batches of ten records, in the session of the tests."""
     monkeypatch.setattr(kafka, "RECORDS_PER_BATCH", 10)
 
     def make(**changes: Any) -> Summary:
         arguments: dict[str, Any] = {"bootstrap_servers": audit.bootstrap, "topic": audit.name, "jars": []}
+        arguments["only"] = ["traffic", "dead_letters"]
         return run(**{**arguments, "tables": str(tmp_path / "tables"), "available_now": True, **changes})
 
     return make
@@ -165,29 +165,16 @@ def test_a_batch_that_fails_is_repeated_without_trace(
 
 
 def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
-    audit: AuditTopic, run_job: Run, tmp_path: Path, jars: Sequence[Path]
+    spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
 ) -> None:
-    """SIGKILL to Python and JVM after the second batch was written and before Spark knew that it was."""
-    audit.send(*envelopes(25), b"poison")
-    arguments = {
-        "bootstrap_servers": audit.bootstrap,
-        "topic": audit.name,
-        "tables": str(tmp_path / "tables"),
-        "jars": [str(jar) for jar in jars],
-        "available_now": True,
-        "master": "local[2]",
-        "conf": {"spark.sql.shuffle.partitions": "1"},
-        "records_per_batch": 10,
-    }
-    command = [sys.executable, "-m", "tests.spark.killed_driver", "after", "1", json.dumps(arguments)]
-    done = subprocess.run(command, timeout=200, check=False, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    """SIGKILL to Python and JVM after all tables were written and before Spark knew; more: ``tests.spark.kills``."""
+    sweep = Sweep(audit, tmp_path, jars, seed=1)
+    sweep.send()
+    assert sweep.kill("written") == ("written", True)
     checkpoint = tmp_path / "tables" / "_checkpoints" / audit.name
-    assert {file.name for file in (checkpoint / "commits").glob("[0-9]*")} == {"0"}
-    summary = run_job()
-    assert (summary.records, summary.dead_letters) == (16, 1)
-    assert totals(tmp_path / "tables") == expected(25)
-    assert query(tmp_path / "tables", "SELECT count(*) FROM dead_letters")[1] == [(1,)]
+    assert [list((checkpoint / name).glob("[0-9]*")) != [] for name in ("offsets", "commits")] == [True, False]
+    sweep.finish(spark)
+    assert {name: count for name, count in sweep.differences(spark).items() if count} == {}
 
 
 def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
@@ -216,8 +203,8 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
 
 
 def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
-    tables = tmp_path / "tables"
-    checkpoint = tables / "_checkpoints" / audit.name
+    filled = tmp_path / "tables"
+    checkpoint = filled / "_checkpoints" / audit.name
     audit.send(*envelopes(1))
     run_job()
     early = tmp_path / "early"
@@ -234,7 +221,7 @@ def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tm
     (tmp_path / "strange" / "file").touch()
     with pytest.raises(JobError, match="strange is not a checkpoint of this job, and not empty"):
         run_job(checkpoint=str(tmp_path / "strange"))
-    shutil.move(tables, tmp_path / "moved")
+    shutil.move(filled, tmp_path / "moved")
     assert run_job(tables=str(tmp_path / "moved")).records == 0
 
 
@@ -249,15 +236,91 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
     assert "\n" not in str(raised.value)
 
 
-def test_many_small_files_are_joined(
+def test_tables_are_looked_after_while_the_job_runs(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "COMPACT_EVERY", 2)
+    monkeypatch.setattr(stream, "UPKEEP_EVERY", 2)
+    monkeypatch.setattr(upkeep, "MANY_FILES", 2)
     audit.send(*envelopes(20))
     assert run_job().batches == 2
-    log = tmp_path / "tables" / "traffic" / "_delta_log"
-    assert any('"operation":"OPTIMIZE"' in file.read_text() for file in log.glob("*.json"))
-    assert totals(tmp_path / "tables") == expected(20)
+    assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(60,)]
+    (info,) = [table for table in tables(tmp_path / "tables") if table.name == "traffic"]
+    assert (info.files, info.rows) == (1, 5)
+
+
+def test_topics_fill_the_same_tables_side_by_side(
+    bootstrap: str, audit: AuditTopic, run_job: Run, tmp_path: Path
+) -> None:
+    other = AuditTopic(bootstrap)
+    audit.send(*envelopes(2))
+    other.send(*envelopes(3, boot="another"))
+    run_job()
+    run_job(topic=other.name)
+    audit.send(*envelopes(1, boot="later"))
+    run_job()
+    assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), expected(1), strict=True)))
+    with pytest.raises(JobError, match=f"is of the topic {other.name}, not of {audit.name}"):
+        run_job(checkpoint=str(tmp_path / "tables" / "_checkpoints" / other.name))
+
+
+LAST_RELEASE = {
+    "traffic": """day date, minute timestamp, cluster_id string, broker_id int, listener string, api string,
+        topic string,
+        principal string, client_id string, client_ip string, requests bigint, request_bytes bigint,
+        response_bytes bigint, errors bigint, connection_lost bigint, throttle_ms bigint, topic_requests bigint,
+        records bigint, bytes bigint, unconfirmed_records bigint, unconfirmed_bytes bigint, rejected_records bigint,
+        rejected_bytes bigint""",
+    "dead_letters": """timestamp timestamp, topic string, partition int, offset bigint, reason string, detail string,
+        value_bytes bigint, value_sample string""",
+}
+"""The tables of release 0.1, as its jobs made them."""
+
+
+def test_tables_of_the_last_release_go_on(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
+    """Its checkpoint, its tables, rows and all; new columns are empty in old rows, new tables begin now."""
+    root, checkpoint = tmp_path / "tables", tmp_path / "tables" / "_checkpoints" / "traffic"
+    audit.send(*envelopes(2), b"poison")
+    run_job(checkpoint=str(checkpoint))
+    _as_the_last_release_had_it(spark, root, checkpoint)
+    audit.send(*envelopes(1, boot="later"), b"more poison")
+    said: list[str] = []
+    summary = run_job(checkpoint=str(checkpoint), only=None, progress=lambda note: said.append(str(note)))
+    assert (summary.records, summary.dead_letters, summary.failed) == (2, 1, ())
+    assert totals(root) == tuple(map(sum, zip(expected(2), expected(1), strict=True)))
+    assert "table traffic: new columns topic_errors, polled; they are empty in older rows" in said
+    assert any(line.startswith("new tables: completeness, latency, clients, connections") for line in said)
+    found = query(root, "SELECT count(*), count(topic_errors) FROM traffic")[1]
+    assert found == [(5, 5)], "keys of old and new rows are the same here"
+    assert query(root, "SELECT sum(requests)::BIGINT FROM clients")[1] == [(3,)]
+    assert query(root, "SELECT sum(requests)::BIGINT FROM latency WHERE topic IS NULL")[1] == [(3,)]
+    assert query(root, 'SELECT reason, day IS NULL AS old FROM dead_letters ORDER BY old')[1] == [
+        ("not_json", False), ("not_json", True)]  # fmt: skip
+    with pytest.raises(JobError, match="give the checkpoint that filled them"):
+        run_job(checkpoint=str(tmp_path / "new"))
+
+
+def _as_the_last_release_had_it(spark: SparkSession, root: Path, checkpoint: Path) -> None:
+    identity = json.loads((checkpoint / "brokerside.json").read_text())
+    writer, ids = "brokerside-traffic-1", {}
+    for name, columns in LAST_RELEASE.items():
+        path = str(root / name)
+        rows = spark.read.format("delta").load(path).select(*[each.split()[0] for each in columns.split(",")]).collect()
+        shutil.rmtree(path)
+        spark.sql(
+            f"CREATE TABLE delta.`{path}` ({columns}) USING delta" + " PARTITIONED BY (day)" * (name == "traffic")
+        )
+        io.append_once(spark.createDataFrame(rows, columns), path, writer, 0)
+        ids[name] = io.StoredTable(spark, path).id
+    before = {"writer": writer, "job": "traffic", "topic": identity["topic"], "tables": ids}
+    (checkpoint / ".brokerside.json.crc").unlink(missing_ok=True)
+    (checkpoint / "brokerside.json").write_text(json.dumps(before))
+
+
+def test_a_column_of_another_type_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "traffic")
+    spark.sql(f"CREATE TABLE delta.`{path}` (day date, requests string) USING delta PARTITIONED BY (day)")
+    with pytest.raises(JobError, match=r"column requests of table traffic is stored as string, and .* writes bigint"):
+        io.add_new_columns(spark, TRAFFIC, path)
 
 
 def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic) -> None:

@@ -1,0 +1,184 @@
+"""``python -m tests.spark.kills``: a job is killed at many instants, and its tables are those of one batch.
+
+One topic, one root: before each run there are new records, poison and repeated ones among them; the run is killed with
+its JVM at an instant that the seed chooses, and the next one goes on. At last one run ends in good order, and every
+table is compared with what the same functions make of the whole topic at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from proxy.local import cluster as local_cluster
+from proxy.local.jars import resolve
+from spark_jobs import kafka
+from spark_jobs.definitions import load
+from spark_jobs.merge import merged
+from spark_jobs.parse import deduplicate, parse
+from spark_jobs.run import run
+from spark_jobs.schemas import DERIVED, STREAMED, TABLES
+from spark_jobs.session import session, settings
+from spark_jobs.tables import registry
+from tests.spark.conftest import FEW_ROWS, AuditTopic
+from tests.spark.envelopes import (
+    FETCH,
+    MINUTE,
+    NOON,
+    PRODUCE,
+    connection,
+    encoded,
+    event,
+    gap,
+    inventory,
+    partition,
+    rollup,
+    status,
+    throttle,
+)  # fmt: skip
+from tests.spark.killed_driver import INSTANTS
+
+DAY = 24 * 60 * MINUTE
+REQUESTS_OF_AN_ENVELOPE = 2 + 3
+
+DEFINITIONS = """
+apiVersion: brokerside/v1
+kind: Mirror
+metadata: {name: copy}
+spec: {sourceClusterId: cluster, targetClusterId: elsewhere}
+"""
+
+
+class Sweep:
+    """One topic and one root, and the runs over them."""
+
+    def __init__(self, audit: AuditTopic, folder: Path, jars: Sequence[Path], seed: int) -> None:
+        self._audit = audit
+        self._random = random.Random(seed)
+        self._jars = jars
+        self._sent: list[bytes] = []
+        self.envelopes = self.poison = 0
+        definitions = folder / "mirror.yaml"
+        definitions.write_text(DEFINITIONS)
+        self._definitions = [str(definitions)]
+        self._arguments: dict[str, Any] = {
+            "bootstrap_servers": audit.bootstrap,
+            "topic": audit.name,
+            "tables": str(folder / "tables"),
+            "definitions": self._definitions,
+            "available_now": True,
+            "master": "local[2]",
+            "conf": FEW_ROWS,
+            "records_per_batch": 6,
+        }
+
+    def send(self) -> None:
+        """Write ten records: eight envelopes of every kind of event, one that was there before, and poison."""
+        for _ in range(8):
+            at = NOON + self._random.randrange(4) * DAY + self._random.randrange(5) * MINUTE
+            kinds = (
+                event(PRODUCE, partition(producer_id=7, base_sequence=self.envelopes), ts_request=at),
+                event(FETCH, partition(), ts_request=at),
+                rollup(minute=at - at % MINUTE),
+                connection(ts=at, connection_id=f"c{self.envelopes}"),
+                throttle(ts_first=at, ts_last=at),
+                inventory("orders", "clicks"),
+                gap(1, 2),
+                status(ts=at),
+            )
+            first = 1 + len(kinds) * self.envelopes
+            self._sent.append(encoded(*kinds, first_seq=first, sent_at=at, schema_level=2))
+            self.envelopes += 1
+            self._audit.send(self._sent[-1], partition=self._random.randrange(2))
+        self._audit.send(self._random.choice(self._sent[-8:]), b"poison", partition=self._random.randrange(2))
+        self.poison += 1
+
+    def kill(self, instant: str | None = None) -> tuple[str, bool]:
+        """Run the job until ``instant``, by default a random one, or shortly after it; return which, and whether it
+        came to it."""
+        delay = 0.0 if instant else self._random.choice((0.0, 0.0, self._random.random()))
+        instant = instant or self._random.choice(INSTANTS)
+        arguments = json.dumps(self._arguments | {"jars": [str(jar) for jar in self._jars]})
+        command = [sys.executable, "-m", "tests.spark.killed_driver", instant, "1", str(delay), arguments]
+        done = subprocess.run(command, timeout=900, check=False, capture_output=True, text=True)
+        if done.returncode not in (0, -signal.SIGKILL):
+            raise AssertionError(f"{instant}: {done.returncode}: {done.stderr[-3000:]}")
+        return instant + (f" + {delay:.2f} s" if delay else ""), done.returncode != 0
+
+    def finish(self, _: SparkSession) -> None:
+        """Run the job to its end, in the session that there is."""
+        arguments = self._arguments | {"jars": [], "definitions": load(self._definitions)}
+        arguments.pop("records_per_batch")
+        run(**arguments)
+
+    def differences(self, spark: SparkSession) -> dict[str, int]:
+        """Return how many rows of each table differ from one batch over the topic; and requests missing or twice."""
+        source = kafka.Source(self._audit.bootstrap, self._audit.name)
+        records = kafka.batch(spark, source, kafka.span(spark, source))
+        definitions = load(self._definitions)
+        batch = registry.Batch(deduplicate(parse(records), "2 hours").persist(), definitions)
+        whole = {name: merged(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED.items()}
+        stored = registry.Stored(whole, definitions, None)
+        names = [
+            name for name in registry.DERIVED if name not in registry.DECLARED or registry.DECLARED[name](definitions)
+        ]
+        whole |= {name: registry.DERIVED[name](stored) for name in names}
+        found: dict[str, int] = {}
+        for name in (*STREAMED, *DERIVED):
+            if name in whole:
+                there = merged(spark.read.format("delta").load(f"{self._arguments['tables']}/{name}"), TABLES[name])
+                columns = [column.name for column in TABLES[name].columns]
+                rows = [sorted(map(str, each.select(columns).collect())) for each in (there, whole[name])]
+                found[name] = len(set(rows[0]) ^ set(rows[1])) + abs(len(rows[0]) - len(rows[1]))
+        traffic = merged(spark.read.format("delta").load(f"{self._arguments['tables']}/traffic"), TABLES["traffic"])
+        (row,) = traffic.selectExpr("sum(requests)").collect()
+        found["requests too many or too few"] = abs(row[0] - REQUESTS_OF_AN_ENVELOPE * self.envelopes)
+        letters = spark.read.format("delta").load(f"{self._arguments['tables']}/dead_letters")
+        found["dead letters too many or too few"] = abs(letters.count() - self.poison)
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--instants", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    say: Callable[[str], None] = lambda text: print(text, flush=True)  # noqa: E731
+    with tempfile.TemporaryDirectory(prefix="brokerside-kills-") as name:
+        folder = Path(name)
+        jars = resolve("spark-4.2.0", progress=False)
+        bootstrap = local_cluster.up(folder / "cluster", advertise="broker", progress=False).internal_bootstrap
+        try:
+            sweep = Sweep(AuditTopic(bootstrap), folder, jars, arguments.seed)
+            killed = 0
+            while killed < arguments.instants:
+                started = time.monotonic()
+                sweep.send()
+                instant, reached = sweep.kill()
+                killed += reached
+                say(
+                    f"{killed}/{arguments.instants} {instant}: {time.monotonic() - started:.0f} s"
+                    + " ended" * (not reached)
+                )
+            with session("kills", settings("local[2]", jars, FEW_ROWS, short=True)) as spark:
+                sweep.finish(spark)
+                found = sweep.differences(spark)
+        finally:
+            local_cluster.down(folder / "cluster")
+    say(f"{killed} kills, {sweep.envelopes} envelopes; rows that differ from one batch: {found}")
+    return 1 if any(found.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,151 @@
+"""Days computed again: the same rows as the stream's, only where the records are there, and never beside a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_jobs import backfill as module
+from spark_jobs import kafka
+from spark_jobs.errors import JobError
+from spark_jobs.merge import merged
+from spark_jobs.run import Summary, backfill, run
+from spark_jobs.schemas import TABLES
+from tests.spark.conftest import AuditTopic
+from tests.spark.envelopes import FETCH, NOON, PRODUCE, connection, encoded, event, partition, status
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+ONLY = ("traffic", "connections", "dead_letters")
+DAY_US = 86_400_000_000
+FIRST = date(2026, 9, 22)
+
+Run = Callable[..., Summary]
+
+
+def envelopes(days: Sequence[int], *, boot: str = "boot") -> list[bytes]:
+    """An envelope for each of ``days`` after FIRST, all of one connection that logs in anew each day."""
+    return [
+        encoded(
+            event(PRODUCE, partition(), ts_request=NOON + day * DAY_US),
+            event(FETCH, partition(), ts_request=NOON + day * DAY_US),
+            connection(change="authenticated", ts=NOON + day * DAY_US),
+            status(ts=NOON + day * DAY_US),
+            first_seq=1 + 4 * number,
+            boot_id=boot,
+            schema_level=2,
+        )
+        for number, day in enumerate(days)
+    ]
+
+
+class Job:
+    """The job and its backfill over one topic, into three tables."""
+
+    def __init__(self, spark: SparkSession, audit: AuditTopic, root: Path) -> None:
+        self._spark, self._audit, self.root = spark, audit, root
+        self.said: list[str] = []
+
+    def __call__(self, what: Callable[..., Summary], **changes: Any) -> Summary:
+        arguments: dict[str, Any] = {
+            "bootstrap_servers": self._audit.bootstrap,
+            "topic": self._audit.name,
+            "tables": str(self.root),
+            "jars": [],
+            "progress": lambda said: self.said.append(str(said)),
+        }
+        arguments |= {"available_now": True, "only": ONLY} if what is run else {"first": None, "last": None}
+        return what(**{**arguments, **changes})
+
+    def table(self, name: str) -> DeltaTable:
+        return DeltaTable.forPath(self._spark, str(self.root / name))
+
+    def rows(self) -> dict[str, list[str]]:
+        return {name: sorted(map(str, merged(self.table(name).toDF(), TABLES[name]).collect())) for name in ONLY}
+
+
+@pytest.fixture
+def job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(kafka, "RECORDS_PER_BATCH", 4)
+    return Job(spark, audit, tmp_path / "tables")
+
+
+def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: AuditTopic) -> None:
+    sent = envelopes([0, 1, 1, 2, 0])
+    audit.send(*sent, sent[1], b"poison")
+    job(run)
+    before = job.rows()
+    audit.send(*envelopes([1], boot="later"))
+    for name in ("traffic", "connections"):
+        job.table(name).delete("day = '2026-09-23'")
+    assert job.rows() != before
+
+    summary = job(backfill, first=FIRST + timedelta(days=1), last=FIRST + timedelta(days=1))
+    assert (summary.records, summary.events, summary.dead_letters, summary.duplicates) == (7, 20, 1, 1)
+    assert job.rows() == before
+
+    job.table("connections").delete("true")
+    job.table("dead_letters").delete("true")
+    job(backfill)
+    assert job.rows() == before
+
+    assert job(run).records == 1
+    (row,) = job.table("traffic").toDF().selectExpr("sum(requests)").collect()
+    assert row[0] == 2 * 6
+
+
+def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
+    job: Job, audit: AuditTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("streamed", "chosen"):
+        monkeypatch.setattr(module, name, lambda only: ONLY)
+    audit.send(*envelopes([0, 1]))
+    job(backfill)
+    assert job.said[0].startswith("there is no checkpoint")
+    audit.send(*envelopes([2], boot="later"))
+    job(backfill, first=FIRST + timedelta(days=1))
+    (row,) = job.table("traffic").toDF().selectExpr("sum(requests)").collect()
+    assert row[0] == 2 * 3
+    with pytest.raises(JobError, match="would count everything twice"):
+        job(run)
+
+
+def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, bootstrap: str) -> None:
+    audit.send(*envelopes([0, 1, 2]))
+    job(run)
+    before = job.rows()
+    checkpoint = job.root / "_checkpoints" / audit.name
+
+    (checkpoint / "backfill").touch()
+    with pytest.raises(JobError, match="a backfill replaces rows of these tables; if it was broken off, run it again"):
+        job(run)
+    (checkpoint / "offsets" / "1").write_bytes((checkpoint / "offsets" / "0").read_bytes())
+    with pytest.raises(JobError, match=r"batch 1 of the checkpoint .* is at work, or was broken off"):
+        job(backfill)
+    (checkpoint / "offsets" / "1").unlink()
+    assert not (checkpoint / "backfill").exists()
+
+    end = TopicPartition(audit.name, 0, 2)
+    assert audit.admin.delete_records([end])[end].result(30).low_watermark == 2
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    with pytest.raises(JobError, match=f"Kafka has deleted records .* the days from {tomorrow} on"):
+        job(backfill, first=FIRST)
+    assert job.rows() == before
+
+    other = Job(job._spark, AuditTopic(bootstrap), job.root)
+    other._audit.send(*envelopes([0], boot="other"))
+    other(run)
+    with pytest.raises(JobError, match="another audit topic of the same Kafka cluster fills these tables"):
+        other(backfill)
+
+
+def test_days_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(JobError, match="the first day, 2026-09-23, is after the last, 2026-09-22"):
+        backfill(bootstrap_servers="", topic="", tables="", jars=[], first=FIRST + timedelta(days=1), last=FIRST)
