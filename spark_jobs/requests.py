@@ -116,12 +116,13 @@ def _shares(parsed: DataFrame) -> DataFrame:
         "event.client_software_name AS software_name",
         "event.client_software_version AS software_version",
         "event.kind = 'rollup' AS rolled_up",
-        "event.error_code != 0 OR exists(event.topics, each -> each.error_code != 0) AS failed",
+        "coalesce(filter(event.topics, each -> each.error_code != 0).topic, array()) AS failed_topics",
     )
     told = told.selectExpr(
         "*",
         "size(topics) + size(per_topic) AS parts",
         "outcome = 'answered' AS answered",
+        "error_code != 0 OR size(failed_topics) > 0 AS failed",
         f"api_key IN {FETCHES} AND outcome = 'answered' AND size(topics) = 0 AND error_code = 0 AS waited",
     )
     places = {
@@ -147,8 +148,7 @@ def _shares(parsed: DataFrame) -> DataFrame:
     ).selectExpr(
         "*",
         "accepted AND produced AND NOT answered AS unconfirmed",
-        "failed AND first_of_topic AND exists(topics, each -> each.topic = part.topic AND each.error_code != 0)"
-        " AS topic_failed",
+        "first_of_topic AND array_contains(failed_topics, part.topic) AS topic_failed",
     )
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from observers.event import RollupTopic
-from spark_jobs.events import KINDS
+from spark_jobs.events import KINDS, REQUEST_EVENT, TOPIC_PARTITION, Field
 from spark_jobs.parse import RECORD_ID, dead_letters, deduplicate, events, parse, with_defaults
 from spark_jobs.schemas import DEAD_LETTERS, REASONS
 from tests.spark.envelopes import (
@@ -156,6 +156,37 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaR
     total = events(parsed, "request").agg(F.count(F.lit(1)).alias("n"), F.sum("event.seq").alias("seqs")).first()
     assert total == Row(n=2 * good, seqs=good * (2 * good + 1))
     parsed.unpersist()
+
+
+def test_a_fault_in_any_field_of_one_request_among_many_is_found(kafka_rows: KafkaRows) -> None:
+    faults = [*_faults("", REQUEST_EVENT), *_faults("topics.1.", TOPIC_PARTITION)]
+    values = []
+    for name, value, _ in faults:
+        asked = [event(PRODUCE, partition(), partition("clicks"), outcome="answered", decode="full") for _ in range(3)]
+        root = msgspec.json.decode(encoded(*asked, connection(), status()))
+        *way, last = name.split(".")
+        at = root["events"][1]
+        for step in way:
+            at = at[int(step)] if isinstance(at, list) else at[step]
+        at[last] = value
+        values.append(msgspec.json.encode(root))
+    found = [(row.reason, row.detail) for row in parse(kafka_rows(values)).orderBy("offset").collect()]
+    expected = [(reason, "events[]." + name.replace(".1.", "[].")) for name, _, reason in faults]
+    assert dict(zip(faults, found, strict=True)) == dict(zip(faults, expected, strict=True))
+    assert len(faults) > 30
+
+
+def _faults(path: str, fields: Sequence[Field]) -> Iterator[tuple[str, Any, str]]:
+    """Everything that can be wrong with ``fields``: where, what, and the reason it is."""
+    for field in fields:
+        if field.required:
+            yield path + field.name, None, "missing_field"
+        if field.least is not None:
+            yield path + field.name, field.least - 1, "bad_value"
+        if field.most is not None:
+            yield path + field.name, field.most + 1, "bad_value"
+        if field.allowed:
+            yield path + field.name, "else", "bad_value"
 
 
 def test_every_reason_is_documented() -> None:
