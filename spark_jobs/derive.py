@@ -73,9 +73,10 @@ def _derive(
         inputs = {name: io.StoredTable(spark, target.path(name)) for name in table.derived_from}
         if any(stored.version < 0 for stored in inputs.values()):
             return
+        declared = DECLARED[table.name](definitions) if table.name in DECLARED else ()
         note: dict[str, Any] = {
             "inputs": {name: [stored.id, stored.version] for name, stored in inputs.items()},
-            "made_by": fingerprint(DECLARED[table.name](definitions) if table.name in DECLARED else (), table.columns),
+            "made_by": fingerprint(declared, [(column.name, column.type) for column in table.columns]),
         }
         before = _last_note(spark, target.path(table.name))
         changed = _changed(spark, target, before, note)

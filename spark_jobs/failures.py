@@ -9,11 +9,16 @@ from spark_jobs.errors import JobError
 _LOST = re.compile(r"^Reason: (?P<reason>.+?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
 _LOST_MARK = "Some data may have been lost"
 
+_OWN = re.compile(r"^spark_jobs\.errors\.JobError: (?P<said>.+)$", re.MULTILINE)
+
 _CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "ConcurrentTransactionException", "CONCURRENT_QUERY")
 
 
 def known(text: str, topic: str, checkpoint: str) -> JobError | None:
     """Return what failed by the ``text`` of Spark's error, None if there are no better words for it."""
+    own = _OWN.search(text)
+    if own:  # raised while a batch was written, and told by Spark with a traceback
+        return JobError(own["said"])
     if _LOST_MARK in text:
         found = _LOST.search(text)
         reason = found["reason"] if found else "Kafka no longer has them"

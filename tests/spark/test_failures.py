@@ -33,5 +33,10 @@ def test_a_topic_that_vanished_is_named() -> None:
     assert str(known(said, "audit", "/cp")).startswith("the topic audit is gone")
 
 
+def test_what_the_jobs_say_themselves_is_taken_out_of_the_traceback() -> None:
+    said = 'Traceback:\n  File "sink.py", line 40\nspark_jobs.errors.JobError: a backfill is at work\n\n\tat'
+    assert str(known(said, "audit", "/cp")) == "a backfill is at work"
+
+
 def test_what_is_not_known_is_left_to_the_log() -> None:
     assert known("java.lang.OutOfMemoryError: Java heap space", "audit", "/cp") is None
