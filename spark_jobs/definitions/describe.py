@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 
 from spark_jobs.definitions.load import Definitions
 from spark_jobs.definitions.mirror import Mirror
@@ -17,7 +18,7 @@ def describe(declared: Definitions) -> list[str]:
     lines += [f"owner {_rule(rule)}" for rule in declared.owners.rules]
     lines += [f"zone {line}" for line in _zones(declared.zones)]
     lines += [f"mirror {_mirror(mirror)}" for mirror in declared.mirrors]
-    lines += [f"retention {table}: {kept.days} days" for table, kept in declared.retention.items()]
+    lines += [f"retention {table}: {_long(kept)}" for table, kept in declared.retention.items()]
     if declared.prices and declared.owners == Owners():
         lines.append("no owners: all costs are unowned")
     metered = {price.dimension for prices in declared.prices for price in prices.prices}
@@ -56,9 +57,17 @@ def _zones(zones: Zones) -> Iterator[str]:
 
 def _mirror(mirror: Mirror) -> str:
     text = f"{mirror.name}: topics {mirror.topics} of {mirror.source_cluster_id} are {mirror.prefix}… in"
-    text += f" {mirror.target_cluster_id} within {mirror.lag}"
+    text += f" {mirror.target_cluster_id} within {_long(mirror.lag)}"
     who = (*mirror.principals, *mirror.client_ids)
     return f"{text}, by {_any(who)}" if who else text
+
+
+def _long(time: timedelta) -> str:
+    """Return a length of time in the greatest unit of which it is a whole number."""
+    seconds = time // timedelta(seconds=1)
+    units = {"day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
+    unit, size = next((unit, size) for unit, size in units.items() if seconds % size == 0)
+    return f"{seconds // size} {unit}{'' if seconds == size else 's'}"
 
 
 def _any(values: Iterable[str]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from spark_jobs.definitions.model import Duration, Pattern, Strict
+from spark_jobs.kafka_versions import APIS
 from spark_jobs.schemas.slo import ALERTS, ALERTS_DAYS
 from spark_jobs.schemas.traffic import BUCKETS
 
@@ -23,15 +26,30 @@ MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 WAITING = ("JoinGroup", "SyncGroup")
 """Apis that wait for other clients: judged only where an objective names them."""
 
+_NUMBERED = re.compile(r"ApiKey\(([0-9]{1,5})\)")
+
 By = Literal["api", "topic", "principal", "client_id"]
 Sli = Literal["latency", "errors", "answered"]
+
+
+def _api(value: str) -> str:
+    number = _NUMBERED.fullmatch(value)
+    if value in APIS or (number and int(number[1]) >= len(APIS)):
+        return value
+    lower = {name.lower(): name for name in APIS}
+    near = [APIS[int(number[1])]] if number else [lower[one] for one in get_close_matches(value.lower(), lower, n=1)]
+    meant = f"; is {near[0]} meant?" if near else ""
+    raise ValueError(f"must be Kafka's name of an api, as Produce, or ApiKey(<n>) of one newer than {APIS[-1]}{meant}")
+
+
+Api = Annotated[str, AfterValidator(_api)]
+"""Kafka's name of a kind of requests. With one that no request has, an objective would watch nothing, in silence."""
 
 
 class Selection(Strict):
     """Which requests are judged: those that all of these agree with; a field that is left out agrees with all."""
 
-    apis: tuple[Annotated[str, Field(pattern=r"^([A-Z][A-Za-z]*|ApiKey\([0-9]+\))$")], ...] = ()
-    """Kafka's names."""
+    apis: tuple[Api, ...] = ()
     clusters: tuple[Pattern, ...] = ()
     """The clusters' own ids."""
     listeners: tuple[Pattern, ...] = ()
@@ -177,7 +195,7 @@ class SLO(Strict):
     """From ``metadata.name``."""
     description: str = Field(default="", max_length=1050)
     service: str = Field(min_length=1)
-    indicator: _Indicator
+    indicator: _Indicator = Field(title="indicator or indicatorRef")
     time_window: tuple[_TimeWindow, ...] = Field(alias="timeWindow")
     method: Literal["Occurrences", "Timeslices"] = Field(alias="budgetingMethod")
     objectives: tuple[_Objective, ...]
@@ -206,18 +224,23 @@ class SLO(Strict):
         if indicator is None or method is None:
             return value
         names = [each.display_name or str(place) for place, each in enumerate(value, 1)]
+        wrong = [
+            f"displayName {name}: each objective needs one of its own"
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        ]
         for name, each in zip(names, value, strict=True):
-            if names.count(name) > 1:
-                raise ValueError(f"displayName {name}: each objective needs one of its own")
             if indicator.spec.sli == "latency" and (each.op is None or each.value is None):
-                raise ValueError(f"{name}: a thresholdMetric needs op: lte and value, in ms")
+                wrong.append(f"{name}: a thresholdMetric needs op: lte and value, in ms")
             if indicator.spec.sli != "latency" and (each.op is not None or each.value is not None):
-                raise ValueError(f"{name}: op and value are for a thresholdMetric alone")
+                wrong.append(f"{name}: op and value are for a thresholdMetric alone")
             sliced = (each.slice_target is not None, each.slice_window is not None)
             if method == "Timeslices" and not all(sliced):
-                raise ValueError(f"{name}: Timeslices need timeSliceTarget and timeSliceWindow")
+                wrong.append(f"{name}: Timeslices need timeSliceTarget and timeSliceWindow")
             if method == "Occurrences" and any(sliced):
-                raise ValueError(f"{name}: timeSliceTarget and timeSliceWindow are for Timeslices alone")
+                wrong.append(f"{name}: timeSliceTarget and timeSliceWindow are for Timeslices alone")
+        if wrong:
+            raise ValueError("\n".join(wrong))
         return value
 
     @property
@@ -294,16 +317,3 @@ class Objective:
 
 def _percent(ratio: Decimal) -> str:
     return f"{(ratio * 100).normalize():f} %"
-
-
-def with_indicator(spec: Mapping[str, Any], slis: Mapping[str, SLI]) -> Mapping[str, Any]:
-    """Return an SLO's ``spec`` with the indicator that ``indicatorRef`` names. Raises ValueError if there is none."""
-    if "indicatorRef" not in spec:
-        return spec
-    name = spec["indicatorRef"]
-    if "indicator" in spec:
-        raise ValueError("there is an indicator, too; only one of them is allowed")
-    if not isinstance(name, str) or name not in slis:
-        raise ValueError(f"there is no SLI of this name; there is: {', '.join(slis) or 'none'}")
-    rest = {key: value for key, value in spec.items() if key != "indicatorRef"}
-    return {**rest, "indicator": {"spec": slis[name]}}

@@ -154,17 +154,22 @@ class Price(Strict):
 
     @model_validator(mode="after")
     def _fits_its_dimension(self) -> Self:
+        wrong = []
         if self.split and not self.shared:
             shared = ", ".join(name for name, each in DIMENSIONS.items() if each.shared)
-            raise ValueError(f"split: {self.dimension} is charged to who caused it; split is for {shared}")
+            wrong.append(f"split: {self.dimension} is charged to who caused it; split is for {shared}")
         by = DIMENSIONS[self.dimension].by
         if self.shared and self.shared.by != "requests":
             by = (*by, "topics")
-        for name in SELECTORS[1:]:
-            if getattr(self, name) and name not in by:
-                raise ValueError(f"{name}: {self.dimension} can be limited to {', '.join(('clusters', *by))}")
+        wrong += [
+            f"{name}: {self.dimension} can be limited to {', '.join(('clusters', *by))}"
+            for name in SELECTORS[1:]
+            if getattr(self, name) and name not in by
+        ]
         if self.valid_to is not None and self.valid_to <= self.valid_from:
-            raise ValueError(f"validTo: {self.valid_to} must be after validFrom, {self.valid_from}")
+            wrong.append(f"validTo: {self.valid_to} must be after validFrom, {self.valid_from}")
+        if wrong:
+            raise ValueError("\n".join(wrong))
         return self
 
 
@@ -250,7 +255,7 @@ class Owners(Strict):
     def _tags_are_of_teams(self) -> Self:
         unknown = sorted(set(self.tags) - {rule.team for rule in self.rules})
         if unknown:
-            raise ValueError(f"tags: {unknown[0]}: no rule names this team")
+            raise ValueError("\n".join(f"tags: {team}: no rule names this team" for team in unknown))
         return self
 
 

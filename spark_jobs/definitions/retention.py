@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from spark_jobs.definitions.model import Duration, Strict
 from spark_jobs.schemas import TABLES
 
 
+def _table(value: str) -> str:
+    if value not in TABLES:
+        raise ValueError(f"there is no table {value}; there are: {', '.join(TABLES)}")
+    return value
+
+
+def _days(value: timedelta) -> timedelta:
+    if value < timedelta(days=1) or value.seconds:
+        raise ValueError("must be whole days, at least 1d")
+    return value
+
+
 class Retention(Strict):
     """Lengths of time by table; a table that is not named keeps its default (docs/tables.md)."""
 
-    tables: dict[str, Duration] = Field(min_length=1)
-
-    @field_validator("tables")
-    @classmethod
-    def _are_tables(cls, value: dict[str, timedelta]) -> dict[str, timedelta]:
-        unknown = sorted(set(value) - set(TABLES))
-        if unknown:
-            raise ValueError(f"there is no table {unknown[0]}; there are: {', '.join(TABLES)}")
-        short = sorted(name for name, kept in value.items() if kept < timedelta(days=1) or kept.seconds)
-        if short:
-            raise ValueError(f"{short[0]}: whole days are kept, at least 1d")
-        return value
+    tables: dict[Annotated[str, AfterValidator(_table)], Annotated[Duration, AfterValidator(_days)]] = Field(
+        min_length=1
+    )

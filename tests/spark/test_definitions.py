@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.core.apis import APIS, api_name
+from spark_jobs import kafka_versions
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.load import KINDS, fingerprint
 from spark_jobs.errors import JobError
@@ -104,6 +106,116 @@ def test_a_folder_is_its_yaml_files(tmp_path: Path) -> None:
     assert [mirror.name for mirror in load([tmp_path]).mirrors] == ["one", "two"]
 
 
+def test_a_folder_is_also_its_subfolders_and_each_file_once(tmp_path: Path) -> None:
+    mounted = tmp_path / "..2026_11_22"
+    for folder in (tmp_path / "teams" / "shop", mounted):
+        folder.mkdir(parents=True)
+        (folder / "mirror.yaml").write_text(yaml.safe_dump(document("Mirror", folder.name)))
+    (tmp_path / "linked.yaml").symlink_to(mounted / "mirror.yaml")
+    (tmp_path / "teams" / "loop").symlink_to(tmp_path)
+    assert [mirror.name for mirror in load([tmp_path]).mirrors] == ["..2026_11_22", "shop"]
+
+
+@pytest.mark.parametrize("day", ["2026-02-30", "2026-13-01"])
+def test_a_day_that_there_is_not_is_told_at_its_place(file: Path, day: str) -> None:
+    file.write_text(yaml.safe_dump(document("Prices")).replace("'2026-01-01'", day))
+    with pytest.raises(JobError) as error:
+        load([file])
+    place = f"{file}: document 1: spec.prices.0.validFrom"
+    assert str(error.value) == f"{place}: '{day}': must be a day as 2026-01-31"
+
+
+@pytest.mark.parametrize("text", ["[" * 3_000, "a: &a {b: *a}\nspec: &s {prices: *s}", "a: 0b_\nb: " + "9" * 5_000])
+def test_what_no_one_writes_is_told_in_a_few_lines(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(JobError) as error:
+        load([file])
+    assert str(error.value).startswith(f"{file}: ")
+    assert len(str(error.value)) < 300
+
+
+def test_a_key_that_is_there_twice_is_told_with_its_lines(file: Path) -> None:
+    text = yaml.safe_dump(document("Retention")).replace("traffic: 30d", "traffic: 30d\n    traffic: 40d")
+    file.write_text(text + "spec: {tables: {slo: soon}}\n")
+    with pytest.raises(JobError) as error:
+        load([file])
+    assert str(error.value).splitlines() == [
+        f"{file}: line 8: traffic: is there already, in line 7",
+        f"{file}: line 9: spec: is there already, in line 5",
+        f"{file}: document 1: spec.tables.slo: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w",
+    ]
+
+
+def test_what_is_merged_into_an_object_may_be_replaced(file: Path) -> None:
+    file.write_text(
+        "a: {x: &a {<<: &b {apiVersion: brokerside/v1, kind: Mirror, spec: {}}, kind: Retention}}\n"
+        "---\n"
+        "<<: &b {apiVersion: brokerside/v1, kind: Mirror}\n"
+        "kind: Retention\n"
+        "spec: {tables: {slo: 3d}}\n"
+    )
+    with pytest.raises(JobError) as error:
+        load([file])
+    assert str(error.value) == f"{file}: document 1: kind: null is none of {', '.join(KINDS)}"
+
+
+def test_mistakes_are_told_in_the_order_of_the_documents_and_none_hides_another(file: Path) -> None:
+    said = mistakes(
+        file,
+        document(
+            "SLO", "a", indicator=..., indicatorRef="nowhere", service="", method="x", objectives=objective(op="gt")
+        ),
+        {"kind": "Planet"},
+        document("Retention", tables={"planets": "3d", "slo": "36h", "cost": "soon"}),
+        document("Mirror", lag="soon"),
+        {**document("Mirror", topics="("), "metadata": {}, "status": 1},
+        document("SLI", "b", thresholdMetric={"metricSource": {"type": "brokerside", "spec": {"apis": ["Produc"]}}}),
+        document("SLO", "c", indicator=..., indicatorRef="b", service=5),
+        document("Prices", prices=5),
+    )
+    places = [re.match(r"document (\d): (?:spec\.)?([A-Za-z.0-9]+)", line) for line in said]
+    assert [place and place.groups() for place in places] == [
+        ("1", "indicatorRef"), ("1", "service"), ("1", "objectives.0.op"), ("1", "method"),
+        ("2", "kind"),
+        ("3", "tables.cost"), ("3", "tables.planets"), ("3", "tables.slo"),
+        ("4", "lag"),
+        ("5", "metadata.name"), ("5", "status"), ("5", "topics"),
+        ("6", "thresholdMetric.metricSource.spec.apis.0"),
+        ("7", "service"),
+        ("8", "prices"),
+    ]  # fmt: skip
+    assert not [line for line in said if re.search(r"Input|tuple|valid |\[key\]|datetime|Extra|permitted|None", line)]
+
+
+def test_an_unknown_field_is_told_with_those_there_are(file: Path) -> None:
+    prices = [{**SPECS["Prices"]["prices"][0], "vlaidTo": date(2026, 1, 1)}]
+    (said,) = mistakes(file, document("Prices", prices=prices))
+    there = "name, dimension, price, validFrom, validTo, clusters, listeners, topics, principals, split"
+    assert said == f"document 1: spec.prices.0.vlaidTo: 2026-01-01: is unknown; there are: {there}"
+    assert mistakes(file, {**document("Mirror"), "spec": {**SPECS["Mirror"], "name": "y"}}) == [
+        "document 1: spec.name: is unknown"
+    ]
+    (said,) = mistakes(file, document("SLO", indicatorref="y"))
+    assert "there are: description, service, indicator or indicatorRef, timeWindow" in said
+
+
+@pytest.mark.parametrize(
+    ("api", "meant"),
+    [("Produc", "Produce"), ("fetch", "Fetch"), ("ApiKey(1)", "Fetch"), ("ListOffset", "ListOffsets"), ("x" * 9, None)],
+)
+def test_an_api_that_there_is_not_is_refused(file: Path, api: str, meant: str | None) -> None:
+    (said,) = mistakes(file, document("SLO", indicator=selecting(apis=["Produce", api])))
+    assert f"spec.apis.1: {api!r}: must be Kafka's name of an api, as Produce, or ApiKey(<n>)" in said
+    assert said.endswith(f"; is {meant} meant?") is (meant is not None)
+
+
+def test_apis_are_those_that_the_sidecars_tell(file: Path) -> None:
+    assert list(kafka_versions.APIS) == [api_name(key) for key in sorted(APIS)]
+    newer = [*kafka_versions.APIS, f"ApiKey({len(APIS)})"]
+    (made,) = loaded(file, document("SLO", indicator=selecting(apis=newer))).objectives
+    assert list(made.selection.apis) == newer
+
+
 def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     one, two, empty = tmp_path / "1.yaml", tmp_path / "2.yaml", tmp_path / "empty"
     empty.mkdir()
@@ -161,14 +273,14 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a pattern that Java reads otherwise": ("Mirror", {"topics": "(?P<a>b)"}, "must be a regular expression"),
     "a pattern without an end": ("Mirror", {"topics": "(a"}, "must be a regular expression"),
     "no service": ("SLO", {"service": ""}, "spec.service: '': "),
-    "no indicator": ("SLO", {"indicator": ...}, "spec.indicator: Field required"),
+    "no indicator": ("SLO", {"indicator": ...}, "spec.indicator: is missing"),
     "an indicator of both": (
         "SLO", {"indicator": {"spec": {**LATENCY["spec"], **ERRORS["spec"]}}}, "either thresholdMetric or ratioMetric"),
     "no SLI of this name": ("SLO", {"indicator": ..., "indicatorRef": "y"}, "spec.indicatorRef: 'y': there is no SLI"),
     "an indicator and a reference": ("SLO", {"indicatorRef": "y"}, "there is an indicator, too"),
     "another source": (
-        "SLI", {"thresholdMetric": {"metricSource": {"type": "Prometheus"}}}, "type: 'Prometheus': Input should be"),
-    "no api of Kafka's": ("SLO", {"indicator": selecting(apis=["produce"])}, "spec.apis.0: 'produce'"),
+        "SLI", {"thresholdMetric": {"metricSource": {"type": "Prometheus"}}}, "type: 'Prometheus': must be 'brok"),
+    "no api of Kafka's": ("SLO", {"indicator": selecting(apis=["produce"])}, "spec.apis.0: 'produce': must be"),
     "no pattern": ("SLO", {"indicator": selecting(topics=["a["])}, "topics.0: 'a[': must be a regular expression"),
     "by what is not known": ("SLO", {"indicator": selecting(by=["broker"])}, "by.0: 'broker'"),
     "answers of topics": (

@@ -178,7 +178,7 @@ def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_p
         "prices all: calls: 1 EUR per 1000 Requests (requests) from 2026-01-01",
         "prices all: rent: 5 EUR per Day (fixed daily amount) from 2026-01-01, split by bytes among rows",
         "prices all: in: nothing is charged from 2026-02-01 until 2026-03-01",
-        "mirror dr: topics .+ of a are a.… in b within 0:05:00",
+        "mirror dr: topics .+ of a are a.… in b within 5 minutes",
         "retention traffic: 90 days",
         "no owners: all costs are unowned",
         "no zones: nothing is charged for traffic between them",
