@@ -16,6 +16,9 @@ from spark_jobs.errors import JobError
 RECORDS_PER_BATCH = 2_000
 """Kafka records of one batch: up to 400,000 events, which fit into the 1 GiB that Spark has by default."""
 
+WAIT = "15s"
+"""How long records wait for others, where they are too few for a full batch."""
+
 CHECK_TIMEOUT_MS = 15_000
 """How long the cluster may take to answer whether the topic is there."""
 
@@ -30,8 +33,10 @@ class Source:
     """Settings of the Kafka client by their own names."""
 
 
-def stream(spark: SparkSession, source: Source) -> DataFrame:
+def stream(spark: SparkSession, source: Source, *, wait: bool) -> DataFrame:
     """Return the stream of the topic: from its beginning where the checkpoint says nothing else.
+
+    ``wait``: for a full batch, at most ``WAIT``; the next full one follows at once.
 
     Records that were deleted before they were read end the job instead of being passed over.
     """
@@ -43,6 +48,8 @@ def stream(spark: SparkSession, source: Source) -> DataFrame:
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", str(RECORDS_PER_BATCH))
     )
+    if wait:
+        reader = reader.option("minOffsetsPerTrigger", str(RECORDS_PER_BATCH)).option("maxTriggerDelay", WAIT)
     return reader.options(**{f"kafka.{name}": value for name, value in source.options.items()}).load()
 
 

@@ -32,9 +32,9 @@ class Sink:
         identity: points.Identity,
         names: Collection[str],
         definitions: Definitions,
-        after: Callable[[int], None],
+        after: Callable[[], None],
     ) -> None:
-        """``names``: the streamed tables. ``after``: is called with the number of each batch that is written."""
+        """``names``: the streamed tables. ``after``: is called when a batch is written."""
         self._target = target
         self._writer = identity.writer
         self._definitions = definitions
@@ -58,7 +58,7 @@ class Sink:
         finally:
             batch.release()
             rows.unpersist()
-        self._after(number)
+        self._after()
 
     def close(self) -> None:
         """Let the threads go."""

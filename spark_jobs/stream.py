@@ -18,8 +18,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs import checkpoint as points
 from spark_jobs import failures, io, kafka
 from spark_jobs.checkpoint import DEDUP_HOURS
+from spark_jobs.chores import Chores
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import derive, undeclared
+from spark_jobs.derive import undeclared
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.kafka import Source
@@ -29,16 +30,9 @@ from spark_jobs.run import Note, Progress, Summary
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Sink
 from spark_jobs.tables.registry import chosen
-from spark_jobs.upkeep import upkeep
 
-TRIGGER = "15 seconds"
-"""How often a continuous job looks for new records."""
-
-DERIVE_EVERY = 20
-"""Batches after which a continuous job computes the other tables from those it writes: every 5 minutes."""
-
-UPKEEP_EVERY = 200
-"""Batches after which the tables are looked after: every 50 minutes of a continuous job."""
+LOOK = "1 second"
+"""How often a continuous job asks Kafka whether there is enough for a batch: full ones follow each other at once."""
 
 POLL = 1
 """Seconds between looks at the query."""
@@ -68,21 +62,16 @@ def run(
         if nothing:
             progress(Note(f"not made, as the definitions have nothing for them: {', '.join(nothing)}"))
 
-        def after(number: int) -> None:
-            if not available_now and (number + 1) % DERIVE_EVERY == 0:
-                derive(spark, target, names, definitions, progress)
-            if (number + 1) % UPKEEP_EVERY == 0:
-                upkeep(spark, target, names, definitions, progress)
-
-        with closing(Sink(target, identity, streamed(identity.only), definitions, after)) as sink:
+        chores = Chores(spark, target, names, definitions, progress, continuous=not available_now)
+        with closing(Sink(target, identity, streamed(identity.only), definitions, chores.after_batch)) as sink:
             query = _start(spark, source, target.checkpoint, sink, available_now=available_now)
             try:
-                done = list(_follow(query, stop, progress))
+                done = list(_follow(query, stop, progress, chores))
             except StreamingQueryException as error:
                 raise failures.known(str(error), source.topic, target.checkpoint) or error from error
             finally:
                 query.stop()
-        failed = derive(spark, target, names, definitions, progress) if available_now else ()
+        failed = chores.at_end()
     return Summary(
         records=sum(batch.records for batch in done),
         events=sum(batch.events for batch in done),
@@ -118,13 +107,13 @@ def _count_events(condition: str) -> Column:
 
 
 def _start(spark: SparkSession, source: Source, where: str, sink: Sink, *, available_now: bool) -> StreamingQuery:
-    records = kafka.stream(spark, source)
+    records = kafka.stream(spark, source, wait=not available_now)
     writer = read(records).writeStream.foreachBatch(sink).option("checkpointLocation", where)
-    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=TRIGGER)).start()
+    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=LOOK)).start()
 
 
 def _follow(
-    query: StreamingQuery, stop: threading.Event, progress: Callable[[Progress | Note], None]
+    query: StreamingQuery, stop: threading.Event, progress: Callable[[Progress | Note], None], chores: Chores
 ) -> Iterator[Progress]:
     """Give the progress of each batch until the query ends. Raises StreamingQueryException if it fails."""
     last = -1
@@ -144,6 +133,8 @@ def _follow(
                 yield batch
         if ended or (stopping and (finished or at_rest)):
             return
+        if at_rest:
+            chores.at_rest()
 
 
 def _progress(report: StreamingQueryProgress) -> Progress:

@@ -29,11 +29,16 @@ def upkeep(
     names: Collection[str],
     definitions: Definitions,
     say: Callable[[Note], None],
+    *,
+    clean: bool,
 ) -> None:
-    """Look after the tables ``names``. What fails, as another job may be in the way, is said and left for next time."""
+    """Look after the tables ``names``. What fails, as another job may be in the way, is said and left for next time.
+
+    ``clean``: also remove the files that were replaced a week ago or earlier.
+    """
     for name in names:
         try:
-            _look_after(spark, TABLES[name], target.path(name), definitions)
+            _look_after(spark, TABLES[name], target.path(name), definitions, clean=clean)
         except Exception as error:
             say(Note(f"table {name} is looked after later: {first_line(error)}"))
 
@@ -46,18 +51,15 @@ def first_day_kept(days: Collection[date], table: Table, definitions: Definition
     return newest - kept + timedelta(days=1) if newest - date.min > kept else date.min
 
 
-def _look_after(spark: SparkSession, table: Table, path: str, definitions: Definitions) -> None:
+def _look_after(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, clean: bool) -> None:
     days = io.files_by_day(spark, path)
-    if not days:
-        return
-    first = first_day_kept(days, table, definitions)
-    old = min(days) < first
-    if old:
-        DeltaTable.forPath(spark, path).delete(f"day < '{first}'")
-    many = _many(days, first)
-    for day in many:
-        _join(spark, table, path, day)
-    if old or many:
+    if days:
+        first = first_day_kept(days, table, definitions)
+        if min(days) < first:
+            DeltaTable.forPath(spark, path).delete(f"day < '{first}'")
+        for day in _many(days, first):
+            _join(spark, table, path, day)
+    if clean and io.StoredTable(spark, path).version >= 0:
         DeltaTable.forPath(spark, path).vacuum()
 
 

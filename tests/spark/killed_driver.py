@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import io, kafka, sink, stream, upkeep
+from spark_jobs import chores, io, kafka, sink, upkeep
 from spark_jobs.definitions import load
 from spark_jobs.run import run
 from spark_jobs.schemas import TABLES
@@ -58,7 +58,7 @@ def main() -> None:
     fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     arguments = json.loads(sys.argv[4])
     append, replace, create, write, look_after = (
-        io.append_once, io.replace, io.create_table, sink.Sink.__call__, stream.upkeep
+        io.append_once, io.replace, io.create_table, sink.Sink.__call__, chores.upkeep
     )  # fmt: skip
 
     def append_once(rows: DataFrame, path: str, writer: str, number: int) -> None:
@@ -81,15 +81,15 @@ def main() -> None:
         write(self, rows, number)
         fate.at("written")
 
-    def looked_after(*given: Any) -> None:
-        look_after(*given)
+    def looked_after(*given: Any, **options: Any) -> None:
+        look_after(*given, **options)
         fate.at("looked after")
 
     io.append_once, io.replace, io.create_table = append_once, replaced, create_table
     sink.Sink.__call__ = call  # type: ignore[method-assign]
-    stream.upkeep = looked_after
+    chores.upkeep = looked_after
     kafka.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
-    stream.UPKEEP_EVERY, upkeep.MANY_FILES = 2, 2
+    chores.UPKEEP_EVERY, upkeep.MANY_FILES = 0.0, 2
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
     arguments["definitions"] = load(arguments["definitions"])
     run(**arguments)

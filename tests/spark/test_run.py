@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import io, kafka, stream, upkeep
+from spark_jobs import chores, io, kafka, upkeep
 from spark_jobs.errors import JobError
 from spark_jobs.merge import merged
 from spark_jobs.parse import dead_letters, deduplicate, parse
@@ -180,7 +180,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
 def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "TRIGGER", "1 second")
+    monkeypatch.setattr(kafka, "WAIT", "1s")
     audit.send(*envelopes(2))
     before = signal.getsignal(signal.SIGTERM)
     seen: list[Progress] = []
@@ -239,7 +239,7 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
 def test_tables_are_looked_after_while_the_job_runs(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "UPKEEP_EVERY", 2)
+    monkeypatch.setattr(chores, "UPKEEP_EVERY", 0.0)
     monkeypatch.setattr(upkeep, "MANY_FILES", 2)
     audit.send(*envelopes(20))
     assert run_job().batches == 2

@@ -1,0 +1,107 @@
+"""What a job does beside its batches: it computes the other tables and looks after all of them, by the time since."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from spark_jobs import io, schemas
+from spark_jobs.definitions import Definitions
+from spark_jobs.derive import derive, undeclared
+from spark_jobs.root import Target
+from spark_jobs.run import Note
+from spark_jobs.upkeep import upkeep
+
+DERIVE_EVERY = 300.0
+"""Seconds between computations of the other tables in a continuous job, from the end of one to the next."""
+
+UPKEEP_EVERY = 3_600.0
+"""Seconds between looks after the tables in a job that runs for longer."""
+
+CLEAN_EVERY = 86_400.0
+"""Seconds between cleanings: a look after the tables that also removes files that nothing needs any more."""
+
+FILE = "cleaned"
+"""Name of the file in a checkpoint that says when its tables were last cleaned, in seconds since 1970."""
+
+
+class Chores:
+    """What is to be done, and when it was last done. Batches and the thread that follows them may both ask for it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: Target,
+        names: Sequence[str],
+        definitions: Definitions,
+        say: Callable[[Note], None],
+        *,
+        continuous: bool,
+    ) -> None:
+        """``names``: of all tables that are made. Without ``continuous`` the other tables are computed at the end."""
+        self._of = (spark, target, names, definitions, say)
+        self._folder = io.Folder(spark, target.checkpoint)
+        self._computed = [name for name in names if name in schemas.DERIVED and not undeclared([name], definitions)]
+        self._continuous = continuous
+        self._at_work = threading.Lock()
+        # What an earlier run left undone, or other definitions ask for, is done soon after the start.
+        self._behind = bool(self._computed)
+        self._derived = -DERIVE_EVERY
+        self._looked_after = time.monotonic()
+        self._cleaned = self._read()
+
+    def after_batch(self) -> None:
+        """Do what is due when a batch is written."""
+        with self._at_work:
+            self._behind = bool(self._computed)
+            self._do()
+
+    def at_rest(self) -> None:
+        """Do what is due while there is no batch."""
+        with self._at_work:
+            self._do()
+
+    def at_end(self) -> tuple[str, ...]:
+        """Do what a run that ends by itself leaves done; return the names of tables that could not be computed."""
+        with self._at_work:
+            if self._continuous:
+                if self._behind:
+                    say = self._of[-1]
+                    say(Note(f"the next run computes what the last batches changed in {', '.join(self._computed)}"))
+                return ()
+            failed = derive(*self._of)
+            if self._unclean():
+                self._look_after()
+            return failed
+
+    def _do(self) -> None:
+        if self._continuous and self._behind and time.monotonic() - self._derived >= DERIVE_EVERY:
+            derive(*self._of)
+            self._behind, self._derived = False, time.monotonic()
+        if time.monotonic() - self._looked_after >= UPKEEP_EVERY or (self._continuous and self._unclean()):
+            self._look_after()
+
+    def _unclean(self) -> bool:
+        # A clock that was ahead once must not keep the tables from being cleaned until it is that late.
+        return not 0 <= time.time() - self._cleaned < CLEAN_EVERY
+
+    def _look_after(self) -> None:
+        clean = self._unclean()
+        upkeep(*self._of, clean=clean)
+        self._looked_after = time.monotonic()
+        if clean:
+            self._write()
+
+    def _read(self) -> float:
+        try:
+            return float(self._folder.read(FILE) or "")
+        except ValueError:
+            return self._write()
+
+    def _write(self) -> float:
+        self._cleaned = time.time()
+        self._folder.write(FILE, f"{self._cleaned:.0f}")
+        return self._cleaned
