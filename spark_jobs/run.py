@@ -69,7 +69,7 @@ class Summary:
     def __str__(self) -> str:
         """Return one line for a person."""
         failed = f"; could not be computed: {', '.join(self.failed)}" if self.failed else ""
-        return f"{_counts(self)}, {self.batches} batches, {self.seconds:.1f} s{failed}"
+        return f"{_counts(self)}, {_many(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
 
 
 def _silent(_: Progress | Note) -> None:
@@ -175,8 +175,12 @@ def _absolute(path: str) -> str:
 
 
 def _counts(of: Progress | Summary) -> str:
-    parts = [f"{of.records:,} records", f"{of.events:,} events"]
-    parts += [f"{of.dead_letters:,} dead letters"] if of.dead_letters else []
-    parts += [f"{of.duplicates:,} duplicates"] if of.duplicates else []
-    parts += [f"{of.unknown:,} events of unknown kinds"] if of.unknown else []
+    parts = [_many(of.records, "record", "records"), _many(of.events, "event", "events")]
+    parts += [_many(of.dead_letters, "dead letter", "dead letters")] if of.dead_letters else []
+    parts += [_many(of.duplicates, "duplicate", "duplicates")] if of.duplicates else []
+    parts += [_many(of.unknown, "event of an unknown kind", "events of unknown kinds")] if of.unknown else []
     return ", ".join(parts)
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"

@@ -79,7 +79,9 @@ def _add_source(made: ArgumentParser) -> None:
     option("--checkpoint", help="Default: below the tables.")
     _add_definitions(made)
     many: Any = partial(made.add_argument, action="append", default=[])
-    many("--kafka-option", type=setting, dest="kafka_options", metavar="K=V", help="Of Kafka's Java client.")
+    text = "Settings of Kafka's Java client, as of --command-config of Kafka's tools: passwords belong there."
+    made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
+    many("--kafka-option", type=setting, dest="kafka_options", metavar="K=V", help="One of them; wins over the file.")
     many("--conf", type=setting, metavar="K=V", help="Of Spark.")
     option("--master", default="local[*]", help="Spark master; default: %(default)s.")
 
@@ -144,6 +146,7 @@ def run_query(
         return _wrong("parquet is not for a terminal: --out FILE, or a pipe")
     if values and ask is None:
         return _wrong(f"--{next(iter(values))} is for questions: --ask NAME")
+    _check_days(values.get("since"), values.get("until"))
     if listed:
         columns = ["question", "meaning", "tables", "options"]
         rows = [
@@ -169,6 +172,7 @@ def export_focus(tables: str, since: date | None, until: date | None, out: Path 
     """Costs as a CSV file of FOCUS 1.2, the FinOps cost and usage specification."""
     from spark_jobs.export import focus
 
+    _check_days(since, until)
     with _writable(out) if out else nullcontext(sys.stdout) as file:
         focus.write(tables, file, since, until)
     return 0
@@ -178,6 +182,7 @@ def export_opencost(tables: str, since: date | None, until: date | None, out: Pa
     """Costs as the JSON of OpenCost's custom costs."""
     from spark_jobs.export import opencost
 
+    _check_days(since, until)
     return _give(opencost.text(tables, since, until), out)
 
 
@@ -194,17 +199,27 @@ def export_prometheus(definitions: list[Path], out: Path | None) -> int:
 
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a job as it takes them."""
+    from proxy.commands.properties import read_properties
     from proxy.local.jars import resolve
     from spark_jobs.definitions import load
 
+    file = arguments.pop("kafka_config")
+    options = (read_properties(file) if file else {}) | dict(arguments["kafka_options"])
+    if "bootstrap.servers" in options:
+        raise JobError("bootstrap.servers is not a setting of the client here; give --bootstrap-servers")
     return {
         **arguments,
         "definitions": load(arguments["definitions"]),
         "conf": dict(arguments["conf"]),
-        "kafka_options": dict(arguments["kafka_options"]),
+        "kafka_options": options,
         "jars": resolve("spark-4.2.0"),
         "progress": _say,
     }
+
+
+def _check_days(first: date | None, last: date | None) -> None:
+    if first and last and first > last:
+        raise JobError(f"the first day, {first}, is after the last one, {last}")
 
 
 def _say(what: object) -> None:

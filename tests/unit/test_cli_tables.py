@@ -110,7 +110,7 @@ def test_jobs_run_hands_on_what_it_is_told(brokerside: Terminal, called: list[di
     options += ["--definitions", str(tmp_path), "--conf", "spark.a=b=c", "--kafka-option", "sasl.mechanism=PLAIN"]
     done = brokerside("jobs", "run", *options)
     assert (done.code, done.out) == (0, "")
-    assert "1 records, 1 events" in done.err
+    assert done.err == "1 record, 1 event, 1 batch, 1.0 s\n"
     (given,) = called
     assert [mirror.name for mirror in given.pop("definitions").mirrors] == ["dr"]
     del given["progress"]
@@ -142,6 +142,54 @@ def test_a_table_that_could_not_be_computed_fails_the_command(
     done = brokerside("jobs", "run", "--available-now")
     assert done.code == 1
     assert "slo" in done.err
+
+
+def test_passwords_are_given_in_a_file_and_never_shown(
+    brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "# as of Kafka's tools\n! and\n\nsecurity.protocol : SASL_SSL\nssl.truststore.location /trust.pem\n"
+        "sasl.mechanism=PLAIN\nsasl.jaas.config=org.apache.Plain required \\\n"
+        '    username="jobs" password="a=b\\\\c\\u00e9\\t\\:";\nempty=\n'
+    )
+    more = ("--kafka-config", str(config), "--kafka-option", "sasl.mechanism=SCRAM-SHA-512")
+    for job in ("run", "backfill"):
+        assert brokerside("jobs", job, *more).code == 0
+    assert [each["kafka_options"] for each in called] == 2 * [
+        {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.location": "/trust.pem",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": 'org.apache.Plain required username="jobs" password="a=b\\cé\t:";',
+            "empty": "",
+        }
+    ]
+    for content, said in (
+        (b"a=1\n\nhunter2\n", f"{config}: line 3: must be NAME=VALUE"),
+        (b"a=1\n=hunter2", f"{config}: line 2: must be NAME=VALUE"),
+        (b"hunter2\xff", f"{config} cannot be read: it is not text in UTF-8"),
+        (b"bootstrap.servers=hunter2", "bootstrap.servers is not a setting of the client here"),
+        (None, f"{config} cannot be read: No such file or directory"),
+    ):
+        config.unlink() if content is None else config.write_bytes(content)
+        done = brokerside("jobs", "run", "--kafka-config", str(config))
+        assert done.code == 1
+        assert done.err.startswith(f"brokerside: {said}")
+        assert "hunter2" not in done.err
+
+
+def test_days_the_wrong_way_round_are_refused(brokerside: Terminal, root: str, tmp_path: Path) -> None:
+    days = ("--tables", root, "--since", "2026-09-23", "--until", "2026-09-22")
+    for what in (
+        ("query", "--ask", "churn"),
+        ("report", "--out", str(tmp_path / "x.html")),
+        ("export", "focus"),
+        ("export", "opencost"),
+    ):
+        done = brokerside(*what, *days)
+        assert (done.code, done.out) == (1, "")
+        assert "the first day, 2026-09-23, is after the last one, 2026-09-22" in done.err
 
 
 @pytest.mark.parametrize(
