@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import JobError
+
+_CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
+"""An exception in a trace of Java's, as Py4J and PySpark show it; the last one is what began it."""
 
 OLDEST_JAVA = 17
 """Spark 4 needs it."""
@@ -49,9 +53,7 @@ LOCAL = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 
-SHORT_RUN = {
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-}
+SHORT_RUN = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 """For a JVM that ends soon: compiling as well as it can costs it more than it gains (124 → 53 s on two busy cores).
 
 Without the first level alone 240 MB are what Java reserves for compiled code; with it 48, and all tables together
@@ -115,13 +117,19 @@ def _log() -> Iterator[IO[bytes]]:
             os.unlink(log.name)
             raise
         except Exception as error:
+            log.write("".join(traceback.format_exception(error)).encode())
             raise JobError(f"{first_line(error)} (Spark's log: {log.name})") from error
         os.unlink(log.name)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the kind of ``error`` and the first line of what it says."""
-    lines = str(error).strip().splitlines()
+    """Return the kind of ``error`` and the first line of what it says: of Java's first cause where it tells one."""
+    text = str(error).strip()
+    causes = _CAUSE.findall(text)
+    if causes:
+        kind, _, said = causes[-1].partition(": ")
+        return f"{kind.rpartition('.')[2]}: {said.strip()}" if said.strip() else str(kind.rpartition(".")[2])
+    lines = text.splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
