@@ -47,7 +47,8 @@ def _described(table: Table) -> list[str]:
 
 _HEAD = """# Tables
 
-Generated from `spark_jobs/schemas/`. `brokerside tables` prints the same of the tables that exist.
+Generated from `spark_jobs/schemas/`. `brokerside tables` lists the tables that exist, and their
+columns as they are stored.
 
 All tables are Delta tables below one root folder, written exactly once by `brokerside jobs run`. Any engine that reads
 Delta can read them; `brokerside query "SELECT …"` does so without a JVM. Times are UTC.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,18 @@ def test_the_examples_are_right(example: Path) -> None:
     assert load([example]) != Definitions()
 
 
+def test_there_is_an_example_of_each_kind() -> None:
+    kinds = {document["kind"] for example in EXAMPLES for document in yaml.safe_load_all(example.read_text())}
+    assert kinds == set(KINDS)
+
+
 def test_the_documents_in_the_docs_are_right(file: Path) -> None:
-    shown = re.findall(r"```yaml\n(apiVersion: .+?)```", (DOCS / "slo.md").read_text(), re.DOTALL)
-    assert shown
-    for text in shown:
+    pages = [
+        re.findall(r"```yaml\n(apiVersion: .+?)```", (DOCS / page).read_text(), re.DOTALL)
+        for page in ("slo.md", "jobs.md")
+    ]
+    assert all(pages)
+    for text in chain.from_iterable(pages):
         file.write_text(text)
         assert load([file]) != Definitions()
 
