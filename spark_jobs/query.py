@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow
+import pyarrow.dataset
 import pyarrow.parquet
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from spark_jobs import render as layout
 from spark_jobs import views
 from spark_jobs.errors import QueryError
 from spark_jobs.schemas import TABLES
+
+os.environ.setdefault("RUST_LOG", "error")  # delta-rs reads it now; what it warns of are steps on the way to an error
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 LOCKED = (
     "SET TimeZone = 'UTC'",
@@ -33,6 +37,9 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
+
+_AS_STORED = " as stored"
+"""What a name ends with that is not for people: the rows of a table before they are merged."""
 
 ADVICE = "`brokerside jobs run` fills them"
 
@@ -62,6 +69,8 @@ class TableInfo:
     files: int
     bytes: int
     """Size of the files that are part of the table now, compressed."""
+    broken: str = ""
+    """Why it cannot be read; then nothing else is known of it."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +80,25 @@ class Reader:
     root: str
     tables: Mapping[str, DeltaTable]
     database: duckdb.DuckDBPyConnection
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """Tables that are there and cannot be read: a sentence for each. Queries of others are answered all the same."""
+
+    def absent(self, name: str) -> str:
+        """Return one sentence on why the table ``name`` is not among ``tables``."""
+        return self.broken.get(name) or absent(name)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return the names of the columns and the rows that ``sql``, one SELECT, gives.
 
         ``parameters``: values of ``$name`` in it. Raises QueryError, with one sentence on what is wrong.
         """
-        with self._explained():
+        with self._explained(sql):
             result = self.database.execute(self._checked(sql), dict(parameters or {}))
             return [column[0] for column in result.description or ()], result.fetchall()
 
     def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
         """Return the same with its types."""
-        with self._explained():
+        with self._explained(sql):
             return self.database.sql(self._checked(sql), params=dict(parameters or {})).to_arrow_table()
 
     def _checked(self, sql: str) -> duckdb.Statement:
@@ -94,11 +109,11 @@ class Reader:
         return statements[0]
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, sql: str) -> Iterator[None]:
         try:
             yield
         except duckdb.Error as error:
-            raise _in_one_sentence(error, self) from error
+            raise _in_one_sentence(error, sql, self) from error
 
 
 @contextmanager
@@ -108,22 +123,22 @@ def opened(root: Path | str) -> Iterator[Reader]:
     What a URL needs is taken from the environment, as ``AWS_REGION`` (docs/queries.md). Raises QueryError where there
     are no tables.
     """
-    found = _stored(str(root))
+    found, broken = _stored(str(root))
     if not found:
-        raise QueryError(f"there are no tables in {root}; {ADVICE}")
+        raise QueryError(next(iter(broken.values()), f"there are no tables in {root}; {ADVICE}"))
     database = duckdb.connect(":memory:", config=SETTINGS)
     try:
         for statement in views.MACROS:
             database.execute(statement)
-        for name, table in found.items():
+        for name, (table, rows) in found.items():
             known = TABLES.get(name)
-            stored = f"{name} as stored" if known else name
-            database.register(stored, table.to_pyarrow_dataset())
+            stored = f"{name}{_AS_STORED}" if known else name
+            database.register(stored, rows)
             if known:
                 database.execute(views.view(known, stored, [field.name for field in table.schema().fields]))
         for setting in LOCKED:
             database.execute(setting)
-        yield Reader(str(root), found, database)
+        yield Reader(str(root), {name: table for name, (table, _) in found.items()}, database, broken)
     finally:
         database.close()
 
@@ -154,7 +169,10 @@ def absent(name: str) -> str:
 
 def tables(root: Path | str) -> list[TableInfo]:
     """Return every Delta table directly below ``root``, by name; none where there are none, or no root."""
-    return [_info(name, table) for name, table in _stored(str(root)).items()]
+    found, broken = _stored(str(root))
+    infos = [_info(str(root), name, *found[name]) for name in found]
+    infos += [TableInfo(name, "", (), 0, 0, 0, why) for name, why in broken.items()]
+    return sorted(infos, key=lambda info: info.name)
 
 
 def render(columns: list[str], rows: list[tuple[Any, ...]], form: str) -> str:
@@ -172,8 +190,10 @@ def parquet(answer: pyarrow.Table) -> bytes:
 def render_tables(found: list[TableInfo], form: str) -> str:
     """Return the text of a list of tables with their columns, as ``table``, ``json`` or ``csv``."""
     if form == "json":
-        columns = ["name", "description", "rows", "files", "bytes", "columns"]
-        described = [(t.name, t.description, t.rows, t.files, t.bytes, [vars(c) for c in t.columns]) for t in found]
+        columns = ["name", "description", "rows", "files", "bytes", "broken", "columns"]
+        described = [
+            (t.name, t.description, t.rows, t.files, t.bytes, t.broken, [vars(c) for c in t.columns]) for t in found
+        ]
         return layout.rows(columns, described, form)
     names = ["column", "type", "unit", "description"]
     if form == "csv":
@@ -183,32 +203,57 @@ def render_tables(found: list[TableInfo], form: str) -> str:
         return f"no tables; {ADVICE}"
     parts = []
     for t in found:
+        if t.broken:
+            parts.append(f"{t.name}: {t.broken}")
+            continue
         parts.append(f"{t.name}: {t.rows:,} rows stored, {t.files:,} files, {t.bytes:,} bytes. {t.description}".strip())
         parts.append(layout.rows(names, [(c.name, c.type, c.unit, c.description) for c in t.columns], form))
     return "\n\n".join(parts)
 
 
-def _stored(root: str) -> dict[str, DeltaTable]:
-    """Return the Delta tables directly below ``root``, by name; of a URL those that the jobs make."""
+_Stored = tuple[DeltaTable, pyarrow.dataset.Dataset]
+
+
+def _stored(root: str) -> tuple[dict[str, _Stored], dict[str, str]]:
+    """Return the Delta tables directly below ``root``, by name, and why others cannot be read.
+
+    Of a URL those that the jobs make.
+    """
     if "://" in root:
         places = {name: f"{root.rstrip('/')}/{name}" for name in sorted(TABLES)}
     else:
         folder = Path(root)
         logs = sorted(folder.glob("*/_delta_log")) if folder.is_dir() else []
         places = {log.parent.name: str(log.parent) for log in logs}
+    with ThreadPoolExecutor(max_workers=len(TABLES)) as pool:
+        opened = dict(zip(places, pool.map(_open, places.values()), strict=True))
+    found = {name: each for name, each in opened.items() if isinstance(each, tuple)}
+    return found, {name: _unreadable(name, root, each) for name, each in opened.items() if isinstance(each, Exception)}
+
+
+def _open(place: str) -> _Stored | Exception | None:
+    """Return the table at ``place``, what went wrong with it, or None if there is none."""
     try:
-        with ThreadPoolExecutor(max_workers=len(TABLES)) as pool:
-            opened = dict(zip(places, pool.map(_open, places.values()), strict=True))
-    except (DeltaError, OSError) as error:
-        raise QueryError(f"a table in {root} cannot be read: {' '.join(str(error).split())}") from error
-    return {name: table for name, table in opened.items() if table is not None}
+        if not DeltaTable.is_deltatable(place):
+            return None
+        table = DeltaTable(place)
+        return table, table.to_pyarrow_dataset()
+    except (DeltaError, OSError, ValueError, pyarrow.ArrowException) as error:
+        return error
 
 
-def _open(place: str) -> DeltaTable | None:
-    return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
+def _unreadable(name: str, root: str, why: object) -> str:
+    """Return a sentence on a table that cannot be read, of what delta-rs, Arrow or DuckDB said."""
+    said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(why)).split()).replace(" ↳ ", ": ")
+    said = re.split(r" 0: (?:<unknown>|[\w<]\S*::)", said, maxsplit=1)[0]  # the frames of a library follow
+    return f"the table {name} in {root} cannot be read: {said.rstrip('. ')}"
 
 
-def _info(name: str, table: DeltaTable) -> TableInfo:
+def _info(root: str, name: str, table: DeltaTable, rows: pyarrow.dataset.Dataset) -> TableInfo:
+    try:
+        count = rows.count_rows()
+    except (OSError, pyarrow.ArrowException) as error:
+        return TableInfo(name, "", (), 0, 0, 0, _unreadable(name, root, error))
     sizes = pyarrow.table(table.get_add_actions())["size_bytes"].to_pylist()
     columns = tuple(
         ColumnInfo(
@@ -220,23 +265,32 @@ def _info(name: str, table: DeltaTable) -> TableInfo:
         name=name,
         description=table.metadata().description or "",
         columns=columns,
-        rows=table.to_pyarrow_dataset().count_rows(),
+        rows=count,
         files=len(sizes),
         bytes=sum(sizes),
     )
 
 
-def _in_one_sentence(error: duckdb.Error, reader: Reader) -> QueryError:
+def _in_one_sentence(error: duckdb.Error, sql: str, reader: Reader) -> QueryError:
     """Return what is wrong with a query in one sentence, with what exists where something was not found."""
     said = str(error).split("\n", 1)[0]
-    said = re.sub(r"^\w+ Error: ", "", said).rstrip("!. ")
+    said = re.sub(r"^(?:\w+ )+Error: ", "", said).rstrip("!. ")
     missing = re.match(r"Table with name (\w+) does not exist", said)
     if isinstance(error, duckdb.CatalogException) and missing:
-        said = absent(missing[1].lower()) if missing[1].lower() in TABLES else said
+        name = missing[1].lower()
+        if name in reader.broken:
+            return QueryError(reader.broken[name])
+        said = absent(name) if name in TABLES else said
         return QueryError(f"{said}; the tables are: {', '.join(reader.tables)}")
+    lost = re.match(r"reading the stream registered as '(.+?)' failed: (.*)", said)
+    if lost:
+        return QueryError(_unreadable(lost[1].removesuffix(_AS_STORED), reader.root, lost[2]))
     if isinstance(error, duckdb.BinderException) and ("not found" in said or "column named" in said):
-        columns = {name: [field.name for field in table.schema().fields] for name, table in reader.tables.items()}
-        return QueryError(
-            f"{said}; the columns are: " + "; ".join(f"{name} ({', '.join(c)})" for name, c in columns.items())
-        )
+        columns = {
+            name: [field.name for field in table.schema().fields]
+            for name, table in reader.tables.items()
+            if re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE)
+        }
+        there = "; ".join(f"{name} ({', '.join(names)})" for name, names in columns.items())
+        return QueryError(f"{said}; the columns are: {there}" if there else said)
     return QueryError(said)

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from spark_jobs.errors import QueryError
-from spark_jobs.query import Reader, absent
+from spark_jobs.query import Reader
 
 PARAMETERS: Mapping[str, Any] = {
     "since": date(1, 1, 1),
@@ -63,7 +63,7 @@ def prepared(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[str, 
         raise QueryError(f"the question {name} has no parameter {unknown[0]}; it has: {allowed}")
     for table in question.tables:
         if table not in reader.tables:
-            raise QueryError(f"the question {name} cannot be answered: {absent(table)}")
+            raise QueryError(f"the question {name} cannot be answered: {reader.absent(table)}")
     values = {key: given.get(key, PARAMETERS[key]) for key in question.parameters}
     if "at" in values and values["at"] is None:
         values["at"] = datetime.now(UTC)
@@ -156,12 +156,15 @@ ORDER BY currency, cost DESC, team, principal, topic, direction, broker_zone LIM
         "How is each objective met, and how much of its error budget is left?",
         ("slo",),
         """
-SELECT slo, objective, cluster_id, concat_ws(' ', api, topic, principal, client_id) AS judged, total, good, attainment,
+SELECT slo, CASE WHEN regexp_full_match(objective, '[0-9]+')  -- it has no name but its place
+        THEN concat_ws(' in ', format('{:.10g} %', objective_ratio * 100), format('{:.10g} ms', threshold_ms))
+        ELSE objective END AS objective, cluster_id,
+    concat_ws(' ', api, topic, principal, client_id) AS judged, total, good, attainment,
     objective_ratio AS target, period_error_budget_remaining_ratio AS budget_left, burn_rate_1h, burn_rate_1d,
     CASE WHEN page_quick OR page_slow THEN 'page' WHEN ticket_quick OR ticket_slow THEN 'ticket' END AS alert, as_of
-FROM slo WHERE day BETWEEN $since AND $until
+FROM slo AS s WHERE day BETWEEN $since AND $until
 QUALIFY row_number() OVER (
-    PARTITION BY slo, objective, cluster_id, api, topic, principal, client_id ORDER BY day DESC) = 1
+    PARTITION BY slo, s.objective, cluster_id, api, topic, principal, client_id ORDER BY day DESC) = 1
 ORDER BY budget_left NULLS LAST, slo, objective, cluster_id, judged LIMIT $limit""",
     ),
     Question(
@@ -205,19 +208,27 @@ ORDER BY requests DESC, principal, client_id, software_name, software_version LI
     ),
     Question(
         "connections",
-        "Who is connected, as far as living sidecars told?",
-        ("connections", "completeness"),
+        "Who is connected, as far as living sidecars told, and which clients come from there as that principal?",
+        ("connections", "completeness", "clients"),
         """
 WITH alive AS (
     SELECT cluster_id, broker_id, boot_id FROM completeness GROUP BY ALL
     HAVING NOT coalesce(bool_or(ended), false)
         AND max(last_status) >= (SELECT max(last_status) FROM completeness) - INTERVAL 60 SECONDS
+), still AS (
+    SELECT connections.* FROM connections JOIN alive USING (cluster_id, broker_id, boot_id) WHERE closed_at IS NULL
+), behind AS (  -- a connection tells its own client id when it ends
+    SELECT still.client_ip, still.principal,
+        list(DISTINCT c.client_id ORDER BY c.client_id) FILTER (c.client_id IS NOT NULL) AS client_ids,
+        list(DISTINCT concat_ws(' ', c.software_name, c.software_version)) FILTER (c.software_name IS NOT NULL) AS told
+    FROM still JOIN clients AS c USING (cluster_id, client_ip, principal)
+    WHERE coalesce(c.last_seen >= date_trunc('minute', still.opened_at), true) GROUP BY ALL
 )
-SELECT client_ip, principal, client_id, software_name, software_version, count(*) AS connections,
+SELECT client_ip, principal, client_ids, list_sort(told) AS software, count(*) AS connections,
     list(DISTINCT broker_id ORDER BY broker_id) AS brokers, min(opened_at) AS oldest
-FROM connections JOIN alive USING (cluster_id, broker_id, boot_id) WHERE closed_at IS NULL
-GROUP BY client_ip, principal, client_id, software_name, software_version
-ORDER BY connections DESC, client_ip, principal, client_id LIMIT $limit""",
+FROM still LEFT JOIN behind USING (client_ip, principal)
+GROUP BY client_ip, principal, client_ids, told
+ORDER BY connections DESC, client_ip, principal LIMIT $limit""",
     ),
     Question(
         "churn",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from rich.console import Console
@@ -32,9 +34,9 @@ def rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: str) -> 
         described = [dict(zip(columns, map(_in_json, row), strict=True)) for row in values]
         return msgspec.json.format(_JSON.encode(described), indent=1).decode()
     if form == "csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(columns)
+        out = io.StringIO(newline="")
+        writer = csv_lines(out)
+        writer.writerow([in_a_sheet(name) for name in columns])
         writer.writerows([[_in_csv(value) for value in row] for row in values])
         return out.getvalue().rstrip("\n")
     raise JobError(f"there is no output format {form}; there are: {', '.join(FORMATS)}")
@@ -46,7 +48,7 @@ def _table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> str:
         numeric = any(isinstance(row[index], int | float | Decimal) for row in values)
         table.add_column(Text(visible(name)), justify="right" if numeric else "left", overflow="fold")
     for row in values:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(_cell(name, value) for name, value in zip(columns, row, strict=True)))
     return printed(table)
 
 
@@ -61,7 +63,25 @@ def printed(*parts: Any) -> str:
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
-def _cell(value: Any) -> Text:
+@dataclass(frozen=True)
+class _Lines:
+    out: TextIO
+
+    def write(self, line: str) -> int:
+        return self.out.write(line.removesuffix("\r\n") + "\n")
+
+
+def csv_lines(out: TextIO) -> Any:
+    """Return a ``csv.writer`` whose lines end with ``\\n``; ``\\r`` is quoted: others see a line's end in it."""
+    return csv.writer(_Lines(out), lineterminator="\r\n")  # it quotes what its lines end with
+
+
+def in_a_sheet(text: str) -> str:
+    """Return ``text`` so that no spreadsheet takes it for a formula: a client chooses its id, and people open files."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+
+
+def _cell(name: str, value: Any) -> Text:
     if value is None:
         return Text("NULL", style="dim")
     if isinstance(value, bool):
@@ -69,7 +89,7 @@ def _cell(value: Any) -> Text:
     if isinstance(value, int):
         return Text(f"{value:,}")
     if isinstance(value, Decimal):
-        return Text(f"{value:,.2f}" if _is_cents(value) else f"{_trimmed(value):,f}")
+        return Text(amount(value) if re.search(r"cost\)?$", name, re.IGNORECASE) else _number(value))
     if isinstance(value, float):
         return Text(f"{value:,.6g}")
     if isinstance(value, datetime):
@@ -91,20 +111,27 @@ def visible(text: str) -> str:
 
 
 def _in_csv(value: Any) -> Any:
-    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     if isinstance(value, Decimal):
-        return f"{_trimmed(value):f}"
-    return _JSON.encode(value).decode().strip('"')
+        return trimmed(f"{value:f}")
+    return in_a_sheet(value if isinstance(value, str) else _JSON.encode(value).decode().strip('"'))
 
 
-def _trimmed(value: Decimal) -> Decimal:
-    """Return ``value`` without zeros at its end."""
-    return value.quantize(Decimal(1)) if value == value.to_integral_value() else value.normalize()
+def trimmed(number: str) -> str:
+    """Return a number without zeros at the end of its fraction."""
+    return number.rstrip("0").rstrip(".") if "." in number else number
 
 
-def _is_cents(value: Decimal) -> bool:
-    return value != value.to_integral_value() and value == value.quantize(Decimal("0.01"))
+def _number(value: Decimal) -> str:
+    """Return ``value`` with all its digits, and two after the point where these are enough."""
+    whole, _, fraction = trimmed(f"{value:,f}").partition(".")
+    return f"{whole}.{fraction:0<2}" if fraction else whole
+
+
+def amount(value: Decimal) -> str:
+    """Return money to the cent; what is less than half a cent with two digits."""
+    return f"{value:,.2f}" if not value or abs(value) > Decimal("0.005") else f"{Decimal(f'{value:.1e}'):f}"
 
 
 _JSON = msgspec.json.Encoder(decimal_format="number", enc_hook=str)

@@ -10,6 +10,7 @@ from typing import Any
 
 from spark_jobs import query
 from spark_jobs.errors import QueryError
+from spark_jobs.render import trimmed
 from spark_jobs.schemas import COST
 
 
@@ -23,7 +24,7 @@ def days(root: Path | str, first: date | None, last: date | None) -> Iterator[tu
     between = "coalesce(day >= $first, true) AND coalesce(day <= $last, true)"
     with query.opened(root) as reader:
         if COST.name not in reader.tables:
-            raise QueryError(query.absent(COST.name))
+            raise QueryError(reader.absent(COST.name))
         limits = {"first": first, "last": last}
         _, found = reader.rows(f"SELECT DISTINCT day FROM cost WHERE {between} ORDER BY day", limits)  # noqa: S608
         for (day,) in found:
@@ -33,5 +34,4 @@ def days(root: Path | str, first: date | None, last: date | None) -> Iterator[tu
 
 def plain(value: Decimal) -> str:
     """Return ``value`` with all its digits, without zeros at the end and without an exponent."""
-    text = f"{value:f}"  # normalize() would round to 28 digits
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return trimmed(f"{value:f}")  # normalize() would round to 28 digits

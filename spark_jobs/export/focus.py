@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 import msgspec
 
 from spark_jobs.export.costs import days, plain
+from spark_jobs.render import csv_lines, in_a_sheet
 from spark_jobs.schemas import COST
 
 NOT_OURS = (
@@ -33,7 +33,7 @@ def write(root: Path | str, out: TextIO, first: date | None = None, last: date |
 
     Returns the number of rows. Raises QueryError, with one sentence on what is wrong.
     """
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv_lines(out)
     writer.writerow(COLUMNS)
     count = 0
     for _, rows in days(root, first, last):
@@ -43,9 +43,12 @@ def write(root: Path | str, out: TextIO, first: date | None = None, last: date |
 
 
 def csv_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Give ``rows`` of ``cost`` as FOCUS writes values: instants in UTC with a Z, numbers plain, tags as JSON."""
+    """Give ``rows`` of ``cost`` as FOCUS writes values: instants in UTC with a Z, numbers plain, tags as JSON.
+
+    FOCUS wants texts in its own columns as they are; in those that are ours no text is a formula to a spreadsheet.
+    """
     for row in rows:
-        yield [_text(row.get(name)) for name in COLUMNS]
+        yield [in_a_sheet(_text(row.get(name))) if name.startswith("x_") else _text(row.get(name)) for name in COLUMNS]
 
 
 def _text(value: Any) -> str:

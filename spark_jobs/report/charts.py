@@ -12,6 +12,9 @@ Spec = dict[str, Any]
 WIDTH = 860
 """Pixels of a chart where no script can make it fit."""
 
+_NARROW = "containerSize()[0] < 500"
+"""Whether there is little room, as on a phone; where no script draws it there is enough."""
+
 _CONFIG: Spec = {
     "background": "transparent",
     "font": "system-ui, 'Segoe UI', 'Open Sans', sans-serif",
@@ -25,7 +28,7 @@ _CONFIG: Spec = {
         "titleFontWeight": "normal",
         "labelFontSize": 12,
         "titleFontSize": 12,
-        "labelLimit": 260,
+        "labelLimit": {"expr": f"{_NARROW} ? 120 : 260"},
         "labelPadding": 6,
     },
     "legend": {
@@ -35,6 +38,7 @@ _CONFIG: Spec = {
         "labelFontSize": 12,
         "symbolType": "circle",
         "labelLimit": 200,
+        "columns": {"expr": f"{_NARROW} ? 1 : 0"},
     },
     "text": {"fill": "var(--ink)", "fontSize": 12},
     "range": {"category": [f"var(--c{number})" for number in range(1, 9)]},
@@ -77,14 +81,15 @@ _ZOOM: Spec = {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]
 """Without the key the page could not be scrolled past a chart."""
 
 
-def moved(values: Values) -> Chart:
-    """Bytes over time: ``at``, ``direction``, ``rate`` in bytes/s."""
+def moved(values: Values, step: str) -> Chart:
+    """Bytes over time: ``at``, ``direction``, ``rate`` in bytes/s, the mean of a ``step``."""
     return _made(
-        "Bytes per second that clients produced and consumed, over time.",
+        f"Bytes per second that clients produced and consumed: the mean of each {step}.",
         260,
         values,
         params=[_ZOOM],
-        mark={"type": "area", "line": {"strokeWidth": 1.8}, "fillOpacity": 0.07, "clip": True},
+        mark={"type": "area", "line": {"strokeWidth": 1.8, "interpolate": "step-after"}, "fillOpacity": 0.07,
+              "interpolate": "step-after", "clip": True},
         encoding={
             "x": _AT,
             "y": {"field": "rate", "type": "quantitative", "stack": None,
@@ -142,23 +147,39 @@ def latencies(values: Values) -> Chart:
 
 
 def budgets(values: Values) -> Chart:
-    """Error budgets: ``what``, ``left`` as a ratio; ``shown`` is that between -1 and 1."""
+    """Error budgets: ``what``, ``left`` as a ratio; ``shown`` is that between -1 and 1, ``cut`` tells what is less."""
+    axes: Spec = {
+        "y": {"field": "what", "type": "nominal", "sort": None, "axis": {"title": None}},
+        "x": {"field": "shown", "type": "quantitative", "scale": {"domain": [-1, 1], "clamp": True},
+              "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
+    }  # fmt: skip
     bad, scarce = "datum.left < 0", "datum.left < 0.25"
     return _made(
         "Share of each objective's error budget that is left; below 0 it is overspent.",
         max(60, 32 * len(values)),
         values,
-        mark={"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.55}},
-        encoding={
-            "y": {"field": "what", "type": "nominal", "sort": None, "axis": {"title": None}},
-            "x": {"field": "shown", "type": "quantitative", "scale": {"domain": [-1, 1], "clamp": True},
-                  "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
-            "color": {"condition": [{"test": bad, "value": "var(--bad)"}, {"test": scarce, "value": "var(--warn)"}],
-                      "value": "var(--good)"},
-            "tooltip": [{"field": "what", "type": "nominal", "title": "objective"},
-                        {"field": "left", "type": "quantitative", "format": ".1%", "title": "budget left"}],
-        },
-    )  # fmt: skip
+        encoding=axes,
+        layer=[
+            {
+                "mark": {"type": "bar", "cornerRadiusEnd": 2, "height": {"band": 0.55}},
+                "encoding": {
+                    "color": {
+                        "condition": [{"test": bad, "value": "var(--bad)"}, {"test": scarce, "value": "var(--warn)"}],
+                        "value": "var(--good)",
+                    },
+                    "tooltip": [
+                        {"field": "what", "type": "nominal", "title": "objective"},
+                        {"field": "left", "type": "quantitative", "format": ".1%", "title": "budget left"},
+                    ],
+                },
+            },
+            {
+                "transform": [{"filter": "datum.cut"}],
+                "mark": {"type": "text", "align": "left", "dx": 6, "fill": "var(--paper)", "fontWeight": 600},
+                "encoding": {"text": {"field": "cut", "type": "nominal"}},
+            },
+        ],
+    )
 
 
 def costs(values: Values, teams: Sequence[str], currency: str) -> Chart:

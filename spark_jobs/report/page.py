@@ -54,19 +54,27 @@ def _span(reader: Reader, since: date | None, until: date | None) -> Span:
     columns = (("completeness", "last_status"), ("traffic", "minute"))
     seen = [at for name, column in columns if name in known for at in _ends(reader, column, name)]
     midnight = datetime(last.year, last.month, last.day, tzinfo=UTC)
-    return Span(reader, first, last, max(seen, default=midnight))
+    days_long = ((last - first).days + 1) * 86_400
+    minutes = _ends(reader, "minute", "traffic", first, last) if "traffic" in known else []
+    long = int((minutes[1] - minutes[0]).total_seconds()) + 60 if minutes else days_long
+    return Span(reader, first, last, max(seen, default=midnight), min(long, days_long))
 
 
-def _ends(reader: Reader, column: str, table: str) -> list[Any]:
-    """Return the least and the greatest value of a column; nothing without rows."""
-    (ends,) = reader.rows(f"SELECT min({column}), max({column}) FROM {table}")[1]  # noqa: S608 - names are constants
+def _ends(reader: Reader, column: str, table: str, since: date = date.min, until: date = date.max) -> list[Any]:
+    """Return the least and the greatest value of a column in these days; nothing without rows, or of a broken table."""
+    sql = f"SELECT min({column}), max({column}) FROM {table} WHERE day BETWEEN $since AND $until"  # noqa: S608 - constants
+    try:
+        (ends,) = reader.rows(sql, {"since": since, "until": until})[1]
+    except QueryError:  # its section says so
+        return []
     return [end for end in ends if end is not None]
 
 
 def _figures(span: Span, told: Sequence[Section]) -> list[tuple[str, str]]:
     """Return the numbers at the top: what, how much."""
     found: list[tuple[str, str]] = []
-    if "traffic" in span.reader.tables:
+    by_id = {section.id: section for section in told}
+    if "traffic" in span.reader.tables and by_id["traffic"].state != "bad":
         (row,) = span.select("""
 SELECT coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced,
     coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed,
@@ -81,7 +89,6 @@ FROM traffic WHERE day BETWEEN $since AND $until""")
             ("principals", words.number(row["principals"])),
             ("topics touched", words.number(row["topics"])),
         ]
-    by_id = {section.id: section for section in told}
     if by_id["cost"].rows:
         (row,) = span.select("""
 SELECT string_agg(DISTINCT BillingCurrency, ' + ') AS currency, sum(BilledCost) AS cost

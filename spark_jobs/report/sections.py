@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
-from spark_jobs.query import Reader, absent
+from spark_jobs.errors import QueryError
+from spark_jobs.query import Reader
 from spark_jobs.questions import QUESTIONS, ask
 from spark_jobs.report import charts, words
 from spark_jobs.report.charts import Chart
@@ -34,6 +35,8 @@ class Span:
     until: date
     as_of: datetime
     """When something was last told."""
+    seconds: int
+    """From the first minute with traffic to the last one; all of the days where that is not known."""
 
     def ask(self, name: str, limit: int = MOST_ROWS + 1) -> list[Row]:
         """Return the answer to a question for these days."""
@@ -50,8 +53,7 @@ class Span:
     @property
     def step(self) -> int:
         """Seconds between two points of a chart."""
-        seconds = ((self.until - self.since).days + 1) * 86_400
-        return next((step for step in STEPS if seconds / step <= MOST_POINTS), STEPS[-1])
+        return next((step for step in STEPS if self.seconds / step <= MOST_POINTS), STEPS[-1])
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,19 @@ class Section:
 
 
 def sections(span: Span) -> list[Section]:
-    """Return all of them. A table that does not exist gives a sentence on how it comes to be."""
-    made = []
-    for name, title, tables, tell in _SUBJECTS:
-        missing = next((table for table in tables if table not in span.reader.tables), None)
-        made.append(tell(span, name, title) if missing is None else Section(name, title, _sentence(absent(missing))))
-    return made
+    """Return all of them. A table that does not exist gives a sentence on how it comes to be, a broken one on why."""
+    return [_section(span, *subject) for subject in _SUBJECTS]
+
+
+def _section(span: Span, name: str, title: str, tables: Sequence[str], tell: Callable[..., Section]) -> Section:
+    for table in tables:
+        if table not in span.reader.tables:
+            state: State = "bad" if table in span.reader.broken else ""
+            return Section(name, title, _sentence(span.reader.absent(table)), state)
+    try:
+        return tell(span, name, title)
+    except QueryError as error:  # a file of a table is lost
+        return Section(name, title, _sentence(str(error)), "bad")
 
 
 def _belief(span: Span, name: str, title: str) -> Section:
@@ -102,26 +111,31 @@ def _belief(span: Span, name: str, title: str) -> Section:
 
 def _traffic(span: Span, name: str, title: str) -> Section:
     found = span.select(f"""
-SELECT epoch(minute)::BIGINT // {span.step} * {span.step} AS second,
-    coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::DOUBLE AS produced,
-    coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::DOUBLE AS consumed
-FROM traffic WHERE day BETWEEN $since AND $until GROUP BY second ORDER BY second""")  # noqa: S608 - a number
+WITH minutes AS (
+    SELECT epoch(minute)::BIGINT AS second, coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::DOUBLE AS produced,
+        coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::DOUBLE AS consumed
+    FROM traffic WHERE day BETWEEN $since AND $until GROUP BY second
+)
+SELECT second // {span.step} * {span.step} AS step, sum(produced) AS produced, sum(consumed) AS consumed,
+    max(produced + consumed) AS most, arg_max(second, (produced + consumed, -second)) AS most_at
+FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
     if not found:
         return Section(name, title, "No request passed in these days.")
-    by_second = {row["second"]: row for row in found}
+    by_step = {row["step"]: row for row in found}
     values = [
         {
             "at": _instant(second),
             "direction": direction,
-            "rate": by_second.get(second, {}).get(direction, 0) / span.step,
+            "rate": by_step.get(second, {}).get(direction, 0) / span.step,
         }
-        for second in range(found[0]["second"], found[-1]["second"] + 1, span.step)
+        # one more, of nothing, ends the last one
+        for second in range(found[0]["step"], found[-1]["step"] + span.step + 1, span.step)
         for direction in ("produced", "consumed")
     ]
-    most = max(found, key=lambda row: float(row["produced"] + row["consumed"]))
-    rate = (most["produced"] + most["consumed"]) / span.step
-    finding = f"At most {words.size(rate)}/s passed, both directions together, at {words.instant(_at(most['second']))}."
-    return Section(name, title, finding, charts=(charts.moved(values),))
+    row = max(found, key=lambda row: float(row["most"]))
+    at = words.instant(_at(row["most_at"]))
+    finding = f"At most {words.size(row['most'] / 60)}/s passed, both directions together: in the minute of {at}."
+    return Section(name, title, finding, charts=(charts.moved(values, words.lasting(span.step)),))
 
 
 def _talkers(span: Span, name: str, title: str) -> Section:
@@ -183,7 +197,12 @@ def _objectives(span: Span, name: str, title: str) -> Section:
         finding += f" {_objective(worst)} has overspent most: {words.percent(worst['attainment'], 3)} of its requests"
         finding += f" were good, {words.percent(worst['target'], 3)} should be."
     values = [
-        {"what": _objective(row), "left": row["budget_left"], "shown": max(-1, min(1, row["budget_left"]))}
+        {
+            "what": _objective(row),
+            "left": row["budget_left"],
+            "shown": max(-1, min(1, row["budget_left"])),
+            "cut": f"◂ {words.percent(row['budget_left'], 0)}" if row["budget_left"] < -1 else "",
+        }
         for row in judged[:MOST_ROWS]
     ]
     drawn = (charts.budgets(values),) if values else ()

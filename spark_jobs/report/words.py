@@ -8,7 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from spark_jobs.render import visible
+from spark_jobs.render import amount, visible
 
 _SPACE = "\xa0"
 """Between a number and its unit: no line ends there."""
@@ -51,13 +51,19 @@ def percent(value: float, digits: int = 2) -> str:
 
 
 def money(value: Decimal, currency: str) -> str:
-    """Return an amount to the cent."""
-    return f"{value:,.2f}{_SPACE}{currency}"
+    """Return an amount with its currency."""
+    return f"{amount(value)}{_SPACE}{currency}"
 
 
 def instant(value: datetime) -> str:
     """Return an instant to the minute."""
     return value.strftime("%Y-%m-%d %H:%M")
+
+
+def lasting(seconds: int) -> str:
+    """Return ``minute``, ``10 minutes``, ``day``: after "each"."""
+    unit, length = next(one for one in (("day", 86_400), ("hour", 3600), ("minute", 60)) if seconds % one[1] == 0)
+    return unit if seconds == length else f"{seconds // length} {unit}s"
 
 
 def counted(number_of: int, one: str, many: str = "") -> str:
@@ -90,7 +96,7 @@ def cell(column: str, value: Any) -> str:
             return ", ".join(map(str, value))
         return "<br>".join(f'<span class="t">{text(item)}</span>' for item in value)
     if isinstance(value, Decimal):
-        return f"{value:,.2f}"
+        return amount(value)
     if isinstance(value, int | float):
         if column.endswith("_bytes"):
             return f'<span title="{value:,} bytes">{size(value)}</span>'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +118,67 @@ def test_findings_are_what_the_tables_say(text: str) -> None:
     assert "7 records missing, 1 of 1 mirrored topic not as it was produced." in told["mirrors"]
     assert "1 client must be upgraded" in told["refused"]
     assert "3 addresses met a limit." in told["throttles"]
+
+
+def chart(text: str, name: str) -> Any:
+    """What a chart of the page shows."""
+    found = re.search(rf'id="{name}-0-data">(.*?)</script>', text)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def bursts(root: Path, *minutes: tuple[int, int]) -> None:
+    """Bytes produced in minutes of a day."""
+    for minute, size in minutes:
+        at = sample.FIRST + timedelta(minutes=minute)
+        write(root, "traffic", {"day": at.date(), "minute": at, "api": "Produce", "topic": "t", "bytes": size})
+
+
+def test_the_peak_is_that_of_the_busiest_minute(tmp_path: Path) -> None:
+    bursts(tmp_path, (42, 26_220_000), (43, 60), (57, 6000), (23 * 60, 26_220_000))
+    text = report(tmp_path)
+    told = " ".join(Parsed(text).sections["traffic"].split())
+    assert "At most 437 kB/s passed, both directions together: in the minute of 2026-09-20 00:42." in told
+    assert "the mean of each 10 minutes." in told
+    produced = [v["rate"] for v in chart(text, "traffic")["data"]["values"] if v["direction"] == "produced"]
+    assert produced[:3] == [26_220_060 / 600, 6000 / 600, 0]
+
+
+def test_a_short_time_is_shown_by_minutes_and_nothing_is_drawn_where_nothing_passed(tmp_path: Path) -> None:
+    bursts(tmp_path, (42, 26_220_000), (57, 6000))
+    text = report(tmp_path)
+    assert "the mean of each minute." in Parsed(text).sections["traffic"]
+    spec = chart(text, "traffic")
+    values = [v for v in spec["data"]["values"] if v["direction"] == "produced"]
+    assert [value["rate"] for value in values] == [437_000.0, *[0] * 14, 100.0, 0]
+    assert {b["at"] - a["at"] for a, b in pairwise(values)} == {60_000}
+    assert spec["mark"]["interpolate"] == spec["mark"]["line"]["interpolate"] == "step-after"
+
+
+def test_a_bar_that_is_cut_says_how_far_it_goes(tmp_path: Path) -> None:
+    for name, left in (("far", -2.7), ("near", -1.0), ("good", 0.5)):
+        row = {"day": sample.FIRST.date(), "slo": name, "objective": "o", "attainment": 0.9, "objective_ratio": 0.99}
+        write(tmp_path, "slo", {**row, "period_error_budget_remaining_ratio": left})
+    text = report(tmp_path)
+    assert [value["cut"] for value in chart(text, "objectives")["data"]["values"]] == ["◂ -270\xa0%", "", ""]
+    assert text.count(">◂ -270\xa0%</text>") == 1
+
+
+@pytest.mark.parametrize("where", ["_delta_log/*.json", "day=*/*.parquet"])
+def test_a_broken_table_is_a_sentence_and_the_others_are_told(tmp_path: Path, where: str) -> None:
+    bursts(tmp_path, (42, 60))
+    for name in ("latency", "cost"):
+        write(tmp_path, name, {"day": sample.FIRST.date()})
+        for file in (tmp_path / name).glob(where):
+            file.write_text("garbage")
+    told = {name: " ".join(words.split()) for name, words in Parsed(report(tmp_path)).sections.items()}
+    assert f"The table latency in {tmp_path} cannot be read: " in told["latency"]
+    assert f"The table cost in {tmp_path} cannot be read: " in told["cost"]
+    assert "At most 1 B/s passed" in told["traffic"]
+    for file in (tmp_path / "traffic").glob(where):
+        file.write_text("garbage")
+    write(tmp_path, "completeness", {"day": sample.FIRST.date()})
+    assert f"The table traffic in {tmp_path} cannot be read: " in Parsed(report(tmp_path)).sections["traffic"]
 
 
 def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_values_are_as_focus_writes_them(root: Path) -> None:
     assert (second["x_ClientId"], second["Tags"], second["BilledCost"]) == ('a,"b"\nc', "", "0.0000000001")
 
 
+def test_no_text_of_ours_is_a_formula_and_those_of_focus_are_as_they_are(tmp_path: Path) -> None:
+    client = "=cmd|' /C calc'!A0"
+    write(tmp_path, "cost", row(x_ClientId=client, x_PrincipalId="@a", x_Topic="a\r=1", ResourceName="-x"))
+    (only,) = exported(tmp_path)
+    assert [only[name] for name in ("x_ClientId", "x_PrincipalId", "x_Topic")] == [f"'{client}", "'@a", "a\r=1"]
+    assert only["ResourceName"] == "-x"
+
+
 def test_days_are_chosen(root: Path) -> None:
     assert [row["ChargePeriodStart"][:10] for row in exported(root, NEXT, None)] == ["2026-09-23"]
     assert [row["ChargePeriodStart"][:10] for row in exported(root, None, DAY)] == ["2026-09-22"]

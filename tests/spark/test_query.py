@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -79,7 +81,8 @@ def test_times_are_utc(root: Path) -> None:
         ("SELECT * FROM nothing", "nothing does not exist; the tables are: notes, traffic"),
         ("SELECT * FROM Latency", "no table latency: `brokerside jobs run` makes it; the tables are: notes, traffic"),
         ("SELECT * FROM cost", "no table cost: .*--definitions PATH.* a document of kind Prices is in PATH; the"),
-        ("SELECT nothing FROM notes", r'"nothing" not found.*the columns are: notes \(note\)'),
+        ("SELECT nothing FROM Notes", r'"nothing" not found.*the columns are: notes \(note\)$'),
+        ("SELECT nothing FROM (SELECT 1)", r'"nothing" not found in FROM clause$'),
         ("SELECT notes.nothing FROM notes", r"nothing.*the columns are: notes \(note\)"),
         ("SELEC 1", "syntax error"),
         ("SELECT 'a'::INT", "Could not convert string 'a' to INT32"),
@@ -173,3 +176,85 @@ def test_nothing_of_spark_is_imported() -> None:
     code = "import sys, spark_jobs.query, spark_jobs.run; print('pyspark' in sys.modules, 'py4j' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+DAMAGE = pytest.mark.parametrize(
+    ("where", "content", "said"),
+    [
+        ("_delta_log/*.json", "garbage", "Encountered unexpected 'g' whilst parsing value$"),
+        ("day=*/*.parquet", None, "not found$"),
+        ("day=*/*.parquet", "garbage", "corrupted|too small|footer"),
+    ],
+    ids=["log", "lost", "corrupt"],
+)
+
+
+def damage(table: Path, where: str, content: str | None) -> None:
+    for file in table.glob(where):
+        file.write_text(content) if content else file.unlink()
+
+
+@DAMAGE
+def test_a_broken_table_is_named_and_others_are_answered(
+    root: Path, where: str, content: str | None, said: str
+) -> None:
+    write(root, "latency", {"day": MINUTE.date(), "minute": MINUTE, "requests": 7})
+    damage(root / "latency", where, content)
+    assert query.query(root, "SELECT sum(requests) FROM traffic")[1] == [(3,)]
+    for read in (query.query, query.arrow):
+        with pytest.raises(QueryError, match=said) as raised:
+            read(root, "SELECT sum(requests) FROM latency")
+        assert str(raised.value).startswith(f"the table latency in {root} cannot be read: ")
+        assert not {"<unknown>", "as stored", "registered"} & set(str(raised.value).split())
+    found = {table.name: table for table in query.tables(root)}
+    assert list(found) == ["latency", "notes", "traffic"]
+    assert (bool(found["latency"].broken), found["traffic"].broken, found["traffic"].rows) == (True, "", 3)
+    assert f"latency: the table latency in {root} cannot be read: " in query.render_tables([found["latency"]], "table")
+
+
+def test_where_nothing_can_be_read_the_reason_is_said_without_colours(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(place: str) -> None:
+        raise OSError("Operation not supported\n\x1b[31m↳\x1b[0m no credentials. 0: <unknown> 1: start_thread at ./x.c")
+
+    monkeypatch.setattr(query.DeltaTable, "is_deltatable", failing)
+    with pytest.raises(QueryError, match=r"cannot be read: Operation not supported: no credentials$"):
+        query.query(root, "SELECT 1")
+
+
+def test_warnings_of_the_library_are_not_shown() -> None:
+    code = "import os, spark_jobs.query; print(os.environ['RUST_LOG'])"
+    for given, expected in (({}, "error"), ({"RUST_LOG": "debug"}, "debug")):
+        env = {**{name: value for name, value in os.environ.items() if name != "RUST_LOG"}, **given}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+        assert done.stdout.split() == [expected]
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(1)", "\t=1", "\r=1", "\n=1"]
+
+
+def test_no_text_is_a_formula_to_a_spreadsheet() -> None:
+    texts = [*FORMULAS, "a\r=1", "", "'=1"]
+    answer = [(text, -1, Decimal(-1), -0.5, None) for text in texts]
+    text = query.render(["=name", "n", "d", "x", "none"], answer, "csv")
+    shown = list(csv.reader(io.StringIO(text, newline="")))
+    assert shown[0][0] == "'=name"
+    assert [row[0] for row in shown[1:]] == [*(f"'{text}" for text in FORMULAS), "a\r=1", "", "'=1"]
+    assert {tuple(row[1:]) for row in shown[1:]} == {("-1", "-1", "-0.5", "")}
+    assert [row["=name"] for row in json.loads(query.render(["=name"], [(text,) for text in texts], "json"))] == texts
+
+
+def test_numbers_of_more_than_28_digits_are_not_rounded() -> None:
+    large = Decimal("1234567890123456789012345678.0123456700")
+    assert query.render(["n"], [(large,)], "csv").splitlines()[1] == "1234567890123456789012345678.01234567"
+    shown = query.render(["n"], [(large,)], "table").splitlines()[1]
+    assert shown == "1,234,567,890,123,456,789,012,345,678.01234567"
+
+
+def test_people_see_costs_to_the_cent() -> None:
+    values = ["101.8658246894", "12.474", "0.0001757445", "0.005", "-3", "0"]
+    for name in ("cost", "BilledCost", "sum(BilledCost)"):
+        shown = query.render([name], [(Decimal(value),) for value in values], "table").splitlines()[1:]
+        assert [line.strip() for line in shown] == ["101.87", "12.47", "0.00018", "0.0050", "-3.00", "0.00"]
+    assert query.render(["cost"], [(Decimal(values[0]),)], "csv").splitlines()[1] == values[0]

@@ -149,6 +149,52 @@ def test_principals_behind_a_throttled_address_are_those_that_were_connected_the
     ]
 
 
+def test_open_connections_have_the_clients_that_come_from_there_as_that_principal(tmp_path: Path) -> None:
+    told = {**WHERE, "boot_id": "b", "minute": AT, "statuses": 1, "last_status": AT, "ended": False}
+    write(tmp_path, "completeness", told)
+    late = AT + 30 * SECOND
+    who = {"client_ip": "10.0.0.7", "principal": "User:a"}
+    for number, principal in enumerate(("User:a", "User:a", "User:b")):
+        row = {**WHERE, **who, "boot_id": "b", "connection_id": str(number), "principal": principal, "opened_at": late}
+        write(tmp_path, "connections", {**row, "last_seq": 1})
+    client = {"day": DAY, "cluster_id": "c", **who, "api": "Fetch", "last_seen": AT, "requests": 1}
+    java = {"software_name": "java", "software_version": "4.1.0"}
+    write(
+        tmp_path,
+        "clients",
+        {**client, "client_id": "x", **java},
+        {**client, "client_id": "y", **java},
+        {**client, "client_id": "gone", **java, "last_seen": AT - 60 * SECOND},
+        {**client, "client_id": "elsewhere", "client_ip": "10.0.0.8"},
+        {**client, "client_id": "other cluster", "cluster_id": "d"},
+    )
+    assert picked(answer(tmp_path, "connections"), "principal", "connections", "client_ids", "software") == [
+        ("User:a", 2, ["x", "y"], ["java 4.1.0"]),
+        ("User:b", 1, None, None),
+    ]
+
+
+def test_objectives_without_a_name_are_called_by_what_they_promise(tmp_path: Path) -> None:
+    row = {"day": DAY, "cluster_id": "c", "slo": "s", "objective_ratio": 0.999, "attainment": 1.0}
+    budgets = "period_error_budget_remaining_ratio"
+    for days, left in ((1, 0.1), (0, 0.2)):
+        day = {"day": DAY - timedelta(days)}
+        write(
+            tmp_path,
+            "slo",
+            {**row, **day, "objective": "1", "threshold_ms": 50.0, budgets: left},
+            {**row, **day, "objective": "2", "threshold_ms": 0.5, "objective_ratio": 0.9, budgets: left + 0.1},
+            {**row, **day, "objective": "3", budgets: left + 0.2},
+            {**row, **day, "objective": "fast", "threshold_ms": 50.0, budgets: left + 0.3},
+        )
+    assert picked(answer(tmp_path, "budget-left"), "objective", "budget_left") == [
+        ("99.9 % in 50 ms", 0.2),
+        ("90 % in 0.5 ms", pytest.approx(0.3)),
+        ("99.9 %", 0.4),
+        ("fast", 0.5),
+    ]
+
+
 def test_connections_of_dead_sidecars_are_not_open(tmp_path: Path) -> None:
     status = {**WHERE, "minute": AT, "statuses": 1}
     write(
@@ -161,6 +207,7 @@ def test_connections_of_dead_sidecars_are_not_open(tmp_path: Path) -> None:
     for number, boot in enumerate(("alive", "alive", "alive", "ended", "killed")):
         row = {"boot_id": boot, "connection_id": str(number), "opened_at": AT, "client_ip": "10.0.0.7"}
         write(tmp_path, "connections", {**WHERE, **row, "closed_at": AT if number == 2 else None, "last_seq": 1})
+    write(tmp_path, "clients")
     assert picked(answer(tmp_path, "connections"), "client_ip", "connections", "oldest") == [("10.0.0.7", 2, AT)]
     churn = picked(answer(tmp_path, "churn"), "opened", "closed", "most_in_a_second")
     assert churn == [(5, 1, 5)]
