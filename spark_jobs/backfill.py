@@ -50,6 +50,7 @@ def run(
     days += [f"day <= '{last}'"] if last else []
     with session(f"brokerside backfill {source.topic}", settings(master, jars, conf, short=True)) as spark:
         cluster = kafka.cluster_id(spark, source)
+        target = target.of(cluster, source.topic)
         identity = _identity(spark, source, target, cluster, progress)
         only = identity.only if identity else None
         names = [name for name in streamed(only) if not undeclared([name], definitions)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import date
 from typing import Any
@@ -20,7 +21,7 @@ from spark_jobs.root import Target, ready
 from spark_jobs.run import Note
 from spark_jobs.schemas import Table
 from spark_jobs.session import first_line
-from spark_jobs.tables.registry import DECLARED, DERIVED, Stored
+from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, Stored
 from spark_jobs.upkeep import first_day_kept
 
 ATTEMPTS = 3
@@ -33,6 +34,19 @@ COMMITS_READ = 1_000
 def undeclared(names: Collection[str], definitions: Definitions) -> list[str]:
     """Return those of the tables ``names`` that the definitions have nothing for: they are not made."""
     return [name for name in names if name in DECLARED and not DECLARED[name](definitions)]
+
+
+def check_declared(definitions: Definitions, filled: Collection[str]) -> None:
+    """Raise JobError if no definitions were given, and ``filled``, tables of the job, have rows that need some.
+
+    Only of tables that the audit topic fills: what a run leaves out of them is a hole that no later run closes.
+    """
+    needing = [name for name in filled if name in schemas.STREAMED and undeclared([name], Definitions())]
+    if needing and definitions == Definitions():
+        raise JobError(
+            f"the table {needing[0]} was made by definitions, and this run has none: without them it would miss what is"
+            " read now; give --definitions as before, or definitions without these"
+        )
 
 
 def derive(
@@ -76,7 +90,9 @@ def _derive(
         declared = DECLARED[table.name](definitions) if table.name in DECLARED else ()
         note: dict[str, Any] = {
             "inputs": {name: [stored.id, stored.version] for name, stored in inputs.items()},
-            "made_by": fingerprint(declared, [(column.name, column.type) for column in table.columns]),
+            "made_by": fingerprint(
+                declared, [(column.name, column.type) for column in table.columns], EDITIONS[table.name]
+            ),
         }
         before = _last_note(spark, target.path(table.name))
         changed = _changed(spark, target, before, note)
@@ -84,15 +100,20 @@ def _derive(
             changed = min(since, changed) if changed else since
         if changed is None:
             return
-        first = None if table.whole or before is None else max(changed, _kept_since(spark, target, table, definitions))
+        started = time.monotonic()
+        # Whatever is computed, days stay whose inputs were deleted for their age, also where the log is gone.
+        all_anew = table.whole or not io.files_by_day(spark, target.path(table.name))
+        first = None if all_anew else max(changed, _kept_since(spark, target, table, definitions))
         try:
             rows = _rows(spark, target, table, definitions, first)
             condition = f"day >= '{first}'" if first else ""
             io.replace(rows, target.path(table.name), condition, {"userMetadata": json.dumps(note)})
-        except Exception as error:
-            if "Concurrent" not in type(error).__name__ or attempt == ATTEMPTS - 1:
+        except io.Conflict:
+            if attempt == ATTEMPTS - 1:
                 raise
         else:
+            days = f" from {first} on" if first and first > date.min else ""
+            say(Note(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
             return
 
 
@@ -136,10 +157,10 @@ def _kept_since(spark: SparkSession, target: Target, table: Table, definitions: 
 
 
 def _rows(spark: SparkSession, target: Target, table: Table, definitions: Definitions, since: date | None) -> DataFrame:
-    tables = {
-        name: merged(spark.read.format("delta").load(target.path(name)), schemas.TABLES[name])
-        for name in table.derived_from
-    }
+    tables = {}
+    for name in table.derived_from:
+        rows = spark.read.format("delta").load(target.path(name))
+        tables[name] = rows if name in AS_STORED.get(table.name, ()) else merged(rows, schemas.TABLES[name])
     rows = DERIVED[table.name](Stored(tables, definitions, since))
     return rows if since is None else rows.where(F.col("day") >= F.lit(since))
 

@@ -18,8 +18,12 @@ MAX_FRAME = 2**31 + 3
 MAX_COUNT = 2**31 - 1
 """The most that a field of 32 bits can count."""
 
-MAX_SUM = 10**15
-"""The most of a time in µs (31 years), or of anything that adds up; keeps sums of such values within 64 bits."""
+MAX_SUM = 10**12
+"""The most of a time in µs (11 days), or of what a minute adds up to (10¹² bytes are 16 GB/s); keeps the sums of a
+batch of records full of such values within 64 bits."""
+
+MAX_TOTAL = 10**15
+"""The most of what a connection, or a run of a sidecar, counts over its life; such totals are not added up."""
 
 MAX_PORT = 65_535
 
@@ -161,10 +165,10 @@ CONNECTION_EVENT = (
     Field("cause", "string", default=""),
     Field("error_code", "int", default=0),
     Field("session_lifetime_ms", "bigint", default=0),
-    Field("duration_ms", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("requests", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("received_bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("sent_bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    Field("duration_ms", "bigint", default=0, least=0, most=MAX_TOTAL),
+    Field("requests", "bigint", default=0, least=0, most=MAX_TOTAL),
+    Field("received_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
+    Field("sent_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
 )
 
 THROTTLE_EVENT = (
@@ -209,15 +213,15 @@ STATUS_EVENT = (
     *EVENT,
     Field("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
     Field("started_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("seen", "bigint", required=True, least=0, most=MAX_SUM),
-    Field("emitted", "bigint", required=True, least=0, most=MAX_SUM),
-    Field("delivered", "bigint", required=True, least=0, most=MAX_SUM),
-    Field("waiting", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("hidden", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("queued", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("spooled", "bigint", default=0, least=0, most=MAX_SUM),
+    Field("seen", "bigint", required=True, least=0, most=MAX_TOTAL),
+    Field("emitted", "bigint", required=True, least=0, most=MAX_TOTAL),
+    Field("delivered", "bigint", required=True, least=0, most=MAX_TOTAL),
+    Field("waiting", "bigint", default=0, least=0, most=MAX_TOTAL),
+    Field("hidden", "bigint", default=0, least=0, most=MAX_TOTAL),
+    Field("queued", "bigint", default=0, least=0, most=MAX_TOTAL),
+    Field("spooled", "bigint", default=0, least=0, most=MAX_TOTAL),
     Field("dropped", "map<string,bigint>", default={}),
-    Field("spool_bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    Field("spool_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
     Field("clock_step_ms", "bigint", default=0),
     Field("last", "boolean", default=False),
 )

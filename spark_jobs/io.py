@@ -19,17 +19,28 @@ from spark_jobs.structs import table_schema
 COMMITS = 100
 """Commits of a table that are looked at, the newest ones."""
 
+PROPERTIES = {
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.logRetentionDuration": "interval 2 days",
+}
+"""Of each table. Delta lists the whole log with each commit: its default, 30 days, are 170,000 files. It does not let
+files that were replaced be kept for longer than the log."""
+
+
+class Conflict(JobError):
+    """Another job changed the same rows at the same time."""
+
 
 def create_table(spark: SparkSession, table: Table, path: str) -> None:
-    """Create ``table`` at ``path``, empty, if it is not there."""
-    (
-        DeltaTable.createIfNotExists(spark)
-        .location(path)
-        .comment(table.meaning)
-        .addColumns(table_schema(table))
-        .partitionedBy(*table.partitioned_by)
-        .execute()
-    )
+    """Create ``table`` at ``path``, empty, if it is not there; give it ``PROPERTIES`` if it has others."""
+    new = DeltaTable.createIfNotExists(spark).location(path).comment(table.meaning).addColumns(table_schema(table))
+    for name, value in PROPERTIES.items():
+        new = new.property(name, value)
+    new.partitionedBy(*table.partitioned_by).execute()
+    there = StoredTable(spark, path).properties
+    if {name: there.get(name) for name in PROPERTIES} != PROPERTIES:
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
 
 
 def add_new_columns(spark: SparkSession, table: Table, path: str) -> list[str]:
@@ -68,10 +79,15 @@ def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
 def replace(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
     """Put ``rows`` in place of those of the table at ``path`` that meet ``condition`` (all if it is empty), at once.
 
-    One file of each day is written. ``options``: of Delta's writer.
+    One file of each day is written. ``options``: of Delta's writer. Raises Conflict.
     """
     writer = rows.repartition("day").write.format("delta").mode("overwrite").options(**options)
-    (writer.option("replaceWhere", condition) if condition else writer).save(path)
+    try:
+        (writer.option("replaceWhere", condition) if condition else writer).save(path)
+    except Exception as error:
+        if "Concurrent" not in type(error).__name__:
+            raise
+        raise Conflict(f"another job changed the same rows of {path} at the same time; run this again") from error
 
 
 def files_by_day(spark: SparkSession, path: str) -> dict[date, int]:
@@ -109,6 +125,13 @@ class StoredTable:
     def schema(self) -> StructType:
         """Its columns."""
         return StructType.fromJson(json.loads(self._snapshot.schema().json()))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What was set for it, by the names of Delta."""
+        stored = self._snapshot.metadata().configuration()
+        names = [name for name in str(stored.keys().mkString("\n")).split("\n") if name]
+        return {name: str(stored.apply(name)) for name in names}
 
     @property
     def files(self) -> Any:

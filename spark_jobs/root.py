@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +18,12 @@ class Target:
     """Where the tables and the checkpoint are: folders, or URLs of a storage that Spark knows."""
 
     tables: str
-    checkpoint: str
+    checkpoint: str = ""
+    """Empty as long as it is to be found below the tables; see ``of``."""
+
+    def of(self, cluster: str, topic: str) -> Target:
+        """Return this with a checkpoint: where none was given, that of the topic of the Kafka cluster of this id."""
+        return self if self.checkpoint else replace(self, checkpoint=f"{self.tables}/_checkpoints/{cluster}/{topic}")
 
     def path(self, table: str) -> str:
         """Return where ``table`` is."""

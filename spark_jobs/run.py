@@ -93,11 +93,11 @@ def run(
 ) -> Summary:
     """Turn the audit ``topic`` into the tables below ``tables``; return what was done.
 
-    ``checkpoint``: default ``<tables>/_checkpoints/<topic>``. ``only``: the tables wanted, made with all they are
-    computed from; None: all, or those that the checkpoint was made for. ``available_now``: end when what there is now
-    has been read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish. ``jars``: the Kafka
-    connector and Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's Java client by their
-    own names. ``conf``: Spark's settings, over the defaults for ``master``.
+    ``checkpoint``: default ``<tables>/_checkpoints/<id of the Kafka cluster>/<topic>``. ``only``: the tables wanted,
+    made with all they are computed from; None: all, or those that the checkpoint was made for. ``available_now``: end
+    when what there is now has been read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish.
+    ``jars``: the Kafka connector and Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's
+    Java client by their own names. ``conf``: Spark's settings, over the defaults for ``master``.
 
     Raises JobError, with one sentence on what is wrong.
     """
@@ -109,7 +109,7 @@ def run(
 
     return stream.run(
         kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
-        root.Target(_absolute(tables), _absolute(checkpoint or _checkpoint(tables, topic))),
+        root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         only=only or None,
         jars=jars,
@@ -149,7 +149,7 @@ def backfill(
 
     return backfill.run(
         kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
-        root.Target(_absolute(tables), _absolute(checkpoint or _checkpoint(tables, topic))),
+        root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         first=first,
         last=last,
@@ -164,10 +164,6 @@ def _check_installed() -> None:
     for module in ("pyspark", "delta"):
         if find_spec(module) is None:
             raise JobError(f"the jobs need {module}, which is not installed: pip install 'brokerside[spark]'")
-
-
-def _checkpoint(tables: str, topic: str) -> str:
-    return f"{tables.rstrip('/')}/_checkpoints/{topic}"
 
 
 def _absolute(path: str) -> str:

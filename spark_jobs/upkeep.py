@@ -34,7 +34,7 @@ def upkeep(
 ) -> None:
     """Look after the tables ``names``. What fails, as another job may be in the way, is said and left for next time.
 
-    ``clean``: also remove the files that were replaced a week ago or earlier.
+    ``clean``: also remove the files that were replaced two days ago or earlier.
     """
     for name in names:
         try:

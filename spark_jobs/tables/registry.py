@@ -50,7 +50,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stored:
-    """What the tables that were written from the audit topic say, merged."""
+    """What the tables that were written from the audit topic say, merged but for ``AS_STORED``."""
 
     tables: Mapping[str, DataFrame]
     definitions: Definitions
@@ -94,6 +94,17 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
     ),
 }
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""
+
+AS_STORED: dict[str, tuple[str, ...]] = {
+    "slo": ("latency", "traffic"),
+    "cost": ("traffic",),
+    "topics": ("traffic",),
+}
+"""Inputs that a table gets without being merged first: it takes only sums, the greatest and the least of them. To merge
+them costs more than the table itself."""
+
+EDITIONS: dict[str, int] = {"slo": 1, "cost": 1, "topics": 1, "mirror_check": 1, "quota_advice": 1}
+"""To be raised with a release that computes other values of the same inputs: the table is then computed anew."""
 
 DEAD = "dead letter"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -90,13 +91,15 @@ def test_days_are_computed_again_from_the_first_on_that_changed(root: Root) -> N
     assert root.stored(SLO, "total") == {0: 5, 1: 6, 2: 5, 3: 1}
 
     root.append(LATENCY, 2)
-    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(), lambda note: None)
+    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(), lambda note: None, clean=False)
     root.derive("slo")
     assert root.since == [FIRST + timedelta(days=2)], "joined files are no change"
 
     root.derive("slo", objectives=("other",))
     assert root.since == [FIRST + timedelta(days=3 - 399)], "other definitions change every day that is kept"
-    assert root.said == []
+    computed = [re.fullmatch(r"table slo: computed(?: from (.+) on)?, \d+\.\d s", said) for said in root.said]
+    days = [1, 2, 3 - 399]
+    assert [one and one[1] for one in computed] == [None, *(str(FIRST + timedelta(days=day)) for day in days)]
 
 
 def test_what_is_made_as_a_whole_is_replaced_as_a_whole(root: Root) -> None:
@@ -112,11 +115,53 @@ def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(root: Ro
     root.append(TRAFFIC, 0, 4, requests=5)
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
-    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None)
+    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
     root.append(TRAFFIC, 4, 5, requests=5)
     assert root.derive("slo", objectives=("other",), **kept) == ()
     assert root.since == [FIRST + timedelta(days=4)]
     assert root.stored(SLO, "total") == {0: 5, 4: 10, 5: 5}
+
+
+def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_was_computed(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.append(TRAFFIC, 0, 4, requests=5)
+    root.derive("slo")
+    kept = {"retention": {"traffic": timedelta(days=2)}}
+    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
+    monkeypatch.setattr(io, "COMMITS", 1)
+    root.spark.sql(f"ALTER TABLE delta.`{root.target.path('slo')}` SET TBLPROPERTIES ('note' = 'pushed out')")
+    root.append(TRAFFIC, 4, requests=5)
+    assert root.derive("slo", **kept) == ()
+    assert root.since == [FIRST + timedelta(days=3)]
+    assert root.stored(SLO, "total") == {0: 5, 4: 10}
+
+
+def test_a_release_that_computes_other_values_does_so_of_every_day(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.append(TRAFFIC, 0, requests=5)
+    root.derive("slo")
+    monkeypatch.setitem(derive.EDITIONS, "slo", 2)
+    root.derive("slo")
+    assert root.since == [FIRST - timedelta(days=399)]
+    root.derive("slo")
+    assert root.since == []
+
+
+def test_what_only_adds_up_is_not_merged_first(root: Root) -> None:
+    root.append(TRAFFIC, 0, requests=5)
+    root.append(TRAFFIC, 0, requests=6)
+    root.append(INVENTORY, 0, topic="t", part=1)
+    root.append(INVENTORY, 0, topic="t", part=1)
+    rows: dict[str, int] = {}
+
+    def count(stored: Stored) -> DataFrame:
+        rows.update({name: stored.tables[name].count() for name in ("traffic", "inventory")})
+        return root.requests_by_day(TOPICS, "produced_bytes")(stored)
+
+    derive.DERIVED["topics"] = count
+    assert root.derive("topics") == ()
+    assert rows == {"traffic": 2, "inventory": 1}
+    assert root.stored(TOPICS, "produced_bytes") == {0: 11}
 
 
 def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +171,7 @@ def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeyp
     monkeypatch.setitem(derive.DERIVED, "slo", broken)
     root.append(TRAFFIC, 0, requests=5)
     assert root.derive() == ("slo",)
-    assert root.said == ["table slo could not be computed: ValueError: too many cooks"]
+    assert root.said[0] == "table slo could not be computed: ValueError: too many cooks"
     assert root.stored(TOPICS, "produced_bytes") == {0: 5}
 
 
@@ -139,13 +184,10 @@ def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
 def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     replace, failures = io.replace, [1, 2]
 
-    class ConcurrentAppendException(Exception):
-        pass
-
     def disturbed(*arguments: Any) -> None:
         if failures:
             failures.pop()
-            raise ConcurrentAppendException
+            raise io.Conflict
         replace(*arguments)
 
     monkeypatch.setattr(io, "replace", disturbed)

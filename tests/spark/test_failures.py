@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from unittest.mock import MagicMock
 
+import pytest
+from delta.exceptions import ConcurrentAppendException
+
+from spark_jobs import io
+from spark_jobs.errors import JobError
 from spark_jobs.failures import known
 
 LOST = (
@@ -40,3 +45,10 @@ def test_what_the_jobs_say_themselves_is_taken_out_of_the_traceback() -> None:
 
 def test_what_is_not_known_is_left_to_the_log() -> None:
     assert known("java.lang.OutOfMemoryError: Java heap space", "audit", "/cp") is None
+
+
+def test_rows_that_another_job_changes_at_the_same_time_are_a_sentence() -> None:
+    rows = MagicMock()
+    rows.repartition().write.format().mode().options().save.side_effect = ConcurrentAppendException("[DELTA_…] files")
+    with pytest.raises(JobError, match="another job changed the same rows of /tables/slo at the same time; run this a"):
+        io.replace(rows, "/tables/slo", "", {})

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import chores, io, kafka, upkeep
+from spark_jobs.definitions import Definitions
+from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
 from spark_jobs.merge import merged
 from spark_jobs.parse import dead_letters, deduplicate, parse
@@ -62,6 +65,12 @@ def expected(count: int, boots: int = 1) -> tuple[int, ...]:
     return tuple(
         boots * each for each in (3 * count, 2 * count, sum(range(10, 10 + count)), sum(range(100, 100 + count)))
     )
+
+
+def checkpoint_of(root: Path, audit: AuditTopic) -> Path:
+    """Where it is by default: each topic of each cluster has its own."""
+    cluster = audit.admin.describe_cluster().result(30).cluster_id
+    return root / "_checkpoints" / cluster / audit.name
 
 
 @pytest.fixture
@@ -171,7 +180,7 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
     sweep = Sweep(audit, tmp_path, jars, seed=1)
     sweep.send()
     assert sweep.kill("written") == ("written", True)
-    checkpoint = tmp_path / "tables" / "_checkpoints" / audit.name
+    checkpoint = checkpoint_of(tmp_path / "tables", audit)
     assert [list((checkpoint / name).glob("[0-9]*")) != [] for name in ("offsets", "commits")] == [True, False]
     sweep.finish(spark)
     assert {name: count for name, count in sweep.differences(spark).items() if count} == {}
@@ -204,9 +213,9 @@ def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
 
 def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
     filled = tmp_path / "tables"
-    checkpoint = filled / "_checkpoints" / audit.name
     audit.send(*envelopes(1))
     run_job()
+    checkpoint = checkpoint_of(filled, audit)
     early = tmp_path / "early"
     shutil.copytree(checkpoint, early)
     audit.send(*envelopes(1, boot="another"))
@@ -248,6 +257,19 @@ def test_tables_are_looked_after_while_the_job_runs(
     assert (info.files, info.rows) == (1, 5)
 
 
+def test_a_table_made_by_definitions_gets_no_hole_by_a_run_without_them(audit: AuditTopic, run_job: Run) -> None:
+    mirror = Mirror(name="m", source_cluster_id="cluster", target_cluster_id="other")
+    audit.send(*envelopes(1))
+    only = ["traffic", "produced"]
+    run_job(only=only)
+    run_job(only=only, definitions=Definitions(mirrors=(mirror,)))
+    audit.send(*envelopes(1, boot="another"))
+    assert run_job(only=only, definitions=Definitions(mirrors=(mirror,))).records == 1
+    with pytest.raises(JobError, match="the table produced was made by definitions, and this run has none"):
+        run_job(only=only)
+    assert run_job(only=only, definitions=Definitions(retention={"traffic": timedelta(days=9)})).records == 0
+
+
 def test_topics_fill_the_same_tables_side_by_side(
     bootstrap: str, audit: AuditTopic, run_job: Run, tmp_path: Path
 ) -> None:
@@ -260,7 +282,7 @@ def test_topics_fill_the_same_tables_side_by_side(
     run_job()
     assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), expected(1), strict=True)))
     with pytest.raises(JobError, match=f"is of the topic {other.name}, not of {audit.name}"):
-        run_job(checkpoint=str(tmp_path / "tables" / "_checkpoints" / other.name))
+        run_job(checkpoint=str(checkpoint_of(tmp_path / "tables", other)))
 
 
 LAST_RELEASE = {

@@ -239,3 +239,10 @@ def test_sums_of_what_a_broker_made_up_do_not_end_the_job(rows_of: Rows) -> None
     most, least = (rollup(METADATA, throttle_ms=value, polled=()) for value in (2**63 - 1, -(2**63)))
     (row,) = rows_of(most, most, least, event(METADATA, throttle_ms=2**31))
     assert row.throttle_ms == 2 * MAX_SUM + 2**31
+
+
+def test_records_full_of_the_greatest_values_do_not_end_the_job(rows_of: Rows) -> None:
+    """As many as fit into three records of 1 MB, whoever wrote them."""
+    most = {"requests": MAX_SUM, "request_bytes": MAX_SUM, "polled": (), "latencies": (MAX_SUM,)}
+    rows = rows_of(*[rollup(METADATA, **most)] * 9_300)
+    assert [(row.requests, row.request_bytes) for row in rows] == [(9_300 * MAX_SUM, 9_300 * MAX_SUM)]

@@ -47,9 +47,13 @@ def append(spark: SparkSession, target: Target) -> Append:
     return make
 
 
-def look_after(spark: SparkSession, target: Target, definitions: Definitions | None = None) -> None:
+def look_after(
+    spark: SparkSession, target: Target, definitions: Definitions | None = None, *, clean: bool = False
+) -> None:
     said: list[Note] = []
-    upkeep.upkeep(spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append)
+    upkeep.upkeep(
+        spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append, clean=clean
+    )
     assert said == []
 
 
@@ -122,6 +126,38 @@ def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: 
     assert set(files(spark, target)) == {399, 400}
 
 
+def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_replaced_as_a_whole(
+    spark: SparkSession, target: Target, append: Append
+) -> None:
+    append(0)
+    path = target.path("traffic")
+    rows = spark.createDataFrame(spark.read.format("delta").load(path).collect(), table_schema(TRAFFIC))
+    io.replace(rows, path, "", {})
+    files = lambda: sorted(Path(path).glob("day=*/*.parquet"))  # noqa: E731
+    assert len(files()) == 2
+    look_after(spark, target, clean=True)
+    assert len(files()) == 2, "a reader may be at it"
+    at_once = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({at_once})")
+    look_after(spark, target)
+    assert len(files()) == 2
+    look_after(spark, target, clean=True)
+    assert len(files()) == 1
+    assert requests(spark, target) == Counter({(0, "a"): 2, (0, "b"): 10})
+
+
+def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSession, target: Target) -> None:
+    path = target.path("traffic")
+    assert io.StoredTable(spark, path).properties == io.PROPERTIES
+    names = ", ".join(f"'{name}'" for name in io.PROPERTIES)
+    spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({names})")
+    io.create_table(spark, TRAFFIC, path)
+    stored = io.StoredTable(spark, path)
+    assert stored.properties == io.PROPERTIES
+    io.create_table(spark, TRAFFIC, path)
+    assert io.StoredTable(spark, path).version == stored.version
+
+
 def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: Target, append: Append) -> None:
     today = (datetime.now(UTC).date() - FIRST).days
     append(today - 1, today, 700_000)
@@ -144,6 +180,6 @@ def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_other
 
     monkeypatch.setattr(io, "files_by_day", failing)
     said: list[Note] = []
-    upkeep.upkeep(spark, target, ["dead_letters", "traffic"], Definitions(), said.append)
+    upkeep.upkeep(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, clean=False)
     assert list(map(str, said)) == ["table dead_letters is looked after later: OSError: the disk is away"]
     assert files(spark, target) == {0: 1, 5: 1}
