@@ -20,12 +20,12 @@ from spark_jobs import failures, io, kafka
 from spark_jobs.checkpoint import DEDUP_HOURS
 from spark_jobs.chores import Chores
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import undeclared
+from spark_jobs.derive import check_declared, undeclared
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.kafka import Source
 from spark_jobs.parse import deduplicate, parse
-from spark_jobs.root import Target, open_tables, streamed
+from spark_jobs.root import Target, open_tables, stored, streamed
 from spark_jobs.run import Note, Progress, Summary
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Sink
@@ -55,9 +55,12 @@ def run(
     conf = settings(master, jars, conf, short=available_now)
     with session(f"brokerside {source.topic}", conf) as spark, _stop_asked() as stop:
         cluster = kafka.cluster_id(spark, source)
+        target = target.of(cluster, source.topic)
         points.check_no_backfill(io.Folder(spark, target.checkpoint), target.checkpoint)
         identity = open_tables(spark, target, cluster, source.topic, only, progress)
         names = chosen(identity.only)
+        filled = [name for name in identity.tables if stored(spark, target, name).last_batch(identity.writer) >= 0]
+        check_declared(definitions, filled)
         nothing = undeclared(names, definitions)
         if nothing:
             progress(Note(f"nothing is written to {', '.join(nothing)}: the definitions have nothing for them"))
