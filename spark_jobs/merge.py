@@ -37,7 +37,5 @@ def _merged(column: Described, order: str) -> Column:
         case "counts":
             sums = F.array(*[F.sum(F.get(value, F.lit(index))) for index in range(COUNTS)])
             return F.when(F.count(value) > 0, sums)
-        case "union":
-            return F.sort_array(F.array_distinct(F.flatten(F.collect_list(value))))
         case other:
             raise AssertionError(other)

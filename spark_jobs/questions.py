@@ -80,10 +80,12 @@ WITH kept AS (SELECT min(day) AS since FROM completeness), runs AS (
         -- of a run that is older than the table the first numbers were deleted with their days
         CASE WHEN min(started_at)::DATE < min(since)
             THEN least(min(first_seq), min(lost_first_seq)) - 1 ELSE 0 END AS before,
-        greatest(greatest(max(last_seq), max(lost_last_seq)) - before - sum(events) - sum(lost), 0) AS missing
+        greatest(max(last_seq), max(lost_last_seq)) - before - sum(events) - sum(lost) AS short,
+        greatest(short, 0) AS missing, greatest(-short, 0) AS duplicates
     FROM completeness, kept GROUP BY cluster_id, broker_id, boot_id
 )"""
-"""Each run of a sidecar with what is missing: numbers up to the highest known that are neither there nor lost."""
+"""Each run of a sidecar with what is missing: numbers up to the highest known that are neither there nor lost; or with
+how many there are more than numbers."""
 
 _ALL = (
     Question(
@@ -212,9 +214,9 @@ ORDER BY requests DESC, principal, client_id, software_name, software_version LI
         ("connections", "completeness", "clients"),
         """
 WITH alive AS (
-    SELECT cluster_id, broker_id, boot_id FROM completeness GROUP BY ALL
-    HAVING NOT coalesce(bool_or(ended), false)
-        AND max(last_status) >= (SELECT max(last_status) FROM completeness) - INTERVAL 60 SECONDS
+    SELECT cluster_id, broker_id, boot_id FROM completeness GROUP BY cluster_id, broker_id, boot_id
+    QUALIFY NOT coalesce(bool_or(ended), false)
+        AND max(last_status) >= max(max(last_status)) OVER (PARTITION BY cluster_id) - INTERVAL 60 SECONDS
 ), still AS (
     SELECT connections.* FROM connections JOIN alive USING (cluster_id, broker_id, boot_id) WHERE closed_at IS NULL
 ), behind AS (  -- a connection tells its own client id when it ends
@@ -276,11 +278,11 @@ ORDER BY errors DESC, connection_lost DESC, api, principal, client_id LIMIT $lim
         _RUNS
         + """
 SELECT cluster_id, broker_id, count(*) AS runs, sum(events)::BIGINT AS events, sum(lost)::BIGINT AS lost,
-    coalesce(sum(missing), 0)::BIGINT AS missing,
+    coalesce(sum(missing), 0)::BIGINT AS missing, coalesce(sum(duplicates), 0)::BIGINT AS duplicates,
     round(sum(events) / nullif(sum(events) + sum(lost) + sum(missing), 0), 6) AS complete,
     list_sort(list_distinct(flatten(list(reasons) FILTER (reasons IS NOT NULL)))) AS reasons, max(newest) AS newest
 FROM runs GROUP BY cluster_id, broker_id
-ORDER BY missing DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
+ORDER BY missing DESC, duplicates DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
     ),
     Question(
         "lost-events",

@@ -57,11 +57,11 @@ def _value(column: Column, order: str, columns: Collection[str]) -> str:
         case "sum" | "min" | "max":
             return f"{column.merge}({name})::{kind}"
         case "last":
-            return f"arg_max({name}, {quoted(order)})"  # passes over NULL of either
+            # Of two that are equally late the greater one, as in Spark.
+            late, known = quoted(order), f"{name} IS NOT NULL AND {quoted(order)} IS NOT NULL"
+            return f"arg_max({name}, struct_pack(late := {late}, value := {name})) FILTER ({known})"
         case "counts":
             return _summed(name)
-        case "union":
-            return f"coalesce(list_sort(list_distinct(flatten(list({name}) FILTER ({name} IS NOT NULL)))), [])"
 
 
 def _summed(counts: str) -> str:

@@ -9,8 +9,10 @@ _STATUS = "As the newest status of the row's minute says; NULL without one."
 COMPLETENESS = Table(
     "completeness",
     "Whether everything the sidecars told has arrived, by run of a sidecar. Events are numbered from 1 in each run: "
-    "what is neither in `events` nor in `lost` is missing. A sidecar that lives tells a status each ten seconds, so a "
-    "minute without one is a minute in which it was not seen alive.",
+    "what is neither in `events` nor in `lost` is missing; where it is less than 0, so many were counted twice. Of a "
+    "run that is older than the table the first numbers went with their days: the example counts from the lowest that "
+    "is there. A sidecar that lives tells a status each ten seconds, so a minute without one is a minute in which it "
+    "was not seen alive.",
     (
         DAY,
         key("minute", "timestamp", "Minute in which the record was written; of statuses that of the status.", "UTC",
@@ -41,8 +43,8 @@ COMPLETENESS = Table(
         merged("max", "sidecar_version", "string", "Version of the sidecar.", "", "sidecar_version"),
     ),
     example="SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,"
-    " greatest(max(last_seq), max(lost_last_seq)) - sum(events) - sum(lost) AS missing FROM completeness"
-    " GROUP BY ALL ORDER BY ALL",
+    " greatest(max(last_seq), max(lost_last_seq)) + 1 - least(min(first_seq), min(lost_first_seq)) - sum(events)"
+    " - sum(lost) AS missing FROM completeness GROUP BY ALL ORDER BY ALL",
     order="last_status",
 )  # fmt: skip
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Merge = Literal["key", "sum", "min", "max", "last", "counts", "union"]
+Merge = Literal["key", "sum", "min", "max", "last", "counts"]
 """How values of stored rows with equal keys become one. NULL is passed over by all of them.
 
 ``key``: what the row is about. ``last``: that of the row whose column ``Table.order`` is greatest. ``counts``: arrays,
-added element by element. ``union``: arrays, the different elements of all of them, sorted.
+added element by element.
 """
 
 

@@ -12,7 +12,6 @@ _MERGES = {
     "max": "greatest",
     "last": "last",
     "counts": "sum of each element",
-    "union": "all of them",
     None: "",
 }
 

@@ -45,9 +45,7 @@ def _merged(column: Column, order: str, group: Sequence[Row]) -> Any:
             return max(values)
         case "last":
             ordered = [row for row in with_value if row[order] is not None]
-            return max(ordered, key=lambda row: row[order])[column.name] if ordered else None
+            return max(ordered, key=lambda row: (row[order], row[column.name]))[column.name] if ordered else None
         case "counts":
             return [sum(each) for each in zip(*values, strict=True)]
-        case "union":
-            return sorted({each for value in values for each in value})
     raise AssertionError(column.merge)

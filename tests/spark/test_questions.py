@@ -213,6 +213,24 @@ def test_connections_of_dead_sidecars_are_not_open(tmp_path: Path) -> None:
     assert churn == [(5, 1, 5)]
 
 
+def test_a_cluster_whose_audit_is_behind_has_connections_all_the_same(tmp_path: Path) -> None:
+    for cluster, at in (("c", AT), ("behind", AT - timedelta(hours=1))):
+        status = {**WHERE, "cluster_id": cluster, "minute": at, "statuses": 1, "last_status": at, "ended": False}
+        silent = {**status, "boot_id": "silent", "last_status": at - 61 * SECOND}
+        write(tmp_path, "completeness", {**status, "boot_id": "b"}, silent)
+        row = {
+            **WHERE,
+            "cluster_id": cluster,
+            "opened_at": at,
+            "client_ip": cluster,
+            "connection_id": "1",
+            "last_seq": 1,
+        }
+        write(tmp_path, "connections", {**row, "boot_id": "b"}, {**row, "boot_id": "silent"})
+    write(tmp_path, "clients")
+    assert picked(answer(tmp_path, "connections"), "client_ip", "connections") == [("behind", 1), ("c", 1)]
+
+
 def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None:
     run = {**WHERE, "minute": AT}
     write(
@@ -232,12 +250,14 @@ def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None
             "last_seq": 909,
             "started_at": LONG_AGO,
         },
+        {**run, "boot_id": "twice", "broker_id": 4, "events": 14, "first_seq": 1, "last_seq": 9},
     )
-    columns = ("broker_id", "runs", "events", "lost", "missing", "complete", "reasons")
+    columns = ("broker_id", "runs", "events", "lost", "missing", "duplicates", "complete", "reasons")
     assert picked(answer(tmp_path, "completeness"), *columns) == [
-        (1, 2, 140, 7, 3, round(140 / 150, 6), ["spool_full"]),
-        (3, 1, 8, 0, 1, round(8 / 9, 6), None),
-        (2, 1, 5, 2, 0, round(5 / 7, 6), ["killed"]),
+        (1, 2, 140, 7, 3, 0, round(140 / 150, 6), ["spool_full"]),
+        (3, 1, 8, 0, 1, 0, round(8 / 9, 6), None),
+        (4, 1, 14, 0, 0, 5, 1.0, None),
+        (2, 1, 5, 2, 0, 0, round(5 / 7, 6), ["killed"]),
     ]
     assert picked(answer(tmp_path, "lost-events"), "boot_id", "reason", "events", "first_seq", "last_seq") == [
         ("1", "spool_full", 7, 20, 26),

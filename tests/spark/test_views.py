@@ -43,6 +43,13 @@ def test_first_last_and_greatest_pass_over_what_is_not_known(tmp_path: Path) -> 
     assert only(tmp_path, sql) == ("User:late", 5, AT, 9, AT, 3, 9)
 
 
+def test_of_two_that_are_equally_late_the_greater_one_is_the_last(tmp_path: Path) -> None:
+    told = [{"last_seq": 7, "principal": who} for who in ("User:b", "User:c", "User:a", None)]
+    for row in (*told, {"last_seq": None, "principal": "User:z"}):
+        write(tmp_path, "connections", {**CONNECTION, "day": AT.date(), **row})
+    assert only(tmp_path, "SELECT principal, client_id, last_seq FROM connections") == ("User:c", None, 7)
+
+
 def test_histograms_are_added_element_by_element(tmp_path: Path) -> None:
     key = {"day": AT.date(), "minute": AT, "cluster_id": "c", "broker_id": 1, "listener": "C", "api": "Fetch"}
     write(tmp_path, "latency", {**key, "latencies": counts(0, 39)}, {**key, "topic": "t", "latencies": counts(3)})
