@@ -80,6 +80,17 @@ def times() -> Iterator[tuple[datetime, float]]:
         at += STEP
 
 
+def _spread(row: Row) -> Iterator[Row]:
+    """The row, its bytes in equal parts over the minutes up to its own."""
+    share, rest = divmod(row["bytes"], 10)
+    yield {**row, "bytes": share + rest}
+    for ago in range(1, 10):
+        at = row["minute"] - timedelta(minutes=ago)
+        if at >= FIRST:
+            told = {"topic_requests": 0, "topic_errors": 0, "records": 0, "bytes": share}
+            yield {**row, "day": at.date(), "minute": at, **told}
+
+
 def _passed(dice: random.Random) -> tuple[list[Row], list[Row]]:
     """Rows of traffic and latency."""
     traffic, latency = [], []
@@ -95,7 +106,7 @@ def _passed(dice: random.Random) -> tuple[list[Row], list[Row]]:
             whole |= {"throttle_ms": 1200 if client.team == "web" and busy > 0.99 and dice.random() < 0.3 else 0}
             part = {"topic": client.topic, "topic_requests": requests, "topic_errors": errors, "bytes": size}
             ip = {"client_ip": client.ip}
-            traffic += [{**key, **ip, **whole}, {**key, **ip, **part, "records": size // 800}]
+            traffic += [{**key, **ip, **whole}, *_spread({**key, **ip, **part, "records": size // 800})]
             slow = client.ms * (6 if client.team == "shop" and at.day == 21 and 14 <= at.hour < 15 else 1)
             told = counts(dice, requests, slow)
             latency += [
