@@ -96,7 +96,6 @@ CONNECTIONS = Table(
     ),
     example="SELECT client_ip, principal, count(*) AS connections, sum(requests) AS requests,"
     " sum(authentication_failures) AS failed_logins FROM connections GROUP BY ALL ORDER BY ALL",
-    retention_days=90,
     order="last_seq",
 )
 

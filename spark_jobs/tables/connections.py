@@ -30,13 +30,16 @@ OF_CLOSED = ("cause", "duration_ms", "requests", "received_bytes", "sent_bytes")
 
 
 def connections(parsed: DataFrame) -> DataFrame:
-    """Return partial rows of ``connections``, one for each that ``parsed`` tells something of."""
+    """Return partial rows of ``connections``: of each day one for each that ``parsed`` tells something of.
+
+    A day's rows hold what that day's events say and nothing else, so that a day can be computed again by itself.
+    """
     told = events(parsed, "connection").selectExpr(
         "cluster_id", "broker_id", "boot_id", *with_defaults("event", CONNECTION_EVENT)
     )
+    told = told.withColumn("day", F.expr(day_of("ts")))
     at = "timestamp_micros(ts)"
-    rows = told.groupBy("cluster_id", "broker_id", "boot_id", "connection_id").agg(
-        F.expr(f"max({day_of('ts')})").alias("day"),
+    rows = told.groupBy("cluster_id", "broker_id", "boot_id", "connection_id", "day").agg(
         *[F.expr(f"max_by({value}, if({value} IS NULL, NULL, seq))").alias(name) for name, value in LAST.items()],
         F.expr(f"min(if(change = 'opened', {at}, NULL))").alias("opened_at"),
         F.expr(f"max(if(change = 'authenticated', {at}, NULL))").alias("authenticated_at"),

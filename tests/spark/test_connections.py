@@ -102,10 +102,20 @@ def test_runs_and_brokers_have_connections_of_their_own(kafka_rows: KafkaRows) -
 
 
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
-    """In any order, and over midnight: the day is that of what was told last."""
+    """In any order, and over midnight; each day has what was told on it, so that it can be told again by itself."""
     told = life("c1", first_ts=NOON + 12 * 60 * MINUTE - 30_000_000)
-    whole = connections(parse(kafka_rows([encoded(*told)])))
-    parts = [connections(parse(kafka_rows([encoded(one, first_seq=number)]))) for number, one in enumerate(told, 1)]
-    stored = parts[2].unionByName(parts[0]).unionByName(parts[1])
-    assert [row.day for row in stored.collect()] == [date(2026, 9, 23), date(2026, 9, 22), date(2026, 9, 22)]
-    assert merged(stored, CONNECTIONS).collect() == whole.collect()
+    at_once = connections(parse(kafka_rows([encoded(*told)]))).orderBy("day").collect()
+    assert [(row.day.day, row.opened_at is None, row.authentications, row.closed_at) for row in at_once] == [
+        (22, False, 1, None),
+        (23, True, 0, datetime(2026, 9, 23, 0, 0, 31)),
+    ]
+    opened, ended = [encoded(*told[:1])], [encoded(*told[1:], first_seq=2)]
+    parts = connections(parse(kafka_rows(ended))).unionByName(connections(parse(kafka_rows(opened)))).collect()
+    assert sorted(row.day.day for row in parts) == [22, 22, 23]
+    found = [
+        merged(kafka_rows([]).sparkSession.createDataFrame(stored, table_schema(CONNECTIONS)), CONNECTIONS).collect()
+        for stored in (parts, at_once)
+    ]
+    assert found[0] == found[1]
+    ((row,), _) = found
+    assert (row.day, row.opened_at, row.authentications) == (date(2026, 9, 23), datetime(2026, 9, 22, 23, 59, 30), 1)
