@@ -30,9 +30,10 @@ INVENTORY = Table(
 TOPICS = Table(
     "topics",
     "Every topic that there is or that was used: when it was last written, read and asked for, and by whom. `unused` "
-    "is said only where the sidecars of all brokers saw everything; otherwise it is `unknown`. Everything was seen "
-    "where each broker had a living sidecar without a pause of a minute or more, no event is lost or missing, and no "
-    "sidecar was killed. What does not pass a sidecar is never seen.",
+    "is said of the time since `covered_since`, from when on the sidecars of all brokers saw everything: each had a "
+    "living sidecar without a pause of a minute or more, no event is lost or missing, and no sidecar was killed. A "
+    "broker whose sidecar ended in good order is gone a day later; as long as another one is silent nothing is called "
+    "unused. What does not pass a sidecar is never seen.",
     (
         Column("day", "date", "Day up to which this was judged; only the newest day is kept.", "UTC"),
         Column("cluster_id", "string", "The Kafka cluster's own id."),
@@ -43,7 +44,8 @@ TOPICS = Table(
         Column("present", "boolean", "Whether the newest complete inventory of the cluster has it; NULL: there is"
                " none."),
         Column("state", "string", "`used` (written or read), `polled_only` (asked for, never given anything), `unused`,"
-               " or `unknown` (neither written nor read as far as was seen)."),
+               " or `unknown` (neither written nor read as far as was seen, and a sidecar is not seen now). Look at"
+               " `unused_since` for how long that holds."),
         Column("last_produced", "timestamp", "Minute of the last records acknowledged, or sent without waiting for"
                " an answer; NULL: none seen.", "UTC"),
         Column("last_consumed", "timestamp", "Minute of the last records handed out; NULL: none seen.", "UTC"),
@@ -122,15 +124,19 @@ MIRROR_CHECK = Table(
         Column("due_total", "bigint", "What was produced up to the allowed lag before `as_of`.", "records"),
         Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, at least 0."
                " While records flow, what arrived before it was due hides as much that is missing; it shows once the"
-               " source rests for as long as the lag.", "records"),
+               " source rests for as long as the lag. What arrived on the oldest day and was produced before it hides"
+               " as much, too.", "records"),
         Column("surplus_records", "bigint", "What arrived beyond all that was produced, as far as the source is known"
                " up to then; more than 0 where the mirror repeats itself, or the source has producers without answers."
                " What arrived on the oldest day within the allowed lag of its beginning is left out.", "records"),
         Column("state", "string", "`equal`, `lagging` (fewer arrived than were produced, but none is overdue),"
-               " `missing`, `surplus`, or `unknown`: nothing was heard of one of the clusters."),
+               " `missing`, `surplus`, or `unknown`: nothing was heard of one of the clusters, or a sidecar of"
+               " a broker is silent, so that nobody can say whether anything is overdue. One that ended in good order"
+               " is not silent; one that did not is for as long as `produced` keeps its last day."),
         Column("exact", "boolean", "False where rollups took part up to then: retries inside of them cannot be told"
-               " apart."),
-        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters.", "UTC"),
+               " apart; and where events of a cluster were lost: what they told of is missing, or surplus."),
+        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters: that all their"
+               " sidecars told a status of, or of a later one.", "UTC"),
     ),
     example="SELECT mirror, source_topic, produced_total, mirrored_total, retried_records, missing_records, state"
     " FROM mirror_check ORDER BY ALL",

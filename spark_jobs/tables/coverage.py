@@ -2,7 +2,8 @@
 
 A broker is covered from the beginning of a run of its sidecar to the run's last status. A pause of less than a minute
 between two of them is a restart, during which clients had no way in either. What nobody can say: what passed while a
-sidecar was away for longer, what was in events that were lost, and what a run did last that was killed.
+sidecar was away for longer, what was in events that were lost, and what a run did last that was killed. A broker whose
+sidecar ended in good order a day ago or more, and did not come back, is gone with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ ON_THE_WAY = "INTERVAL 120 SECONDS"
 """Numbers that are missing in the newest data may be on their way, by another partition; for so long they are not
 missed."""
 
+TAKEN_DOWN = "INTERVAL 1 DAY"
+"""A sidecar that ended in good order so long ago was taken down together with its broker."""
+
 
 def coverage(completeness: DataFrame) -> DataFrame:
     """Return one row for each cluster of ``completeness``, which is merged.
@@ -28,7 +32,7 @@ def coverage(completeness: DataFrame) -> DataFrame:
 
     Grows with runs × minutes; only those of one broker, or of one run, are ever sorted together.
     """
-    brokers = _brokers(completeness)
+    brokers = _brokers(in_time(completeness))
     losses = _losses(completeness, brokers.select("cluster_id", "since", "as_of").distinct())
     unseen = brokers.unionByName(losses, allowMissingColumns=True)
     return (
@@ -48,10 +52,21 @@ def coverage(completeness: DataFrame) -> DataFrame:
     )
 
 
+def in_time(completeness: DataFrame) -> DataFrame:
+    """Return ``completeness`` without statuses of a clock that was ahead.
+
+    It was where the run told of an earlier time later, by its own count of events.
+    """
+    run = Window.partitionBy("cluster_id", "broker_id", "boot_id")
+    told = completeness.withColumn("now", F.max_by("last_status", "emitted").over(run))
+    return told.where(f"coalesce(last_status < now + {AWAY}, true)").drop("now")
+
+
 def runs(completeness: DataFrame) -> DataFrame:
     """Return one row for each run of a sidecar: cluster_id, broker_id, boot_id, last_seen, ended (in good order)."""
     return (
-        completeness.where("reason IS NULL")
+        in_time(completeness)
+        .where("reason IS NULL")
         .groupBy("cluster_id", "broker_id", "boot_id")
         .agg(
             F.expr("coalesce(max(last_status), max(minute))").alias("last_seen"),
@@ -63,7 +78,7 @@ def runs(completeness: DataFrame) -> DataFrame:
 def _brokers(completeness: DataFrame) -> DataFrame:
     """Return one row for each broker: since and as_of of its cluster, away_us, and unseen_until (NULL: all seen)."""
     told = completeness.selectExpr(
-        *["cluster_id", "broker_id", "last_status"],
+        *["cluster_id", "broker_id", "last_status", "ended"],
         # A run's first status comes ten seconds after its beginning, which may be in the minute before.
         f"if(statuses > 0, if(started_at > minute - {AWAY}, started_at, minute), NULL) AS begun",
         f"if(lost > 0, minute + {AWAY}, NULL) AS lost_until",
@@ -74,6 +89,7 @@ def _brokers(completeness: DataFrame) -> DataFrame:
     brokers = told.groupBy("cluster_id", "broker_id").agg(
         F.min("begun").alias("first"),
         F.max("last_status").alias("last"),
+        F.max_by("ended", "last_status").alias("ended"),
         F.expr("sum(if(paused, unix_micros(begun) - unix_micros(reached), 0))").alias("paused_us"),
         F.expr("max(if(paused, begun, NULL))").alias("back_at"),
         F.max("lost_until").alias("lost_until"),
@@ -82,7 +98,11 @@ def _brokers(completeness: DataFrame) -> DataFrame:
     return (
         brokers.withColumn("since", F.min("first").over(cluster))
         .withColumn("as_of", F.max("last").over(cluster))
-        .selectExpr("*", f"first >= since + {AWAY} AS late", f"coalesce(last <= as_of - {AWAY}, true) AS gone")
+        .withColumn("taken_down", F.expr(f"coalesce(ended AND last <= as_of - {TAKEN_DOWN}, false)"))
+        .selectExpr(
+            *["*", f"first >= since + {AWAY} AS late"],
+            f"coalesce(last <= as_of - {AWAY}, true) AND NOT taken_down AS gone",
+        )
         .selectExpr(
             *["cluster_id", "broker_id", "since", "as_of"],
             "paused_us + if(late, unix_micros(first) - unix_micros(since), 0)"

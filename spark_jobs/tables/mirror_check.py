@@ -11,12 +11,16 @@ from pyspark.sql import functions as F
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import MIRROR_CHECK
 from spark_jobs.tables.columns import DAY_US, MINUTE_US, columns_of, day_of
+from spark_jobs.tables.coverage import in_time
 from spark_jobs.tables.produced import is_source, is_target, source_topic
 
 PAIR = ("mirror", "source_cluster_id", "source_topic", "target_cluster_id", "target_topic")
 
 SEQUENCE = ("cluster_id", "topic", "partition", "producer_id", "producer_epoch", "base_sequence")
 """What an idempotent producer numbers a batch by; numbers come again after 2³¹ records, at another offset."""
+
+SILENT_US = 2 * MINUTE_US
+"""For so long what a sidecar tells may be on its way; one of which nothing came for longer is silent."""
 
 COUNTS = ("produced", "mirrored", "retried", "unconfirmed", "due", "judged")
 """What is added up by day: of the target ``judged`` is what of ``mirrored`` is held against ``produced``."""
@@ -44,9 +48,11 @@ def mirror_check(
     for name in ("produced", "mirrored", "due", "judged"):
         days = days.withColumn(f"{name}_total", F.sum(f"{name}_records").over(so_far))
     days = days.withColumn("exact", F.min("exact").over(so_far)).selectExpr(
-        "*",
+        *[column for column in days.columns if column != "exact"],
+        f"exact AND NOT ({_lossy('source')} OR {_lossy('target')}) AS exact",
         "greatest(0, due_total - mirrored_total) AS missing_records",
         "greatest(0, judged_total - produced_total) AS surplus_records",
+        f"{_silent('source')} OR {_silent('target')} AS silent",
         f"{_known('source')} AS source_us",
         f"{_known('target')} AS target_us",
     )
@@ -57,6 +63,7 @@ def mirror_check(
             WHEN source_us IS NULL OR target_us IS NULL THEN 'unknown'
             WHEN missing_records > 0 THEN 'missing'
             WHEN surplus_records > 0 THEN 'surplus'
+            WHEN silent THEN 'unknown'
             WHEN mirrored_total < produced_total THEN 'lagging'
             ELSE 'equal'
         END AS state""",
@@ -146,10 +153,31 @@ def _minutes(written: DataFrame) -> DataFrame:
 
 
 def _heard(completeness: DataFrame, oldest: DataFrame) -> DataFrame:
-    """Return cluster_id and ``heard``: of each day the end of the last minute that its sidecars told anything of."""
-    days = completeness.groupBy("cluster_id", "day").agg(F.max("minute").alias("minute"))
-    until = F.expr(f"struct(day, unix_micros(minute) + {MINUTE_US} AS until_us)")
-    return days.crossJoin(oldest).where("day >= oldest").groupBy("cluster_id").agg(F.collect_list(until).alias("heard"))
+    """Return cluster_id and ``heard``: what is known at the end of each day on which its sidecars told a status.
+
+    ``until_us``: the end of the last minute that all of them told of, but for those that ended in good order;
+    ``silent``: one told nothing for a while; ``lossy``: events were lost so far.
+    """
+    told = in_time(completeness).crossJoin(oldest).where("day >= oldest")
+    brokers = told.groupBy("cluster_id", "broker_id", "day").agg(
+        F.expr(f"max(if(last_status IS NULL, NULL, unix_micros(minute) + {MINUTE_US}))").alias("until_us"),
+        F.expr("max_by(struct(ended), last_status)").alias("newest"),
+        F.expr("max(lost > 0)").alias("lossy"),
+    )
+    days = brokers.where("until_us IS NOT NULL").select("cluster_id", F.col("day").alias("as_of")).distinct()
+    so_far = brokers.join(F.broadcast(days), "cluster_id").where("day <= as_of")
+    so_far = so_far.groupBy("cluster_id", "as_of", "broker_id").agg(
+        F.max("until_us").alias("until_us"),
+        F.expr("coalesce(max_by(newest, until_us).ended, false)").alias("ended"),
+        F.max("lossy").alias("lossy"),
+    )
+    known = so_far.groupBy("cluster_id", "as_of").agg(
+        F.expr("coalesce(min(if(ended, NULL, until_us)), max(until_us))").alias("until_us"),
+        F.max("until_us").alias("newest_us"),
+        F.max("lossy").alias("lossy"),
+    )
+    one = f"struct(as_of AS day, until_us, newest_us - until_us > {SILENT_US} AS silent, lossy)"
+    return known.groupBy("cluster_id").agg(F.collect_list(F.expr(one)).alias("heard"))
 
 
 def _with_heard(rows: DataFrame, heard: DataFrame) -> DataFrame:
@@ -163,6 +191,17 @@ def _with_heard(rows: DataFrame, heard: DataFrame) -> DataFrame:
 def _known(side: str) -> str:
     """Return SQL of the instant up to which a cluster was known on a row's day; NULL: it was not."""
     return f"array_max(transform(filter({side}_heard, one -> one.day <= day), one -> one.until_us))"
+
+
+def _silent(side: str) -> str:
+    """Return SQL of whether a sidecar of a cluster was silent at the end of a row's day, as far as it is known."""
+    newest = f"array_max(transform(filter({side}_heard, one -> one.day <= day), one -> struct(one.day, one.silent)))"
+    return f"coalesce({newest}.silent, false)"
+
+
+def _lossy(side: str) -> str:
+    """Return SQL of whether events of a cluster were lost up to a row's day."""
+    return f"coalesce(exists({side}_heard, one -> one.day <= day AND one.lossy), false)"
 
 
 def _known_on(side: str) -> str:

@@ -44,7 +44,7 @@ def topics(traffic: DataFrame, inventory: DataFrame, completeness: DataFrame) ->
         "if(listed_at IS NULL, NULL, coalesce(last_seen >= listed_at, false)) AS present",
         """CASE
             WHEN last_produced IS NOT NULL OR last_consumed IS NOT NULL THEN 'used'
-            WHEN covered_since IS NULL OR covered_since > since THEN 'unknown'
+            WHEN coalesce(covered_since >= as_of, true) THEN 'unknown'
             WHEN last_polled IS NOT NULL THEN 'polled_only'
             ELSE 'unused'
         END AS state""",

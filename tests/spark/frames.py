@@ -46,6 +46,7 @@ def alive(first: float, last: float, *, broker: int = 1, boot: str = "boot", **c
             "statuses": len(numbers),
             "last_status": statuses[numbers[-1] - 1],
             "started_at": after(first),
+            "emitted": numbers[-1],
             "ended": False,
             **changes,
         }

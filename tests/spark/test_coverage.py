@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.spark.frames import after, alive, rows
 pytestmark = pytest.mark.spark
 
 HOUR = 3600
+DAY = 24 * HOUR
 
 
 @pytest.fixture
@@ -98,6 +100,33 @@ def test_one_that_was_away_for_a_minute_does_not(judged: Callable[..., dict[str,
         "silent": (after(180), [1]),
         "worker": (after(0), []),
     }
+
+
+def test_a_broker_that_was_taken_down_a_day_ago_is_not_missed(judged: Callable[..., dict[str, Row]]) -> None:
+    """The statuses of broker 1 from noon on, of which those in between are as one."""
+    on = [{**row, "last_status": after(2 * DAY)} for row in alive(0, 60)]
+    second = alive(0, 600, broker=2, boot="b2")
+    found = judged(
+        ended=on + ended(second),
+        killed=on + second,
+        half_a_day=[{**row, "last_status": after(DAY / 2)} for row in alive(0, 60)] + ended(second),
+        back=on + ended(second) + alive(DAY * 2 - 600, DAY * 2, broker=2, boot="b3"),
+    )
+    assert {name: (row.uncovered_brokers, row.covered_since) for name, row in found.items()} == {
+        "ended": ([], after(0)),
+        "killed": ([2], after(2 * DAY)),
+        "half_a_day": ([2], after(DAY / 2)),
+        "back": ([2], after(2 * DAY - 600)),
+    }
+
+
+def test_a_clock_that_was_ahead_for_a_minute_makes_nobody_silent(judged: Callable[..., dict[str, Row]]) -> None:
+    """Its statuses of the seconds from 300 to 350 are told a year ahead."""
+    run, year = alive(0, 1_000), timedelta(days=365)
+    ahead = {**run[5], **{name: run[5][name] + year for name in ("day", "minute", "last_status")}}
+    found = judged(ahead=[*run[:5], ahead, *run[6:], *alive(0, 1_000, broker=2, boot="b2")])
+    assert (found["ahead"].as_of, found["ahead"].covered_since) == (after(1_000), after(360))
+    assert found["ahead"].uncovered_brokers == [1]  # from 290 to 360 it told none in time
 
 
 def test_what_was_lost_was_not_seen(judged: Callable[..., dict[str, Row]]) -> None:

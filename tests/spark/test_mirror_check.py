@@ -49,14 +49,22 @@ def stream(make: Any, count: int, *, at: float = 0, every: float = 0.1, **change
     ]
 
 
-def heard(until: float, *clusters: str) -> Batches:
+def heard(until: float, *clusters: str, **changes: Any) -> Batches:
     """Rows of ``completeness``: the clusters' sidecars were last heard of in the minute that ends then.
 
     On the days before they were to the end.
     """
     minutes = [after(at) for at in range(DAY // 2 - 60, int(until) - 60, DAY)] + [after(until - 60)]
     return [
-        {"day": minute.date(), "minute": minute, "cluster_id": cluster, "broker_id": 1, "boot_id": "boot"}
+        {
+            "day": minute.date(),
+            "minute": minute,
+            "last_status": minute,
+            "cluster_id": cluster,
+            "broker_id": 1,
+            "boot_id": "boot",
+            **changes,
+        }
         for cluster in clusters or ("east", "west")
         for minute in minutes
     ]
@@ -193,6 +201,50 @@ def test_as_long_as_one_cluster_is_behind_nothing_is_missing_or_surplus(spark: S
     for known in ("east", "west"):
         (row,) = made(spark, told, heard(3_600, known))
         assert (row.state, row.as_of, row.missing_records, row.surplus_records) == ("unknown", None, 0, 0)
+
+
+def test_what_a_silent_sidecar_did_not_tell_is_not_missing(spark: SparkSession) -> None:
+    """Half of what was mirrored passed broker 2 of the target, whose sidecar was last heard of after a minute."""
+    told = [*stream(batch, 100, at=70), *stream(copied, 50, at=71)]
+    on = heard(3_600)
+    cases = {
+        "silent": [*on, *heard(60, "west", broker_id=2)],
+        "silent source": [*on, *heard(60, "east", broker_id=2)],
+        "ended": [*on, *heard(60, "west", broker_id=2, ended=True)],
+        "came back": [*on, *heard(60, "west", broker_id=2), *heard(3_600, "west", broker_id=2, boot_id="next")],
+        "on its way": [*on, *heard(3_480, "west", broker_id=2)],
+        "no status since": [*on, *heard(60, "west", broker_id=2), *heard(3_600, "west", broker_id=2, last_status=None)],
+    }
+    found = {name: made(spark, told, case)[0] for name, case in cases.items()}
+    assert {name: (row.state, row.missing_records, row.as_of) for name, row in found.items()} == {
+        "silent": ("unknown", 0, after(0)),
+        "silent source": ("unknown", 0, after(0)),
+        "ended": ("missing", 500, after(3_540)),
+        "came back": ("missing", 500, after(3_540)),
+        "on its way": ("missing", 500, after(3_420)),
+        "no status since": ("unknown", 0, after(0)),
+    }
+
+
+def test_what_is_missing_for_sure_is_so_whoever_is_silent(spark: SparkSession) -> None:
+    silent = [*heard(3_600), *heard(600, "west", broker_id=2)]
+    (row,) = made(spark, [batch(), copied(at=1, records=3)], silent)
+    assert (row.state, row.missing_records, row.as_of) == ("missing", 7, after(540))
+
+
+def test_after_events_were_lost_nothing_is_exact(spark: SparkSession) -> None:
+    told = [batch(), copied(at=1, records=3), batch(at=DAY, base_offset=2**31), copied(at=DAY + 1, base_offset=2**31)]
+    (status,) = heard(3_600, "west")
+    lost = {
+        **status,
+        "day": after(DAY).date(),
+        "minute": after(DAY),
+        "last_status": None,
+        "reason": "queue_full",
+        "lost": 1,
+    }
+    first, second = made(spark, told, [*heard(DAY + 3_600), lost])
+    assert [(row.exact, row.state) for row in (first, second)] == [(True, "missing"), (False, "missing")]
 
 
 def test_what_was_on_its_way_when_the_oldest_day_began_is_no_surplus(spark: SparkSession) -> None:

@@ -86,25 +86,31 @@ def test_ten_topics_of_which_some_are_used(spark: SparkSession) -> None:
     assert {(row.coverage, tuple(row.uncovered_brokers), row.present) for row in found.values()} == {(1.0, (), True)}
 
 
-def test_after_a_sidecar_was_away_nothing_is_called_unused(spark: SparkSession) -> None:
+def test_after_a_sidecar_was_away_topics_are_judged_since_it_is_back(spark: SparkSession) -> None:
     away = [*alive(0, 3_600), *alive(0, 900, broker=2, boot="b2"), *alive(1_800, 3_600, broker=2, boot="b3")]
     found = made(spark, TEN_USED, listed(*TEN), away)
     assert states(found) == {
         "used": ["t0", "t1", "t2", "t3"],
-        "unknown": ["t4", "t5", "t6", "t7", "t8", "t9"],
+        "polled_only": ["t4"],
+        "unused": ["t5", "t6", "t7", "t8", "t9"],
     }
-    # Since the sidecar is back it is certain again.
     assert {row.unused_since for row in found.values()} == {after(1_800)}
     assert {(row.coverage, tuple(row.uncovered_brokers)) for row in found.values()} == {(1 - 900 / 7_200, (2,))}
 
 
-def test_after_events_were_lost_nothing_is_called_unused(spark: SparkSession) -> None:
+def test_as_long_as_a_sidecar_is_away_nothing_is_called_unused(spark: SparkSession) -> None:
+    found = made(spark, TEN_USED, listed(*TEN), [*alive(0, 3_600), *alive(0, 900, broker=2, boot="b2")])
+    assert states(found) == {"used": ["t0", "t1", "t2", "t3"], "unknown": ["t4", "t5", "t6", "t7", "t8", "t9"]}
+    assert {row.unused_since for row in found.values()} == {after(3_600)}
+
+
+def test_after_events_were_lost_topics_are_judged_since_then(spark: SparkSession) -> None:
     lost = {**alive(0, 60)[0], "minute": after(1_200), "reason": "queue_full", "statuses": 0, "events": 0, "lost": 1,
             "lost_first_seq": 361, "lost_last_seq": 361, "last_seq": None, "first_seq": None}  # fmt: skip
     found = made(spark, [produced("t0", at=2_400)], listed("t0", "t1"), [*ALWAYS_ON, lost])
     assert {name: (row.state, row.unused_since, row.coverage) for name, row in found.items()} == {
         "t0": ("used", after(2_400), 1.0),
-        "t1": ("unknown", after(1_260), 1.0),
+        "t1": ("unused", after(1_260), 1.0),
     }
 
 
@@ -195,7 +201,7 @@ def test_clusters_are_judged_apart(spark: SparkSession) -> None:
     assert {(row.cluster_id, row.topic): (row.state, row.since) for row in told.collect()} == {
         ("cluster", "t"): ("used", after(0)),
         ("cluster", "u"): ("unused", after(0)),
-        ("west", "u"): ("unknown", after(0)),
+        ("west", "u"): ("unused", after(0)),
         ("dark", "t"): ("used", None),
         ("dark", "u"): ("unknown", None),
     }

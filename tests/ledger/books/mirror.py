@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tests.ledger.acts import DAY, MINUTE, Act, Call
+from observers.event import Envelope, GapEvent
+from tests.ledger.acts import DAY, MINUTE, Act, Call, Run
 from tests.ledger.books import Book, day, instant
 from tests.ledger.books.traffic import calls
 from tests.ledger.cast import END
@@ -16,7 +17,7 @@ TOPICS = ("orders", "payments")
 COUNTED = ("produced_records", "mirrored_records", "retried_records", "unconfirmed_records", "due_records")
 
 
-def mirror_check(acts: Iterable[Act]) -> Book:
+def mirror_check(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]]) -> Book:
     """Keyed by day and source topic."""
     written: dict[tuple[Any, ...], list[tuple[Call, int]]] = defaultdict(list)
     for call in calls(acts):
@@ -43,6 +44,7 @@ def mirror_check(acts: Iterable[Act]) -> Book:
             rolled[topic] = min(rolled.get(topic, at), at)
         else:
             today["retried_records"] += (len(copies) - 1) * records
+    lost = min(one.sent_at for _, one in envelopes if any(isinstance(event, GapEvent) for event in one.events))
     book: Book = {}
     totals: dict[str, dict[str, int]] = {topic: dict.fromkeys(COUNTED, 0) for topic in TOPICS}
     for topic, today in sorted(rows):
@@ -63,7 +65,7 @@ def mirror_check(acts: Iterable[Act]) -> Book:
             "missing_records": missing,
             "surplus_records": surplus,
             "state": "missing" if missing else "surplus" if surplus else "lagging" if mirrored < produced else "equal",
-            "exact": topic not in rolled or rolled[topic] >= midnight,
+            "exact": min(lost, rolled.get(topic, lost)) >= midnight,
             "as_of": instant(min(midnight, END) - MINUTE),
         }
     return book
