@@ -86,7 +86,7 @@ def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_r
 def test_every_kind_is_read_field_by_field(kafka_rows: KafkaRows) -> None:
     told: list[Event] = [
         event(PRODUCE, partition(), upstream_us=900, principal_source="sasl", polled=("quiet",)),
-        rollup(FETCH, RollupTopic("orders", records=2**40, latencies=(1, 2))),
+        rollup(FETCH, RollupTopic("orders", records=2**39, latencies=(1, 2))),
         connection(),
         throttle(),
         inventory("orders", "__offsets"),
