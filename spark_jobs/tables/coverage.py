@@ -58,7 +58,8 @@ def in_time(completeness: DataFrame) -> DataFrame:
     It was where the run told of an earlier time later, by its own count of events.
     """
     run = Window.partitionBy("cluster_id", "broker_id", "boot_id")
-    told = completeness.withColumn("now", F.max_by("last_status", "emitted").over(run))
+    newest = F.max_by("last_status", F.expr("if(emitted IS NULL, NULL, struct(emitted, last_status))"))
+    told = completeness.withColumn("now", newest.over(run))
     return told.where(f"coalesce(last_status < now + {AWAY}, true)").drop("now")
 
 
@@ -89,7 +90,7 @@ def _brokers(completeness: DataFrame) -> DataFrame:
     brokers = told.groupBy("cluster_id", "broker_id").agg(
         F.min("begun").alias("first"),
         F.max("last_status").alias("last"),
-        F.max_by("ended", "last_status").alias("ended"),
+        F.expr("max_by(ended, if(last_status IS NULL, NULL, struct(last_status, ended)))").alias("ended"),
         F.expr("sum(if(paused, unix_micros(begun) - unix_micros(reached), 0))").alias("paused_us"),
         F.expr("max(if(paused, begun, NULL))").alias("back_at"),
         F.max("lost_until").alias("lost_until"),
