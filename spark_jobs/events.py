@@ -9,6 +9,9 @@ from typing import Any
 SCHEMA_LEVEL = 2
 """Highest level of the audit event that is read; an envelope of a higher one becomes a dead letter."""
 
+PRODUCE = 0
+"""Kafka's number of the api by which records are written."""
+
 MAX_INSTANT = 253_402_300_799_999_999
 """Microseconds since 1970 of the last instant of the year 9999: later ones cannot be shown by most programs."""
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.events import MAX_SUM, REQUEST_EVENT, ROLLUP_EVENT
+from spark_jobs.events import MAX_SUM, PRODUCE, REQUEST_EVENT, ROLLUP_EVENT
 from spark_jobs.parse import events, with_defaults
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.schemas.traffic import BUCKETS
 from spark_jobs.tables.columns import MINUTE_US, day_of, start_of
 
-PRODUCE = 0
 FETCHES = "(1, 78)"
 """Fetch and ShareFetch: the broker lets them wait for data as long as the client says."""
 

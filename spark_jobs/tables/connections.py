@@ -39,7 +39,7 @@ def connections(parsed: DataFrame) -> DataFrame:
     )
     told = told.withColumn("day", F.expr(day_of("ts")))
     at = "timestamp_micros(ts)"
-    rows = told.groupBy("cluster_id", "broker_id", "boot_id", "connection_id", "day").agg(
+    rows = told.groupBy(*CONNECTIONS.keys, "day").agg(
         *[F.expr(f"max_by({value}, if({value} IS NULL, NULL, seq))").alias(name) for name, value in LAST.items()],
         F.expr(f"min(if(change = 'opened', {at}, NULL))").alias("opened_at"),
         F.expr(f"max(if(change = 'authenticated', {at}, NULL))").alias("authenticated_at"),

@@ -8,12 +8,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.definitions.mirror import Mirror
-from spark_jobs.events import REQUEST_EVENT, ROLLUP_EVENT, ROLLUP_TOPIC, TOPIC_PARTITION
+from spark_jobs.events import PRODUCE, REQUEST_EVENT, ROLLUP_EVENT, ROLLUP_TOPIC, TOPIC_PARTITION
 from spark_jobs.parse import events, with_defaults
 from spark_jobs.schemas import PRODUCED
 from spark_jobs.tables.columns import columns_of, day_of
-
-PRODUCE = 0
 
 WHO = ("cluster_id", "broker_id", "principal", "client_id")
 NEEDED = ("principal", "client_id", "outcome", "topics", "per_topic")
