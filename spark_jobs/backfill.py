@@ -23,7 +23,7 @@ from spark_jobs.root import Target, open_tables, ready, stored, streamed
 from spark_jobs.run import Note, Summary
 from spark_jobs.schemas import Table
 from spark_jobs.session import session, settings
-from spark_jobs.stream import counts
+from spark_jobs.sink import counts
 from spark_jobs.tables.registry import STREAMED, Batch, chosen
 
 BEGINNING = 1_000
@@ -62,8 +62,8 @@ def run(
             if position is not None:
                 what = Span({each: what.first[each] for each in position.offsets}, position.offsets)
             _check_there(spark, source, what, first)
-            parsed = deduplicate(parse(kafka.batch(spark, source, what)), f"{points.DEDUP_HOURS} hours")
-            batch = Batch(parsed.persist(StorageLevel.DISK_ONLY), definitions)
+            parsed = parse(kafka.batch(spark, source, what)).persist(StorageLevel.DISK_ONLY)
+            batch = Batch(deduplicate(parsed), definitions)
             try:
                 (row,) = batch.parsed.agg(F.count(F.lit(1)).alias("records"), *counts()).collect()
                 for name in names:
@@ -80,7 +80,7 @@ def run(
                     progress(Note(f"table {name}: computed again"))
             finally:
                 batch.release()
-                batch.parsed.unpersist()
+                parsed.unpersist()
         failed = derive(spark, target, chosen(only), definitions, progress, since=first or date.min)
     return Summary(
         records=what.records,

@@ -9,9 +9,8 @@ checkpoints may fill the same tables, as long as each reads another topic.
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from spark_jobs.errors import JobError
@@ -19,9 +18,6 @@ from spark_jobs.io import Folder, StoredTable
 
 FILE = "brokerside.json"
 """Name of the file in a checkpoint that says what it belongs to."""
-
-DEDUP_HOURS = 2
-"""How long an envelope is known after it was read: a second one within this time is a duplicate."""
 
 OLD_WRITERS = "brokerside-"
 """What the names begin with that release 0.1 gave to writers; they tell no topic."""
@@ -53,8 +49,6 @@ class Position:
     """Last batch that was begun."""
     committed: int
     """Last batch that was finished."""
-    planned_at: float
-    """When the last batch was begun, seconds since 1970; 0 where there is none."""
     offsets: Mapping[int, int] = field(default_factory=dict)
     """Up to where the finished batches have read each partition, exclusive."""
 
@@ -111,11 +105,9 @@ def grown(identity: Identity, cluster: str, tables: Mapping[str, str]) -> Identi
 def read_position(folder: Folder) -> Position:
     """Return how far the checkpoint in ``folder`` is."""
     planned, committed = _last(folder.names("offsets")), _last(folder.names("commits"))
-    plan = folder.read(f"offsets/{planned}") if planned >= 0 else None
-    planned_at = json.loads(plan.splitlines()[1])["batchTimestampMs"] / 1000 if plan else 0.0
     done = folder.read(f"offsets/{committed}") if committed >= 0 else None
     (read,) = json.loads(done.splitlines()[2]).values() if done else ({},)
-    return Position(planned, committed, planned_at, {int(partition): offset for partition, offset in read.items()})
+    return Position(planned, committed, {int(partition): offset for partition, offset in read.items()})
 
 
 def stored(table: StoredTable) -> Stored:
@@ -167,14 +159,10 @@ def check_position(
     tables: Mapping[str, Stored],
     written_always: str,
     where: str,
-    *,
-    window_seconds: float,
-    clock: Callable[[], float] = time.time,
 ) -> None:
-    """Raise JobError if checkpoint and tables were not left together, or the clock went back.
+    """Raise JobError if checkpoint and tables were not left together.
 
-    ``written_always``: the table that gets every batch. ``window_seconds``: how long envelopes are known; a clock that
-    is further behind the last batch would make new records look too late.
+    ``written_always``: the table that gets every batch.
     """
     last = {name: table.last_batch(identity.writer) for name, table in tables.items()}
     for name, batch in last.items():
@@ -189,11 +177,6 @@ def check_position(
         raise JobError(
             f"the table {written_always} is older than the checkpoint at {where} (batch {last[written_always]} against"
             f" {position.committed}); restore both from the same moment, or begin anew with both"
-        )
-    behind = position.planned_at - clock()
-    if behind > window_seconds:
-        raise JobError(
-            f"this machine's clock is {behind / 3600:.1f} hours behind the last batch of {where}; set the clock"
         )
 
 

@@ -186,8 +186,8 @@ class Folder:
         stream.close()
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        self._storage.delete(self._at(name), False)
+        """Remove a file, or a folder with all that is in it, if it is there."""
+        self._storage.delete(self._at(name), True)
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)

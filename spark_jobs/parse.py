@@ -7,20 +7,26 @@ An event of a kind that is not known here is no bad one; it is passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+from pyspark.sql.window import WindowSpec
 
 from spark_jobs import structs
 from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
 from spark_jobs.schemas import DEAD_LETTERS
+from spark_jobs.taken import Boot, Record
 
 SAMPLE_BYTES = 1024
 """Bytes of a dead letter's value that are kept."""
 
 RECORD_ID = ("cluster_id", "broker_id", "boot_id", "first_seq")
-"""What identifies an envelope: the same twice is one that was sent twice."""
+"""What identifies an envelope: the run of a process, and the number of its first event."""
+
+PIECES = "partition int, offset bigint, new_first bigint, new_last bigint"
+"""Columns of what ``cut`` takes."""
 
 POSITION = ("topic", "partition", "offset", "timestamp")
 """What Kafka says of a record."""
@@ -56,19 +62,63 @@ def parse(records: DataFrame) -> DataFrame:
     )
 
 
-def deduplicate(parsed: DataFrame, window: str) -> DataFrame:
-    """Return ``parsed`` with one row for each envelope; dead letters stay as many as they are.
+def deduplicate(parsed: DataFrame) -> DataFrame:
+    """Return ``parsed`` with each event once; dead letters stay as many as they are. For a whole topic, not a stream.
 
-    In a stream an envelope is known for ``window`` (as "2 hours") after it was first read. The watermark goes by the
-    time of reading, which a replayed batch repeats exactly: an envelope that was sent late is never cut away.
+    A record is left out, or cut to what is new in it, where others have its numbers. Of two equal ones that stays
+    which Kafka took first.
     """
-    dead_at = F.when(F.col("reason").isNotNull(), F.concat_ws("/", "topic", "partition", "offset"))
-    keyed = parsed.withColumn("dead_at", dead_at)
-    by = [*RECORD_ID, "dead_at"]
-    if not keyed.isStreaming:
-        return keyed.dropDuplicates(by).drop("dead_at")
-    known = keyed.withColumn("read_at", F.current_timestamp()).withWatermark("read_at", window)
-    return known.dropDuplicatesWithinWatermark(by).drop("dead_at", "read_at")
+    so_far = _of_a_process().rowsBetween(Window.unboundedPreceding, -1)
+    reached = _records(parsed).withColumn("reached", F.max("last_seq").over(so_far))
+    known = reached.where("reached >= first_seq")
+    return cut(parsed, known.selectExpr("partition", "offset", "reached + 1 AS new_first", "last_seq AS new_last"))
+
+
+def cut(parsed: DataFrame, pieces: DataFrame) -> DataFrame:
+    """Return ``parsed`` with records that are not all new cut to their ``pieces``: see ``taken.Piece``, and PIECES."""
+    there = parsed.join(F.broadcast(pieces), ["partition", "offset"], "left")
+    changed = {
+        "first_seq": "coalesce(new_first, first_seq)",
+        "last_seq": "coalesce(new_last, last_seq)",
+        "events": "CASE WHEN new_first <= new_last"  # Spark may come to this before it leaves out what is empty
+        " THEN slice(events, int(new_first - first_seq + 1), int(new_last - new_first + 1)) ELSE events END",
+    }
+    return there.where("new_first IS NULL OR new_first <= new_last").selectExpr(
+        *[f"{changed.get(name, name)} AS {name}" for name in parsed.columns]
+    )
+
+
+def good_records(parsed: DataFrame) -> list[Record]:
+    """Return the good records of a batch; of two equal ones that comes first which Kafka took first."""
+    columns = [*RECORD_ID, "-last_seq", "timestamp", "partition", "offset"]
+    rows = sorted(_records(parsed).selectExpr(*columns).collect())
+    return [Record(row[6], row[7], Boot(*row[:3]), row[3], -row[4]) for row in rows]
+
+
+def ranges(parsed: DataFrame) -> list[tuple[Boot, list[tuple[int, int]]]]:
+    """Return the numbers that there are of each process, as ``taken.Taken`` has them."""
+    so_far = _of_a_process().rowsBetween(Window.unboundedPreceding, -1)
+    reached = _records(parsed).withColumn("reached", F.max("last_seq").over(so_far))
+    begun = reached.withColumn("range", F.sum(F.expr("int(first_seq > reached + 1)")).over(_of_a_process()))
+    found = begun.groupBy(*RECORD_ID[:3], F.coalesce("range", F.lit(0))).agg(
+        F.min("first_seq"), F.max("last_seq"), F.max("timestamp")
+    )
+    boots: dict[Boot, list[tuple[int, int]]] = {}
+    heard: dict[Boot, datetime] = {}
+    for *boot, _, first, last, at in sorted(found.collect()):
+        boots.setdefault(Boot(*boot), []).append((first, last))
+        heard[Boot(*boot)] = max(at, heard.get(Boot(*boot), at))
+    return sorted(boots.items(), key=lambda one: heard[one[0]])
+
+
+def _records(parsed: DataFrame) -> DataFrame:
+    return parsed.where(F.col("reason").isNull()).select(*POSITION[1:], *RECORD_ID, "last_seq")
+
+
+def _of_a_process() -> WindowSpec:
+    """By number: of two that begin alike the longer one, of two equal ones that which Kafka took first."""
+    ordered = ("first_seq", F.desc("last_seq"), "timestamp", "partition", "offset")
+    return Window.partitionBy(*RECORD_ID[:3]).orderBy(*ordered)
 
 
 def dead_letters(parsed: DataFrame) -> DataFrame:

@@ -67,14 +67,7 @@ def open_tables(
     there |= {name: stored(spark, target, name) for name in identity.tables if name not in there}
     points.check_belongs(identity, cluster, topic, there, only, target.checkpoint)
     known = {name: table for name, table in there.items() if name in identity.tables}
-    points.check_position(
-        points.read_position(folder),
-        identity,
-        known,
-        always(known),
-        target.checkpoint,
-        window_seconds=points.DEDUP_HOURS * 3600,
-    )
+    points.check_position(points.read_position(folder), identity, known, always(known), target.checkpoint)
     ids = {name: ready(spark, target, name, say) for name in names}
     grown = points.grown(identity, cluster, ids)
     if grown != identity:

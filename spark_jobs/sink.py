@@ -4,23 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
 from spark_jobs import checkpoint as points
-from spark_jobs import io
+from spark_jobs import io, kafka
 from spark_jobs.definitions import Definitions
+from spark_jobs.errors import JobError
+from spark_jobs.events import KINDS
+from spark_jobs.kafka import Source, Span
+from spark_jobs.parse import PIECES, cut, good_records, parse, ranges
 from spark_jobs.root import Target, always
+from spark_jobs.run import Note
 from spark_jobs.tables.registry import DEAD, DECLARED, FED_BY, STREAMED, Batch
+from spark_jobs.taken import FOLDER, Taken
 
 WRITERS = 3
 """Tables that are written at the same time: a commit is mostly waiting."""
 
+OLD_STATE = "state"
+"""Name of the folder in a checkpoint of an earlier release that this one takes away."""
+
 KEPT = StorageLevel.MEMORY_AND_DISK
 """How a batch is kept for its tables: serialized, so that it is compressed (see ``session.ALWAYS``)."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one batch had."""
+
+    events: int
+    """Of all kinds that are known; none twice."""
+    dead_letters: int
+    duplicates: int
+    """Records that had nothing new."""
+    unknown: int
+    """Events of other kinds."""
 
 
 class Sink:
@@ -41,34 +64,68 @@ class Sink:
         self._names = names
         self._always = always(names)
         self._after = after
+        self._taken = (-1, Taken())
+        self._counts: dict[int, Counts] = {}
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="table")
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         """Write one batch. Spark calls this again with the same rows and number if it did not come to the end."""
         folder = io.Folder(rows.sparkSession, self._target.checkpoint)
         points.check_no_backfill(folder, self._target.checkpoint)
-        batch = Batch(rows.persist(KEPT), self._definitions)
+        rows.persist(KEPT)
+        batch: Batch | None = None
         try:
-            made = {name: STREAMED[name](batch) for name in self._due(batch)}
+            new, duplicates = self._new(rows, number)
+            batch = Batch(new, self._definitions)
+            made = {name: STREAMED[name](batch) for name in self._due(batch, number, duplicates)}
 
             def write(name: str) -> None:
                 io.append_once(made[name], self._target.path(name), self._writer, number)
 
             list(self._pool.map(inheritable_thread_target(rows.sparkSession)(write), made))
         finally:
-            batch.release()
+            if batch:
+                batch.release()
             rows.unpersist()
         self._after()
+
+    def counts(self, number: int) -> Counts:
+        """Return what was counted of a batch, once."""
+        return self._counts.pop(number)
 
     def close(self) -> None:
         """Let the threads go."""
         self._pool.shutdown()
 
-    def _due(self, batch: Batch) -> list[str]:
-        """Return the tables that the batch has something for, and the one that gets every batch."""
+    def _new(self, rows: DataFrame, number: int) -> tuple[DataFrame, int]:
+        """Return what of ``rows`` was not taken before, and how many of them have nothing of it.
+
+        What was taken up to this batch is noted before a table has it. If the batch is repeated that is passed over:
+        it begins with what was taken up to the one before, so it decides the same.
+        """
+        folder = _folder(rows.sparkSession, self._target)
+        last, taken = self._taken
+        if last != number - 1:
+            noted = folder.read(str(number - 1)) if number else "[]"
+            if noted is None:
+                raise JobError(f"{self._target.checkpoint}/{FOLDER}/{number - 1} was removed; run the job again")
+            taken = Taken.read(noted)
+        self._taken = (number, taken)
+        pieces = taken.take(good_records(rows))
+        folder.write(str(number), taken.text())
+        folder.remove(str(number - 2))
+        if not pieces:
+            return rows, 0
+        new = cut(rows, rows.sparkSession.createDataFrame(pieces, PIECES))
+        return new, sum(piece.first > piece.last for piece in pieces)
+
+    def _due(self, batch: Batch, number: int, duplicates: int) -> list[str]:
+        """Return the tables that the batch has something for, and the one that gets every batch; count what it has."""
         kinds = sorted({kind for name in self._names for kind in FED_BY.get(name, ())} - {DEAD})
         told = [F.expr(f"coalesce(max(exists(events, one -> one.kind = '{kind}')), false) AS {kind}") for kind in kinds]
-        (found,) = batch.parsed.agg(F.expr(f"coalesce(max(reason IS NOT NULL), false) AS `{DEAD}`"), *told).collect()
+        dead = F.expr(f"coalesce(max(reason IS NOT NULL), false) AS `{DEAD}`")
+        (found,) = batch.parsed.agg(dead, *told, *counts()).collect()
+        self._counts[number] = Counts(found["events"], found["dead_letters"], duplicates, found["unknown"])
         return [
             name
             for name in self._names
@@ -78,3 +135,36 @@ class Sink:
                 and (name not in DECLARED or DECLARED[name](self._definitions))
             )
         ]
+
+
+def recall(spark: SparkSession, source: Source, target: Target, say: Callable[[Note], None]) -> None:
+    """Learn from the topic what the checkpoint has taken, if it does not say so, as those of earlier releases."""
+    checkpoint, folder = io.Folder(spark, target.checkpoint), _folder(spark, target)
+    position = points.read_position(checkpoint)
+    if position.committed >= 0 and folder.read(str(position.committed)) is None:
+        say(Note("what was taken so far is learned from the topic, once"))
+        there = kafka.span(spark, source).first
+        ends = {partition: end for partition, end in position.offsets.items() if there.get(partition, end) < end}
+        taken = Taken(ranges(parse(kafka.batch(spark, source, Span(there, ends)))) if ends else ())
+        folder.write(str(position.committed), taken.text())
+    # How Spark itself kept what was taken in earlier releases. It refuses a query that has no more use for it.
+    checkpoint.remove(OLD_STATE)
+
+
+def counts() -> list[Column]:
+    """Return what is counted of records: ``dead_letters``, ``events`` of known kinds, and those of ``unknown`` ones."""
+    known = f"event.kind IN ({', '.join(map(repr, KINDS))})"
+    return [
+        F.count_if(F.col("reason").isNotNull()).alias("dead_letters"),
+        _count_events(known).alias("events"),
+        _count_events(f"NOT {known}").alias("unknown"),
+    ]
+
+
+def _count_events(condition: str) -> Column:
+    """Return how many events meet ``condition`` (SQL of ``event``); those of dead letters are NULL and do not count."""
+    return F.expr(f"coalesce(sum(array_size(filter(events, event -> {condition}))), 0)")
+
+
+def _folder(spark: SparkSession, target: Target) -> io.Folder:
+    return io.Folder(spark, f"{target.checkpoint}/{FOLDER}")

@@ -10,25 +10,21 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs import checkpoint as points
 from spark_jobs import failures, io, kafka
-from spark_jobs.checkpoint import DEDUP_HOURS
 from spark_jobs.chores import Chores
 from spark_jobs.definitions import Definitions
 from spark_jobs.derive import check_declared, undeclared
-from spark_jobs.errors import JobError
-from spark_jobs.events import KINDS
 from spark_jobs.kafka import Source
-from spark_jobs.parse import deduplicate, parse
+from spark_jobs.parse import parse
 from spark_jobs.root import Target, open_tables, stored, streamed
 from spark_jobs.run import Note, Progress, Summary
 from spark_jobs.session import session, settings
-from spark_jobs.sink import Sink
+from spark_jobs.sink import Counts, Sink, recall
 from spark_jobs.tables.registry import chosen
 
 LOOK = "1 second"
@@ -58,6 +54,7 @@ def run(
         target = target.of(cluster, source.topic)
         points.check_no_backfill(io.Folder(spark, target.checkpoint), target.checkpoint)
         identity = open_tables(spark, target, cluster, source.topic, only, progress)
+        recall(spark, source, target, progress)
         names = chosen(identity.only)
         filled = [name for name in identity.tables if stored(spark, target, name).last_batch(identity.writer) >= 0]
         check_declared(definitions, filled)
@@ -69,7 +66,7 @@ def run(
         with closing(Sink(target, identity, streamed(identity.only), definitions, chores.after_batch)) as sink:
             query = _start(spark, source, target.checkpoint, sink, available_now=available_now)
             try:
-                done = list(_follow(query, stop, progress, chores))
+                done = list(_follow(query, sink, stop, progress, chores))
             except StreamingQueryException as error:
                 raise failures.known(str(error), source.topic, target.checkpoint) or error from error
             finally:
@@ -87,36 +84,18 @@ def run(
     )
 
 
-def read(records: DataFrame) -> DataFrame:
-    """Return what becomes of Kafka's ``records``: parsed, each envelope once, counted."""
-    parsed = parse(records)
-    once = deduplicate(parsed, f"{DEDUP_HOURS} hours")
-    return once.observe("taken", *counts())
-
-
-def counts() -> list[Column]:
-    """Return what is counted of records that ``read`` gives: ``dead_letters``, ``events``, ``unknown``."""
-    known = f"event.kind IN ({', '.join(map(repr, KINDS))})"
-    return [
-        F.count_if(F.col("reason").isNotNull()).alias("dead_letters"),
-        _count_events(known).alias("events"),
-        _count_events(f"NOT {known}").alias("unknown"),
-    ]
-
-
-def _count_events(condition: str) -> Column:
-    """Return how many events meet ``condition`` (SQL of ``event``); those of dead letters are NULL and do not count."""
-    return F.expr(f"coalesce(sum(array_size(filter(events, event -> {condition}))), 0)")
-
-
 def _start(spark: SparkSession, source: Source, where: str, sink: Sink, *, available_now: bool) -> StreamingQuery:
     records = kafka.stream(spark, source, wait=not available_now)
-    writer = read(records).writeStream.foreachBatch(sink).option("checkpointLocation", where)
+    writer = parse(records).writeStream.foreachBatch(sink).option("checkpointLocation", where)
     return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=LOOK)).start()
 
 
 def _follow(
-    query: StreamingQuery, stop: threading.Event, progress: Callable[[Progress | Note], None], chores: Chores
+    query: StreamingQuery,
+    sink: Sink,
+    stop: threading.Event,
+    progress: Callable[[Progress | Note], None],
+    chores: Chores,
 ) -> Iterator[Progress]:
     """Give the progress of each batch until the query ends. Raises StreamingQueryException if it fails."""
     last = -1
@@ -131,7 +110,7 @@ def _follow(
             if report.batchId > last and report.numInputRows:
                 last = report.batchId
                 finished = True
-                batch = _progress(report)
+                batch = _progress(report, sink.counts(report.batchId))
                 progress(batch)
                 yield batch
         if ended or (stopping and (finished or at_rest)):
@@ -140,21 +119,14 @@ def _follow(
             chores.at_rest()
 
 
-def _progress(report: StreamingQueryProgress) -> Progress:
-    taken = report.observedMetrics["taken"]
-    late = sum(state.numRowsDroppedByWatermark for state in report.stateOperators)
-    if late:
-        raise JobError(
-            f"batch {report.batchId} took {late} records for too late: this machine's clock went back by more than"
-            f" {DEDUP_HOURS} hours; set the clock and begin anew with tables and checkpoint"
-        )
+def _progress(report: StreamingQueryProgress, counts: Counts) -> Progress:
     return Progress(
         batch=report.batchId,
         records=report.numInputRows,
-        events=taken["events"],
-        dead_letters=taken["dead_letters"],
-        duplicates=sum(state.customMetrics.get("numDroppedDuplicateRows", 0) for state in report.stateOperators),
-        unknown=taken["unknown"],
+        events=counts.events,
+        dead_letters=counts.dead_letters,
+        duplicates=counts.duplicates,
+        unknown=counts.unknown,
         seconds=report.durationMs["triggerExecution"] / 1000,
     )
 

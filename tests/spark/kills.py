@@ -101,7 +101,7 @@ class Sweep:
             self._sent.append(encoded(*kinds, first_seq=first, sent_at=at, schema_level=2))
             self.envelopes += 1
             self._audit.send(self._sent[-1], partition=self._random.randrange(2))
-        self._audit.send(self._random.choice(self._sent[-8:]), b"poison", partition=self._random.randrange(2))
+        self._audit.send(self._random.choice(self._sent), b"poison", partition=self._random.randrange(2))
         self.poison += 1
 
     def kill(self, instant: str | None = None) -> tuple[str, bool]:
@@ -127,7 +127,7 @@ class Sweep:
         source = kafka.Source(self._audit.bootstrap, self._audit.name)
         records = kafka.batch(spark, source, kafka.span(spark, source))
         definitions = load(self._definitions)
-        batch = registry.Batch(deduplicate(parse(records), "2 hours").persist(), definitions)
+        batch = registry.Batch(deduplicate(parse(records)).persist(), definitions)
         whole = {name: merged(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED.items()}
         stored = registry.Stored(whole, definitions, None)
         names = [

@@ -18,7 +18,6 @@ from spark_jobs.checkpoint import (
 from spark_jobs.errors import JobError
 
 WHERE = "/data/checkpoint"
-HOUR = 3600.0
 WRITER = prefix("kafka", "audit") + "1"
 IDENTITY = Identity(WRITER, "kafka", "audit", {"traffic": "t-1", "dead_letters": "d-1"})
 
@@ -31,12 +30,12 @@ def tables(traffic: int = 7, dead: int = 3, *, traffic_id: str = "t-1") -> dict[
     return {"traffic": table(traffic_id, traffic), "dead_letters": table("d-1", dead)}
 
 
-def position(planned: int = 7, committed: int = 7, planned_at: float = 0.0) -> Position:
-    return Position(planned, committed, planned_at)
+def position(planned: int = 7, committed: int = 7) -> Position:
+    return Position(planned, committed)
 
 
-def check(where: Position, stored: dict[str, Stored], now: float = 0.0) -> None:
-    check_position(where, IDENTITY, stored, "traffic", WHERE, window_seconds=2 * HOUR, clock=lambda: now)
+def check(where: Position, stored: dict[str, Stored]) -> None:
+    check_position(where, IDENTITY, stored, "traffic", WHERE)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +117,3 @@ def test_checkpoint_and_tables_of_different_moments_are_refused(
 
 def test_a_table_that_gets_every_batch_may_be_newer_than_the_checkpoint() -> None:
     check(position(7, 7), {"traffic": table("t-1", -1), "dead_letters": table("d-1", 7)})
-
-
-def test_a_clock_that_is_far_behind_is_refused() -> None:
-    check(position(planned_at=10 * HOUR), tables(), now=8 * HOUR)
-    with pytest.raises(JobError, match=r"clock is 2\.5 hours behind"):
-        check(position(planned_at=10 * HOUR), tables(), now=7.5 * HOUR)

@@ -215,7 +215,7 @@ def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
     Minutes are added up: a request may reach two sidecars in two of them.
     """
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"audit-{mode}"}
-    parsed = deduplicate(parse(spark.read.format("kafka").options(**source).load()), "2 hours")
+    parsed = deduplicate(parse(spark.read.format("kafka").options(**source).load()))
     assert events(parsed, "request" if mode == "rollup" else "rollup").isEmpty()
     requests = summed(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()
     rows: list[str] = []

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,8 +12,20 @@ from pyspark.sql import functions as F
 
 from observers.event import RollupTopic
 from spark_jobs.events import KINDS, REQUEST_EVENT, TOPIC_PARTITION, Field
-from spark_jobs.parse import RECORD_ID, dead_letters, deduplicate, events, parse, with_defaults
+from spark_jobs.parse import (
+    PIECES,
+    RECORD_ID,
+    cut,
+    dead_letters,
+    deduplicate,
+    events,
+    good_records,
+    parse,
+    ranges,
+    with_defaults,
+)
 from spark_jobs.schemas import DEAD_LETTERS, REASONS
+from spark_jobs.taken import Taken
 from tests.spark.envelopes import (
     FETCH,
     METADATA,
@@ -212,32 +224,67 @@ def test_a_record_of_ten_megabytes_is_a_dead_letter_like_any_other(kafka_rows: K
 def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay(kafka_rows: KafkaRows) -> None:
     one, other = encoded(event()), encoded(event(), boot_id="another")
     values = [one, other, one, b"x", b"x", encoded(event(), first_seq=2), one, encoded(event(), broker_id=2)]
-    once = deduplicate(parse(kafka_rows(values)), "2 hours")
+    once = deduplicate(parse(kafka_rows(values)))
     assert once.where("reason IS NULL").count() == 4
     assert [row.offset for row in dead_letters(once).orderBy("offset").collect()] == [3, 4]
 
 
-def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, kafka_rows: KafkaRows, tmp_path: Path) -> None:
-    """Duplicates within and across batches, dead letters, and events years late: all as in one batch."""
-    values = [encoded(event(ts_request=NOON - 10**15 * (n % 2)), first_seq=1 + n) for n in range(6)]
-    batches = [[*values[:4], values[0], b"x"], [values[1], *values[4:], None, values[5]]]
-    whole = kafka_rows([value for batch in batches for value in batch])
-    for number, batch in enumerate(batches):
-        kafka_rows(batch).withColumn("offset", F.col("offset") + 6 * number).coalesce(1).write.parquet(
-            str(tmp_path / "in" / str(number))
-        )
-    stream = spark.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in" / "*"))
-    query = (
-        deduplicate(parse(stream), "2 hours")
-        .writeStream.format("memory")
-        .queryName("parsed_stream")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    assert sum(bool(report.numInputRows) for report in query.recentProgress) == 2
-    streamed, batched = spark.table("parsed_stream"), deduplicate(parse(whole), "2 hours")
-    assert streamed.count() == 8
-    kept = ["reason", "first_seq", "events"]
-    assert sorted(map(str, streamed.select(kept).collect())) == sorted(map(str, batched.select(kept).collect()))
+def block(first: int, last: int, **changes: Any) -> bytes:
+    """An envelope of Produces with these numbers, which say their number as the bytes of their request."""
+    return encoded(*[event(request_bytes=number) for number in range(first, last + 1)], first_seq=first, **changes)
+
+
+def numbers(parsed: DataFrame) -> list[tuple[str, int]]:
+    found = parsed.selectExpr("boot_id", "first_seq", "last_seq", "explode(events) AS event").collect()
+    assert all(row.first_seq <= row.event.seq <= row.last_seq for row in found)
+    assert all(row.event.request_bytes == row.event.seq for row in found)
+    return sorted((row.boot_id, row.event.seq) for row in found)
+
+
+BLOCKS: list[list[bytes | None]] = [
+    [block(1, 4), block(5, 8), block(5, 8), b"x", block(1, 4, boot_id="dead")],
+    [block(9, 10), block(1, 2), block(3, 4), b"x", block(11, 12)],
+    [block(9, 14), block(1, 4, boot_id="dead"), block(20, 21), block(18, 23), None],
+]
+"""Batches: blocks that come again at once, in halves, as wholes after halves, and in the run after the next."""
+
+EACH_ONCE = sorted([("boot", n) for n in (*range(1, 15), *range(18, 24))] + [("dead", n) for n in range(1, 5)])
+
+
+def test_a_whole_topic_has_each_event_once(kafka_rows: KafkaRows) -> None:
+    once = deduplicate(parse(kafka_rows([value for batch in BLOCKS for value in batch])))
+    assert numbers(once) == EACH_ONCE
+    assert dead_letters(once).count() == 3
+    assert dict(ranges(once)) == {
+        ("cluster", 1, "boot"): [(1, 14), (18, 23)],
+        ("cluster", 1, "dead"): [(1, 4)],
+    }
+
+
+def test_so_have_its_batches(spark: SparkSession, kafka_rows: KafkaRows) -> None:
+    """Each begins with what the one before noted, and may be repeated."""
+    noted, found, letters = "[]", [], 0
+    for batch in BLOCKS:
+        rows = parse(kafka_rows(batch))
+        pieces, again = (taken.take(good_records(rows)) for taken in (Taken.read(noted), Taken.read(noted)))
+        assert pieces == again
+        new = cut(rows, spark.createDataFrame(pieces, PIECES))
+        assert new.columns == rows.columns
+        found += numbers(new)
+        letters += dead_letters(new).count()
+        taken = Taken.read(noted)
+        taken.take(good_records(rows))
+        noted = taken.text()
+    assert sorted(found) == EACH_ONCE
+    assert letters == 3
+    whole = parse(kafka_rows([value for batch in BLOCKS for value in batch]))
+    assert sorted(json.loads(Taken(ranges(whole)).text())) == sorted(json.loads(noted))
+
+
+def test_of_two_equal_records_the_one_stays_that_kafka_took_first(kafka_rows: KafkaRows) -> None:
+    """In a batch of the stream as in a backfill: they were sent at different times, which a table says."""
+    rows = kafka_rows([block(1, 2, sent_at=NOON + n) for n in (5, 3, 4)])
+    parsed = parse(rows.withColumn("timestamp", F.expr("timestamp - make_interval(0, 0, 0, 0, 0, 0, offset % 2)")))
+    (kept,) = deduplicate(parsed).collect()
+    assert (kept.offset, kept.sent_at) == (1, NOON + 3)
+    assert good_records(parsed)[0].offset == 1
