@@ -45,8 +45,8 @@ check: $(READY) ## Static checks: format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 .PHONY: test
-test: setup ## All tests, against real Kafka and real Spark
-	$(BIN)/python -m pytest $(ARGS)
+test: setup ## All tests, against real Kafka and real Spark, in two processes (ARGS="-n 0 tests/unit": in one, and those)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(READY) ## The tests that need neither Kafka nor Spark

@@ -6,8 +6,24 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = ("tests/spark/test_ledger", "tests/spark/")
+"""How paths of tests begin that share one Spark session, which takes long to warm up; the first that fits counts."""
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], uvloop.Loop]]:
     """Asynchronous tests run on the loop that the sidecar runs on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+class Scheduling(LoadScopeScheduling):
+    """Gives a process a file at a time, and what belongs ``TOGETHER`` at once; what has most tests comes first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((path for path in TOGETHER if file.startswith(path)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
