@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +26,9 @@ FEW_ROWS = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""To compile a query takes longer than to read the few rows that it is for."""
+
 
 @pytest.fixture(scope="session")
 def jars() -> list[Path]:
@@ -34,8 +38,18 @@ def jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(jars: list[Path]) -> Iterator[SparkSession]:
     """The jobs' own session; a job that a test runs in this process uses it, too."""
-    with session("tests", settings("local[2]", jars, FEW_ROWS, short=True)) as spark:
+    with session("tests", settings("local[2]", jars, FEW_ROWS | INTERPRETED, short=True)) as spark:
         yield spark
+
+
+@contextmanager
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Compile queries in this block, as in production."""
+    for name in INTERPRETED:
+        spark.conf.unset(name)
+    yield
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture
@@ -65,7 +79,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def ledger_root(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Tables of the scripted load, made by the real job; to be read only."""
-    return build(tmp_path_factory.mktemp("ledger") / "tables", bootstrap, [])
+    with compiled(spark):
+        return build(tmp_path_factory.mktemp("ledger") / "tables", bootstrap, [])
 
 
 class AuditTopic:

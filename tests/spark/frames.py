@@ -18,6 +18,11 @@ def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
+def kept(parsed: DataFrame) -> DataFrame:
+    """Rows as they are, computed once, as the job keeps a batch: what is made of them is planned without their past."""
+    return parsed.localCheckpoint()
+
+
 def rows(spark: SparkSession, table: Table, *given: dict[str, Any]) -> DataFrame:
     """Rows of ``table``: sums are 0 where nothing is given, all else is NULL."""
     return spark.createDataFrame(stored.rows(table, *given))

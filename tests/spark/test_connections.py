@@ -13,6 +13,7 @@ from spark_jobs.schemas import CONNECTIONS
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.connections import connections
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
+from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +41,7 @@ def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
 
 def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
     told = life("c1", client_software_name="librdkafka", client_software_version="2.12")
-    (row,) = connections(parse(kafka_rows([encoded(*told, throttle(), event(), first_seq=5)]))).collect()
+    (row,) = connections(kept(parse(kafka_rows([encoded(*told, throttle(), event(), first_seq=5)])))).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "cluster_id": "cluster",
@@ -72,7 +73,7 @@ def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
 
 
 def test_one_that_is_open_has_no_end(kafka_rows: KafkaRows) -> None:
-    (row,) = connections(parse(kafka_rows([encoded(*life("c1")[:2])]))).collect()
+    (row,) = connections(kept(parse(kafka_rows([encoded(*life("c1")[:2])])))).collect()
     assert (row.opened_at, row.authentications) == (datetime(2026, 9, 22, 12), 1)
     assert [row[name] for name in ("closed_at", "cause", "duration_ms", "requests", "sent_bytes", "client_id")] == (
         [None] * 6
@@ -86,7 +87,7 @@ def test_whom_a_failed_login_named_is_not_who_it_is(kafka_rows: KafkaRows) -> No
         connection(principal="User:admin", **claims),
         connection(principal="User:root", **claims),
     ]
-    (row,) = connections(parse(kafka_rows([encoded(*told)]))).collect()
+    (row,) = connections(kept(parse(kafka_rows([encoded(*told)])))).collect()
     assert (row.principal, row.principal_source, row.refused_principal) == ("User:alice", "sasl", "User:root")
     assert (row.authentications, row.authentication_failures) == (1, 2)
 
@@ -98,19 +99,21 @@ def test_runs_and_brokers_have_connections_of_their_own(kafka_rows: KafkaRows) -
         encoded(*life("c1"), broker_id=2),
         encoded(*life("c1"), cluster_id="west"),
     ]
-    assert connections(parse(kafka_rows(values))).count() == 5
+    assert connections(kept(parse(kafka_rows(values)))).count() == 5
 
 
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
     """In any order, and over midnight; each day has what was told on it, so that it can be told again by itself."""
     told = life("c1", first_ts=NOON + 12 * 60 * MINUTE - 30_000_000)
-    at_once = connections(parse(kafka_rows([encoded(*told)]))).orderBy("day").collect()
+    at_once = connections(kept(parse(kafka_rows([encoded(*told)])))).orderBy("day").collect()
     assert [(row.day.day, row.opened_at is None, row.authentications, row.closed_at) for row in at_once] == [
         (22, False, 1, None),
         (23, True, 0, datetime(2026, 9, 23, 0, 0, 31)),
     ]
     opened, ended = [encoded(*told[:1])], [encoded(*told[1:], first_seq=2)]
-    parts = connections(parse(kafka_rows(ended))).unionByName(connections(parse(kafka_rows(opened)))).collect()
+    parts = (
+        connections(kept(parse(kafka_rows(ended)))).unionByName(connections(kept(parse(kafka_rows(opened))))).collect()
+    )
     assert sorted(row.day.day for row in parts) == [22, 22, 23]
     found = [
         merged(kafka_rows([]).sparkSession.createDataFrame(stored, table_schema(CONNECTIONS)), CONNECTIONS).collect()

@@ -18,6 +18,7 @@ from spark_jobs.schemas import LATENCY
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.latency import latency
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
+from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +34,7 @@ def table_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Calla
 
     def make(*events: Event) -> DataFrame:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return latency(summed(parse(kafka_rows(values))))
+        return latency(summed(kept(parse(kafka_rows(values)))))
 
     return make
 
@@ -164,5 +165,5 @@ def test_partial_rows_add_up_to_the_whole(table_of: Table) -> None:
         event(number % 2, *[partition(f"t{each}") for each in range(number % 4)], latency_us=number**3, max_wait_ms=2)
         for number in range(40)
     ]
-    parts = table_of(*told[:15]).union(table_of(*told[15:]))
+    parts = kept(table_of(*told[:15])).union(kept(table_of(*told[15:])))
     assert sorted(map(str, merged(parts, LATENCY).collect())) == sorted(map(str, table_of(*told).collect()))

@@ -32,6 +32,7 @@ from spark_jobs.tables.clients import clients
 from spark_jobs.tables.latency import latency
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import Event, encoded
+from tests.spark.frames import kept
 from tests.unit.observers.samples import connection, exchange, fetch, produce
 
 pytestmark = pytest.mark.spark
@@ -137,7 +138,7 @@ def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: K
         *as_requests(told[:half], "both", *known),
         *as_rollups(told[half:], "both", *known),
     ]
-    parsed = parse(kafka_rows(values))
+    parsed = kept(parse(kafka_rows(values)))
     assert parsed.where("reason IS NOT NULL").isEmpty()
     requests = summed(parsed).persist()
     for table in (traffic, latency, clients):

@@ -45,6 +45,7 @@ from tests.spark.envelopes import (
     throttle,
     with_unknown,
 )
+from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
@@ -69,7 +70,7 @@ def test_an_envelope_is_read_whole(kafka_rows: KafkaRows) -> None:
 
 def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> None:
     value = encoded(event(METADATA, response_bytes=0, client_id=None))
-    (row,) = fields_of(parse(kafka_rows([value])), "request").collect()
+    (row,) = fields_of(kept(parse(kafka_rows([value]))), "request").collect()
     assert (row.outcome, row.decode, row.response_bytes, row.throttle_ms, row.error_code) == (
         "answered",
         "none",
@@ -83,7 +84,7 @@ def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> 
 
 def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_rows: KafkaRows) -> None:
     values = [with_unknown(), encoded(throttle(), first_seq=6)]
-    parsed = parse(kafka_rows(values))
+    parsed = kept(parse(kafka_rows(values)))
     assert not dead_letters(parsed).collect()
     assert [(row.seq, row.api) for row in fields_of(parsed, "request").orderBy("seq").collect()] == [
         (1, "Produce"),
@@ -106,7 +107,7 @@ def test_every_kind_is_read_field_by_field(kafka_rows: KafkaRows) -> None:
         status(last=True),
     ]
     value = encoded(*told, schema_level=2)
-    parsed = parse(kafka_rows([value]))
+    parsed = kept(parse(kafka_rows([value])))
     assert not dead_letters(parsed).collect()
     for written in msgspec.json.decode(value)["events"]:
         kind = written["kind"]
@@ -143,7 +144,7 @@ def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter(kafka
         "sidecar_version": "",
         "new_field": {"schema_level": 9},
     }
-    parsed = parse(kafka_rows([edited(path, value) for path, value in edits.items()]))
+    parsed = kept(parse(kafka_rows([edited(path, value) for path, value in edits.items()])))
     assert dict(zip(edits, [row.detail for row in parsed.collect()], strict=True)) == dict.fromkeys(edits)
     assert not dead_letters(parsed).collect()
 
@@ -162,12 +163,11 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaR
             value = encoded(event(), event(), first_seq=1 + 2 * good)
             good += 1
         values.append(value)
-    parsed = parse(kafka_rows(values)).persist()
+    parsed = kept(parse(kafka_rows(values)))
     found = {row.offset: (row.reason, row.detail) for row in dead_letters(parsed).collect()}
     assert found == expected
     total = events(parsed, "request").agg(F.count(F.lit(1)).alias("n"), F.sum("event.seq").alias("seqs")).first()
     assert total == Row(n=2 * good, seqs=good * (2 * good + 1))
-    parsed.unpersist()
 
 
 def test_a_fault_in_any_field_of_one_request_among_many_is_found(kafka_rows: KafkaRows) -> None:
@@ -224,7 +224,7 @@ def test_a_record_of_ten_megabytes_is_a_dead_letter_like_any_other(kafka_rows: K
 def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay(kafka_rows: KafkaRows) -> None:
     one, other = encoded(event()), encoded(event(), boot_id="another")
     values = [one, other, one, b"x", b"x", encoded(event(), first_seq=2), one, encoded(event(), broker_id=2)]
-    once = deduplicate(parse(kafka_rows(values)))
+    once = deduplicate(kept(parse(kafka_rows(values))))
     assert once.where("reason IS NULL").count() == 4
     assert [row.offset for row in dead_letters(once).orderBy("offset").collect()] == [3, 4]
 
@@ -252,7 +252,7 @@ EACH_ONCE = sorted([("boot", n) for n in (*range(1, 15), *range(18, 24))] + [("d
 
 
 def test_a_whole_topic_has_each_event_once(kafka_rows: KafkaRows) -> None:
-    once = deduplicate(parse(kafka_rows([value for batch in BLOCKS for value in batch])))
+    once = deduplicate(kept(parse(kafka_rows([value for batch in BLOCKS for value in batch]))))
     assert numbers(once) == EACH_ONCE
     assert dead_letters(once).count() == 3
     assert dict(ranges(once)) == {
@@ -265,10 +265,10 @@ def test_so_have_its_batches(spark: SparkSession, kafka_rows: KafkaRows) -> None
     """Each begins with what the one before noted, and may be repeated."""
     noted, found, letters = "[]", [], 0
     for batch in BLOCKS:
-        rows = parse(kafka_rows(batch))
+        rows = kept(parse(kafka_rows(batch)))
         pieces, again = (taken.take(good_records(rows)) for taken in (Taken.read(noted), Taken.read(noted)))
         assert pieces == again
-        new = cut(rows, spark.createDataFrame(pieces, PIECES))
+        new = kept(cut(rows, spark.createDataFrame(pieces, PIECES)))
         assert new.columns == rows.columns
         found += numbers(new)
         letters += dead_letters(new).count()
@@ -284,7 +284,8 @@ def test_so_have_its_batches(spark: SparkSession, kafka_rows: KafkaRows) -> None
 def test_of_two_equal_records_the_one_stays_that_kafka_took_first(kafka_rows: KafkaRows) -> None:
     """In a batch of the stream as in a backfill: they were sent at different times, which a table says."""
     rows = kafka_rows([block(1, 2, sent_at=NOON + n) for n in (5, 3, 4)])
-    parsed = parse(rows.withColumn("timestamp", F.expr("timestamp - make_interval(0, 0, 0, 0, 0, 0, offset % 2)")))
-    (kept,) = deduplicate(parsed).collect()
-    assert (kept.offset, kept.sent_at) == (1, NOON + 3)
+    rows = rows.withColumn("timestamp", F.expr("timestamp - make_interval(0, 0, 0, 0, 0, 0, offset % 2)"))
+    parsed = kept(parse(rows))
+    (row,) = deduplicate(parsed).collect()
+    assert (row.offset, row.sent_at) == (1, NOON + 3)
     assert good_records(parsed)[0].offset == 1

@@ -19,6 +19,7 @@ from spark_jobs.query import query
 from spark_jobs.run import run
 from tests.ledger import real
 from tests.ledger.real import LOGIN, Place
+from tests.spark.conftest import compiled
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -85,7 +86,8 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 source.state.cluster_id: door.carried,
                 target.state.cluster_id: other.carried,
             }
-        _run_jobs(made, folder)
+        with compiled(spark):
+            _run_jobs(made, folder)
         yield made
 
 

@@ -12,6 +12,7 @@ from spark_jobs.schemas import THROTTLES
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.throttles import throttles
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
+from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +33,7 @@ def test_one_minute_of_one_address_and_limit_is_one_row(kafka_rows: KafkaRows) -
         event(),
         connection(),
     ]
-    (row,) = throttles(parse(kafka_rows([encoded(*told)]))).collect()
+    (row,) = throttles(kept(parse(kafka_rows([encoded(*told)])))).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "minute": datetime(2026, 9, 22, 12),
@@ -63,7 +64,7 @@ def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
         throttle(ts_first=NOON + MINUTE, ts_last=NOON + MINUTE),
         throttle(ts_first=NOON + 12 * 60 * MINUTE, ts_last=NOON + 12 * 60 * MINUTE),
     ]
-    rows = throttles(parse(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)]))).collect()
+    rows = throttles(kept(parse(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)])))).collect()
     assert [row["count"] for row in rows] == [3] * 9
     assert sorted({row.day for row in rows}) == [date(2026, 9, 22), date(2026, 9, 23)]
 
@@ -71,7 +72,7 @@ def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
     told = [throttle(), throttle(count=1, observed=50, ts_last=NOON + 900_000)]
     values = [encoded(one, first_seq=number) for number, one in enumerate(told, 1)]
-    whole = throttles(parse(kafka_rows(values)))
-    stored = throttles(parse(kafka_rows(values[:1]))).unionByName(throttles(parse(kafka_rows(values[1:]))))
+    whole = throttles(kept(parse(kafka_rows(values))))
+    stored = throttles(kept(parse(kafka_rows(values[:1])))).unionByName(throttles(kept(parse(kafka_rows(values[1:])))))
     assert stored.count() == 2
     assert merged(stored, THROTTLES).collect() == whole.collect()

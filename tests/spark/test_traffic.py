@@ -33,6 +33,7 @@ from tests.spark.envelopes import (
     status,
     throttle,
 )
+from tests.spark.frames import kept
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +47,7 @@ def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callab
 
     def make(*events: Event) -> list[Row]:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return traffic(summed(parse(kafka_rows(values)))).collect()
+        return traffic(summed(kept(parse(kafka_rows(values))))).collect()
 
     return make
 
@@ -186,8 +187,8 @@ def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
     halves = [encoded(*told[:15], first_seq=1), encoded(*told[15:], first_seq=16)]
-    whole = traffic(summed(parse(kafka_rows(halves))))
-    one, other = (traffic(summed(parse(kafka_rows([half])))) for half in halves)
+    whole = traffic(summed(kept(parse(kafka_rows(halves)))))
+    one, other = (kept(traffic(summed(kept(parse(kafka_rows([half])))))) for half in halves)
     again = merged(one.union(other), TRAFFIC)
     assert sorted(map(tuple, again.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
 
