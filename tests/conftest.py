@@ -8,8 +8,9 @@ import pytest
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/spark/test_ledger", "tests/spark/")
-"""How paths of tests begin that share one Spark session, which takes long to warm up; the first that fits counts."""
+TOGETHER = ("tests/spark/test_ledger", "tests/spark/", "tests/interop/")
+"""How paths of tests begin that share what takes long to make, a warm Spark session or the client programs; the first
+that fits counts."""
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], uvloop.Loop]]:
