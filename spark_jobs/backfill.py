@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from spark_jobs import checkpoint as points
 from spark_jobs import io, kafka, schemas
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import derive, undeclared
+from spark_jobs.derive import derive
 from spark_jobs.errors import JobError
 from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import deduplicate, parse
@@ -24,7 +24,7 @@ from spark_jobs.run import Note, Summary
 from spark_jobs.schemas import Table
 from spark_jobs.session import session, settings
 from spark_jobs.sink import counts
-from spark_jobs.tables.registry import STREAMED, Batch, chosen
+from spark_jobs.tables.registry import STREAMED, Batch, chosen, undeclared
 
 BEGINNING = 1_000
 """Offsets of a partition in which its first record is looked for."""
@@ -53,7 +53,8 @@ def run(
         target = target.of(cluster, source.topic)
         identity = _identity(spark, source, target, cluster, progress)
         only = identity.only if identity else None
-        names = [name for name in streamed(only) if not undeclared([name], definitions)]
+        nothing = undeclared(streamed(only), definitions)
+        names = [name for name in streamed(only) if name not in nothing]
         own = identity.writer if identity else _writer(cluster, source.topic)
         others = {writer for name in names for writer in stored(spark, target, name).writers} - {own}
         _check_apart(others, cluster)

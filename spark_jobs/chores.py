@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import io, schemas
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import derive, undeclared
+from spark_jobs.derive import derive
 from spark_jobs.root import Target
 from spark_jobs.run import Note
+from spark_jobs.tables.registry import undeclared
 from spark_jobs.upkeep import upkeep
 
 DERIVE_EVERY = 300.0
@@ -44,7 +45,8 @@ class Chores:
         """``names``: of all tables that are made. Without ``continuous`` the other tables are computed at the end."""
         self._of = (spark, target, names, definitions, say)
         self._folder = io.Folder(spark, target.checkpoint)
-        self._computed = [name for name in names if name in schemas.DERIVED and not undeclared([name], definitions)]
+        nothing = undeclared(names, definitions)
+        self._computed = [name for name in names if name in schemas.DERIVED and name not in nothing]
         self._continuous = continuous
         self._at_work = threading.Lock()
         # What an earlier run left undone, or other definitions ask for, is done soon after the start.

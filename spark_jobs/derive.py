@@ -21,7 +21,7 @@ from spark_jobs.root import Target, ready
 from spark_jobs.run import Note
 from spark_jobs.schemas import Table
 from spark_jobs.session import first_line
-from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, Stored
+from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, UNMATCHED, Stored, undeclared
 from spark_jobs.upkeep import first_day_kept
 
 ATTEMPTS = 3
@@ -31,17 +31,12 @@ COMMITS_READ = 1_000
 """Commits of an input in which changed days are looked for; after more of them all days have changed."""
 
 
-def undeclared(names: Collection[str], definitions: Definitions) -> list[str]:
-    """Return those of the tables ``names`` that the definitions have nothing for: they are not made."""
-    return [name for name in names if name in DECLARED and not DECLARED[name](definitions)]
-
-
 def check_declared(definitions: Definitions, filled: Collection[str]) -> None:
     """Raise JobError if no definitions were given, and ``filled``, tables of the job, have rows that need some.
 
     Only of tables that the audit topic fills: what a run leaves out of them is a hole that no later run closes.
     """
-    needing = [name for name in filled if name in schemas.STREAMED and undeclared([name], Definitions())]
+    needing = [name for name in undeclared(filled, Definitions()) if name in schemas.STREAMED]
     if needing and definitions == Definitions():
         raise JobError(
             f"the table {needing[0]} was made by definitions, and this run has none: without them it would miss what is"
@@ -62,8 +57,9 @@ def derive(
     ``since``: a day that has changed in any case. One that fails is said, and does not stop the others.
     """
     failed = []
+    nothing = undeclared(names, definitions)
     for name in names:
-        if name not in DERIVED or undeclared([name], definitions):
+        if name not in DERIVED or name in nothing:
             continue
         try:
             _derive(spark, target, schemas.DERIVED[name], definitions, say, since)
@@ -114,6 +110,10 @@ def _derive(
         else:
             days = f" from {first} on" if first and first > date.min else ""
             say(Note(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
+            if table.name in UNMATCHED:
+                made = spark.read.format("delta").load(target.path(table.name))
+                for nothing in UNMATCHED[table.name](made, definitions):
+                    say(Note(f"{nothing}: nothing matched it so far"))
             return
 
 

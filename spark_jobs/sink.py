@@ -20,7 +20,7 @@ from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import PIECES, cut, good_records, parse, ranges
 from spark_jobs.root import Target, always
 from spark_jobs.run import Note
-from spark_jobs.tables.registry import DEAD, DECLARED, FED_BY, STREAMED, Batch
+from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
 from spark_jobs.taken import FOLDER, Taken
 
 WRITERS = 3
@@ -61,8 +61,9 @@ class Sink:
         self._target = target
         self._writer = identity.writer
         self._definitions = definitions
-        self._names = names
         self._always = always(names)
+        nothing = undeclared(names, definitions)
+        self._names = [name for name in names if name == self._always or name not in nothing]
         self._after = after
         self._taken = (-1, Taken())
         self._counts: dict[int, Counts] = {}
@@ -121,19 +122,14 @@ class Sink:
 
     def _due(self, batch: Batch, number: int, duplicates: int) -> list[str]:
         """Return the tables that the batch has something for, and the one that gets every batch; count what it has."""
-        kinds = sorted({kind for name in self._names for kind in FED_BY.get(name, ())} - {DEAD})
-        told = [F.expr(f"coalesce(max(exists(events, one -> one.kind = '{kind}')), false) AS {kind}") for kind in kinds]
-        dead = F.expr(f"coalesce(max(reason IS NOT NULL), false) AS `{DEAD}`")
-        (found,) = batch.parsed.agg(dead, *told, *counts()).collect()
+        told = F.flatten(F.collect_set(F.array_distinct("events.kind"))).alias("kinds")
+        (found,) = batch.parsed.agg(told, *counts()).collect()
         self._counts[number] = Counts(found["events"], found["dead_letters"], duplicates, found["unknown"])
+        there = {*found["kinds"], *([DEAD] if found["dead_letters"] else [])}
         return [
             name
             for name in self._names
-            if name == self._always
-            or (
-                (name not in FED_BY or any(found[kind] for kind in FED_BY[name]))
-                and (name not in DECLARED or DECLARED[name](self._definitions))
-            )
+            if name == self._always or name not in FED_BY or not there.isdisjoint(FED_BY[name])
         ]
 
 
@@ -153,17 +149,14 @@ def recall(spark: SparkSession, source: Source, target: Target, say: Callable[[N
 
 def counts() -> list[Column]:
     """Return what is counted of records: ``dead_letters``, ``events`` of known kinds, and those of ``unknown`` ones."""
-    known = f"event.kind IN ({', '.join(map(repr, KINDS))})"
+    # The events of dead letters are NULL and do not count.
+    of_others = f"filter(events.kind, kind -> kind NOT IN ({', '.join(map(repr, KINDS))}))"
+    unknown = f"coalesce(sum(array_size({of_others})), 0)"
     return [
         F.count_if(F.col("reason").isNotNull()).alias("dead_letters"),
-        _count_events(known).alias("events"),
-        _count_events(f"NOT {known}").alias("unknown"),
+        F.expr(f"coalesce(sum(array_size(events)), 0) - {unknown} AS events"),
+        F.expr(f"{unknown} AS unknown"),
     ]
-
-
-def _count_events(condition: str) -> Column:
-    """Return how many events meet ``condition`` (SQL of ``event``); those of dead letters are NULL and do not count."""
-    return F.expr(f"coalesce(sum(array_size(filter(events, event -> {condition}))), 0)")
 
 
 def _folder(spark: SparkSession, target: Target) -> io.Folder:

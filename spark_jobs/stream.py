@@ -18,14 +18,14 @@ from spark_jobs import checkpoint as points
 from spark_jobs import failures, io, kafka
 from spark_jobs.chores import Chores
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import check_declared, undeclared
+from spark_jobs.derive import check_declared
 from spark_jobs.kafka import Source
 from spark_jobs.parse import parse
 from spark_jobs.root import Target, open_tables, stored, streamed
 from spark_jobs.run import Note, Progress, Summary
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Counts, Sink, recall
-from spark_jobs.tables.registry import chosen
+from spark_jobs.tables.registry import chosen, undeclared
 
 LOOK = "1 second"
 """How often a continuous job asks Kafka whether there is enough for a batch: full ones follow each other at once."""

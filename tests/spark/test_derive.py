@@ -18,7 +18,7 @@ from spark_jobs.root import Target
 from spark_jobs.run import Note
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
 from spark_jobs.structs import table_schema
-from spark_jobs.tables.registry import Stored
+from spark_jobs.tables.registry import Stored, undeclared
 
 pytestmark = pytest.mark.spark
 
@@ -176,7 +176,7 @@ def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeyp
 
 
 def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
-    assert derive.undeclared(["traffic", "slo", "topics"], Definitions()) == ["slo"]
+    assert undeclared(["traffic", "slo", "topics"], Definitions()) == ["slo"]
     assert root.derive("slo", objectives=()) == ()
     assert not Path(root.target.path("slo")).exists()
 
