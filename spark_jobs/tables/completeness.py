@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import GAP_EVENT, MAX_SUM, STATUS_EVENT
+from spark_jobs.merge import merged
 from spark_jobs.parse import RECORD_ID, with_defaults
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
@@ -18,16 +19,9 @@ def completeness(parsed: DataFrame) -> DataFrame:
     for part in (_lost(envelopes), _statuses(envelopes)):
         shares = shares.unionByName(part, allowMissingColumns=True)
     rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of('at', MINUTE_US)} AS minute")
-    rows = rows.groupBy(*COMPLETENESS.keys).agg(
-        *[F.expr(_merged(column.name, column.merge)).alias(column.name) for column in COMPLETENESS.merged]
-    )
-    return rows.select(*columns_of(COMPLETENESS))
-
-
-def _merged(name: str, merge: str | None) -> str:
-    if merge == "sum":
-        return f"coalesce(sum({name}), 0)"
-    return f"max_by({name}, last_status)" if merge == "last" else f"{merge}({name})"
+    # What is not told of is 0, as a sum, and not unknown.
+    rows = rows.fillna(0, [column.name for column in COMPLETENESS.merged if column.merge == "sum"])
+    return merged(rows, COMPLETENESS).select(*columns_of(COMPLETENESS))
 
 
 def _arrived(envelopes: DataFrame) -> DataFrame:
