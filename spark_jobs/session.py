@@ -38,8 +38,6 @@ ALWAYS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # What is kept of a batch, mostly fields that an event of its kind has not: 930 → 170 bytes an event.
     "spark.rdd.compress": "true",
-    # An empty batch after each batch with data, to throw away old state at once, would double the work.
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 
 LOCAL = {
