@@ -29,6 +29,7 @@ from proxy.local.jars import resolve
 from proxy.local.workload import Ledger
 
 PARTITIONS = 4
+REPORT = "report.html"
 COMMAND_TIMEOUT = 600
 """Seconds that one of the commands below may take; the job, the longest, takes half a minute."""
 
@@ -52,6 +53,19 @@ SELECT topic, sum(bytes + unconfirmed_bytes)::BIGINT AS bytes FROM traffic
 WHERE api = 'Produce' AND topic IS NOT NULL GROUP BY ALL
 """
 REQUESTS = "SELECT sum(requests)::BIGINT AS requests FROM traffic WHERE topic IS NULL"
+
+DEFINITIONS = Path(__file__).with_name("demo.yaml")
+BUDGETS = """
+SELECT slo, coalesce(threshold_ms || ' ms', 'no error') AS good, coalesce(topic, client_id) AS of, total AS requests,
+       good::BIGINT AS "good ones", format('{:.3g} %', objective_ratio * 100) AS target,
+       format('{:.0f} %', period_error_budget_remaining_ratio * 100) AS "budget left"
+FROM slo ORDER BY period_error_budget_remaining_ratio, slo, of
+"""
+COSTS = """
+SELECT x_Team AS team, round(sum(BilledCost), 2)::VARCHAR AS cost, BillingCurrency AS currency,
+       string_agg(DISTINCT SkuId, ', ' ORDER BY SkuId) AS "for"
+FROM cost GROUP BY team, currency ORDER BY sum(BilledCost) DESC, team
+"""
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,9 @@ def demo(folder: Path | None, *, keep: bool) -> int:
             cluster.down(root / "cluster")
             if folder is None and equal:
                 shutil.rmtree(root, ignore_errors=True)
+                console.print("\nWith --keep (KEEP=1 make demo) all of it stays, and a report to open in a browser.")
+            elif done:
+                console.print(f"\nA report to open in a browser: {root / REPORT}")
     return 0 if equal else 1
 
 
@@ -109,7 +126,7 @@ def _demo(root: Path, console: Console) -> bool:
         told = audited.read(state.internal_bootstrap, AUDIT_TOPIC)
     with _step(console, "the Spark job over the audit topic"):
         _brokerside("jobs", "run", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
-                    "--tables", str(root / "tables"))  # fmt: skip
+                    "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS))  # fmt: skip
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     out.print("\n[bold]The traffic table, by topic and client[/bold]")
     _print(out, _query(root, TRAFFIC_BY_TOPIC))
@@ -119,7 +136,13 @@ def _demo(root: Path, console: Console) -> bool:
     _print(out, [{"kind": kind, "events": count} for kind, count in told.kinds.most_common()])
     checks = [*_checks(root, state, ledgers), *_reconciled(root, told)]
     out.print("\n[bold]The ledgers of clients, broker and sidecar against the table[/bold]")
-    return _prove(out, checks)
+    equal = _prove(out, checks)
+    out.print("\n[bold]What is left of the error budget of each objective[/bold]")
+    _print(out, _query(root, BUDGETS))
+    out.print("\n[bold]What each team costs[/bold]")
+    _print(out, _query(root, COSTS))
+    _brokerside("report", "--tables", str(root / "tables"), "--out", str(root / REPORT))
+    return equal
 
 
 def _work(state: cluster.ClusterState, console: Console) -> Iterator[Ledger]:
@@ -202,18 +225,20 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
     command = sys.argv[0]
     tables = f"--tables {root}/tables"
     console.print(
-        "\nEverything is still running. Try:\n"
+        f"\nA report to open in a browser: {root / REPORT}\n"
+        "Everything is still running. Try:\n"
         f"  {command} query --list\n"
         f"  {command} query {tables} --ask top-talkers\n"
         f"  {command} query {tables} '{FIRST_QUERY}'\n"
-        f"  {command} report {tables} --out {root}/report.html\n"
         f"  {command} cluster status --dir {root}/cluster\n"
         "your own clients, with bootstrap.servers="
         f"{state.bootstrap}, and then what they did:\n"
-        f"  {command} jobs run --available-now --bootstrap-servers {state.internal_bootstrap} {tables}\n"
-        "with `--definitions deploy/examples/definitions` also what it costs, and which objectives were met:\n"
+        f"  {command} jobs run --available-now --bootstrap-servers {state.internal_bootstrap} {tables}"
+        f" --definitions {DEFINITIONS}\n"
+        "what it costs, and which objectives were met:\n"
         f"  {command} query {tables} --ask chargeback\n"
         f"  {command} query {tables} --ask budget-left\n"
+        f"  {command} report {tables} --out {root / REPORT}\n"
         f"  {command} export focus {tables}\n"
         "and in the end:\n"
         f"  {command} cluster down --dir {root}/cluster && rm -r {root}"
