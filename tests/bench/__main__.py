@@ -15,6 +15,7 @@ from msgspec import DecodeError
 from proxy.errors import LocalError
 from tests.bench.contestants import CONTESTANTS
 from tests.bench.footprint import Footprint, Idle
+from tests.bench.jobs import Jobs
 from tests.bench.kafka import RealKafka, listeners
 from tests.bench.plot import svg
 from tests.bench.report import filled, markdown, text
@@ -25,7 +26,7 @@ from tests.bench.stage import FULL, QUICK, Stage
 from tests.bench.workers import Workers
 
 OUT = Path(".brokerside/bench")
-SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), RealKafka())
+SCENARIOS: tuple[Scenario, ...] = (*LOADS, Footprint(), Idle(), Workers(), RealKafka(), Jobs())
 
 
 def main(arguments: list[str]) -> int:
@@ -65,7 +66,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=_chosen(CONTESTANTS), default=list(CONTESTANTS), help=f"contestants, of {names}")
     parser.add_argument("--scenarios", type=_chosen(SCENARIOS), default=list(SCENARIOS), help=f"of {scenarios}")
     parser.add_argument("--rounds", type=int, default=None, help="default 5, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="everything once and small, in under three minutes")
+    parser.add_argument("--quick", action="store_true", help="everything once and small, in a few minutes")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder for the results, default {OUT}")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (1 if options.quick else 5)

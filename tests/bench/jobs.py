@@ -1,125 +1,68 @@
-"""The throughput of the whole job: ``python -m tests.bench.jobs [--quick]``.
+"""The jobs: what an event costs from the topic to the tables, and what the tables cost that are computed from those.
 
-Starts a broker and writes two topics of the same number of events, the second of ten times as many clients. In one
-Spark session, as a continuous job has it, each is read and decoded, and nothing else; then the job makes all tables of
-it. What is told is the CPU of Spark's processes, which others on the machine disturb little, and the time it took.
+The topics are written here; what is measured is a process of its own, ``tests.bench.jobs_process``, which then ends.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
-import statistics
+import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from msgspec import json
 
 from observers.event import EVENTS_PER_RECORD, Envelope, RequestEvent, TopicPartition, encoder
-from proxy.local import cluster
-from proxy.local.jars import resolve
-from spark_jobs import structs
-from spark_jobs.run import run
-from spark_jobs.schemas import TRAFFIC
-from spark_jobs.session import session, settings
+from proxy.errors import LocalError
 from tests.bench.audit_workload import APIS, SOFTWARE
-from tests.bench.measure import cpu_seconds, family
+from tests.bench.contestants import Contestant
+from tests.bench.scenarios import Measured
+from tests.bench.stage import Sizes, Stage
 
-CLIENTS = {"500 keys": 56, "5,000 keys": 560}
-"""A client has about nine rows in each minute of ``traffic``: five of its requests, four of its topics."""
-
-EVENTS, QUICK_EVENTS = 1_000_000, 100_000
-ROUNDS = 3
 EVERY_US = 200
 """Time between two events: a broker of 5,000 requests/s."""
 
 PARTITIONS = 4
+TIMEOUT = 3_600.0
 
 
-class Spent(NamedTuple):
-    """Of one run: CPU and time in µs an event."""
+@dataclass(frozen=True)
+class Jobs:
+    """The job over topics of so many clients each, and the tables that are computed from others over large ones.
 
-    cpu: float
-    wall: float
+    A client has about nine rows in each minute of ``traffic``: five of its requests, four of its topics.
+    """
 
+    name: str = "jobs"
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.jobs", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the events, each case once")
-    quick = parser.parse_args(arguments).quick
-    count, rounds = (QUICK_EVENTS, 1) if quick else (EVENTS, ROUNDS)
-    jars = resolve("spark-4.2.0")
-    with tempfile.TemporaryDirectory(prefix="bench-jobs-") as name:
-        folder = Path(name)
-        bootstrap = cluster.up(folder / "cluster", advertise="broker", progress=False).internal_bootstrap
-        try:
-            topics = {title: f"keys-{clients}" for title, clients in CLIENTS.items()}
-            for title, clients in CLIENTS.items():
-                _fill(bootstrap, topics[title], count, clients)
-            with session("bench", settings("local[*]", jars, {}, short=False)) as spark:
-                _measure(spark, bootstrap, topics, count, rounds, folder)
-        finally:
-            cluster.down(folder / "cluster")
+    def rounds(self, sizes: Sizes) -> int:
+        return 1  # it has rounds of its own, in one warm process
 
+    def impossible(self) -> str:
+        return ""
 
-def _measure(
-    spark: SparkSession, bootstrap: str, topics: dict[str, str], count: int, rounds: int, folder: Path
-) -> None:
-    alone, whole = ({title: list[Spent]() for title in topics} for _ in range(2))
-    for number in range(rounds + 1):
-        for title, topic in topics.items():
-            alone[title].append(_spent(count, partial(_decode, spark, bootstrap, topic)))
-            whole[title].append(_spent(count, partial(_job, bootstrap, topic, f"{folder}/{topic}-{number}")))
-            said = (
-                f"{title}: decoding {alone[title][-1].cpu:.1f}, the whole job {whole[title][-1].cpu:.1f} CPU µs/event"
-            )
-            print(f"round {number}/{rounds}  {said}{'' if number else '  (warming up)'}", file=sys.stderr, flush=True)
-    print(f"{count:,} events, {EVENTS_PER_RECORD} in a record; medians of {rounds}, on {os.cpu_count()} CPUs\n")
-    print("| topic | | CPU µs/event | time µs/event | events/s | × decoding alone | keys | rows of traffic |")
-    print("|---|---|---|---|---|---|---|---|")
-    for title, topic in topics.items():
-        base, all_of_it = _median(alone[title][1:]), _median(whole[title][1:])
-        rows = spark.read.format("delta").load(f"{folder}/{topic}-{rounds}/{TRAFFIC.name}")
-        about = [name for name in TRAFFIC.keys if name not in ("day", "minute")]
-        sizes = f"{rows.select(*about).distinct().count():,} | {rows.select(*TRAFFIC.keys).distinct().count():,}"
-        for what, spent, said in (("reading and decoding", base, " | "), ("the whole job", all_of_it, sizes)):
-            print(
-                f"| {title} | {what} | {spent.cpu:.1f} | {spent.wall:.1f} | {1e6 / spent.wall:,.0f}"
-                f" | {spent.cpu / base.cpu:.2f} | {said} |"
-            )
+    def takes(self, contestant: Contestant) -> bool:
+        return contestant.name == "brokerside-audit"
 
-
-def _decode(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Read the topic and decode each event, and do nothing with it."""
-    records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
-    envelopes = records.select(F.from_json(F.col("value").cast("string"), structs.envelope()).alias("envelope"))
-    events = envelopes.select("envelope.cluster_id", F.explode("envelope.events").alias("event"))
-    events.write.format("noop").mode("overwrite").save()
-
-
-def _job(bootstrap: str, topic: str, tables: str) -> None:
-    run(bootstrap_servers=bootstrap, topic=topic, tables=tables, jars=[], available_now=True)
-
-
-def _spent(count: int, work: Callable[[], None]) -> Spent:
-    processes = family(os.getpid())
-    begun, cpu = time.monotonic(), cpu_seconds(processes)
-    work()
-    return Spent((cpu_seconds(processes) - cpu) / count * 1e6, (time.monotonic() - begun) / count * 1e6)
-
-
-def _median(all_of_them: Sequence[Spent]) -> Spent:
-    return Spent(*(statistics.median(each) for each in zip(*all_of_them, strict=True)))
+    def measure(self, stage: Stage, contestant: Contestant) -> Measured:
+        sizes = stage.sizes
+        bootstrap = stage.start_cluster().internal_bootstrap
+        topics = [f"{self.name}-{clients}" for clients in sizes.job_clients]
+        for topic, clients in zip(topics, sizes.job_clients, strict=True):
+            _fill(bootstrap, topic, sizes.job_events, clients)
+        numbers = map(str, (sizes.job_events, sizes.job_rounds, sizes.table_rows))
+        command = [sys.executable, "-m", "tests.bench.jobs_process", bootstrap, str(stage.folder / self.name), *numbers]
+        with stage.everywhere():
+            try:
+                done = subprocess.run([*command, *topics], stdout=subprocess.PIPE, timeout=TIMEOUT, check=True)
+            except subprocess.SubprocessError as error:
+                raise LocalError(f"{command[2]}: {error}") from None
+        # All of it is CPU of its own processes, which others disturb little.
+        return Measured(json.decode(done.stdout, type=dict[str, float]), 0.0)
 
 
 def _fill(bootstrap: str, topic: str, count: int, clients: int) -> None:
@@ -134,7 +77,7 @@ def _fill(bootstrap: str, topic: str, count: int, clients: int) -> None:
         producer.produce(topic, encoder.encode(envelope), partition=first // EVENTS_PER_RECORD % PARTITIONS)
         producer.poll(0)
     if producer.flush(60):
-        sys.exit(f"{topic}: the broker does not take the events")
+        raise LocalError(f"{topic}: the broker does not take the events")
 
 
 def _events(count: int, clients: int) -> Iterator[RequestEvent]:
@@ -185,7 +128,3 @@ def _part(chance: random.Random, key: int, number: int) -> TopicPartition:
         base_sequence=chance.randrange(1_000_000) if produced else -1,
         base_offset=chance.randrange(10_000_000),
     )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

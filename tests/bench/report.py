@@ -77,6 +77,26 @@ SECTIONS = (
     Section(
         "kafka", "Real Kafka", (Figure("produce_mb_s", "produce MB/s", 1), Figure("consume_mb_s", "consume MB/s", 1))
     ),
+    Section(
+        "jobs",
+        "The jobs, per event",
+        (
+            Figure("per_s_jobs-56", "events/s", ratio=False),
+            Figure("cpu_us_jobs-56", "CPU µs", 1, ratio=False),
+            Figure("decode_cpu_us_jobs-56", "reading and decoding alone, CPU µs", 1, ratio=False),
+            Figure("times_decoding_jobs-56", "× of that", 2, ratio=False),
+            Figure("cpu_us_jobs-560", "10 × the keys: CPU µs", 1, ratio=False),
+            Figure("times_decoding_jobs-560", "× of decoding", 2, ratio=False),
+        ),
+    ),
+    Section(
+        "jobs",
+        "Tables that are computed from others, CPU seconds",
+        tuple(
+            Figure(f"{table}_s", f"`{table}`", 1, ratio=False)
+            for table in ("cost", "topics", "slo", "quota_advice", "mirror_check")
+        ),
+    ),
 )
 
 

@@ -43,7 +43,9 @@ class Sizes:
     """How much of everything; times in seconds. ``seconds`` of each load follow after ``warm``; ``idle``: how many
     connections stay open; ``calm``: from a start until a process is at rest, which is then watched for ``watch``;
     ``kafka_records``: of 1 KiB. ``quiet_wait``: how long to wait for others to be quiet; with 0 a measurement that was
-    disturbed is not repeated either. ``…_rounds``: at most so many of what takes long."""
+    disturbed is not repeated either. ``…_rounds``: at most so many of what takes long. ``job_clients``: of each
+    topic that the jobs read, which has ``job_events``; ``table_rows``: of the table ``traffic`` that others are
+    computed from."""
 
     seconds: float
     warm: float
@@ -54,6 +56,10 @@ class Sizes:
     footprint_rounds: int
     kafka_rounds: int
     quiet_wait: float
+    job_clients: tuple[int, ...]
+    job_events: int
+    job_rounds: int
+    table_rows: int
 
 
 FULL = Sizes(
@@ -66,6 +72,10 @@ FULL = Sizes(
     footprint_rounds=3,
     kafka_rounds=5,
     quiet_wait=3.0,
+    job_clients=(56, 560),
+    job_events=1_000_000,
+    job_rounds=4,
+    table_rows=1_000_000,
 )
 QUICK = Sizes(
     seconds=0.4,
@@ -77,6 +87,10 @@ QUICK = Sizes(
     footprint_rounds=1,
     kafka_rounds=1,
     quiet_wait=0.0,
+    job_clients=(56,),
+    job_events=20_000,
+    job_rounds=1,
+    table_rows=20_000,
 )
 
 
