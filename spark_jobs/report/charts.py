@@ -63,6 +63,9 @@ def _made(caption: str, height: int, values: Values, **parts: Any) -> Chart:
     return Chart(caption, {**top, "data": {"values": list(values)}, "config": _CONFIG, **parts})
 
 
+_NUMBER = "abs(datum.value) < 1000 ? format(datum.value, ',~g') : format(datum.value, '~s')"
+"""A number of an axis, each with a prefix of its own: 0, 0.5, 20, 1.5k, 2M. One for all makes 0M of 0."""
+
 _AT: Spec = {
     "field": "at",
     "type": "temporal",
@@ -72,7 +75,8 @@ _AT: Spec = {
         "grid": False,
         "labelOverlap": True,
         "labelFlush": True,
-        "labelExpr": "utcFormat(datum.value, utchours(datum.value) + utcminutes(datum.value) ? '%H:%M' : '%d %b')",
+        "labelExpr": "utcseconds(datum.value) ? '' : "
+        "utcFormat(datum.value, utchours(datum.value) + utcminutes(datum.value) ? '%H:%M' : '%d %b')",
     },
 }
 _WHEN: Spec = {"field": "at", "type": "temporal", "title": "UTC", "scale": {"type": "utc"}, "format": "%Y-%m-%d %H:%M"}
@@ -93,7 +97,7 @@ def moved(values: Values, step: str) -> Chart:
         encoding={
             "x": _AT,
             "y": {"field": "rate", "type": "quantitative", "stack": None,
-                  "axis": {"title": "bytes per second", "format": "~s", "tickCount": 5}},
+                  "axis": {"title": "bytes per second", "labelExpr": _NUMBER, "tickCount": 5}},
             "color": {"field": "direction", "type": "nominal", "scale": {"domain": ["produced", "consumed"]}},
             "tooltip": [_WHEN, {"field": "direction", "type": "nominal"},
                         {"field": "rate", "type": "quantitative", "format": ".3s", "title": "bytes/s"}],
@@ -113,7 +117,7 @@ def talkers(values: Values) -> Chart:
         encoding={
             "y": {"field": "who", "type": "nominal", "sort": {"field": "order"}, "axis": {"title": None}},
             "x": {"field": "bytes", "type": "quantitative",
-                  "axis": {"title": "bytes", "format": "~s", "tickCount": 5}},
+                  "axis": {"title": "bytes", "labelExpr": _NUMBER, "tickCount": 5}},
             "color": {"field": "direction", "type": "nominal", "scale": {"domain": shown}},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "who", "type": "nominal", "title": "client"},
@@ -149,7 +153,8 @@ def latencies(values: Values) -> Chart:
 def budgets(values: Values) -> Chart:
     """Error budgets: ``what``, ``left`` as a ratio; ``shown`` is that between -1 and 1, ``cut`` tells what is less."""
     axes: Spec = {
-        "y": {"field": "what", "type": "nominal", "sort": None, "axis": {"title": None}},
+        "y": {"field": "what", "type": "nominal", "sort": None,
+              "axis": {"title": None, "labelLimit": {"expr": f"{_NARROW} ? 120 : 360"}}},
         "x": {"field": "shown", "type": "quantitative", "scale": {"domain": [-1, 1], "clamp": True},
               "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
     }  # fmt: skip

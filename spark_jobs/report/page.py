@@ -96,8 +96,9 @@ FROM cost WHERE day BETWEEN $since AND $until""")
         if row["cost"] is not None and "+" not in row["currency"]:
             found.append(("cost", words.money(row["cost"], row["currency"])))
     if by_id["objectives"].rows:
-        judged = [row["budget_left"] for row in by_id["objectives"].rows if row["budget_left"] is not None]
-        found.append(("objectives with budget left", f"{sum(left >= 0 for left in judged)} of {len(judged)}"))
+        left = [row["budget_left"] for row in by_id["objectives"].rows]
+        met = sum(one is not None and one >= 0 for one in left)
+        found.append(("objectives with budget left", f"{met} of {len(left)}"))
     return found
 
 

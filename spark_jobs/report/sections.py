@@ -177,6 +177,8 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
         for percentile in ("p50", "p99")
         if row[percentile] is not None
     ]
+    newest = {(value["api"], value["percentile"]): value for value in values}
+    values += [{**value, "at": value["at"] + _instant(span.step)} for value in newest.values()]  # where they end
     told = [f"99 of 100 {row['api']} requests took at most {words.number(row['p99_ms'])}\xa0ms"
             for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
     finding = f"{'; '.join(told) or 'Nothing was produced or fetched'}. Fetches that waited for data are left out."
@@ -190,12 +192,15 @@ def _objectives(span: Span, name: str, title: str) -> Section:
     if len({row["cluster_id"] for row in rows}) == 1:
         rows = _without(rows, "cluster_id")
     judged = [row for row in rows if row["budget_left"] is not None]
+    nothing = [_objective(row) for row in rows if row["total"] == 0]
     over = [row for row in judged if row["budget_left"] < 0]
-    finding = f"{len(judged) - len(over)} of {words.counted(len(judged), 'objective')} have error budget left."
+    finding = f"{len(judged) - len(over)} of {words.counted(len(rows), 'objective')} have error budget left."
     if over:
         worst = over[0]
         finding += f" {_objective(worst)} has overspent most: {words.percent(worst['attainment'], 3)} of its requests"
         finding += f" were good, {words.percent(worst['target'], 3)} should be."
+    if nothing:
+        finding += f" Nothing matched {', '.join(nothing)}."
     values = [
         {
             "what": _objective(row),
@@ -206,7 +211,8 @@ def _objectives(span: Span, name: str, title: str) -> Section:
         for row in judged[:MOST_ROWS]
     ]
     drawn = (charts.budgets(values),) if values else ()
-    return Section(name, title, finding, "bad" if over else "good", drawn, _without(rows, "good", "as_of"))
+    state: State = "bad" if over else "warn" if nothing else "good"
+    return Section(name, title, finding, state, drawn, _without(rows, "good", "as_of"))
 
 
 def _cost(span: Span, name: str, title: str) -> Section:

@@ -36,7 +36,8 @@ def size(value: float) -> str:
     """Return a number of bytes in a unit of 1000s."""
     for unit in _SIZES[:-1]:
         if abs(value) < 1000:
-            return f"{value:.3g}{_SPACE}{unit}" if unit != "B" else f"{value:.0f}{_SPACE}B"
+            whole = unit == "B" and (value == int(value) or abs(value) >= 1)
+            return f"{value:.0f}{_SPACE}B" if whole else f"{value:.3g}{_SPACE}{unit}"
         value /= 1000
     return f"{value:,.3g}{_SPACE}{_SIZES[-1]}"
 
