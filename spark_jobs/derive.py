@@ -21,7 +21,7 @@ from spark_jobs.root import Target, ready
 from spark_jobs.run import Note
 from spark_jobs.schemas import Table
 from spark_jobs.session import first_line
-from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, Stored, undeclared
+from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, UNMATCHED, Stored, undeclared
 from spark_jobs.upkeep import first_day_kept
 
 ATTEMPTS = 3
@@ -110,6 +110,10 @@ def _derive(
         else:
             days = f" from {first} on" if first and first > date.min else ""
             say(Note(f"table {table.name}: computed{days}, {time.monotonic() - started:.1f} s"))
+            if table.name in UNMATCHED:
+                made = spark.read.format("delta").load(target.path(table.name))
+                for nothing in UNMATCHED[table.name](made, definitions):
+                    say(Note(f"{nothing}: nothing matched it so far"))
             return
 
 

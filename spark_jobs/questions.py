@@ -167,6 +167,7 @@ SELECT slo, CASE WHEN regexp_full_match(objective, '[0-9]+')  -- it has no name 
 FROM slo AS s WHERE day BETWEEN $since AND $until
 QUALIFY row_number() OVER (
     PARTITION BY slo, s.objective, cluster_id, api, topic, principal, client_id ORDER BY day DESC) = 1
+    AND (total IS DISTINCT FROM 0 OR max(total) OVER (PARTITION BY slo, s.objective) = 0)
 ORDER BY budget_left NULLS LAST, slo, objective, cluster_id, judged LIMIT $limit""",
     ),
     Question(

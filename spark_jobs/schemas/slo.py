@@ -24,7 +24,8 @@ _BURN = "Burn rate: share of bad ones in the window's minutes up to `as_of`, as 
 SLO = Table(
     "slo",
     "How each objective is met, at the end of each day (of the newest day: at the newest minute told). One row for "
-    "each combination of what the objective is judged by, as long as its period has requests.",
+    "each combination of what the objective is judged by, as long as its period has requests. An objective that has "
+    "none at all has one row with a `total` of 0: nothing matches it, or nothing came.",
     (
         Column("day", "date", "Day of `as_of`; the table is partitioned by it.", "UTC"),
         Column("as_of", "timestamp", "The last minute that was judged: the newest one of the cluster on this day.",
@@ -34,7 +35,7 @@ SLO = Table(
         Column("service", "string", "Its service, `spec.service`.", source="OpenSLO"),
         Column("sli", "string", "What is good: `latency` (in time), `errors` (answered without an error) or `answered`"
                " (at all).", source="OpenSLO"),
-        Column("cluster_id", "string", "The Kafka cluster's own id."),
+        Column("cluster_id", "string", "The Kafka cluster's own id; NULL where `total` is 0."),
         Column("api", "string", "Kind of request, if it is judged by it; else NULL."),
         Column("topic", "string", "Topic, if it is judged by it; else NULL."),
         Column("principal", "string", "Principal, if it is judged by it; else NULL."),
@@ -52,10 +53,10 @@ SLO = Table(
         Column("day_good", "bigint", "The good ones of them.", "requests"),
         Column("total", "bigint", "The same of the period.", "requests"),
         Column("good", "bigint", "The good ones of them.", "requests"),
-        Column("attainment", "double", "`good` / `total`.", "ratio"),
+        Column("attainment", "double", "`good` / `total`; NULL where that is 0.", "ratio"),
         Column("error_budget_ratio", "double", "1 − `objective_ratio`.", "ratio"),
         Column("period_error_budget_remaining_ratio", "double", "Share of the period's budget that is left; below 0 it"
-               " is overspent.", "ratio"),
+               " is overspent. NULL where `total` is 0.", "ratio"),
         *[Column(f"burn_rate_{window}", "double", f"{_BURN}. NULL without requests in it.", "ratio")
           for window in WINDOWS],
         *[Column(name, "boolean", f"Both `burn_rate_{short}` and `burn_rate_{long}` are above {rate:g} ×"

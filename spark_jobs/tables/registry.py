@@ -27,6 +27,7 @@ from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
 from spark_jobs.tables.topics import topics
 from spark_jobs.tables.traffic import traffic
+from spark_jobs.tables.unmatched import charges, objectives
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,9 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
 }
 """Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""
 
+UNMATCHED: dict[str, Callable[[DataFrame, Definitions], list[str]]] = {"slo": objectives, "cost": charges}
+"""Tells, of all rows of a table, which of the definitions met nothing."""
+
 AS_STORED: dict[str, tuple[str, ...]] = {
     "slo": ("latency", "traffic"),
     "cost": ("traffic",),
@@ -103,7 +107,7 @@ AS_STORED: dict[str, tuple[str, ...]] = {
 """Inputs that a table gets without being merged first: it takes only sums, the greatest and the least of them. To merge
 them costs more than the table itself."""
 
-EDITIONS: dict[str, int] = {"slo": 1, "cost": 1, "topics": 1, "mirror_check": 1, "quota_advice": 1}
+EDITIONS: dict[str, int] = {"slo": 2, "cost": 1, "topics": 1, "mirror_check": 1, "quota_advice": 1}
 """To be raised with a release that computes other values of the same inputs: the table is then computed anew."""
 
 DEAD = "dead letter"

@@ -7,7 +7,7 @@ from datetime import date
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.definitions.objectives import DAY, MINUTE, WAITING, Objective, Selection
@@ -41,8 +41,9 @@ def slo(latency: DataFrame, traffic: DataFrame, objectives: Sequence[Objective],
     days = traffic.groupBy("cluster_id", "day").agg(F.max("minute").alias("as_of"))
     facts = latency.sparkSession.createDataFrame([_facts(*each) for each in enumerate(objectives)], _FACTS)
     counts = _counts(_units(latency, traffic, objectives, facts), days, since)
-    judged = counts.join(F.broadcast(days), ["cluster_id", "day"]).join(F.broadcast(facts), "place")
-    rows = judged.where("total > 0").withColumns(_verdicts())
+    judged = counts.where("total > 0").join(F.broadcast(days), ["cluster_id", "day"])
+    judged = _with_unmatched(judged, days, facts, since)
+    rows = judged.join(F.broadcast(facts), "place").withColumns(_verdicts())
     return rows.select(*[F.col(column.name).cast(column.type) for column in SLO.columns])
 
 
@@ -149,6 +150,18 @@ def _counts(units: DataFrame, days: DataFrame, since: date | None) -> DataFrame:
     return spread.groupBy(*GROUP, "day").agg(*own, *period)
 
 
+def _with_unmatched(judged: DataFrame, days: DataFrame, facts: DataFrame, since: date | None) -> DataFrame:
+    """Return ``judged`` with a row of zeros, of no cluster, for each objective and day that it has no row of."""
+    all_days = days.groupBy("day").agg(F.max("as_of").alias("as_of"))
+    if since is not None:
+        all_days = all_days.where(F.col("day") >= F.lit(since))
+    zeros = {name: F.lit(0) for name in judged.columns if name.endswith(("total", "good"))}
+    none = all_days.crossJoin(F.broadcast(facts.select("place"))).withColumns(zeros)
+    both = judged.unionByName(none, allowMissingColumns=True)
+    most = F.max("total").over(Window.partitionBy("place", "day"))
+    return both.withColumn("most", most).where("total > 0 OR most = 0").drop("most")
+
+
 def _verdicts() -> dict[str, Column]:
     """Return the columns that follow of counts and facts."""
 
@@ -163,7 +176,7 @@ def _verdicts() -> dict[str, Column]:
     said = {
         "window_days": "period_days",
         "window_start": "timestampadd(MINUTE, 1 - period_days * 1440, as_of)",
-        "attainment": "good / total",
+        "attainment": "if(total > 0, good / total, NULL)",
         "period_error_budget_remaining_ratio": f"1 - {burnt('total', 'good')}",
         **{f"burn_rate_{window}": rate for window, rate in rates.items()},
         **over,

@@ -15,16 +15,18 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.definitions import load
+from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import Objective
 from spark_jobs.parse import parse
 from spark_jobs.requests import summed
-from spark_jobs.schemas import SLO
+from spark_jobs.schemas import COST, SLO
 from spark_jobs.structs import table_schema
+from spark_jobs.tables import unmatched
 from spark_jobs.tables.latency import latency
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition
+from tests.spark.frames import rows as stored_rows
 
 pytestmark = pytest.mark.spark
 
@@ -142,12 +144,16 @@ def ledger(requests: Sequence[Request], asked: Asked) -> dict[Any, dict[str, Any
             if verdict is not None:
                 group = (each.cluster_id, *(told[name] if name in asked.by else None for name in BY))
                 verdicts[group].append((each.at, verdict))
-    return {
+    rows: dict[Any, dict[str, Any]] = {
         (day, group): row
         for group, units in verdicts.items()
         for (cluster_id, day), as_of in newest.items()
         if cluster_id == group[0] and (row := judged(sliced(units, asked), asked, day, as_of))["total"]
     }
+    for day in {day for _, day in newest} - {day for day, _ in rows}:
+        as_of = max(at for (_, of), at in newest.items() if of == day)
+        rows[day, (None,) * 5] = judged([], asked, day, as_of)
+    return rows
 
 
 def sliced(units: list[tuple[datetime, bool]], asked: Asked) -> list[tuple[datetime, bool]]:
@@ -185,7 +191,7 @@ def judged(units: list[tuple[datetime, bool]], asked: Asked, day: date, as_of: d
         "attainment": good / total if total else None,
         "objective_ratio": float(asked.target),
         "error_budget_ratio": budget,
-        "period_error_budget_remaining_ratio": 1 - (burnt(total, good) or 0),
+        "period_error_budget_remaining_ratio": 1 - (burnt(total, good) or 0) if total else None,
         **{f"burn_rate_{name}": rate for name, rate in rates.items()},
         **{
             alert: all((rates[name] or 0) > rate * asked.days / 30 for name in (short, long))
@@ -275,6 +281,7 @@ ASKED = {
     "errors-of-topic": Asked("success", "by: [topic]", without_error_of_topic, ("topic",), TOPICS, target="0.8"),
     "answered": Asked("answered", "apis: [Produce, Metadata]", of(
         answered, lambda each: each.api in ("Produce", "Metadata")), target="0.99"),
+    "mistyped": Asked("latency", "topics: [oders]", in_time(8_192), topics=("oders",), value="8.192"),
     "slices": Asked("latency", "", in_time(32_768), days=2, value="32.768", slice=15 * MINUTE, slice_target="0.75"),
     "slices-of-errors": Asked(
         "success", "by: [api]", without_error, ("api",), days=3, slice=60 * MINUTE, slice_target="0.8"),
@@ -305,6 +312,25 @@ def test_what_is_told_late_changes_its_day_and_those_after(spark: SparkSession, 
         assert rows[name] == {key: row for key, row in after.items() if key[0] >= since}, name
         assert before != after, name
         assert all(row == after[key] for key, row in before.items() if key[0] < since), name
+
+
+def test_what_matched_nothing_on_any_day_is_named(spark: SparkSession, declared: Any, tmp_path: Path) -> None:
+    objectives = declared(**{name: ASKED[name] for name in ("whole", "mistyped", "by-client")})
+    told = [{"slo": name, "objective": "o", "total": total} for name, total in (
+        ("whole", 0), ("whole", 7), ("mistyped", 0), ("mistyped", 0), ("by-client", 1))]  # fmt: skip
+    rows = stored_rows(spark, SLO, *told)
+    assert unmatched.objectives(rows, Definitions(objectives=objectives)) == ["objective mistyped, o"]
+
+    (tmp_path / "prices.yaml").write_text(
+        "apiVersion: brokerside/v1\nkind: Prices\nmetadata: {name: p}\nspec:\n  currency: EUR\n"
+        "  account: {id: a, name: A}\n  provider: us\n  prices:\n"
+        "    - {name: in, dimension: data_in_gb, price: 1, validFrom: 2026-01-01}\n"
+        "    - {name: out, dimension: data_out_gb, price: 1, validFrom: 2026-01-01, topics: [oders]}\n"
+        "---\napiVersion: brokerside/v1\nkind: Owners\nmetadata: {name: o}\n"
+        "spec: {rules: [{team: shop, topics: [orders]}, {team: web, topics: [cliks]}]}\n"
+    )
+    rows = stored_rows(spark, COST, {"BillingAccountId": "a", "SkuId": "in", "x_Team": "shop"})
+    assert unmatched.charges(rows, load([tmp_path / "prices.yaml"])) == ["price out", "team web"]
 
 
 def test_a_quick_burn_pages_until_it_is_over(spark: SparkSession, declared: Any) -> None:
