@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from spark_jobs.run import run
 from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.session import session, settings
 from spark_jobs.tables import registry
-from tests.spark.conftest import FEW_ROWS, AuditTopic
+from tests.ledger.stored import rows
+from tests.spark.conftest import FEW_ROWS, INTERPRETED, AuditTopic
 from tests.spark.envelopes import (
     FETCH,
     MINUTE,
@@ -79,7 +81,7 @@ class Sweep:
             "definitions": self._definitions,
             "available_now": True,
             "master": "local[2]",
-            "conf": FEW_ROWS,
+            "conf": FEW_ROWS | INTERPRETED,
             "records_per_batch": 6,
         }
 
@@ -130,23 +132,24 @@ class Sweep:
         batch = registry.Batch(deduplicate(parse(records)).persist(), definitions)
         whole = {name: merged(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED.items()}
         stored = registry.Stored(whole, definitions, None)
-        names = [
-            name for name in registry.DERIVED if name not in registry.DECLARED or registry.DECLARED[name](definitions)
-        ]
+        names = registry.DERIVED.keys() - registry.undeclared(registry.DERIVED, definitions)
         whole |= {name: registry.DERIVED[name](stored) for name in names}
         found: dict[str, int] = {}
+        root = Path(self._arguments["tables"])
         for name in (*STREAMED, *DERIVED):
             if name in whole:
-                there = merged(spark.read.format("delta").load(f"{self._arguments['tables']}/{name}"), TABLES[name])
                 columns = [column.name for column in TABLES[name].columns]
-                rows = [sorted(map(str, each.select(columns).collect())) for each in (there, whole[name])]
-                found[name] = len(set(rows[0]) ^ set(rows[1])) + abs(len(rows[0]) - len(rows[1]))
-        traffic = merged(spark.read.format("delta").load(f"{self._arguments['tables']}/traffic"), TABLES["traffic"])
-        (row,) = traffic.selectExpr("sum(requests)").collect()
-        found["requests too many or too few"] = abs(row[0] - REQUESTS_OF_AN_ENVELOPE * self.envelopes)
-        letters = spark.read.format("delta").load(f"{self._arguments['tables']}/dead_letters")
-        found["dead letters too many or too few"] = abs(letters.count() - self.poison)
+                expected = _counted(whole[name].select(columns).toArrow().to_pylist())
+                there = _counted(rows(root, name))
+                found[name] = ((there - expected) + (expected - there)).total()
+        requests = sum(row["requests"] for row in rows(root, "traffic"))
+        found["requests too many or too few"] = abs(requests - REQUESTS_OF_AN_ENVELOPE * self.envelopes)
+        found["dead letters too many or too few"] = abs(len(rows(root, "dead_letters")) - self.poison)
         return found
+
+
+def _counted(of: Sequence[dict[str, Any]]) -> Counter[str]:
+    return Counter(str(sorted(row.items())) for row in of)
 
 
 def main() -> int:
@@ -171,7 +174,7 @@ def main() -> int:
                     f"{killed}/{arguments.instants} {instant}: {time.monotonic() - started:.0f} s"
                     + " ended" * (not reached)
                 )
-            with session("kills", settings("local[2]", jars, FEW_ROWS, short=True)) as spark:
+            with session("kills", settings("local[2]", jars, FEW_ROWS | INTERPRETED, short=True)) as spark:
                 sweep.finish(spark)
                 found = sweep.differences(spark)
         finally:
