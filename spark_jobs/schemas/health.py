@@ -15,8 +15,9 @@ COMPLETENESS = Table(
     "was not seen alive.",
     (
         DAY,
-        key("minute", "timestamp", "Minute in which the record was written; of statuses that of the status.", "UTC",
-            "sent_at, ts"),
+        key("minute", "timestamp", "Minute in which the record was sent: of one that was kept on disk, with what it"
+            " says is lost, that in which it was sent at last, maybe days later. Of statuses that of the status.",
+            "UTC", "sent_at, ts"),
         CLUSTER,
         BROKER,
         BOOT,

@@ -103,8 +103,8 @@ MIRROR_CHECK = Table(
     "mirror_check",
     "Whether what was produced to one cluster arrived in another: for each day on which anything came or became due, "
     "and all days up to its end. A batch that an idempotent producer sent twice counts once. Records are counted, not "
-    "compared; those of aborted transactions count as produced. Totals begin with the oldest day that `produced` "
-    "keeps; what a mirror copies from before that is surplus.",
+    "compared; those of aborted transactions count as produced. Totals count from `since` on; what a mirror copies "
+    "from before that is surplus, and what it lost before that is forgotten.",
     (
         Column("day", "date", "Day, by arrival in each cluster; the table is partitioned by it.", "UTC"),
         Column("mirror", "string", "Name of the mirror's definition."),
@@ -119,13 +119,21 @@ MIRROR_CHECK = Table(
                " above.", "records"),
         Column("unconfirmed_records", "bigint", "Produced to the source without an answer (acks=0): they may be"
                " mirrored, and are not in `produced_records`.", "records"),
-        Column("produced_total", "bigint", "`produced_records` of all days up to this one.", "records"),
-        Column("mirrored_total", "bigint", "`mirrored_records` of all days up to this one.", "records"),
+        Column("since", "date", "First day of the totals: the oldest one that `produced` kept when this was computed.",
+               "UTC"),
+        Column("produced_total", "bigint", "`produced_records` from `since` up to this day.", "records"),
+        Column("mirrored_total", "bigint", "`mirrored_records` from `since` up to this day.", "records"),
         Column("due_total", "bigint", "What was produced up to the allowed lag before `as_of`.", "records"),
-        Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, at least 0."
-               " While records flow, what arrived before it was due hides as much that is missing; it shows once the"
-               " source rests for as long as the lag. What arrived on the oldest day and was produced before it hides"
-               " as much, too.", "records"),
+        Column("missing_records", "bigint", "What of that has not arrived: `due_total` − `mirrored_total`, or what that"
+               " was at the end of an earlier minute, if it has not come since: if at the end of none that followed"
+               " fewer were open (produced, and not there). Counting cannot tell a loss from a delay that is allowed:"
+               " while records flow without a pause, one that is smaller than what flows within the lag does not show;"
+               " it shows once the flow is less, and stays. Of a mirror that was overdue and caught up, as many stay"
+               " as were on their way when there were fewest. What arrived on the oldest day and was produced before"
+               " it hides as much, too.", "records"),
+        Column("behind_records", "bigint", "The fewest that were open at the end of a minute of this day, of those that"
+               " are known of both clusters, and in which something came or became due; NULL: there is none. Near 0 of"
+               " a mirror that keeps up; what stays from day to day is lost, or a delay that never ends.", "records"),
         Column("surplus_records", "bigint", "What arrived beyond all that was produced, as far as the source is known"
                " up to then; more than 0 where the mirror repeats itself, or the source has producers without answers."
                " What arrived on the oldest day within the allowed lag of its beginning is left out.", "records"),

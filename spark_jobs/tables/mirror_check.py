@@ -38,19 +38,20 @@ def mirror_check(
     oldest = F.broadcast(produced.agg(F.min("day").alias("oldest")))
     heard = _heard(completeness, oldest)
     minutes = _with_heard(_minutes(_matched(_once(produced), mirrors).crossJoin(oldest)), heard)
+    stayed = _stayed(minutes)
     counted = minutes.select(*PAIR, "exact", F.explode(_counted()).alias("of")).select(*PAIR, "exact", "of.*")
     days = counted.groupBy(*PAIR, "day").agg(
         F.expr("bool_and(exact)").alias("exact"),
         *[F.sum(name).alias(f"{name}_records") for name in COUNTS],
     )
-    days = _with_heard(days, heard)
+    days = _with_heard(days, heard).join(stayed, [*PAIR], "left").crossJoin(oldest)
     so_far = Window.partitionBy(*PAIR).orderBy("day").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     for name in ("produced", "mirrored", "due", "judged"):
         days = days.withColumn(f"{name}_total", F.sum(f"{name}_records").over(so_far))
     days = days.withColumn("exact", F.min("exact").over(so_far)).selectExpr(
         *[column for column in days.columns if column != "exact"],
         f"exact AND NOT ({_lossy('source')} OR {_lossy('target')}) AS exact",
-        "greatest(0, due_total - mirrored_total) AS missing_records",
+        f"greatest(0, due_total - mirrored_total, least({_STAYS}, produced_total - mirrored_total)) AS missing_records",
         "greatest(0, judged_total - produced_total) AS surplus_records",
         f"{_silent('source')} OR {_silent('target')} AS silent",
         f"{_known('source')} AS source_us",
@@ -58,6 +59,8 @@ def mirror_check(
     )
     rows = days.selectExpr(
         "*",
+        "oldest AS since",
+        "greatest(0, get(filter(stayed, one -> one.day = day), 0).open) AS behind_records",
         f"timestamp_micros({_both('least', 'source_us', 'target_us')} - {MINUTE_US}) AS as_of",
         """CASE
             WHEN source_us IS NULL OR target_us IS NULL THEN 'unknown'
@@ -141,15 +144,55 @@ def _minutes(written: DataFrame) -> DataFrame:
     is_judged = f"NOT is_source AND at_us >= {DAY_US} * unix_date(oldest) + lag_us"
     return (
         written.selectExpr(
-            *[*PAIR, "is_source", "confirmed", "unconfirmed", "again"],
+            *[*PAIR, "is_source", "lag_us", "confirmed", "unconfirmed", "again"],
             "partition IS NOT NULL AS exact",
             f"{day_of('at_us')} AS day",
             f"({known} + {MINUTE_US - 1}) DIV {MINUTE_US} * {MINUTE_US} AS known_us",
             f"if({is_judged}, confirmed, 0L) AS judged",
         )
-        .groupBy(*PAIR, "is_source", "exact", "day", "known_us")
+        .groupBy(*PAIR, "is_source", "lag_us", "exact", "day", "known_us")
         .agg(*[F.sum(name).alias(name) for name in ("confirmed", "unconfirmed", "again", "judged")])
     )
+
+
+_STAYS = """coalesce(aggregate(
+    filter(stayed, one -> one.day <= day), 0L, (so_far, one) -> greatest(one.missing, least(so_far, one.open))
+), 0)"""
+"""SQL of what was missing at the end of a row's day, as far as it is known: a day may add to it, or take from it."""
+
+
+def _stayed(minutes: DataFrame) -> DataFrame:
+    """Return PAIR and ``stayed``: of each day what stayed ``missing`` of what became overdue, and the least ``open``.
+
+    ``minutes`` have what was heard; days are those on which they became known. What was overdue at the end of a minute
+    may have come late. More of it than is open (produced, and not there) at the end of a later one has not stayed so.
+    """
+    changes = minutes.selectExpr(
+        *[*PAIR, "source_heard", "target_heard"],
+        """inline(if(is_source, array(
+            struct(known_us, confirmed AS overdue, 0L AS open),
+            struct(known_us - lag_us AS known_us, 0L AS overdue, confirmed AS open)
+        ), array(struct(known_us, -confirmed AS overdue, -confirmed AS open))))""",
+    )
+    heard = [F.first(f"{side}_heard").alias(f"{side}_heard") for side in ("source", "target")]
+    sums = [F.sum(name).alias(name) for name in ("overdue", "open")]
+    so_far = Window.partitionBy(*PAIR).orderBy("known_us").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ends = (
+        changes.groupBy(*PAIR, "known_us")
+        .agg(*sums, *heard)
+        .withColumns({name: F.sum(name).over(so_far) for name in ("overdue", "open")})
+        .withColumn("day", F.expr(_both("greatest", _known_on("source"), _known_on("target"))))
+        .where("day IS NOT NULL")
+    )
+    # Backwards: a frame that ends with the partition would be gone through for each of its rows.
+    from_here = Window.partitionBy(*PAIR, "day").orderBy(F.desc("known_us"))
+    from_here = from_here.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    days = (
+        ends.withColumn("least_open", F.min("open").over(from_here))
+        .groupBy(*PAIR, "day")
+        .agg(F.expr("max(least(overdue, least_open)) AS missing"), F.min("open").alias("open"))
+    )
+    return days.groupBy(*PAIR).agg(F.expr("sort_array(collect_list(struct(day, missing, open))) AS stayed"))
 
 
 def _heard(completeness: DataFrame, oldest: DataFrame) -> DataFrame:

@@ -108,10 +108,12 @@ def test_a_mirror_that_drops_7_of_10000(spark: SparkSession) -> None:
         "mirrored_records": 9_993,
         "retried_records": 0,
         "unconfirmed_records": 0,
+        "since": date(2026, 9, 22),
         "produced_total": 10_000,
         "mirrored_total": 9_993,
         "due_total": 10_000,
         "missing_records": 7,
+        "behind_records": 7,
         "surplus_records": 0,
         "state": "missing",
         "exact": True,
@@ -189,6 +191,49 @@ def test_what_is_not_due_yet_is_not_missing(spark: SparkSession) -> None:
         480: ("missing", 20, 10),
         540: ("missing", 30, 20),
     }
+
+
+def flowing(copied_after: float) -> list[dict[str, Any]]:
+    """Ten records each ten seconds from second 900 on, which are copied."""
+    on = {"count": 270, "every": 10, "producer_epoch": 1}
+    return [*stream(batch, at=900, **on), *stream(copied, at=900 + copied_after, **on)]
+
+
+def test_what_was_overdue_and_never_came_stays_missing_while_records_flow(spark: SparkSession) -> None:
+    lost = [batch(), copied(at=1, records=3)]
+    (row,) = made(spark, [*lost, *flowing(1)])
+    assert (row.state, row.produced_total, row.mirrored_total) == ("missing", 2_710, 2_703)
+    assert (row.due_total, row.missing_records, row.behind_records) == (2_420, 7, 7)
+    # The next day goes on from there.
+    later = stream(batch, 360, at=DAY, every=10, producer_epoch=2)
+    later += stream(copied, 360, at=DAY + 1, every=10, producer_epoch=2)
+    found = made(spark, [*lost, *flowing(1), *later], DAY + 3_600)
+    assert [(row.missing_records, row.behind_records, row.state) for row in found] == [(7, 7, "missing")] * 2
+
+
+def test_what_was_overdue_and_came_is_not_missing(spark: SparkSession) -> None:
+    (row,) = made(spark, [batch()], 720)
+    assert (row.state, row.missing_records, row.behind_records) == ("missing", 10, 10)
+    for came in (800, 2_000):  # before others, and while they flow
+        (row,) = made(spark, [batch(), copied(at=came), *flowing(1)])
+        assert (row.state, row.missing_records, row.behind_records) == ("equal", 0, 0)
+
+
+def test_a_loss_that_might_be_a_delay_is_behind(spark: SparkSession) -> None:
+    """Of records that flow without a pause, ten of those of the last five minutes are not there."""
+    (row,) = made(spark, [*flowing(1)[:270], *flowing(1)[271:]])
+    assert (row.state, row.missing_records, row.behind_records) == ("lagging", 0, 10)
+
+
+def test_totals_count_from_the_oldest_day_that_is_kept(spark: SparkSession) -> None:
+    told = [batch(at=-DAY), batch(base_sequence=10, base_offset=10), copied(base_sequence=10, base_offset=10)]
+    found = made(spark, told)
+    assert [(row.day.day, row.since.day, row.produced_total, row.missing_records) for row in found] == [
+        (21, 21, 10, 0),
+        (22, 21, 20, 10),
+    ]
+    (row,) = made(spark, told[1:])
+    assert (row.day.day, row.since.day, row.produced_total, row.missing_records) == (22, 22, 10, 0)
 
 
 def test_as_long_as_one_cluster_is_behind_nothing_is_missing_or_surplus(spark: SparkSession) -> None:

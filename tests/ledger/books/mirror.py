@@ -29,6 +29,8 @@ def mirror_check(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]])
                 written[source, topic, part.partition, batch].append((call, part.records))
     rows: dict[tuple[str, Any], dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
     rolled: dict[str, int] = {}
+    ends: dict[str, dict[int, list[int]]] = {topic: defaultdict(lambda: [0, 0]) for topic in TOPICS}
+    """By topic and end of a minute by how much more is overdue, and open."""
     for (source, topic, *_), copies in written.items():
         answered = [call for call, _ in copies if call.answered]
         kept, records = (answered or [copies[0][0]])[0], copies[0][1]
@@ -38,6 +40,9 @@ def mirror_check(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]])
             today["produced_records" if source else "mirrored_records"] += records
             if source and at + LAG <= END:
                 rows[topic, day(at + LAG)]["due_records"] += records
+            end = -(-at // MINUTE) * MINUTE
+            ends[topic][end + LAG if source else end][0] += records if source else -records
+            ends[topic][end][1] += records if source else -records
         elif source:
             today["unconfirmed_records"] += records
         if kept.visit.run.rolls_up:
@@ -52,20 +57,35 @@ def mirror_check(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]])
         for name in COUNTED:
             so_far[name] += rows[topic, today][name]
         produced, mirrored, due = (so_far[f"{name}_records"] for name in ("produced", "mirrored", "due"))
-        missing, surplus = max(0, due - mirrored), max(0, mirrored - produced)
         midnight = next(at for at in range(END // DAY * DAY, 0, -DAY) if day(at) == today) + DAY
+        stayed, behind = _followed(ends[topic], midnight)
+        missing, surplus = max(0, due - mirrored, min(stayed, produced - mirrored)), max(0, mirrored - produced)
         book[today, topic] = {name: rows[topic, today][name] for name in COUNTED[:4]} | {
             "mirror": "east-west",
             "source_cluster_id": "east",
             "target_cluster_id": "west",
             "target_topic": f"east.{topic}",
+            "since": min(of for _, of in rows),
             "produced_total": produced,
             "mirrored_total": mirrored,
             "due_total": due,
             "missing_records": missing,
+            "behind_records": behind,
             "surplus_records": surplus,
             "state": "missing" if missing else "surplus" if surplus else "lagging" if mirrored < produced else "equal",
             "exact": min(lost, rolled.get(topic, lost)) >= midnight,
             "as_of": instant(min(midnight, END) - MINUTE),
         }
     return book
+
+
+def _followed(ends: dict[int, list[int]], midnight: int) -> tuple[int, int | None]:
+    """Return what of the overdue records never came up to ``midnight``, and the fewest that were open on its day."""
+    overdue = opened = stayed = 0
+    behind = None
+    for end in sorted(end for end in ends if end <= min(midnight, END)):
+        overdue, opened = overdue + ends[end][0], opened + ends[end][1]
+        stayed = max(overdue, min(stayed, opened))
+        if end > midnight - DAY:
+            behind = min(opened if behind is None else behind, opened)
+    return stayed, None if behind is None else max(0, behind)
