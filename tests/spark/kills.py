@@ -54,12 +54,14 @@ from tests.spark.killed_driver import INSTANTS
 DAY = 24 * 60 * MINUTE
 REQUESTS_OF_AN_ENVELOPE = 2 + 3
 
-DEFINITIONS = """
+MIRROR = """
 apiVersion: brokerside/v1
 kind: Mirror
 metadata: {name: copy}
 spec: {sourceClusterId: cluster, targetClusterId: elsewhere}
 """
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "definitions"
 
 
 class Sweep:
@@ -71,9 +73,9 @@ class Sweep:
         self._jars = jars
         self._sent: list[bytes] = []
         self.envelopes = self.poison = 0
-        definitions = folder / "mirror.yaml"
-        definitions.write_text(DEFINITIONS)
-        self._definitions = [str(definitions)]
+        mirror = folder / "mirror.yaml"
+        mirror.write_text(MIRROR)
+        self._definitions = [str(file) for file in (mirror, EXAMPLES / "slo.yaml", EXAMPLES / "prices.yaml")]
         self._arguments: dict[str, Any] = {
             "bootstrap_servers": audit.bootstrap,
             "topic": audit.name,
@@ -82,7 +84,7 @@ class Sweep:
             "available_now": True,
             "master": "local[2]",
             "conf": FEW_ROWS | INTERPRETED,
-            "records_per_batch": 6,
+            "records_per_batch": 12,
         }
 
     def send(self) -> None:
