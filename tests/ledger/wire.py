@@ -16,7 +16,9 @@ from tests.spark.envelopes import POISON
 PARTITIONS = 3
 """Of each audit topic."""
 
-STATUS = 10 * SECOND
+STATUS = 30 * SECOND
+"""Three times as rare as a sidecar tells them: they would be most of the events."""
+
 SLICE = 2 * MINUTE
 """The time that an envelope collects events for; as they are 200 at most."""
 
