@@ -1,0 +1,121 @@
+"""Requests that the sidecar answers itself, and responses that it changes: who wants which, asked by the session.
+
+An interceptor names the api keys and versions it wants. Nothing else is held back for it: all other bytes go on as they
+came, and where there is no interceptor a session does not even look. What an interceptor says keeps its place: answers
+reach the client in the order of their requests, whoever gave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from proxy.core.exchange import Connection
+from proxy.core.watch import KEYS, VERSIONS
+
+DECIDED = 1
+"""The request's header alone decides (``Interceptor.decide``). It is not forwarded unless the verdict says so; a body
+that is not forwarded is dropped as it comes."""
+
+ASKED = 2
+"""The request is held back until it is whole, then its body decides (``Interceptor.ask``)."""
+
+EDITED = 4
+"""The response is held back until it is whole, then its body is replaced (``Interceptor.edit``)."""
+
+MAX_ASKED = 1_048_576
+"""Bytes of the longest request that is held back. A longer one closes the connection, as what no broker would take."""
+
+
+class Way(Enum):
+    """What becomes of a request that the sidecar does not answer."""
+
+    FORWARD = "forward"
+    CLOSE = "close"
+    """The connection ends once all answers before it have gone out, as at a broker."""
+
+
+Verdict = Way | bytes
+"""``bytes``: the body of the response, after its header (response header v0: the correlation id)."""
+
+
+class Request(NamedTuple):
+    """The header of a request, as far as it decides anything."""
+
+    connection: Connection
+    """As it is known now: ``principal_source`` is "unauthenticated" on a listener with SASL until the client is in."""
+    api_key: int
+    api_version: int
+    client_id: str | None
+    acks: int
+    """Of a Produce; 1 for everything else. 0: the client expects no response at all."""
+
+
+class Interceptor(Protocol):
+    """One subject that is answered or changed here, on one listener of one process. Called by the loop's thread."""
+
+    def wants(self, api_key: int, api_version: int) -> int:
+        """The flags above for this api key and version; 0: it stays opaque. Asked for every pair of the table when
+        the rules are made, and for pairs outside of it with each request."""
+
+    def decide(self, request: Request) -> Verdict:
+        """Where it wants DECIDED."""
+
+    def ask(self, request: Request, body: bytes) -> Verdict:
+        """Where it wants ASKED; ``body``: after the header. May raise PeerError for a body that cannot be read."""
+
+    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        """Where it wants EDITED; ``body``: after the response's header. An error counts, and the body stays as it is."""
+
+
+class Rules:
+    """All interceptors of one listener: the first that wants something of a pair has it.
+
+    ``table``: one byte of flags at ``api_key * VERSIONS + api_version``; changed in place by ``update``, so that
+    sessions of either data path see it at once.
+    """
+
+    def __init__(self, interceptors: Sequence[Interceptor]) -> None:
+        self._interceptors = interceptors
+        self.table = bytearray(KEYS * VERSIONS)
+        self.update()
+
+    def update(self) -> None:
+        """What an interceptor wants has changed."""
+        for key in range(KEYS):
+            for version in range(VERSIONS):
+                self.table[key * VERSIONS + version] = self._flags(key, version)
+
+    def of(self, api_key: int, api_version: int) -> int:
+        """The flags of this api key and version."""
+        if 0 <= api_key < KEYS and 0 <= api_version < VERSIONS:
+            return self.table[api_key * VERSIONS + api_version]
+        return self._flags(api_key, api_version)
+
+    def decide(self, request: Request) -> Verdict:
+        """What its interceptor says of the header."""
+        return self._first(request.api_key, request.api_version, DECIDED).decide(request)
+
+    def ask(self, request: Request, body: bytes) -> Verdict:
+        """What its interceptor says of the whole request."""
+        return self._first(request.api_key, request.api_version, ASKED).ask(request, body)
+
+    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        """The body that the client gets: every interceptor that wants it has its turn."""
+        for interceptor in self._interceptors:
+            if interceptor.wants(api_key, api_version) & EDITED:
+                body = interceptor.edit(api_key, api_version, body)
+        return body
+
+    def _flags(self, api_key: int, api_version: int) -> int:
+        flags = 0
+        for interceptor in self._interceptors:
+            wanted = interceptor.wants(api_key, api_version)
+            if flags & (DECIDED | ASKED):
+                wanted &= EDITED
+            flags |= wanted
+        return flags
+
+    def _first(self, api_key: int, api_version: int, flag: int) -> Interceptor:
+        return next(each for each in self._interceptors if each.wants(api_key, api_version) & flag)
