@@ -24,6 +24,9 @@ ASKED = 2
 EDITED = 4
 """The response is held back until it is whole, then its body is replaced (``Interceptor.edit``)."""
 
+STREAMED = 8
+"""The response's body passes through a ``Stream``, piece by piece: for bodies that are too large to be held back."""
+
 MAX_ASKED = 1_048_576
 """Bytes of the longest request that is held back. A longer one closes the connection, as what no broker would take."""
 
@@ -52,6 +55,14 @@ class Request(NamedTuple):
     """Of a Produce; 1 for everything else. 0: the client expects no response at all."""
 
 
+class Stream(Protocol):
+    """One response's body on its way to the client. What comes out has as many bytes in the end as what went in."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take the next piece of the body; return what may go out now. Called until the body has ended: with its last
+        piece everything comes out."""
+
+
 class Interceptor(Protocol):
     """One subject that is answered or changed here, on one listener of one process. Called by the loop's thread."""
 
@@ -66,7 +77,10 @@ class Interceptor(Protocol):
         """Where it wants ASKED; ``body``: after the header. May raise PeerError for a body that cannot be read."""
 
     def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        """Where it wants EDITED; ``body``: after the response's header. An error counts, and the body stays as it is."""
+        """Where it wants EDITED; ``body``: after the response's header. What it raises counts; the body stays then."""
+
+    def stream(self, api_key: int, api_version: int, length: int) -> Stream:
+        """Where it wants STREAMED; ``length``: bytes of the body. As ``edit`` where something raises."""
 
 
 class Rules:
@@ -108,12 +122,16 @@ class Rules:
                 body = interceptor.edit(api_key, api_version, body)
         return body
 
+    def stream(self, api_key: int, api_version: int, length: int) -> Stream:
+        """What this body passes through."""
+        return self._first(api_key, api_version, STREAMED).stream(api_key, api_version, length)
+
     def _flags(self, api_key: int, api_version: int) -> int:
         flags = 0
         for interceptor in self._interceptors:
             wanted = interceptor.wants(api_key, api_version)
             if flags & (DECIDED | ASKED):
-                wanted &= EDITED
+                wanted &= ~(DECIDED | ASKED)
             flags |= wanted
         return flags
 
