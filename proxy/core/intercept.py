@@ -63,24 +63,32 @@ class Stream(Protocol):
         piece everything comes out."""
 
 
-class Interceptor(Protocol):
-    """One subject that is answered or changed here, on one listener of one process. Called by the loop's thread."""
+class Interceptor:
+    """One subject that is answered or changed here, on one listener of one process. Called by the loop's thread.
+
+    Who asks for a flag overrides the method that belongs to it.
+    """
 
     def wants(self, api_key: int, api_version: int) -> int:
         """The flags above for this api key and version; 0: it stays opaque. Asked for every pair of the table when
         the rules are made, and for pairs outside of it with each request."""
+        raise NotImplementedError
 
     def decide(self, request: Request) -> Verdict:
         """Where it wants DECIDED."""
+        raise NotImplementedError
 
     def ask(self, request: Request, body: bytes) -> Verdict:
         """Where it wants ASKED; ``body``: after the header. May raise PeerError for a body that cannot be read."""
+        raise NotImplementedError
 
     def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Where it wants EDITED; ``body``: after the response's header. What it raises counts; the body stays then."""
+        raise NotImplementedError
 
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
         """Where it wants STREAMED; ``length``: bytes of the body. As ``edit`` where something raises."""
+        raise NotImplementedError
 
 
 class Rules:
