@@ -9,11 +9,13 @@ walker      reads the topics, partitions and batch headers of a body in place, w
 observer    code outside the data path that is told about exchanges (KIP-388); it can never change or delay one.
 limit       a bound on connections or their rate (KIP-612, KIP-402).
 upstream    the real broker's private port that this sidecar fronts.
+interceptor answers requests in the broker's place, or changes its answers, on one listener.
 cause       why a connection ended; a closed list, also the label of the metric.
 
 Folders
 -------
 core        Kafka's wire protocol without IO: frames, headers, walkers, the session.
+replies     what the sidecar answers itself or changes in the broker's answers, without IO.
 limits      who may enter, and when: rates and numbers of connections, without IO.
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
 net         the data path's IO: accept loop, entrance, relay, workers, admin HTTP, life cycle.

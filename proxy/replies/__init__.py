@@ -1,0 +1,6 @@
+"""What the sidecar answers itself, and what it changes in the broker's answers, without IO.
+
+upstream.py      which api keys and versions the upstream supports, as it says itself.
+unsupported.py   the answer to a request that it does not support.
+api_versions.py  its ApiVersions response, which also names what the sidecar answers.
+"""

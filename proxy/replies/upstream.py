@@ -1,0 +1,61 @@
+"""Which api keys and versions a listener's clients may use: what the upstream says, and what the sidecar answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from proxy.core.apis import API_VERSIONS
+
+Versions = tuple[int, int]
+"""The first and the last version of an api."""
+
+PRODUCE, FETCH = 0, 1
+PRODUCE_FLOOR, FETCH_FLOOR = 3, 4
+"""Brokers of 4.0 and later say that they take Produce v0 so that old librdkafkas go on, and close for v0 to v2."""
+
+
+class Supported:
+    """Of one listener. ``private``: the apis that the sidecar answers itself; ``newest``: the last version of an api
+    that may pass here, whatever the upstream says, or None for any.
+
+    ``ranges``: as the upstream said last; None before it has said anything, and then it is taken to support all.
+    """
+
+    def __init__(
+        self, private: Mapping[int, Versions], newest: Callable[[int], int | None] = lambda api_key: None
+    ) -> None:
+        self.ranges: Mapping[int, Versions] | None = None
+        self.private = private
+        self._newest = newest
+
+    def learn(self, ranges: Mapping[int, Versions]) -> bool:
+        """Take what an ApiVersions response says. Returns whether anything has changed."""
+        changed = ranges != self.ranges
+        self.ranges = ranges
+        return changed
+
+    def allowed(self, api_key: int, versions: Versions) -> Versions | None:
+        """Of ``versions``, those that may pass here; None where none may."""
+        newest = self._newest(api_key)
+        if newest is None or versions[1] <= newest:
+            return versions
+        return (versions[0], newest) if versions[0] <= newest else None
+
+    def has(self, api_key: int, api_version: int) -> bool:
+        """Whether a request of this version may be sent. Of ApiVersions always: the broker answers it in any case."""
+        if api_key == API_VERSIONS:
+            return True
+        return (found := self._usable(api_key, api_version)) is not None and found[0] <= api_version <= found[1]
+
+    def _usable(self, api_key: int, api_version: int) -> Versions | None:
+        ranges = self.ranges
+        if api_key in self.private:
+            return self.private[api_key]
+        if ranges is None:
+            return self.allowed(api_key, (api_version, api_version))
+        if api_key not in ranges:
+            return None
+        first, last = ranges[api_key]
+        if api_key == PRODUCE and FETCH in ranges and ranges[FETCH][0] >= FETCH_FLOOR:
+            first = max(first, PRODUCE_FLOOR)
+        return self.allowed(api_key, (first, last))

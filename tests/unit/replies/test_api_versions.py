@@ -1,0 +1,131 @@
+"""What the broker's ApiVersions response becomes: the apis of the sidecar more, and every other byte as it was."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from proxy.core.intercept import EDITED
+from proxy.core.struct import view
+from proxy.core.wire import TRUNCATED
+from proxy.errors import PeerError
+from proxy.replies.api_versions import ApiVersions, supported_by
+from proxy.replies.upstream import Supported, Versions
+from tests.tools.random_messages import draw, read_all, uvarint
+
+PRIVATE = {30000: (0, 0)}
+VERSIONS = range(6)
+BROKER = {0: (0, 13), 1: (4, 17), 3: (0, 13), 18: (0, 4)}
+TAIL = struct.pack(">i", 77)
+
+
+class Bench:
+    """An interceptor, and what it has learnt."""
+
+    def __init__(self, newest: Mapping[int, int] | None = None) -> None:
+        self.learnt: list[Mapping[int, Versions]] = []
+        self.supported = Supported(PRIVATE, (newest or {}).get)
+        self.versions = ApiVersions(self.supported, self.learnt.append)
+
+    def edit(self, version: int, body: bytes) -> bytes:
+        return self.versions.edit(18, version, body)
+
+
+def answer(
+    version: int, apis: Mapping[int, Versions], *, error: int = 0, tags: bytes = b"\0", tail: bytes = TAIL
+) -> bytes:
+    """A response; ``tags``: of each entry, where there are any."""
+    compact = version >= 3
+    count = uvarint(len(apis) + 1) if compact else struct.pack(">i", len(apis))
+    entries = (struct.pack(">hhh", key, *versions) + (tags if compact else b"") for key, versions in apis.items())
+    return struct.pack(">h", error) + count + b"".join(entries) + tail
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_apis_of_the_sidecar_follow_those_of_the_broker(version: int) -> None:
+    bench = Bench()
+    assert bench.edit(version, answer(version, BROKER)) == answer(version, BROKER | PRIVATE)
+    assert bench.learnt == [BROKER]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
+def test_where_the_length_of_the_list_takes_a_byte_more(version: int, count: int) -> None:
+    broker = dict.fromkeys(range(count), (0, 1))
+    assert Bench().edit(version, answer(version, broker)) == answer(version, broker | PRIVATE)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_unknown_tagged_fields_stay_where_they_are(version: int) -> None:
+    tags = uvarint(2) + uvarint(7) + uvarint(3) + b"abc" + uvarint(9000) + uvarint(0)
+    sent = answer(version, BROKER, tags=tags, tail=TAIL + tags + b"whatever comes then")
+    edited = Bench().edit(version, sent)
+    assert edited == sent.replace(uvarint(5), uvarint(6), 1).replace(
+        TAIL, struct.pack(">hhh", 30000, 0, 0) + b"\0" + TAIL
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_random_responses_keep_all_that_is_in_them(version: int) -> None:
+    random = Random(version)
+    for _ in range(300):
+        drawn = draw(random, 18, version, True)
+        body = b"\0\0" + drawn.body[2:]
+        before = read_all(view(18, version, body, response=True))
+        if not before["ApiKeys"]:
+            continue
+        after = read_all(view(18, version, Bench().edit(version, body), response=True))
+        *kept, added = after["ApiKeys"]
+        assert tuple(kept) == before["ApiKeys"]
+        assert (added["ApiKey"], added["MinVersion"], added["MaxVersion"]) == (30000, 0, 0)
+        assert {**after, "ApiKeys": ()} == {**before, "ApiKeys": ()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_answer_to_an_unknown_version_has_the_form_of_v0_and_stays(version: int) -> None:
+    bench = Bench()
+    sent = answer(0, {18: (0, 4)}, error=35, tail=b"")
+    assert bench.edit(version, sent) == sent
+    assert bench.learnt == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_versions_that_may_not_pass_are_not_told_of(version: int) -> None:
+    bench = Bench({1: 16, 3: 13, 60: 1})
+    broker = {**BROKER, 60: (2, 3), 10: (0, 6)}
+    told = {0: (0, 13), 1: (4, 16), 3: (0, 13), 18: (0, 4), 10: (0, 6)}
+    assert bench.edit(version, answer(version, broker)) == answer(version, told | PRIVATE)
+    assert bench.learnt == [broker]
+
+
+def test_an_api_of_the_same_key_behind_it_is_not_told_of() -> None:
+    assert Bench().edit(0, answer(0, {30000: (0, 7), **BROKER})) == answer(0, BROKER | PRIVATE)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whatever_is_cut_off_raises_and_teaches_nothing(version: int) -> None:
+    bench = Bench()
+    sent = answer(version, BROKER, tail=b"")
+    for cut in range(len(sent)):
+        with pytest.raises((*TRUNCATED, PeerError)):
+            bench.edit(version, sent[:cut])
+    for nothing in (answer(version, {}), sent[:2] + (b"\0" if version >= 3 else b"\xff\xff\xff\xff")):
+        with pytest.raises(PeerError):
+            bench.edit(version, nothing)
+    assert bench.learnt == []
+
+
+def test_responses_of_known_versions_are_wanted_and_nothing_else() -> None:
+    versions = Bench().versions
+    assert [version for version in range(-2, 20) if versions.wants(18, version)] == list(VERSIONS)
+    assert {versions.wants(key, 0) for key in range(128) if key != 18} == {0}
+    assert versions.wants(18, 0) == EDITED
+
+
+def test_what_the_sidecar_asks_itself() -> None:
+    assert supported_by(answer(0, BROKER, tail=b"")) == BROKER
+    with pytest.raises(ValueError, match="error 35"):
+        supported_by(answer(0, {18: (0, 4)}, error=35, tail=b""))

@@ -1,0 +1,112 @@
+"""Which requests are refused, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.core.exchange import Connection
+from proxy.core.intercept import DECIDED, Request, Rules, Way
+from proxy.replies.unsupported import Policy, Unsupported
+from proxy.replies.upstream import Supported
+
+ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+NOBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+ALICE = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:alice", principal_source="sasl")
+MODERN = {0: (0, 13), 1: (4, 18), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
+OLD = {0: (0, 11), 1: (0, 17), 3: (0, 12), 18: (0, 4)}
+PRIVATE = {30000: (0, 0)}
+
+
+class Bench:
+    def __init__(self, policy: Policy = "empty", *, known: bool = True, newest: dict[int, int] | None = None) -> None:
+        self.refused: list[Request] = []
+        self.supported = Supported(PRIVATE, (newest or {}).get)
+        if known:
+            self.supported.learn(MODERN)
+        self.unsupported = Unsupported(self.supported, policy, self.refused.append)
+
+    def wanted(self, key: int, *versions: int) -> list[int]:
+        return [version for version in versions if self.unsupported.wants(key, version)]
+
+
+def asked(connection: Connection = ANYBODY, key: int = 9999, version: int = 0, acks: int = 1) -> Request:
+    return Request(connection, key, version, "c", acks)
+
+
+@pytest.mark.parametrize("policy", ["empty", "close"])
+def test_what_the_broker_does_not_support_is_wanted(policy: Policy) -> None:
+    bench = Bench(policy)
+    assert bench.wanted(3, -(2**15), -1, 0, 13, 14, 31, 32, 2**15 - 1) == [-(2**15), -1, 14, 31, 32, 2**15 - 1]
+    assert bench.wanted(9999, 0) == [0]
+    assert bench.wanted(-5, 0) == [0]
+    assert bench.wanted(4, 0, 7) == [0, 7]  # an api that only other listeners have
+    assert bench.wanted(36, 0, 2, 3) == [3]
+    assert bench.unsupported.wants(9999, 0) == DECIDED
+
+
+def test_every_version_of_api_versions_is_the_brokers() -> None:
+    assert Bench().wanted(18, -1, 0, 4, 5, 99, 2**15 - 1) == []
+
+
+def test_produce_versions_that_brokers_since_4_0_tell_of_and_refuse() -> None:
+    bench = Bench()
+    assert bench.wanted(0, 0, 1, 2, 3, 13, 14) == [0, 1, 2, 14]
+    bench.supported.learn(OLD)
+    assert bench.wanted(0, 0, 1, 2, 3, 11, 12) == [12]
+    assert bench.supported.ranges == OLD
+
+
+def test_nothing_is_refused_as_long_as_nothing_is_known() -> None:
+    bench = Bench(known=False)
+    assert bench.wanted(3, -1, 0, 99) == bench.wanted(9999, 0) == bench.wanted(30000, 0) == []
+
+
+def test_of_its_own_apis_the_sidecar_knows() -> None:
+    for known in (True, False):
+        assert Bench(known=known).wanted(30000, -1, 0, 1) == [-1, 1]
+
+
+def test_versions_that_may_not_pass_are_refused_whatever_is_known() -> None:
+    for known in (True, False):
+        assert Bench(known=known, newest={3: 11}).wanted(3, 0, 11, 12, 13) == [12, 13]
+    assert Bench(newest={1: 2}).wanted(1, 2, 4) == [2, 4]
+
+
+@pytest.mark.parametrize("connection", [ANYBODY, ALICE])
+def test_an_empty_answer_or_the_end(connection: Connection) -> None:
+    assert Bench("empty").unsupported.decide(asked(connection)) == b""
+    assert Bench("close").unsupported.decide(asked(connection)) is Way.CLOSE
+
+
+@pytest.mark.parametrize("policy", ["empty", "close"])
+def test_a_producer_that_reads_no_answer_gets_none(policy: Policy) -> None:
+    assert Bench(policy).unsupported.decide(asked(key=0, version=99, acks=0)) is Way.CLOSE
+
+
+@pytest.mark.parametrize("policy", ["empty", "close"])
+def test_who_is_not_logged_in_is_the_brokers(policy: Policy) -> None:
+    bench = Bench(policy)
+    assert bench.unsupported.decide(asked(NOBODY)) is Way.FORWARD
+    assert bench.refused == []
+
+
+def test_who_was_refused_is_told() -> None:
+    bench = Bench()
+    bench.unsupported.decide(asked(ALICE, 9999, 3))
+    assert [(each.connection, each.api_key, each.api_version) for each in bench.refused] == [(ALICE, 9999, 3)]
+
+
+def test_learning_tells_what_is_new() -> None:
+    supported = Bench(known=False).supported
+    assert supported.learn(MODERN)
+    assert not supported.learn(dict(MODERN))
+    assert supported.learn(OLD)
+
+
+def test_another_policy_holds_once_the_rules_are_updated() -> None:
+    bench = Bench("forward")
+    rules = Rules([bench.unsupported])
+    assert (rules.of(9999, 0), rules.of(3, 14), rules.of(3, 13)) == (0, 0, 0)
+    bench.unsupported.policy = "empty"
+    rules.update()
+    assert (rules.of(9999, 0), rules.of(3, 14), rules.of(3, 13)) == (DECIDED, DECIDED, 0)
