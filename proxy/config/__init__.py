@@ -2,6 +2,7 @@
 
 values.py        Endpoint and Secret.
 section.py       how a key is defined.
+types.py         types of values, and what is said of what is none of them.
 model.py         every key, with its type, default, bound and meaning; the source of docs/config.md.
 quotas.py        the same for those of quotas.
 keys.py          the model as a flat table of keys, for those who need to look one up.

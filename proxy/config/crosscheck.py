@@ -8,7 +8,9 @@ from proxy.config.document import Document, Problem
 from proxy.config.internal import unheeded
 from proxy.config.keys import GATHERED, KEYS, Path, printable
 from proxy.config.quotas import place
+from proxy.config.section import INT32_MAX
 from proxy.config.values import Endpoint, address
+from proxy.replies.tags import reserved
 
 WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -22,6 +24,8 @@ def crosscheck(document: Document, wrong: Collection[Path]) -> Iterator[Problem]
     yield from _repeated_names(document, count)
     yield from _repeated_addresses(document, count)
     yield from _loops(document, count)
+    yield from _rewriting(document, count)
+    yield from _tags(document)
     yield from _observers(document)
     yield from _client_settings(document)
     yield from _inter_broker(document, count)
@@ -78,6 +82,33 @@ def _loops(document: Document, count: int) -> Iterator[Problem]:
         if mine is not None:
             text = f"{target} leads back to {mine} (allowed: INTERNAL listeners of brokers)"
             yield Problem(("internal.bootstrap.servers",), text)
+
+
+def _rewriting(document: Document, count: int) -> Iterator[Problem]:
+    for number in range(count):
+        path: Path = ("listeners", number, "rewrite.addresses")
+        wanted, given = document.get(path), document.get((*path[:2], "rewrite.addresses.map"))
+        protocol = document.get((*path[:2], "security.protocol"))
+        if wanted is True and protocol in ("SSL", "SASL_SSL"):
+            text = f"true is not possible with security.protocol: {protocol} (allowed: PLAINTEXT or SASL_PLAINTEXT)"
+            yield Problem(path, text)
+        if given and wanted in (None, False):
+            text = "is given, and rewrite.addresses is not true (allowed: both, or neither)"
+            yield Problem((*path[:2], "rewrite.addresses.map"), text)
+        own = document.get(("broker.id",))
+        if isinstance(given, dict) and isinstance(own, int) and 0 <= own <= INT32_MAX and str(own) in given:
+            text = "is this sidecar's own broker (allowed: other brokers; its own address is advertised)"
+            yield Problem((*path[:2], "rewrite.addresses.map", str(own)), text)
+
+
+def _tags(document: Document) -> Iterator[Problem]:
+    tags = document.get(("tags",))
+    for name in tags if isinstance(tags, dict) else ():
+        if reserved(name):
+            text = (
+                "is the name of a built-in tag, or reserved for one (allowed: a name that docs/tags.md does not have)"
+            )
+            yield Problem(("tags", name), text, final=True)
 
 
 def _observers(document: Document) -> Iterator[Problem]:
@@ -167,6 +198,7 @@ def _quota_sources(document: Document, wrong: Collection[Path]) -> Iterator[Prob
     missing = document.get(("internal.bootstrap.servers",)) is None
     internal = document.get(("internal",))
     found = unheeded(internal) if isinstance(internal, dict) else None
+    given = document.get(("internal", found.name)) if found is not None else None
     for name in ("ip.store", "source"):
         value = document.get(("quotas", name))
         if value not in ("broker", "min"):
@@ -174,7 +206,7 @@ def _quota_sources(document: Document, wrong: Collection[Path]) -> Iterator[Prob
         if missing:
             text = f"{value!r} needs internal.bootstrap.servers, which is missing (allowed: file)"
             yield Problem(("quotas", name), text, final=True)
-        elif found is not None and ("internal", found.name) not in wrong:
+        elif found is not None and ("internal", found.name) not in wrong and not isinstance(given, list | dict):
             yield Problem(("quotas", name), f"{value!r} is not possible (allowed: file), {found}", final=True)
 
 

@@ -18,6 +18,9 @@ MAX_VALUES = 10_000
 
 ALLOWED = "allowed: text, numbers, true, false, lists and mappings, without tags"
 
+TAGS, TAG = "tags", "tag."
+"""The mapping of tags, and what a key begins with that is one of them."""
+
 _LAST = 1 << 30
 """Sorts what has no line behind what has."""
 
@@ -42,6 +45,13 @@ class Document:
         self.values = values
         self._lines: dict[Path, int] = {}
         self._variables: dict[Path, str] = {}
+        self._written: dict[Path, Path] = {}
+
+    def move(self, path: Path, place: Path, value: Any) -> None:
+        """Have ``value`` at ``place`` though the file has it at ``path``; mistakes are told where the file has it."""
+        above = self.get(place[:-1])
+        above[place[-1]] = value
+        self._written[place] = path
 
     def came_from_line(self, path: Path, line: int) -> None:
         """Note that the value at ``path`` stands in ``line`` of the file."""
@@ -72,7 +82,8 @@ class Document:
         return [self._describe(problem) for problem in ordered]
 
     def _describe(self, problem: Problem) -> str:
-        text = f"{show(problem.path)}: {problem.text}" if problem.path else problem.text
+        path = self._written.get(problem.path, problem.path)
+        text = f"{show(path)}: {problem.text}" if path else problem.text
         variable = self.variable(problem.path)
         line = self._line(problem.path)
         if problem.where:
@@ -82,6 +93,7 @@ class Document:
         return text if line == _LAST else f"{text} at line {line}"
 
     def _line(self, path: Path) -> int:
+        path = self._written.get(path, path)
         return next((self._lines[p] for p in _upwards(path) if p in self._lines), _LAST)
 
 
@@ -109,12 +121,12 @@ def parse(source: str, text: str) -> tuple[Document, list[Problem]]:
     return document, reader.problems
 
 
-def scalar(text: str) -> Any:
-    """Read the text of an environment variable as YAML. Raises ValueError for what is not YAML."""
+def scalar(path: Path, text: str) -> Any:
+    """Read the text of the variable of the key at ``path`` as YAML. Raises ValueError for what is not YAML."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         reader = _Reader()
-        value = None if root is None else reader.value((), root)
+        value = None if root is None else reader.value(path, root)
     except (yaml.YAMLError, RecursionError, _TooLarge):
         raise ValueError("is not YAML") from None
     if reader.problems:
@@ -128,6 +140,10 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     # Its text may quote the file, and with it a secret that somebody forgot to quote: "*hunter2" reads as an alias.
     what = "an alias without its anchor" if isinstance(error, yaml.composer.ComposerError) else error.problem
     return f"is not YAML: {what}{where}"
+
+
+def _is_tag(path: Path) -> bool:
+    return (len(path) == 2 and path[0] == TAGS) or (len(path) == 1 and str(path[0]).startswith(TAG))
 
 
 class _TooLarge(Exception):
@@ -161,7 +177,8 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return self._sequence(path, node)
         try:
-            return self._scalars.construct_object(node)
+            value = self._scalars.construct_object(node)
+            return node.value if _is_tag(path) else value  # 1.10 is no number there, nor is `yes` a boolean
         except (yaml.constructor.ConstructorError, ValueError):
             self.problems.append(Problem(path, f"is a value that YAML cannot read ({ALLOWED})", final=True))
             return None

@@ -69,7 +69,7 @@ def _value(path: tuple[str, ...], text: str) -> Any:
     key = KEYS.get(path)
     if key is None:
         return Secret(text) if is_secret(path[-1]) else text
-    return text if key.kind in TEXT else scalar(text)
+    return text if key.kind in TEXT else scalar(path, text)
 
 
 def _put(document: Document, path: tuple[str, ...], value: Any) -> None:

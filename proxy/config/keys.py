@@ -24,7 +24,13 @@ GATHERED = ("quotas", "listener.name")
 NAMED: dict[tuple[str, ...], str] = {GATHERED: "<listener>", ("quotas", "ips"): "<address>"}
 """Mappings of sections whose names are the user's, and what stands for these in a table's path."""
 
-RELOADABLE = (("quotas",), ("log.level",))
+RELOADABLE = (
+    ("quotas",),
+    ("log.level",),
+    ("tags",),
+    ("unsupported.request.response",),
+    ("listeners", ITEM, "unsupported.request.response"),
+)
 """What a running sidecar takes over when it changes; with all below it. Anything else needs a restart."""
 
 
@@ -96,7 +102,8 @@ def single(path: tuple[str, ...]) -> bool:
 
 def reloadable(path: Path) -> bool:
     """Return whether a change at ``path`` needs no restart."""
-    return any(path[: len(above)] == above for above in RELOADABLE)
+    parts = pattern(path)
+    return any(parts[: len(above)] == above for above in RELOADABLE)
 
 
 def find(path: Path) -> Key | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from proxy.config import keys
 from proxy.config.crosscheck import crosscheck
-from proxy.config.document import Document, Problem, parse
+from proxy.config.document import TAG, TAGS, Document, Problem, parse
 from proxy.config.environment import overlay
 from proxy.config.keys import KEYS, OPEN, find, printable, single, written
 from proxy.config.model import Config
@@ -37,6 +37,7 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     source = os.fspath(path)
     document, problems = parse(source, _text(source))
     _fill(document)
+    problems += _gather_tags(document)
     problems += overlay(document, environ)
     problems += read_files(document, Path(source).parent)
     problems += crosscheck(document, {problem.path for problem in problems})
@@ -68,6 +69,20 @@ def _fill(document: Document) -> None:
         above = document.get(path[:-1]) if single(path) and key.kind.startswith("mapping") else None
         if isinstance(above, dict) and path[-1] in above and above[path[-1]] is None:
             above[path[-1]] = {}
+
+
+def _gather_tags(document: Document) -> Iterator[Problem]:
+    """Put every ``tag.NAME`` with the tags."""
+    values = document.values
+    for key in [key for key in values if key.startswith(TAG)]:
+        name, value = key.removeprefix(TAG), values.pop(key)
+        tags = values.setdefault(TAGS, {})
+        if not isinstance(tags, dict):
+            return  # that is the mistake to tell of
+        if name in tags:
+            yield Problem((key,), f"is given twice (allowed: once, here or as {printable(name)} under {TAGS})")
+            continue
+        document.move((key,), (TAGS, name), value)
 
 
 def _problem(document: Document, details: ErrorDetails) -> Problem:

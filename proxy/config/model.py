@@ -5,16 +5,43 @@ Attributes are the keys with ``_`` for ``.``. Bounds that span several keys are 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_args
 
-from pydantic import BeforeValidator, PlainSerializer, PlainValidator, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from proxy.config.internal import unheeded
 from proxy.config.quotas import Quotas
 from proxy.config.section import INT32_MAX, Section, key, number, switch
-from proxy.config.values import Endpoint, Secret, address, network
+from proxy.config.types import (
+    ENDPOINT,
+    MAX_TAG_VALUE,
+    MAX_TAGS,
+    PLAIN,
+    TOPIC,
+    Address,
+    AddressesByNode,
+    AuditMode,
+    ClassName,
+    ClientSettings,
+    DataPathChoice,
+    Folder,
+    Host,
+    ListenerName,
+    LogLevel,
+    Network,
+    Plain,
+    Principal,
+    Producer,
+    ProxyProtocol,
+    SecurityProtocol,
+    Servers,
+    Tags,
+    Topic,
+    UnsupportedResponse,
+    not_empty,
+    split,
+)
+from proxy.config.values import Endpoint, Secret
 
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
@@ -22,95 +49,7 @@ MAX_MS = 600_000
 MAX_WORKERS = 64
 """Far more than a broker's sidecar can use: the broker itself needs cores."""
 
-ENDPOINT = "host:port, port 1–65535"
-PLAIN = "text, a number, true or false"
-TOPIC = "1 to 249 of A-Z a-z 0-9 . _ -"
-
-_LISTENER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_CLASS_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_PRINCIPAL = re.compile(r"[^:\s]+:.+")
-
-ProxyProtocol = Literal["disabled", "required"]
-SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
-DataPathChoice = Literal["auto", "compiled", "python"]
-AuditMode = Literal["event", "rollup"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-Plain = str | int | float | bool
-
-
-def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
-    def check(value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError("is not text")
-        if not pattern.fullmatch(value):
-            raise ValueError(f"is not {what}")
-        return value
-
-    return PlainValidator(check)
-
-
-def _topic(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
-    if not _TOPIC.fullmatch(value) or value in (".", ".."):
-        raise ValueError("is not a topic's name")
-    return value
-
-
-def _servers(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
-    return ",".join(str(Endpoint.parse(server.strip())) for server in value.split(","))
-
-
-def _plain(value: object) -> Plain:
-    if not isinstance(value, str | int | float):
-        raise ValueError("is not a plain value")
-    return value
-
-
-def _plain_or_secret(value: object) -> Plain | Secret:
-    return value if isinstance(value, Secret) else _plain(value)
-
-
-def _folder(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
-    if not value.startswith("/") or "\0" in value:
-        raise ValueError("is not an absolute path")
-    return value
-
-
-def _split(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _not_empty(value: object) -> object:
-    # pydantic's min_length counts valid items only, and would call a list of mistakes empty.
-    if value == []:
-        raise ValueError("is empty")
-    return value
-
-
-Address = Annotated[Endpoint, PlainValidator(Endpoint.parse), PlainSerializer(str)]
-Servers = Annotated[str, PlainValidator(_servers)]
-Host = Annotated[str, PlainValidator(address)]
-Network = Annotated[str, PlainValidator(network)]
-ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
-ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
-Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
-Topic = Annotated[str, PlainValidator(_topic)]
-Folder = Annotated[str, PlainValidator(_folder)]
-Producer = Mapping[str, Annotated[Plain, PlainValidator(_plain)]]
-ClientSettings = Mapping[
-    str,
-    Annotated[
-        Plain | Secret,
-        PlainValidator(_plain_or_secret),
-        PlainSerializer(lambda value: str(value) if isinstance(value, Secret) else value),
-    ],
-]
+UNSUPPORTED = "empty, close or forward"
 
 
 class Listener(Section):
@@ -176,6 +115,27 @@ class Listener(Section):
         kind="text",
         allowed="an IP address of this host",
         default=None,
+    )
+    unsupported_request_response: UnsupportedResponse = key(
+        "unsupported.request.response",
+        "As the key of the same name beside `listeners`, for this listener alone.",
+        kind="text",
+        allowed=UNSUPPORTED,
+        default="empty",
+    )
+    rewrite_addresses: bool = switch(
+        "rewrite.addresses",
+        "Whether the brokers' addresses in responses are replaced by those of their sidecars, for brokers that cannot "
+        "advertise the sidecar's address themselves. Needs `PLAINTEXT` or `SASL_PLAINTEXT`.",
+        default=False,
+    )
+    rewrite_addresses_map: AddressesByNode = key(
+        "rewrite.addresses.map",
+        "What stands for the addresses of other brokers with `rewrite.addresses`, by node id, where their sidecar is "
+        "not in the fleet's registry.",
+        kind="mapping",
+        allowed=f"node ids of other brokers, each with {ENDPOINT}",
+        default_factory=dict,
     )
 
 
@@ -275,6 +235,51 @@ class Config(Section):
         le=INT32_MAX,
         strict=True,
     )
+    broker_version: str | None = key(
+        "broker.version",
+        "Version of the broker, which it does not tell itself, for the tags `broker.version` and `broker.version.int`; "
+        "without it the release is inferred from what the broker supports.",
+        kind="text",
+        allowed="text such as 4.3.1, up to 100 characters",
+        default=None,
+        min_length=1,
+        max_length=100,
+    )
+    tags: Tags = key(
+        "tags",
+        "Tags of this broker that `BrokerMetadata` tells beside the built-in ones (docs/tags.md). `tag.NAME: VALUE` "
+        "beside `broker.id` is the same as `NAME: VALUE` here.",
+        kind="mapping",
+        allowed=f"up to {MAX_TAGS} tags with names of {TOPIC}, none built in, and text of up to {MAX_TAG_VALUE} "
+        "characters",
+        default_factory=dict,
+    )
+    private_api_key_base: int = number(
+        "private.api.key.base",
+        "Api key of `BrokerMetadata`, the first of the sidecar's own. The same for a whole cluster.",
+        30_000,
+        10_000,
+        32_700,
+        "",
+    )
+    broker_metadata_before_authentication: bool = switch(
+        "broker.metadata.before.authentication",
+        "Whether `BrokerMetadata` is answered on listeners with SASL before the client has authenticated. It tells "
+        "addresses, tags and versions.",
+        default=False,
+    )
+    unsupported_request_response: UnsupportedResponse = key(
+        "unsupported.request.response",
+        "What a client gets for a request that the broker does not support: an `empty` response, the end of its "
+        "connection (`close`), or whatever the broker does (`forward`), which is to close it. For listeners without "
+        "their own.",
+        kind="text",
+        allowed=UNSUPPORTED,
+        default="empty",
+    )
+    metadata_watch_ms: int = number(
+        "metadata.watch.ms", "How often the cluster is asked which brokers there are.", 1000, 100, 60_000, "ms"
+    )
     internal_bootstrap_servers: Servers | None = key(
         "internal.bootstrap.servers",
         "The cluster's INTERNAL listeners, for the sidecar's own Kafka traffic; never a port of a sidecar. "
@@ -291,13 +296,13 @@ class Config(Section):
         allowed=f"librdkafka settings, each {PLAIN}, or {{file: PATH}}",
         default_factory=dict,
     )
-    listeners: Annotated[tuple[Listener, ...], BeforeValidator(_not_empty)] = key(
+    listeners: Annotated[tuple[Listener, ...], BeforeValidator(not_empty)] = key(
         "listeners",
         "The ports that clients dial.",
         kind="list of mappings",
         allowed="a list of at least one listener, each with name, bind and upstream",
     )
-    observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(_split)] = key(
+    observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(split)] = key(
         "observer.class.names",
         "Observers, as a list or separated by commas. Without any, no request body is decoded.",
         kind="list of text",
@@ -394,6 +399,19 @@ class Config(Section):
             return values
         quotas = values.get("quotas", {})
         return values | {"quotas": {"ip.store": "broker"} | quotas} if isinstance(quotas, dict) else values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unsupported_of_listeners(cls, values: object) -> object:
+        """Give each listener without its own what is said for all."""
+        if not isinstance(values, dict) or not isinstance(values.get("listeners"), list):
+            return values
+        name = "unsupported.request.response"
+        general = values.get(name)
+        if general not in get_args(UnsupportedResponse):
+            return values
+        listeners = [{name: general} | one if isinstance(one, dict) else one for one in values["listeners"]]
+        return values | {"listeners": listeners}
 
     @property
     def quotas_unread(self) -> str | None:

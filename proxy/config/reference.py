@@ -12,6 +12,14 @@ from proxy.limits.model import DEFAULT_ADDRESS
 
 EXAMPLE = """\
 broker.id: 1
+broker.version: 4.3.1
+tags: {aws.zone: eu-central-1, cluster: kafka3}
+tag.rack: r8a9
+
+private.api.key.base: 30000
+broker.metadata.before.authentication: false
+unsupported.request.response: empty
+metadata.watch.ms: 1000
 
 # The sidecar's own Kafka traffic: audit events, look-ups. Never through a port of a sidecar.
 internal.bootstrap.servers: 127.0.0.1:19094
@@ -32,6 +40,9 @@ listeners:
     proxy.protocol: required
     proxy.protocol.trusted: [10.1.0.0/24]
     upstream.source: 127.0.0.1
+    unsupported.request.response: close
+    rewrite.addresses: true
+    rewrite.addresses.map: {"2": "kafka-2.example:9092"}
   - name: TLS
     bind: "[::]:9093"
     advertised: kafka-1.example:9093
@@ -161,6 +172,8 @@ def _default(key: Key) -> str:
         return "`bind`"
     if key.path == ("quotas", "ip.store"):
         return "`broker` where the cluster can be asked, else `file`"
+    if key.path == ("listeners", ITEM, "unsupported.request.response"):
+        return "that of all"
     return "none" if key.default is None else f"`{_literal(key.default)}`"
 
 

@@ -31,7 +31,12 @@ WRONG: dict[str, tuple[Any, ...]] = {
 BROKEN_LINES = ("}", "]", "@x", "\tx: 1", "\x01", "*nowhere")
 """Lines that make a mistake of a file wherever they stand between those of a block."""
 
-NEEDED_BY_OTHERS = {"internal.bootstrap.servers", "proxy.protocol.trusted", "max.connections.per.ip.overrides"}
+NEEDED_BY_OTHERS = {
+    "internal.bootstrap.servers",
+    "rewrite.addresses",
+    "proxy.protocol.trusted",
+    "max.connections.per.ip.overrides",
+}
 """Without these, other keys of the file may be mistakes too."""
 
 OTHERS = {

@@ -1,0 +1,135 @@
+"""Types of the configuration's values: what is taken, and what is said of anything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, PlainSerializer, PlainValidator
+
+from proxy.config.section import INT32_MAX
+from proxy.config.values import Endpoint, Secret, address, network
+
+ENDPOINT = "host:port, port 1–65535"
+PLAIN = "text, a number, true or false"
+TOPIC = "1 to 249 of A-Z a-z 0-9 . _ -"
+
+MAX_TAGS = 100
+MAX_TAG_VALUE = 1024
+"""Characters of a tag's value: all tags of a broker fit into one record of the fleet's registry."""
+
+_LISTENER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_CLASS_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NODE_ID = re.compile(r"[0-9]{1,10}")
+_PRINCIPAL = re.compile(r"[^:\s]+:.+")
+
+ProxyProtocol = Literal["disabled", "required"]
+SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
+DataPathChoice = Literal["auto", "compiled", "python"]
+UnsupportedResponse = Literal["empty", "close", "forward"]
+AuditMode = Literal["event", "rollup"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Plain = str | int | float | bool
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError("is not text")
+        if not pattern.fullmatch(value):
+            raise ValueError(f"is not {what}")
+        return value
+
+    return PlainValidator(check)
+
+
+def _topic(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+        raise ValueError("is not a topic's name")
+    return value
+
+
+def _servers(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return ",".join(str(Endpoint.parse(server.strip())) for server in value.split(","))
+
+
+def _plain(value: object) -> Plain:
+    if not isinstance(value, str | int | float):
+        raise ValueError("is not a plain value")
+    return value
+
+
+def _plain_or_secret(value: object) -> Plain | Secret:
+    return value if isinstance(value, Secret) else _plain(value)
+
+
+def _folder(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if not value.startswith("/") or "\0" in value:
+        raise ValueError("is not an absolute path")
+    return value
+
+
+def _tag_value(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if len(value) > MAX_TAG_VALUE:
+        raise ValueError(f"has more than {MAX_TAG_VALUE} characters")
+    return value
+
+
+def _tags(value: dict[str, str]) -> dict[str, str]:
+    if len(value) > MAX_TAGS:
+        raise ValueError(f"holds more than {MAX_TAGS} tags")
+    return value
+
+
+def _node_id(value: object) -> int:
+    if isinstance(value, str) and _NODE_ID.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= INT32_MAX:
+        raise ValueError("is no broker's id")
+    return value
+
+
+def split(value: object) -> object:
+    """Make a list of a text with commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def not_empty(value: object) -> object:
+    """Refuse an empty list."""
+    # pydantic's min_length counts valid items only, and would call a list of mistakes empty.
+    if value == []:
+        raise ValueError("is empty")
+    return value
+
+
+Address = Annotated[Endpoint, PlainValidator(Endpoint.parse), PlainSerializer(str)]
+Servers = Annotated[str, PlainValidator(_servers)]
+Host = Annotated[str, PlainValidator(address)]
+Network = Annotated[str, PlainValidator(network)]
+ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
+ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
+Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
+Topic = Annotated[str, PlainValidator(_topic)]
+Folder = Annotated[str, PlainValidator(_folder)]
+TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
+Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]
+AddressesByNode = Mapping[Annotated[int, PlainValidator(_node_id)], Address]
+Producer = Mapping[str, Annotated[Plain, PlainValidator(_plain)]]
+ClientSettings = Mapping[
+    str,
+    Annotated[
+        Plain | Secret,
+        PlainValidator(_plain_or_secret),
+        PlainSerializer(lambda value: str(value) if isinstance(value, Secret) else value),
+    ],
+]
