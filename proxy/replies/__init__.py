@@ -3,4 +3,6 @@
 upstream.py      which api keys and versions the upstream supports, as it says itself.
 unsupported.py   the answer to a request that it does not support.
 api_versions.py  its ApiVersions response, which also names what the sidecar answers.
+addresses.py     its addresses, replaced by those that clients can dial; addresses_splice.py: in their place in the
+                 bytes; addresses_stream.py: at the end of responses that are not held back.
 """

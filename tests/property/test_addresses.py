@@ -1,0 +1,51 @@
+"""Addresses are replaced the same in whatever pieces a response comes; and nothing but MalformedBody is ever raised."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.intercept import STREAMED
+from proxy.errors import MalformedBody
+from tests.property.strategies import cuts, damaged
+from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
+
+streamed = st.sampled_from([one for one in all_addressed() if rewriting().wants(*one) & STREAMED])
+seeds = st.integers(0, 2**32)
+
+
+@given(streamed, seeds, st.data())
+def test_the_pieces_make_no_difference(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
+    one = drawn(seed, *message)
+    whole = rewritten(rewriting(), one)
+    stream = rewriting().stream(*message, len(one.body))
+    out = b""
+    pieces = [piece for piece in data.draw(cuts(one.body)) if piece]
+    for number, piece in enumerate(pieces):
+        out += stream.feed(piece)
+        assert len(out) <= sum(map(len, pieces[: number + 1]))
+    assert out == whole
+    assert len(out) == len(one.body)
+
+
+@given(streamed, seeds, st.data())
+def test_what_was_passed_on_is_what_came(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
+    """Until the last piece: so nothing but the held back end can be changed."""
+    one = drawn(seed, *message)
+    stream = rewriting().stream(*message, len(one.body))
+    pieces = [piece for piece in data.draw(cuts(one.body)) if piece]
+    out = b"".join(map(stream.feed, pieces[:-1]))
+    assert one.body.startswith(out)
+
+
+@given(st.sampled_from(all_addressed()), seeds, st.data())
+def test_damaged_bodies_are_rewritten_or_refused(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
+    one = drawn(seed, *message)
+    body = data.draw(damaged(one.body))
+    if not body:
+        return
+    try:
+        out = rewritten(rewriting(), one._replace(body=body), data.draw(st.integers(1, 5)))
+    except MalformedBody:
+        return
+    assert len(out) == len(body) or not rewriting().wants(*message) & STREAMED

@@ -1,0 +1,221 @@
+"""The addresses of every response that has any are replaced, and nothing else is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from proxy.core.apis import APIS
+from proxy.core.exchange import Connection
+from proxy.core.intercept import DECIDED, EDITED, STREAMED, Request, Rules, Way
+from proxy.core.schema_table import RESPONSES
+from proxy.core.struct import view
+from proxy.errors import MalformedBody
+from proxy.replies.addresses import SINCE, Addresses, newest
+from tests.tools.addressed import UNKNOWN, all_addressed, drawn, expected, rewriting, rewritten
+from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, read_all, uvarint
+
+ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+NOBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+
+EDGE = {1: ("edge", 9092), 2: ("edge-2.example", 9093)}
+
+SERVED_TO_OTHERS = {15, 29, 31, 52, 53, 54, 55, 59, 69, 77, 82, 88, 89}
+"""Responses with hosts that are none of a broker's for clients: of clients (DescribeGroups and its like), of access
+rules, of members of a Streams group, and those of and about controllers."""
+
+
+def told(key: int, version: int, body: bytes) -> dict[str, Any]:
+    """The values of a response."""
+    return read_all(view(key, version, body, response=True))
+
+
+def test_no_other_response_has_hosts() -> None:
+    with_hosts = {key for key, text in RESPONSES.items() if "host" in text.lower() or "endpoint" in text.lower()}
+    assert with_hosts == {*SINCE, *SERVED_TO_OTHERS}
+
+
+@pytest.mark.parametrize(("key", "version"), all_addressed())
+def test_each_address_is_replaced_and_nothing_else(key: int, version: int) -> None:
+    changed = 0
+    for number in range(40):
+        one = drawn(number, key, version)
+        out = rewritten(rewriting(), one)
+        before, after = told(key, version, one.body), told(key, version, out)
+        changed += before != after
+        if out == one.body:
+            assert expected(before) == before
+            continue
+        if len(out) != len(one.body) or not rewriting().wants(key, version) & STREAMED:
+            assert after == expected(before)
+            continue
+        padding = after.get(UNKNOWN_TAGS, {}).keys() - before.get(UNKNOWN_TAGS, {}).keys()
+        for tag in padding:
+            assert after[UNKNOWN_TAGS].pop(tag).strip(b"\0") == b""
+        if padding and not after[UNKNOWN_TAGS]:
+            del after[UNKNOWN_TAGS]
+        assert len(padding) <= 1
+        assert after in (expected(before), before | {"NodeEndpoints": ()})
+    assert changed > 5
+
+
+def compact(text: str) -> bytes:
+    return uvarint(len(text) + 1) + text.encode()
+
+
+def int32(value: int) -> bytes:
+    return value.to_bytes(4, "big", signed=True)
+
+
+def old(text: str) -> bytes:
+    return len(text).to_bytes(2, "big") + text.encode()
+
+
+def test_metadata_v1() -> None:
+    rest = old("rack") + int32(3) + int32(0)
+    body = int32(1) + int32(1) + old("10.0.0.9") + int32(19_092) + rest
+    assert rewriting(EDGE).edit(3, 1, body) == int32(1) + int32(1) + old("edge") + int32(9092) + rest
+
+
+def test_metadata_v12_with_two_brokers_and_unknown_tags() -> None:
+    tags = b"\1\x63\2hi"
+    rest = compact("cluster") + int32(1) + b"\1" + b"\0"
+    before = int32(0) + b"\3" + int32(2) + compact("b-2.internal") + int32(1) + b"\0" + tags
+    before += int32(1) + compact("b-1.internal") + int32(2) + compact("r") + b"\0"
+    after = int32(0) + b"\3" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0" + tags
+    after += int32(1) + compact("edge") + int32(9092) + compact("r") + b"\0"
+    assert rewriting(EDGE).edit(3, 12, before + rest) == after + rest
+
+
+def test_find_coordinator_of_one_and_of_several() -> None:
+    edit = rewriting(EDGE).edit
+    assert edit(10, 0, b"\0\0" + int32(1) + old("b") + int32(5)) == b"\0\0" + int32(1) + old("edge") + int32(9092)
+    body = int32(0) + b"\3" + compact("g") + int32(2) + compact("b-2.internal") + int32(5) + b"\0\0\0\0"
+    failed = compact("h") + int32(-1) + compact("") + int32(-1) + b"\0\x0f" + compact("away") + b"\0" + b"\0"
+    out = int32(0) + b"\3" + compact("g") + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0\0\0"
+    assert edit(10, 4, body + failed) == out + failed
+
+
+def test_describe_cluster_v0() -> None:
+    before = int32(0) + b"\0\0" + b"\0" + compact("cluster") + int32(1) + b"\2" + int32(1)
+    after = b"\0\0" + int32(-(2**31)) + b"\0"
+    body = before + compact("b-1.internal") + int32(19_092) + after
+    assert rewriting(EDGE).edit(60, 0, body) == before + compact("edge") + int32(9092) + after
+
+
+def test_produce_v10_has_them_in_a_tagged_field() -> None:
+    nodes = b"\2" + int32(2) + compact("b") + int32(5) + b"\0\0"
+    told = b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0"
+    front, tag = b"\1" + int32(7), b"\x64\3abc"
+    body = front + b"\2" + b"\0" + uvarint(len(nodes)) + nodes + tag
+    assert rewriting(EDGE).edit(0, 10, body) == front + b"\2" + b"\0" + uvarint(len(told)) + told + tag
+    assert rewriting(EDGE).edit(0, 10, front + b"\1" + tag) == front + b"\1" + tag
+
+
+def test_share_acknowledge_v1() -> None:
+    front = int32(0) + b"\0\0\0\1"
+    body = front + b"\2" + int32(2) + compact("b") + int32(5) + b"\0\0" + b"\0"
+    out = front + b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0" + b"\0"
+    assert rewriting(EDGE).edit(79, 1, body) == out
+
+
+def fetched(host: str, port: int, more: bytes = b"") -> Drawn:
+    """A Fetch response of version 16 without topics, that names one node; ``more``: another tagged field."""
+    nodes = b"\2" + int32(1) + compact(host) + int32(port) + b"\0\0"
+    tags = uvarint(1 + bool(more)) + b"\0" + uvarint(len(nodes)) + nodes + more
+    return Drawn(1, 16, True, int32(0) + b"\0\0" + int32(0) + b"\1" + tags, {})
+
+
+def share_fetched(host: str, port: int, more: bytes = b"") -> Drawn:
+    """The same of ShareFetch, version 1."""
+    nodes = b"\2" + int32(1) + compact(host) + int32(port) + b"\0\0"
+    return Drawn(78, 1, True, int32(0) + b"\0\0\0" + int32(9) + b"\1" + nodes + uvarint(bool(more)) + more, {})
+
+
+OTHERS = {b"": None, b"\x7e\2hi": (126, b"hi"), b"\x7f\0": (127, b""), b"\xff\x7f\0": (16_383, b"")}
+"""A tagged field that the broker sent besides, and what it says."""
+
+
+@pytest.mark.parametrize("made", [fetched, share_fetched])
+@pytest.mark.parametrize(("more", "least"), list(zip(OTHERS, (2, 2, 3, 4), strict=True)))
+def test_a_response_that_streams_keeps_its_length(made: Any, more: bytes, least: int) -> None:
+    """Shorter addresses are filled up by a tagged field that nobody knows, which takes ``least`` bytes or more; where
+    that cannot be, the nodes are left out."""
+    wanted = made("edge.x", 9092, more)
+    for length in (*range(1, 300), 16_384, 16_390, 16_391, 16_392, 32_000):
+        one = made("b" * length, 1, more)
+        out = rewritten(rewriting({1: ("edge.x", 9092)}), one)
+        assert len(out) == len(one.body)
+        after = told(one.key, one.version, out)
+        gap = len(one.body) - len(wanted.body)
+        assert bool(after["NodeEndpoints"]) == (gap == 0 or gap >= least)
+        assert after["NodeEndpoints"] in ((), told(one.key, one.version, wanted.body)["NodeEndpoints"])
+        other = OTHERS[more]
+        assert other is None or after[UNKNOWN_TAGS][other[0]] == other[1]
+
+
+def test_a_response_that_names_no_node_streams_as_it_came() -> None:
+    for key, body in ((1, int32(0) + b"\0\0" + int32(0) + b"\1\0"), (78, int32(0) + b"\0\0\0" + int32(9) + b"\1\1\0")):
+        assert rewritten(rewriting(), Drawn(key, 17 if key == 1 else 1, True, body, {})) == body
+
+
+def test_what_comes_before_the_nodes_is_not_held_back() -> None:
+    records = bytes(1_000_000)
+    partition = int32(0) + b"\0\0" + bytes(24) + b"\0" + int32(-1) + uvarint(len(records) + 1) + records + b"\0"
+    front = int32(0) + b"\0\0" + int32(0) + b"\2" + bytes(16) + b"\2" + partition + b"\0"
+    nodes = b"\2" + int32(1) + compact("broker-1.internal") + int32(5) + b"\0\0"
+    body = front + b"\1\0" + uvarint(len(nodes)) + nodes
+    stream = rewriting(EDGE).stream(1, 16, len(body))
+    at = 0
+    for size in (5, 40, 400_000, 600_000 + len(front) - 1_000_045 + 3):
+        piece = body[at : at + size]
+        at += size
+        assert stream.feed(piece) == (piece if at <= len(front) else piece[: len(front) - at])
+    assert stream.feed(body[at:-1]) == b""
+    after = told(1, 16, front + stream.feed(body[-1:]))
+    assert after["NodeEndpoints"] == ({"NodeId": 1, "Host": "edge", "Port": 9092, "Rack": None},)
+
+
+def test_an_address_that_is_not_known_is_told_and_never_the_real_one() -> None:
+    missed: list[int] = []
+    addresses = Addresses({}, missed.append)
+    body = int32(2) + int32(1) + old("b-1.internal") + int32(5) + int32(UNKNOWN) + old("b-2.internal") + int32(6)
+    out = addresses.edit(3, 0, body + int32(0))
+    assert [(one["Host"], one["Port"]) for one in told(3, 0, out)["Brokers"]] == [
+        ("node-1.unmapped.invalid", 1),
+        (f"node-{UNKNOWN}.unmapped.invalid", 1),
+    ]
+    assert missed == [1, UNKNOWN]
+
+
+def test_an_address_that_changes_is_told_from_then_on() -> None:
+    known = {1: ("old", 1)}
+    edit = rewriting(known).edit
+    body = b"\0\0" + int32(1) + old("b") + int32(5)
+    assert edit(10, 0, body) == b"\0\0" + int32(1) + old("old") + int32(1)
+    known[1] = ("new", 2)
+    assert edit(10, 0, body) == b"\0\0" + int32(1) + old("new") + int32(2)
+
+
+@pytest.mark.parametrize(("key", "version"), all_addressed())
+def test_a_body_that_is_cut_short_raises_what_is_expected_of_one(key: int, version: int) -> None:
+    one = next(one for number in range(100) if len((one := drawn(number, key, version)).body) > 30)
+    for end in range(1, len(one.body)):
+        with suppress(MalformedBody):
+            rewritten(rewriting(), one._replace(body=one.body[:end]))
+
+
+def test_versions_that_are_not_known_are_refused() -> None:
+    rules = Rules([rewriting()])
+    for key, since in SINCE.items():
+        last = APIS[key].max_version
+        assert newest(key) == last
+        assert [rules.of(key, version) for version in (-1, since - 1)] == [0, 0]
+        assert rules.of(key, last) in (EDITED, STREAMED)
+        assert [rules.of(key, version) for version in (last + 1, 31, 32, 32_767)] == [DECIDED] * 4
+    assert [newest(18), newest(30_000), rules.of(18, 4), rules.of(2, 99)] == [None, None, 0, 0]
+    assert rules.decide(Request(ANYBODY, 0, 99, "c", 1)) == b""
+    assert rules.decide(Request(ANYBODY, 0, 99, "c", 0)) is Way.CLOSE
+    assert rules.decide(Request(NOBODY, 3, 99, "c", 1)) is Way.FORWARD
