@@ -45,14 +45,14 @@ class Supported:
         """Whether a request of this version may be sent. Of ApiVersions always: the broker answers it in any case."""
         if api_key == API_VERSIONS:
             return True
-        return (found := self._usable(api_key, api_version)) is not None and found[0] <= api_version <= found[1]
+        if self.ranges is None and api_key not in self.private:
+            return True
+        return (found := self._usable(api_key)) is not None and found[0] <= api_version <= found[1]
 
-    def _usable(self, api_key: int, api_version: int) -> Versions | None:
-        ranges = self.ranges
+    def _usable(self, api_key: int) -> Versions | None:
+        ranges = self.ranges or {}
         if api_key in self.private:
             return self.private[api_key]
-        if ranges is None:
-            return self.allowed(api_key, (api_version, api_version))
         if api_key not in ranges:
             return None
         first, last = ranges[api_key]
