@@ -1,0 +1,186 @@
+import contextlib
+import struct
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.core.exchange import Connection
+from proxy.core.intercept import ASKED, Request, Rules, Way
+from proxy.errors import PeerError
+from proxy.replies.broker_metadata import (
+    BrokerEntry,
+    BrokerMetadata,
+    BrokerView,
+    Fleet,
+    FleetView,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+
+KEY = 30_000
+
+
+def request_frame(body: bytes) -> str:
+    """Kafka's request header v1 with correlation id 1 and client id ``c``."""
+    head = struct.pack(">hhih", KEY, 0, 1, 1) + b"c"
+    return (struct.pack(">i", len(head + body)) + head + body).hex()
+
+
+def response_frame(body: bytes) -> str:
+    return (struct.pack(">ii", 4 + len(body), 1) + body).hex()
+
+
+class TestGoldenBytes:
+    @pytest.mark.parametrize(
+        ("node_ids", "golden"),
+        [
+            ([3], "0000001375300000000000010001630000000100000003"),
+            ([], "0000000f753000000000000100016300000000"),
+        ],
+    )
+    def test_request(self, node_ids, golden):
+        assert request_frame(encode_request(node_ids)) == golden
+        assert decode_request(bytes.fromhex(golden)[15:]) == node_ids
+
+    def test_response(self):
+        golden = (
+            "0000004200000001000000020000000300016800002384000000280000004d0000000100047261636b0004723861390000000400016800"
+            "002385000000280000004d00000000"
+        )
+        brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "h", 9093, 40, 77)]
+
+        assert response_frame(encode_response(brokers)) == golden
+        assert decode_response(bytes.fromhex(golden)[8:]) == brokers
+
+    def test_null_is_as_empty(self):
+        assert decode_request(b"\xff\xff\xff\xff") == []
+
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+entries = st.builds(BrokerEntry, int32s, texts, int32s, int32s, int32s, st.dictionaries(texts, texts, max_size=4))
+
+
+@settings(deadline=None)
+@given(st.lists(entries, max_size=4))
+def test_whatever_is_written_is_read_again(brokers):
+    assert decode_response(encode_response(brokers)) == brokers
+
+
+def test_so_are_ten_thousand_at_random():
+    random = Random(0)
+
+    def number() -> int:
+        return random.randrange(-(2**31), 2**31)
+
+    def text() -> str:
+        return "".join(chr(random.choice((0, 65, 0xE9, 0x4E2D, 0x1F600))) for _ in range(random.randrange(9)))
+
+    for _ in range(10_000):
+        brokers = [
+            BrokerEntry(
+                number(), text(), number(), number(), number(), {text(): text() for _ in range(random.randrange(4))}
+            )
+            for _ in range(random.randrange(4))
+        ]
+        assert decode_response(encode_response(brokers)) == brokers
+
+
+@given(st.lists(int32s, max_size=50))
+def test_so_are_requests(node_ids):
+    assert decode_request(encode_request(node_ids)) == node_ids
+
+
+@given(st.binary(max_size=100))
+def test_other_bytes_are_read_or_refused(junk):
+    for read in (decode_request, decode_response):
+        with contextlib.suppress(PeerError):
+            read(junk)
+
+
+@pytest.mark.parametrize("body", ["", "000000", "00000001", "0000000100000003ff", "fffffffe", "7fffffff"])
+def test_a_request_of_another_length_is_malformed(body):
+    with pytest.raises(PeerError):
+        decode_request(bytes.fromhex(body))
+
+
+def test_a_text_that_is_too_long_is_not_written():
+    with pytest.raises(ValueError, match=r"a text of 32768 bytes \(allowed: 32767\)"):
+        encode_response([BrokerEntry(1, "h", 1, 1, 1, {"x": "x" * 32_768})])
+
+
+def broker(node_id: int) -> BrokerView:
+    addresses = {"client": (f"kafka-{node_id}", 9092), "other": (f"kafka-{node_id}", 9093)}
+    return BrokerView(node_id, addresses, 40, 70 + node_id, {"broker.id": str(node_id)})
+
+
+def asked(*, source="anonymous", version=0) -> Request:
+    connection = Connection("c", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source=source)
+    return Request(connection, KEY, version, "c", 1)
+
+
+@pytest.fixture
+def fleet():
+    return Fleet(FleetView(1, (broker(3), broker(1), broker(2))))
+
+
+class TestSelection:
+    @pytest.mark.parametrize(
+        ("wanted", "found"),
+        [
+            ([], [1, 2, 3]),
+            ([-1], [1]),
+            ([2, 2, 99, -1], [1, 2]),
+            ([3, 1], [1, 3]),
+            ([1, -1], [1]),
+            ([99], []),
+            ([-2], []),
+        ],
+    )
+    def test_who_is_told(self, fleet, wanted, found):
+        assert [one.node_id for one in fleet.select("CLIENT", wanted)] == found
+
+    def test_addresses_are_those_of_the_listener_that_was_asked(self, fleet):
+        (client,), (other,), (none,) = (fleet.select(name, [2]) for name in ("CLIENT", "Other", "THIRD"))
+
+        assert client == BrokerEntry(2, "kafka-2", 9092, 40, 72, {"broker.id": "2"})
+        assert (other.host, other.port) == ("kafka-2", 9093)
+        assert (none.host, none.port) == ("", -1)
+
+
+class TestInterceptor:
+    def test_wants_its_one_version_only(self, fleet):
+        rules = Rules([BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False)])
+
+        wanted = [
+            (key, version) for key in (*range(100), KEY, KEY + 1) for version in (-1, 0, 1) if rules.of(key, version)
+        ]
+        assert wanted == [(KEY, 0)]
+        assert rules.of(KEY, 0) == ASKED
+
+    def test_answers_with_the_view_of_the_moment(self, fleet):
+        metadata = BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False)
+
+        before = metadata.ask(asked(), encode_request([]))
+        fleet.view = FleetView(1, (broker(1),))
+        after = metadata.ask(asked(source="sasl"), encode_request([]))
+
+        assert [[one.node_id for one in decode_response(answer)] for answer in (before, after)] == [[1, 2, 3], [1]]
+
+    def test_is_not_for_those_who_have_not_logged_in(self, fleet):
+        body = encode_request([-1])
+
+        assert BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False).ask(asked(source="unauthenticated"), body) is (
+            Way.FORWARD
+        )
+        answer = BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=True).ask(asked(source="unauthenticated"), body)
+        assert [one.node_id for one in decode_response(answer)] == [1]
+
+    def test_a_body_that_cannot_be_read_is_the_client_s_fault(self, fleet):
+        with pytest.raises(PeerError) as raised:
+            BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False).ask(asked(), b"\0")
+        assert (raised.value.side, raised.value.reason) == ("client", "malformed")
