@@ -37,6 +37,8 @@ class ApiVersions(Interceptor):
     def __init__(self, supported: Supported, learnt: Callable[[Mapping[int, Versions]], None]) -> None:
         self._supported = supported
         self._learnt = learnt
+        self._seen: dict[int, tuple[bytes, bytes, Mapping[int, Versions]]] = {}
+        # by version, up to the end of the list: as the broker sent it last, as it is told, and what it says
 
     def wants(self, api_key: int, api_version: int) -> int:
         """The responses of all versions that are known."""
@@ -50,8 +52,15 @@ class ApiVersions(Interceptor):
         """
         if _int16.unpack_from(body)[0]:
             return body
+        seen = self._seen.get(api_version)
+        if seen is None or not body.startswith(seen[0]):  # most connections get the same list
+            seen = self._seen[api_version] = self._told(api_version, body)
+        sent, told, ranges = seen
+        self._learnt(ranges)
+        return told + body[len(sent) :]
+
+    def _told(self, api_version: int, body: bytes) -> tuple[bytes, bytes, Mapping[int, Versions]]:
         entries, end = _entries(body, api_version)
-        self._learnt({key: versions for key, versions, _ in entries})
         compact = api_version >= COMPACT_SINCE
         private = self._supported.private
         told = []
@@ -61,7 +70,7 @@ class ApiVersions(Interceptor):
                 told.append(_entry.pack(key, *allowed) + tags)
         told += [_entry.pack(key, *versions) + (b"\0" if compact else b"") for key, versions in private.items()]
         count = _uvarint(len(told) + 1) if compact else _int32.pack(len(told))
-        return b"".join([body[:2], count, *told, body[end:]])
+        return body[:end], b"".join([body[:2], count, *told]), {key: versions for key, versions, _ in entries}
 
 
 def supported_by(body: bytes) -> Mapping[int, Versions]:

@@ -52,6 +52,18 @@ def test_the_apis_of_the_sidecar_follow_those_of_the_broker(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_one_response_after_the_other(version: int) -> None:
+    bench = Bench()
+    longer = BROKER | {19: (2, 7)}
+    for broker in (BROKER, longer, longer, BROKER, {**BROKER, 18: (0, 5)}):
+        for tail in (TAIL, b"another"):
+            assert bench.edit(version, answer(version, broker, tail=tail)) == answer(
+                version, broker | PRIVATE, tail=tail
+            )
+            assert bench.learnt[-1] == broker
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
 def test_where_the_length_of_the_list_takes_a_byte_more(version: int, count: int) -> None:
     broker = dict.fromkeys(range(count), (0, 1))
