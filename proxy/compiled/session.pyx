@@ -21,15 +21,15 @@ from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
-from proxy.core import apis, passing, session, watch
+from proxy.core import apis, header, passing, session, watch
 from proxy.errors import PeerError
 
 cdef int MIN_FRAME = session.MIN_FRAME
-cdef int MAX_TOKEN = session.MAX_TOKEN
+cdef int MAX_TOKEN = header.MAX_TOKEN
 cdef int MAX_PREFIX = session.MAX_PREFIX
 cdef int CARRY_STEP = session.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
-cdef int PEEKED = session.PEEKED
+cdef int PEEKED = header.PEEKED
 cdef int KEYS = watch.KEYS
 cdef int VERSIONS = watch.VERSIONS
 cdef int TOLD = watch.TOLD

@@ -179,6 +179,9 @@ class Exchange(Struct, gc=False):
     where no response came. ``throttle_ms``, ``error_code``: of the response, where they stand at a fixed place near its
     start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
     header, where an observer asked for it and it was not too long.
+
+    ``synthesized``: the broker never saw it, for the sidecar itself gave the answer (``response_bytes`` are of that) or
+    ended the connection. Of a response that was edited on its way all that is told is as the broker sent it.
     """
 
     connection: Connection
@@ -200,3 +203,4 @@ class Exchange(Struct, gc=False):
     error_code: int = 0
     request_raw: bytes | None = None
     response_raw: bytes | None = None
+    synthesized: bool = False

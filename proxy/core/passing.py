@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from proxy.core.answers import Frame
 from proxy.core.exchange import Connection, ConnectionChange, Exchange, RequestFacts, ResponseFacts
 from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
 from proxy.core.tally import Tally
@@ -35,6 +36,19 @@ class Passing:
         self.learnt = learnt  # whoever learns the client's identity is to have them
         self.feed: BodyFeed | None = None  # reads it as it comes
         self.gathered = bytearray()  # grows with what comes: a declared length allocates nothing
+
+
+class Direction:
+    """How far one direction has got inside its current frame."""
+
+    __slots__ = ("carry", "exchange", "frame", "left", "passing")
+
+    def __init__(self) -> None:
+        self.left = 0  # bytes of the current frame still to come, once its prefix is read
+        self.carry = bytearray()  # what came of a frame whose prefix is not complete
+        self.exchange: Exchange | None = None  # what the current frame belongs to
+        self.passing: Passing | None = None  # what is wanted of the current frame's body
+        self.frame: Frame | None = None  # what the current frame passes; None: it goes on as it comes
 
 
 _Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, bytes, int, int, bool]
@@ -106,12 +120,13 @@ class Told:
                 continue
             if side == "client":
                 exchange.connection = self.connection
-                exchange.forwarded_at = now
+                if not exchange.synthesized:
+                    exchange.forwarded_at = now
                 if exchange.outcome == "no_response":
                     self._record(exchange)
             else:
                 exchange.answered_at = now
-                if self._undecided and exchange.api_key not in LEARNED:
+                if self._undecided and exchange.api_key not in LEARNED and not exchange.synthesized:
                     self._learn(Identity.passed, now)
                     exchange.connection = self.connection  # this answer is what shows it
                 self._record(exchange)

@@ -18,22 +18,15 @@ from collections import deque
 from collections.abc import Callable
 
 from proxy.core import apis
+from proxy.core.answers import Answers, Frame
 from proxy.core.exchange import Connection, Exchange
+from proxy.core.header import PEEKED, peek, produce_acks, skip_header_tags, token_size
 from proxy.core.identity import SASL_HANDSHAKE, Identity
-from proxy.core.passing import Passing, Told
+from proxy.core.intercept import ASKED, DECIDED, EDITED, MAX_ASKED, STREAMED, Request, Rules
+from proxy.core.passing import Direction, Passing, Told
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
-from proxy.core.watch import (
-    ERROR_AFTER_THROTTLE,
-    ERROR_FIRST,
-    KEEP_REQUEST,
-    KEEP_RESPONSE,
-    THROTTLE_FIRST,
-    TOLD,
-    WALKED,
-    Watch,
-)
-from proxy.core.wire import skip_tags, uvarint
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
 from proxy.errors import PeerError, Side
 
 MAX_FRAME = 104_857_600
@@ -41,9 +34,6 @@ MAX_FRAME = 104_857_600
 
 MIN_FRAME = 10
 """Smallest request in bytes: key, version, correlation id, null client id."""
-
-MAX_TOKEN = 524_288
-"""Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
 
 MAX_PREFIX = 131_072
 """Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
@@ -55,9 +45,7 @@ MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
 
 PRODUCE = 0
-PEEKED = THROTTLE_FIRST | ERROR_FIRST | ERROR_AFTER_THROTTLE
 
-_int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _key_version = struct.Struct(">hh").unpack_from
 _request = struct.Struct(">ihhih").unpack_from
@@ -66,21 +54,12 @@ _response = struct.Struct(">ii").unpack_from
 _StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, float], int | None]
 
 
-class _Direction:
-    """How far one direction has got inside its current frame."""
-
-    __slots__ = ("carry", "exchange", "left", "passing")
-
-    def __init__(self) -> None:
-        self.left = 0  # bytes of the current frame still to come, once its prefix is read
-        self.carry = bytearray()  # what came of a frame whose prefix is not complete
-        self.exchange: Exchange | None = None  # what the current frame belongs to
-        self.passing: Passing | None = None  # what is wanted of the current frame's body
-
-
 class Session:
     """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
-    learns for them who the client is.
+    learns for them, and for ``rules``, who the client is. ``rules``: what is answered or changed here; None: nothing.
+
+    Where there are rules the caller looks after each chunk whether it is ``diverted``: then ``answers`` says what goes
+    on in its place, what the client is told, and whether the connection is to end.
 
     ``requests``: how many have begun; ``client_id``: as the last of them has it. ``clean``: how many bytes of the chunk
     that raised PeerError precede the refused frame.
@@ -95,6 +74,7 @@ class Session:
         "_tally",
         "_tokens",
         "_told",
+        "answers",
         "clean",
         "client_id",
         "in_flight",
@@ -108,17 +88,21 @@ class Session:
         watch: Watch | None = None,
         max_frame: int = MAX_FRAME,
         identity: Identity | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self._connection = connection
         self._tally = tally
+        if watch is None and rules is not None and identity is not None:
+            watch = NOBODY
         self._told = None if watch is None else Told(connection, tally, watch, identity)
         self._max_frame = max_frame
-        self._client = _Direction()
-        self._broker = _Direction()
+        self._client = Direction()
+        self._broker = Direction()
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
         self._tokens = False
         self.in_flight: deque[Exchange] = deque()
+        self.answers = None if rules is None else Answers(rules, tally, max_frame, self.in_flight)
         self.requests = 0
         self.clean = 0
 
@@ -129,13 +113,30 @@ class Session:
 
     @property
     def saturated(self) -> bool:
-        """Whether so many requests are open that the client should not be read for now."""
-        return len(self.in_flight) >= MAX_IN_FLIGHT
+        """Whether so many requests are open that the client should not be read for now, or one of them ends it all."""
+        return len(self.in_flight) >= MAX_IN_FLIGHT or (self.answers is not None and self.answers.closing)
+
+    @property
+    def diverted(self) -> bool:
+        """Whether ``answers`` has something to say of the last chunk."""
+        return self.answers is not None and self.answers.diverted
+
+    @property
+    def rest(self) -> bytes:
+        """What of the client's last chunk is to be given again, once there is room for the answers."""
+        return b"" if self.answers is None else self.answers.rest
+
+    @property
+    def untouched(self) -> bool:
+        """Whether all that came has gone on, or is in the chunk at hand, just as it came."""
+        sides = (self._client, self._broker)
+        held = any(side.carry or side.frame is not None for side in sides)
+        return self.answers is None or (self.answers.untouched and not held)
 
     @property
     def between_requests(self) -> bool:
         """Whether no request has been read in part."""
-        return not self._client.left and not self._client.carry
+        return not self._client.left and not self._client.carry and not self.rest
 
     @property
     def quiet(self) -> bool:
@@ -151,7 +152,7 @@ class Session:
         Returns whether ``walk`` has something to do. Raises PeerError(client) where a broker closes too: a size out of
         bounds, a header that does not fit its frame.
         """
-        return self._read(self._client, "client", self._start_request, data, now)
+        return self._pass(self._client, "client", self._start_request, data, now)
 
     def _start_request(
         self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
@@ -189,13 +190,17 @@ class Session:
         flags = told.flags(key, version) if told is not None else 0
         walker = walker_for_request(key, version) if flags & WALKED else None
         learnt = told is not None and told.learns("client", key)
+        answers = self.answers
+        wanted = answers.rules.of(key, version) & (DECIDED | ASKED) if answers is not None else 0
+        if wanted & ASKED and size > MAX_ASKED:
+            raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
         acks = 1
-        if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt:
+        if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt or wanted & ASKED:
             try:
                 if apis.request_is_flexible(key, version):
-                    body = _skip_tags(buf, body, stop)
+                    body = skip_header_tags(buf, body, stop)
                 if key == PRODUCE:
-                    acks = _acks(buf, body, stop, version)
+                    acks = produce_acks(buf, body, stop, version)
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
                     return None
@@ -210,7 +215,11 @@ class Session:
             self.in_flight.append(exchange)
         else:
             exchange.outcome = "no_response"
-        if key == SASL_HANDSHAKE and version == 0:
+        frame = None
+        if wanted and answers is not None:
+            asked = Request(exchange.connection, key, version, self.client_id, acks)
+            frame = answers.request(wanted, asked, exchange, body - at)
+        if key == SASL_HANDSHAKE and version == 0 and not exchange.synthesized:
             self._tokens = True
         if flags and not apis.is_known(key, version):
             exchange.decode = "unsupported"
@@ -218,7 +227,9 @@ class Session:
         passing = None
         if told is not None and (learnt or flags & KEEP_REQUEST):
             passing = told.passing("client", key, flags, stop - body)
-        return self._open(self._client, "client", exchange, walker, passing, buf, body, stop, start - at, data, now)
+        return self._open(
+            self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
+        )
 
     def _check_size(self, size: int) -> None:
         if not MIN_FRAME <= size <= self._max_frame:
@@ -231,7 +242,7 @@ class Session:
         """
         if limit - at < 4:
             return None
-        size = _token_size("client", buf, at)
+        size = token_size("client", buf, at)
         if size >= MIN_FRAME:
             if limit - at < 8:
                 return None
@@ -247,7 +258,7 @@ class Session:
 
         Raises PeerError(broker) for a response that no request asked for: from there on nothing can be matched.
         """
-        return self._read(self._broker, "broker", self._start_response, data, now)
+        return self._pass(self._broker, "broker", self._start_response, data, now)
 
     def _start_response(
         self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
@@ -264,27 +275,37 @@ class Session:
             raise PeerError("broker", "out_of_sync", f"correlation id {correlation_id}, not {exchange.correlation_id}")
         if exchange is self._client.exchange and self._client.left:
             raise PeerError("broker", "out_of_sync", "a response before the end of its request")
+        if exchange.synthesized:
+            raise PeerError("broker", "out_of_sync", "a response to what it was not asked")
         key, version = exchange.api_key, exchange.api_version
         told = self._told
         flags = told.flags(key, version) if told is not None else 0
         walker = walker_for_response(key, version) if flags & WALKED else None
         learnt = told is not None and told.learns("broker", key)
+        answers = self.answers
+        wanted = answers.rules.of(key, version) & (EDITED | STREAMED) if answers is not None else 0
         body, stop = at + 8, at + 4 + size
-        if (flags & ~TOLD or learnt) and apis.response_header_is_flexible(key, version):
+        if (flags & ~TOLD or learnt or wanted) and apis.response_header_is_flexible(key, version):
             try:
-                body = _skip_tags(buf, body, stop)
+                body = skip_header_tags(buf, body, stop)
             except (IndexError, PeerError):
                 if limit < stop:
                     return None
                 body, walker, flags = at + 8, None, flags & ~PEEKED
-        if flags & PEEKED and not _peek(exchange, flags, buf, body, limit, stop):
+                if answers is not None and wanted:
+                    answers.failed(ValueError("the response's header cannot be read"))
+                    wanted = 0
+        if flags & PEEKED and not peek(exchange, flags, buf, body, limit, stop):
             return None
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
         passing = None
         if told is not None and (learnt or flags & KEEP_RESPONSE):
             passing = told.passing("broker", key, flags, stop - body)
-        return self._open(self._broker, "broker", exchange, walker, passing, buf, body, stop, start - at, data, now)
+        frame = answers.response(wanted, exchange, body - at, size + 4) if answers is not None and wanted else None
+        return self._open(
+            self._broker, "broker", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
+        )
 
     def _token_reply(
         self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
@@ -294,16 +315,48 @@ class Session:
             return None
         if not self._tokens:
             raise PeerError("broker", "out_of_sync", "a response without a request")
-        return self._pass_token("broker", buf, at, _token_size("broker", buf, at), start, data, now)
+        return self._pass_token("broker", buf, at, token_size("broker", buf, at), start, data, now)
 
     # ---- both directions ----------------------------------------------------------------------------------------
 
-    def _read(self, state: _Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
-        """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns whether there is to walk."""
+    def _pass(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
+        """Read ``data``; where there are rules, put together what goes on. Returns whether there is to walk."""
+        answers = self.answers
+        if answers is None:
+            self._read(state, side, start_frame, data, now)
+        else:
+            answers.begin()
+            self.clean = upto = 0
+            if side == "client":
+                answers.rest = b""
+            try:
+                if side == "broker" or not answers.closing:
+                    upto = self._read(state, side, start_frame, data, now)
+            except PeerError:
+                self._settle(answers, side, data, self.clean)
+                raise
+            if side == "client" and answers.full:
+                answers.rest = data[upto:]
+            elif state.carry:
+                upto = self.clean  # the beginning of a header waits for the rest of it
+            self._settle(answers, side, data, upto)
+        return self._told is not None and self._told.waiting
+
+    def _settle(self, answers: Answers, side: Side, data: bytes, upto: int) -> None:
+        """``data`` was read up to there."""
+        if side == "client" and not self._broker.left and not self._broker.carry:
+            self._answer()
+        answers.end(data, upto)
+
+    def _read(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> int:
+        """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns up to where."""
         end = len(data)
+        answers = self.answers if side == "client" else None
         pos = self._go_on(state, side, data, now) if state.left else 0
         carry = state.carry
         while pos < end:
+            if answers is not None and (answers.full or answers.closing):
+                return pos
             if carry:
                 start = pos - len(carry)  # of the frame, in coordinates of data
                 self.clean = max(start, 0)
@@ -324,13 +377,14 @@ class Session:
                     carry += data[pos:end]
                     break
             pos = done
-        return self._told is not None and self._told.waiting
+        return end
 
     def _open(
         self,
-        state: _Direction,
+        state: Direction,
         side: Side,
         exchange: Exchange | None,
+        frame: Frame | None,
         walker: WalkerFunction | None,
         passing: Passing | None,
         buf: bytes | bytearray,
@@ -347,6 +401,10 @@ class Session:
         """
         first, stop, end = body + shift, stop + shift, len(data)
         ended = stop <= end
+        answers = self.answers
+        if answers is not None and (frame is not None or shift < 0):
+            lead, at = (bytes(buf[:-shift]), 0) if shift < 0 else (b"", self.clean)
+            answers.open(frame, lead, data, at, min(stop, end), ended)
         if walker is not None and (first < 0 or not ended):
             passing = passing or Passing(stop - first, raw=False, learnt=False)
             passing.feed = BodyFeed(walker, 0 if exchange is None else exchange.api_version, side)
@@ -363,34 +421,56 @@ class Session:
             state.left = stop - end
             state.exchange = exchange
             state.passing = passing
+            state.frame = frame
             return end
-        if exchange is not None:
-            self._end(side, exchange, now)
+        self._end(side, exchange, data, stop, now)
         return stop
 
-    def _go_on(self, state: _Direction, side: Side, data: bytes, now: float) -> int:
+    def _go_on(self, state: Direction, side: Side, data: bytes, now: float) -> int:
         """Pass more of the current frame's body; return the offset after it."""
         left = state.left
         take = min(left, len(data))
         state.left = left - take
         exchange, passing, told = state.exchange, state.passing, self._told
         last = take == left
+        if state.frame is not None and self.answers is not None:
+            self.answers.put(state.frame.take(data[:take], last), data, 0, take)
         if told is not None and (last or passing is not None):
             told.piece(side, exchange, None, passing, data, 0, take, last)
         if last:
-            state.exchange = state.passing = None
-            if exchange is not None:
-                self._end(side, exchange, now)
+            state.exchange = state.passing = state.frame = None
+            self._end(side, exchange, data, take, now)
         return take
 
-    def _end(self, side: Side, exchange: Exchange, now: float) -> None:
-        """A frame is complete."""
+    def _end(self, side: Side, exchange: Exchange | None, data: bytes, stop: int, now: float) -> None:
+        """A frame is complete, in ``data`` up to ``stop``."""
         if side == "client":
-            exchange.received_at = now
-        else:
+            if exchange is not None:
+                exchange.received_at = now
+            return
+        if exchange is not None:
             exchange.responded_at = now
             exchange.outcome = "answered"
             self._tally.responses[exchange.api_key] += 1
+        if self.answers is not None and self.answers.waiting:
+            self._answer(data, stop)
+
+    def _answer(self, data: bytes | None = None, at: int = 0) -> None:
+        """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
+        answers, in_flight = self.answers, self.in_flight
+        while answers is not None and answers.waiting and in_flight[0].synthesized:
+            exchange = in_flight[0]
+            if exchange is self._client.exchange and not answers.closing:
+                return  # its request has not ended yet
+            size = answers.answer(data, at)
+            if not size:
+                return
+            in_flight.popleft()
+            exchange.response_bytes = size
+            exchange.outcome = "answered"
+            self._tally.responses[exchange.api_key] += 1
+            if self._told is not None:
+                self._told.piece("broker", exchange, None, None, b"", 0, 0, True)
 
     def walk(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
@@ -417,46 +497,4 @@ class Session:
         """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
         state = self._client if side == "client" else self._broker
         passing = self._told.token(size) if self._told is not None else None
-        return self._open(state, side, None, None, passing, buf, at + 4, at + 4 + size, start - at, data, now)
-
-
-def _token_size(side: Side, buf: bytes | bytearray, at: int) -> int:
-    size: int = _int32(buf, at)[0]
-    if not 0 <= size <= MAX_TOKEN:
-        raise PeerError(side, "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
-    return size
-
-
-def _skip_tags(buf: bytes | bytearray, body: int, stop: int) -> int:
-    """Return the offset after the tagged fields of a header. Raises IndexError, PeerError."""
-    body = skip_tags(buf, body) if buf[body] else body + 1
-    if body > stop:  # what was read belongs to the next frame
-        raise IndexError
-    return body
-
-
-def _acks(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
-    """The ``acks`` of the ProduceRequest ``buf[body:stop]``. Raises IndexError, struct.error, PeerError."""
-    if version >= 9:
-        length, body = uvarint(buf, body)
-        body += max(length - 1, 0)
-    elif version >= 3:
-        body += 2 + max(_int16(buf, body)[0], 0)
-    if body + 2 > stop:
-        raise IndexError
-    acks: int = _int16(buf, body)[0]
-    return acks
-
-
-def _peek(exchange: Exchange, flags: int, buf: bytes | bytearray, body: int, limit: int, stop: int) -> bool:
-    """Read what stands first in the response ``buf[body:stop]``. Returns False where it may yet come."""
-    need = 6 if flags & ERROR_AFTER_THROTTLE else 4 if flags & THROTTLE_FIRST else 2
-    if body + need > stop:
-        return True
-    if body + need > limit:
-        return False
-    if flags & THROTTLE_FIRST:
-        exchange.throttle_ms = _int32(buf, body)[0]
-    if flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE):
-        exchange.error_code = _int16(buf, body + need - 2)[0]
-    return True
+        return self._open(state, side, None, None, None, passing, buf, at + 4, at + 4 + size, start - at, data, now)

@@ -19,6 +19,10 @@ def _counts_by_pair() -> defaultdict[tuple[str, str], int]:
     return defaultdict(int)
 
 
+def _counts_by_verdict() -> defaultdict[tuple[int, str], int]:
+    return defaultdict(int)
+
+
 def _both_sides() -> dict[str, int]:
     return {"client": 0, "broker": 0}
 
@@ -38,3 +42,7 @@ class Tally(Struct):
     responses: dict[int, int] = field(default_factory=_counts_by_number)  # by api key
     decoded: dict[str, int] = field(default_factory=_counts)  # bodies, by what came of them
     invalid_frames: dict[tuple[str, str], int] = field(default_factory=_counts_by_pair)  # by (side, reason)
+    intercepted: dict[tuple[int, str], int] = field(default_factory=_counts_by_verdict)
+    """Requests that were not forwarded, by api key and "replied" or "closed"."""
+    edited: dict[int, int] = field(default_factory=_counts_by_number)  # responses, by api key
+    intercept_errors: int = 0  # requests and responses that went on as they came, because an interceptor failed

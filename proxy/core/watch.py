@@ -68,3 +68,11 @@ class Watch(Struct, frozen=True, gc=False):
     max_body: int
     """Bytes of the longest body that is kept."""
     room: Room
+
+
+def _nobody(_: object) -> None:
+    pass
+
+
+NOBODY = Watch(_nobody, _nobody, Interest(bytes(KEYS * VERSIONS), 0), memoryview(bytearray(8)).cast("q"), 0, Room(0))
+"""In place of those who observe, where a session has to know who its client is and nobody is to be told of it."""

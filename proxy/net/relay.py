@@ -5,7 +5,8 @@ bodies (see ``proxy.core.session``); without one (TLS passing through) bytes are
 on once it was written; what the kernel does not take at once waits in the side's own buffer.
 
 Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the reading of the other side until it is below
-``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests.
+``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests, or one that does not read what the sidecar itself
+answers: then even what was already read of it waits (``Answers.rest``).
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError, Side
+from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
+repeated = Repeated(log)
 
 HIGH_WATER = 65_536
 """Bytes waiting to be written to one side from which the other side is not read any more (uvicorn: the same)."""
@@ -50,9 +53,12 @@ Cause = Literal[
     "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
     "client_invalid_size",
     "client_invalid_header",
+    "client_invalid_request",  # one that the sidecar itself answers, and that cannot be read
     "broker_invalid_size",
     "broker_invalid_header",
     "broker_out_of_sync",  # a response that matches no request
+    "unsupported_request",  # one that is answered by closing
+    "session_failed",  # an error of the sidecar's own, while it held back some of the connection's bytes
     "drain_completed",  # closed by a shutdown when nothing was open
     "drain_timeout",  # closed by a shutdown with a request open
     "untrusted_proxy",  # it came from outside proxy.protocol.trusted
@@ -104,7 +110,7 @@ class Relay:
         self.last_byte_at = monotonic()
         """Of either side; until there is one, when the client was accepted."""
         self.received_bytes = 0  # from the client
-        self.sent_bytes = 0  # from the broker, handed on to the client
+        self.sent_bytes = 0  # to the client
         self._on_closed = on_closed
         self.on_gone = on_gone
         self._cause: Cause | None = None
@@ -198,8 +204,9 @@ class Relay:
         self._on_closed(self, cause, detail)
 
     def abandon_session(self, error: Exception) -> None:
-        """Carry this connection on as bytes: an error of ours is no reason to end it."""
+        """Carry this connection on as bytes: an error of ours is no reason to end it, unless bytes would be missing."""
         session = self.session
+        whole = session is None or session.untouched
         self._known_as, self._requests, self.session = self.connection, self.requests, None
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
@@ -207,17 +214,56 @@ class Relay:
             with contextlib.suppress(Exception):  # it has failed once already
                 session.walk(monotonic())
                 session.lost(monotonic())
-        if "in_flight" in self.client.paused_for:
+        if not whole:
+            self.close("session_failed", f"{type(error).__name__}")
+        elif "in_flight" in self.client.paused_for:
             self.client.resume("in_flight")
+
+    def divert(self, end: End, session: Session, data: bytes) -> None:
+        """Hand on what goes on in place of the chunk ``data`` of ``end``, and what is said to the client."""
+        answers = session.answers
+        if answers is None:
+            return
+        if answers.failure is not None:
+            report_failure(self.id, answers.failure)
+        onward = data if answers.edited is None else answers.edited
+        if onward:
+            end.pass_on(onward)
+        if answers.replies and not self.broker.eof:  # after that no answer can go out
+            self.broker.pass_on(answers.replies)
+
+    def follow(self) -> None:
+        """After a chunk, or once the client has taken what was written: pause or resume the client for want of room for
+        answers, or end what is to end."""
+        answers = None if self.session is None else self.session.answers
+        client = self.client
+        if answers is None or self.closed:
+            return
+        if answers.ending:
+            self.close("unsupported_request")
+        elif answers.waiting and self.broker.eof:  # what they wait for will not come
+            self.close(self.ended_by or "broker_closed")
+        elif answers.full or (client.choked and (answers.rest or answers.replies)):
+            client.pause("answers")
+        elif "answers" in client.paused_for and not client.choked:
+            client.resume("answers")
 
     def refuse(self, end: End, error: PeerError, data: bytes) -> None:
         """Close because of what ``end`` sent; frames before the bad one still go on."""
         session = self.session
-        if session is not None and session.clean:
+        if session is not None and session.diverted:
+            self.divert(end, session, data)
+            session.walk(monotonic())
+        elif session is not None and session.clean:
             end.pass_on(data[: session.clean])
             session.walk(monotonic())
         self.tally.invalid_frames[error.side, error.reason] += 1
         self.close(f"{error.side}_{error.reason}", error.detail)  # type: ignore[arg-type]  # reasons of PeerError are causes
+
+
+def report_failure(connection_id: str, error: Exception) -> None:
+    """Log that an interceptor raised ``error``: what it was to answer or change went on as it came."""
+    repeated.warning("intercept_failed", connection_id=connection_id, exc_info=error)
 
 
 _chunk = memoryview(bytearray(READ_SIZE))  # every relay's: what is read is taken out before the next read
@@ -256,24 +302,32 @@ class End(asyncio.BufferedProtocol):
         return _chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(_chunk[:nbytes])
         relay = self.relay
         relay.tally.received[self.side] += nbytes
-        relay.last_byte_at = now = monotonic()
+        relay.last_byte_at = monotonic()
+        self.carry(bytes(_chunk[:nbytes]))
+
+    def carry(self, data: bytes) -> None:
+        """Carry ``data`` of this side to the other: header, forward, bodies."""
+        relay = self.relay
         session = relay.session
         if session is None:
             self.pass_on(data)
             return
         try:
-            bodies = self.scan(session, data, now)
+            bodies = self.scan(session, data, relay.last_byte_at)
         except PeerError as error:
             relay.refuse(self, error, data)
             return
         except Exception as error:
             relay.abandon_session(error)
-            self.pass_on(data)
+            if not relay.closed:
+                self.pass_on(data)
             return
-        self.pass_on(data)
+        if session.diverted:
+            relay.divert(self, session, data)
+        else:
+            self.pass_on(data)
         if bodies:
             session.walk(monotonic())
         self.forwarded(session)
@@ -314,7 +368,8 @@ class End(asyncio.BufferedProtocol):
             relay.close(relay.ended_by)
             return False
         onward.write_eof()
-        return True
+        relay.follow()
+        return not relay.closed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -328,7 +383,7 @@ class End(asyncio.BufferedProtocol):
 class ClientEnd(End):
     """The client's side: requests come in here."""
 
-    __slots__ = ("draining",)
+    __slots__ = ("choked", "draining")
 
     side = "client"
     closed_by = "client_closed"
@@ -338,16 +393,39 @@ class ClientEnd(End):
     def __init__(self, relay: Relay) -> None:
         super().__init__(relay)
         self.draining = False
+        self.choked = False  # it does not read what is written to it
 
     def buffer_updated(self, nbytes: int) -> None:
         self.relay.received_bytes += nbytes
         super().buffer_updated(nbytes)
+        self.go_on()
 
     def forwarded(self, session: Session) -> None:
         if session.saturated:
             self.pause("in_flight")
         if self.draining and session.between_requests:
             self.pause("drain")
+        self.relay.follow()
+
+    def resume(self, reason: str) -> None:
+        super().resume(reason)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Carry what was read and not looked at."""
+        session = self.relay.session
+        while session is not None and session.rest and not self.paused_for and not self.relay.closed:
+            self.carry(session.rest)
+            session = self.relay.session
+
+    def pause_writing(self) -> None:
+        self.choked = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.choked = False
+        super().resume_writing()
+        self.relay.follow()
 
 
 class BrokerEnd(End):
@@ -367,3 +445,4 @@ class BrokerEnd(End):
     def forwarded(self, session: Session) -> None:
         if "in_flight" in self.other.paused_for and not session.saturated:
             self.other.resume("in_flight")
+        self.relay.follow()

@@ -1,0 +1,262 @@
+"""What becomes of the bytes of a session with rules: which of them wait, are dropped or replaced, and what is said in
+place of the broker.
+
+A chunk goes on as it came until something is to be done otherwise in it. From there on what goes on in its place is
+put together here: what came so far, then piece by piece. The beginning of a frame whose header is not complete waits
+for the rest of it, for only then it is known whose the frame is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from proxy.core.exchange import Exchange
+from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Request, Rules, Stream, Verdict, Way
+from proxy.core.tally import Tally
+from proxy.errors import PeerError
+
+MAX_OWED = 65_536
+"""Bytes of answers that wait from which the connection's next request is not looked at: a short request may have a
+long answer, and a client may ask faster than it reads."""
+
+_response = struct.Struct(">ii").pack
+_int32 = struct.Struct(">i").pack
+
+
+class Frame(Protocol):
+    """One frame that does not pass as it comes."""
+
+    def take(self, piece: bytes, last: bool) -> bytes:
+        """Take the next piece of it, from its size on; return what goes on now."""
+
+
+class Dropped:
+    """Nothing of it goes on."""
+
+    def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102  # as Frame has it, like those below
+        return b""
+
+
+class Gathered:
+    """Waits until it is whole; ``then`` says what goes on."""
+
+    __slots__ = ("_frame", "_then")
+
+    def __init__(self, then: Callable[[bytes], bytes]) -> None:
+        self._frame = bytearray()  # grows with what comes: a declared length allocates nothing
+        self._then = then
+
+    def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
+        self._frame += piece
+        return self._then(bytes(self._frame)) if last else b""
+
+
+class Streamed:
+    """Passes an interceptor's stream after its header. Where that fails, the rest passes as it came."""
+
+    __slots__ = ("_answers", "_api_key", "_header", "_held", "_stream")
+
+    def __init__(self, answers: Answers, api_key: int, header: int, stream: Stream) -> None:
+        self._answers = answers
+        self._api_key = api_key
+        self._header = header  # bytes of it still to come
+        self._stream: Stream | None = stream
+        self._held = b""  # the last bytes of what the stream was given, as many as it still has
+
+    def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
+        header, body = piece[: self._header], piece[self._header :]
+        self._header -= len(header)
+        if self._stream is None or not body:
+            return piece
+        self._held += body
+        try:
+            out = self._stream.feed(body)
+            if len(out) > len(self._held) or (last and len(out) < len(self._held)):
+                raise ValueError(f"{len(out)} bytes in place of {len(self._held)}")
+        except Exception as error:
+            self._answers.failed(error)
+            self._stream = None
+            return header + self._held
+        self._held = self._held[len(out) :]
+        if last:
+            self._answers.tally.edited[self._api_key] += 1
+        return header + out
+
+
+class Answers:
+    """One per session with rules; ``in_flight``: its open requests.
+
+    Of the last chunk, where ``diverted``: ``edited`` goes on in its place (None: it goes on as it came); ``replies``
+    are for the client; ``failure``: what an interceptor raised. ``rest``: what of the client's last chunk was not
+    looked at, because what is to be said was too much (``full``).
+
+    ``waiting``: what is said to those of ``in_flight`` that the sidecar answers, in their order; None: the connection
+    is to end there. ``closing``: there is such a one, so nothing more is taken of the client. ``ending``: it is its
+    turn.
+    """
+
+    __slots__ = (
+        "_in_flight", "_max_frame", "_out", "_owed", "_replies", "_sent", "closing", "diverted", "edited", "ending",
+        "failure", "full", "replies", "rest", "rules", "tally", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, rules: Rules, tally: Tally, max_frame: int, in_flight: deque[Exchange]) -> None:
+        self.rules = rules
+        self.tally = tally
+        self.waiting: deque[bytes | None] = deque()
+        self.closing = self.ending = self.full = False
+        self.rest = b""
+        self._max_frame = max_frame
+        self._in_flight = in_flight
+        self._owed = 0  # bytes of ``waiting`` and ``_replies``
+        self._out: bytearray | None = None  # in place of the chunk, as far as it was looked at
+        self._sent = 0  # bytes of the chunk that are in ``_out``, or dropped
+        self._replies = bytearray()
+        self._forget()
+
+    # ---- a chunk --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A chunk begins."""
+        if self.diverted:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.diverted = False
+        self.edited: bytes | None = None
+        self.replies = b""
+        self.failure: Exception | None = None
+
+    def end(self, data: bytes, upto: int) -> None:
+        """``data[:upto]`` has been looked at; what comes after it does not go on now."""
+        if self._out is not None:
+            self._out += data[self._sent : upto]
+            self.edited, self._out = bytes(self._out), None
+            self._sent = 0
+            self.diverted = True
+        elif upto < len(data):
+            self.edited = data[:upto]
+            self.diverted = True
+        if self._replies:
+            self.replies, self._replies = bytes(self._replies), bytearray()
+            self.diverted = True
+            self._owe(-len(self.replies))
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing of the chunk at hand is otherwise than it came, and nothing is to be said."""
+        return self._out is None and not self.waiting and not self._replies and not self.rest
+
+    def open(self, frame: Frame | None, lead: bytes, data: bytes, at: int, upto: int, ended: bool) -> None:
+        """A frame begins with ``lead``, which waited so far, and ``data[at:upto]``; None: it passes as it comes."""
+        if frame is None:
+            self.put(lead, data, at, at)
+        else:
+            self.put(b"", data, at, at)
+            self.put(frame.take(lead + data[at:upto], ended), data, at, upto)
+
+    def put(self, piece: bytes, data: bytes, at: int, upto: int) -> None:
+        """``piece`` goes on in place of ``data[at:upto]``."""
+        if self._out is None:
+            self._out = bytearray()
+        self._out += data[self._sent : at]
+        self._out += piece
+        self._sent = upto
+
+    def answer(self, data: bytes | None, at: int) -> int:
+        """It is the turn of the first of ``waiting``: say it between the frames of the broker's chunk ``data``, at
+        ``at``, or at once where there is none. Returns its bytes; 0: the connection is to end."""
+        answer = self.waiting[0]
+        if answer is None:
+            self.ending = self.diverted = True
+            return 0
+        self.waiting.popleft()
+        if data is None:
+            self._replies += answer
+        else:
+            self.put(answer, data, at, at)
+            self._owe(-len(answer))
+        return len(answer)
+
+    def _owe(self, more: int) -> None:
+        self._owed += more
+        self.full = self._owed >= MAX_OWED
+
+    def failed(self, error: Exception) -> None:
+        """An interceptor raised ``error``, or what it wants cannot be done."""
+        self.tally.intercept_errors += 1
+        self.failure = error
+        self.diverted = True
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def request(self, flags: int, request: Request, exchange: Exchange, body: int) -> Frame | None:
+        """Return how the frame of ``exchange`` passes, of which the body begins at ``body``; None: as it comes."""
+        if flags & DECIDED:
+            try:
+                verdict = self.rules.decide(request)
+            except Exception as error:
+                self.failed(error)
+                verdict = Way.FORWARD
+            if not self._judge(exchange, verdict, request.acks):
+                return Dropped()
+        return Gathered(partial(self._ask, request, exchange, body)) if flags & ASKED else None
+
+    def _ask(self, request: Request, exchange: Exchange, body: int, frame: bytes) -> bytes:
+        try:
+            verdict = self.rules.ask(request, frame[body:])
+        except PeerError as error:
+            raise PeerError("client", "invalid_request", error.detail) from None
+        except Exception as error:
+            self.failed(error)
+            verdict = Way.FORWARD
+        return frame if self._judge(exchange, verdict, request.acks) else b""
+
+    def _judge(self, exchange: Exchange, verdict: Verdict, acks: int) -> bool:
+        """Whether the request is forwarded."""
+        if verdict is Way.FORWARD:
+            return True
+        exchange.synthesized = True
+        if isinstance(verdict, bytes) and acks:
+            answer = _response(len(verdict) + 4, exchange.correlation_id) + verdict
+            self.waiting.append(answer)
+            self._owe(len(answer))
+            self.tally.intercepted[exchange.api_key, "replied"] += 1
+        else:
+            if not acks:
+                exchange.outcome = "open"  # its place among the others says when to close
+                self._in_flight.append(exchange)
+            self.waiting.append(None)
+            self.closing = self.diverted = True
+            self.tally.intercepted[exchange.api_key, "closed"] += 1
+        return False
+
+    # ---- responses ------------------------------------------------------------------------------------------------
+
+    def response(self, flags: int, exchange: Exchange, header: int, size: int) -> Frame | None:
+        """The same for a response; ``header``: bytes of the frame of ``size`` bytes before its body."""
+        key, version = exchange.api_key, exchange.api_version
+        if flags & EDITED:
+            if size <= self._max_frame:
+                return Gathered(partial(self._edit, key, version, header))
+            self.failed(ValueError(f"a response of {size} bytes is too long to be edited"))
+        elif flags & STREAMED and size > header:
+            try:
+                return Streamed(self, key, header, self.rules.stream(key, version, size - header))
+            except Exception as error:
+                self.failed(error)
+        return None
+
+    def _edit(self, api_key: int, version: int, header: int, frame: bytes) -> bytes:
+        try:
+            body = self.rules.edit(api_key, version, frame[header:])
+            edited = _int32(header - 4 + len(body)) + frame[4:header] + body
+        except Exception as error:
+            self.failed(error)
+            return frame
+        self.tally.edited[api_key] += 1
+        return edited

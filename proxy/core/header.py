@@ -1,0 +1,62 @@
+"""What a session reads of a frame before its body: tagged fields of the header, the ``acks`` of a Produce, what stands
+first in a response, the size of a raw SASL token. Each takes the frame as far as it is there."""
+
+from __future__ import annotations
+
+import struct
+
+from proxy.core.exchange import Exchange
+from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
+from proxy.core.wire import skip_tags, uvarint
+from proxy.errors import PeerError, Side
+
+MAX_TOKEN = 524_288
+"""Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
+
+PEEKED = THROTTLE_FIRST | ERROR_FIRST | ERROR_AFTER_THROTTLE
+
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+
+
+def skip_header_tags(buf: bytes | bytearray, body: int, stop: int) -> int:
+    """Return the offset after the tagged fields of a header. Raises IndexError, PeerError."""
+    body = skip_tags(buf, body) if buf[body] else body + 1
+    if body > stop:  # what was read belongs to the next frame
+        raise IndexError
+    return body
+
+
+def produce_acks(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
+    """The ``acks`` of the ProduceRequest ``buf[body:stop]``. Raises IndexError, struct.error, PeerError."""
+    if version >= 9:
+        length, body = uvarint(buf, body)
+        body += max(length - 1, 0)
+    elif version >= 3:
+        body += 2 + max(_int16(buf, body)[0], 0)
+    if body + 2 > stop:
+        raise IndexError
+    acks: int = _int16(buf, body)[0]
+    return acks
+
+
+def peek(exchange: Exchange, flags: int, buf: bytes | bytearray, body: int, limit: int, stop: int) -> bool:
+    """Read what stands first in the response ``buf[body:stop]``. Returns False where it may yet come."""
+    need = 6 if flags & ERROR_AFTER_THROTTLE else 4 if flags & THROTTLE_FIRST else 2
+    if body + need > stop:
+        return True
+    if body + need > limit:
+        return False
+    if flags & THROTTLE_FIRST:
+        exchange.throttle_ms = _int32(buf, body)[0]
+    if flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE):
+        exchange.error_code = _int16(buf, body + need - 2)[0]
+    return True
+
+
+def token_size(side: Side, buf: bytes | bytearray, at: int) -> int:
+    """Read the size of the raw SASL token whose frame begins at ``buf[at]``. Raises PeerError for one out of bounds."""
+    size: int = _int32(buf, at)[0]
+    if not 0 <= size <= MAX_TOKEN:
+        raise PeerError(side, "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
+    return size

@@ -1,0 +1,107 @@
+"""An interceptor for tests: what it wants and says is chosen by api key, and by what a request holds."""
+
+from __future__ import annotations
+
+from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Request, Stream, Verdict, Way
+from proxy.errors import PeerError
+
+REPLIED, SHUT, RAISING = 100, 101, 102
+"""Decided by their headers: answered by the header's own facts, closed, and failing."""
+
+HELD, HELD_FLEXIBLE = 103, 60
+"""Requests whose first byte decides (see ``Chooser.ask``); the header of the second has tagged fields in version 0."""
+
+EDITING, STREAMING = 61, 65
+"""Responses that are edited and streamed; their headers have tagged fields in version 0, like those below."""
+
+PRIVATE = 30_000
+"""As HELD, outside of the table."""
+
+BROKEN_EDIT, BROKEN_STREAM, EAGER_STREAM = 66, 67, 68
+"""Responses that fail to be edited, to be streamed from their tenth byte on, and whose streams say too much."""
+
+WANTED = {
+    REPLIED: DECIDED,
+    SHUT: DECIDED,
+    RAISING: DECIDED,
+    HELD: ASKED,
+    HELD_FLEXIBLE: ASKED,
+    PRIVATE: ASKED,
+    EDITING: EDITED,
+    STREAMING: STREAMED,
+    BROKEN_EDIT: EDITED,
+    BROKEN_STREAM: STREAMED,
+    EAGER_STREAM: STREAMED,
+}
+
+
+class Chooser:
+    """See above. ``asked``: the requests it was asked about, with their bodies."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Request, bytes]] = []
+
+    def wants(self, api_key: int, api_version: int) -> int:
+        return WANTED.get(api_key, 0)
+
+    def decide(self, request: Request) -> Verdict:
+        self.asked.append((request, b""))
+        if request.api_key == RAISING:
+            raise RuntimeError("decide")
+        return Way.CLOSE if request.api_key == SHUT else replied(request.api_version)
+
+    def ask(self, request: Request, body: bytes) -> Verdict:
+        """``f``: forward, ``c``: close, ``e``: an error, ``p``: a peer's error; all else is the answer."""
+        self.asked.append((request, body))
+        first = body[:1]
+        if first == b"e":
+            raise RuntimeError("ask")
+        if first == b"p":
+            raise PeerError("client", "malformed", "p")
+        return Way.FORWARD if first == b"f" else Way.CLOSE if first == b"c" else body
+
+    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        if api_key == BROKEN_EDIT:
+            raise RuntimeError("edit")
+        return edited(body)
+
+    def stream(self, api_key: int, api_version: int, length: int) -> Stream:
+        return Late(api_key, length)
+
+
+class Late:
+    """Keeps four bytes back until the end, and then turns them around."""
+
+    def __init__(self, api_key: int, length: int) -> None:
+        self.api_key = api_key
+        self.left = length
+        self.seen = 0
+        self.kept = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        self.left -= len(piece)
+        self.seen += len(piece)
+        if self.api_key == BROKEN_STREAM and self.seen >= 10:
+            raise RuntimeError("stream")
+        if self.api_key == EAGER_STREAM:
+            return piece + b"!"
+        self.kept += piece
+        if not self.left:
+            return streamed(self.kept)
+        ready, self.kept = self.kept[:-4], self.kept[-4:]
+        return ready
+
+
+def replied(api_version: int) -> bytes:
+    """The body of the answer to REPLIED."""
+    return b"r" * (api_version & 15)
+
+
+def edited(body: bytes) -> bytes:
+    """What becomes of a body that is edited; its length changes."""
+    return b"<" + body[::2] + b">"
+
+
+def streamed(body: bytes) -> bytes:
+    """What becomes of a body that is streamed."""
+    return body[:-4] + body[-4:][::-1]
