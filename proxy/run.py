@@ -57,7 +57,7 @@ async def _run(file: FileWatch, config: Config) -> int:
 
     def apply(changed: Config) -> None:
         configure_logging(changed.log_level)
-        carrying.set_log_level(changed.log_level)
+        carrying.change(changed)
         sidecar.change(changed)
         if watch is not None:
             watch.change(changed)

@@ -13,14 +13,16 @@ from time import monotonic
 import structlog
 
 from proxy.config import Config, Listener
-from proxy.config.model import SecurityProtocol
+from proxy.config.types import SecurityProtocol
 from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
 from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.datapath import choose
 from proxy.net.relay import Cause, Relay
+from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
+from proxy.replies.broker_metadata import Fleet, FleetView
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
@@ -56,13 +58,33 @@ class Carrier:
             listener.name: Upstream(listener.upstream, patience, listener.upstream_source)
             for listener in config.listeners
         }
+        self._repeated = Repeated(log)
+        self._fleet = Fleet(FleetView(config.broker_id, ()))
+        self._replying = {
+            listener.name: Replying(config, listener, self._upstreams[listener.name], self._fleet, self._repeated)
+            for listener in config.listeners
+            if listener.security_protocol in DECODED
+        }
+        for replying in self._replying.values():
+            replying.inquiry.ask()
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._ended: Callable[[int], None] = lambda number: None
-        self._repeated = Repeated(log)
 
     def on_end(self, call: Callable[[int], None]) -> None:
         """Call it once with the number of each connection that was carried, when that has ended."""
         self._ended = call
+
+    def change(self, config: Config) -> None:
+        """Take what can be changed of the listeners' answers; nothing else of ``config``."""
+        for listener in config.listeners:
+            if listener.name in self._replying:
+                self._replying[listener.name].change(listener)
+
+    def tell(self, view: FleetView) -> None:
+        """Take what is known of all brokers now."""
+        self._fleet.view = view
+        for replying in self._replying.values():
+            replying.look()
 
     def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take over ``sock``, a client accepted from ``address``. ``number``: unique in one run of the sidecar."""
@@ -75,10 +97,12 @@ class Carrier:
             connection_id, listener.name, address[0], address[1], monotonic(), principal, principal_source=source
         )
         session = None
-        if protocol in DECODED:
-            identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name) if self._watch else None
+        if (replying := self._replying.get(listener.name)) is not None:
+            identity = None
+            if self._watch or source == "unauthenticated":  # what is answered here depends on who asks
+                identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)
             max_frame = self._config.socket_request_max_bytes
-            session = self.path.session(connection, tally, self._watch, max_frame, identity)
+            session = self.path.session(connection, tally, self._watch, max_frame, identity, replying.rules)
         relay = self.path.relay(connection, session, tally, self._closed, self._flushing.discard)
         self.relays[relay] = number
         tally.active += 1
@@ -102,6 +126,7 @@ class Carrier:
             reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
             self._repeated.warning("upstream_unreachable", upstream=str(upstream), error=reason)
             relay.close("upstream_unreachable")
+            self._ask_again(relay)
         except asyncio.CancelledError:
             relay.close("drain_completed")
             raise
@@ -126,7 +151,14 @@ class Carrier:
                 cause=cause,
                 detail=detail,
             )
+        if cause.startswith("broker_"):
+            self._ask_again(relay)
         self._ended(number)
+
+    def _ask_again(self, relay: Relay) -> None:
+        """The broker has ended a connection, or refused one: it may be another version when it comes back."""
+        if (replying := self._replying.get(relay.connection.listener)) is not None:
+            replying.inquiry.ask()
 
     def _note(self, change: ConnectionChange) -> None:
         if self._watch is not None:
@@ -163,6 +195,8 @@ class Carrier:
     async def drain(self, patience: float) -> None:
         """Let open requests be answered, then close; whatever is open after ``patience`` seconds is cut."""
         await asyncio.sleep(0)  # what was just carried begins to connect: it could not clean up before
+        for replying in self._replying.values():
+            replying.inquiry.stop()
         for task in list(self._connecting.values()):
             task.cancel()
         for relay in list(self.relays):

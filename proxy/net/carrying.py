@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from proxy.config import Listener
+from proxy.config import Config, Listener
 from proxy.core.tally import Tally
 from proxy.limits.throttles import ThrottleReport
+from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -45,8 +46,11 @@ class Carrying(Protocol):
     def report(self, reports: list[ThrottleReport]) -> None:
         """Tell the observers of throttled connections."""
 
-    def set_log_level(self, level: str) -> None:
-        """Log at ``level`` in whatever other processes there are."""
+    def change(self, config: Config) -> None:
+        """Take from a new configuration what the carrying side can take, in whatever other processes there are."""
+
+    def tell(self, view: FleetView) -> None:
+        """Take what is known of all brokers now."""
 
     async def snapshot(self) -> Snapshot:
         """Present counts."""

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.limits.throttles import ThrottleReport
+from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
 PACKET = 4096
@@ -80,10 +81,16 @@ class Throttled(Struct, tag=True, array_like=True):
     reports: list[ThrottleReport]
 
 
-class SetLogLevel(Struct, tag=True, array_like=True):
-    """To a worker: log lines of at least this level."""
+class Change(Struct, tag=True, array_like=True):
+    """To a worker: take from another configuration, packed as in ``Start``, what a running worker can take."""
 
-    level: str
+    config: bytes
+
+
+class Tell(Struct, tag=True, array_like=True):
+    """To a worker: what is known of all brokers."""
+
+    view: FleetView
 
 
 class Drain(Struct, tag=True, array_like=True):
@@ -127,7 +134,7 @@ class Report(Struct, tag=True, array_like=True):
     snapshot: Snapshot
 
 
-ToWorker = Start | Carry | Ask | FindIdlest | Evict | Throttled | SetLogLevel | Drain | Cut
+ToWorker = Start | Carry | Ask | FindIdlest | Evict | Throttled | Change | Tell | Drain | Cut
 ToMain = Ready | Failed | Closed | Idlest | Report
 
 

@@ -19,7 +19,21 @@ from observers.lane import ObserverStats
 from proxy.config import Config
 from proxy.config.transfer import pack
 from proxy.core.tally import Tally
-from proxy.net.channel import Ask, Carry, Channel, Closed, Failed, FindIdlest, Idlest, Ready, Report, Start, ToMain
+from proxy.net.channel import (
+    Ask,
+    Carry,
+    Change,
+    Channel,
+    Closed,
+    Failed,
+    FindIdlest,
+    Idlest,
+    Ready,
+    Report,
+    Start,
+    Tell,
+    ToMain,
+)
 from proxy.net.relay import Cause
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
@@ -72,6 +86,7 @@ class Handle:
         self.silence = 0
         """Times ``REFRESH`` without a word from it; no clock, which would count this process's own hanging as well."""
         self._asked = False  # since then
+        self._untold: list[Change | Tell] = []  # for when it is ready
         self._born = monotonic()
         self._on_room = on_room
         self._on_closed = on_closed
@@ -146,6 +161,13 @@ class Handle:
         self._open.add(carry.index)
         self.channel.send(carry, sock)
 
+    def tell(self, message: Change | Tell) -> None:
+        """Send it ``message``, at once or when it is ready."""
+        if self.carries:
+            self.channel.send(message)
+        else:
+            self._untold.append(message)
+
     def ask(self, number: int) -> Answer | None:
         """Ask for its counts; the future is done when ``snapshot`` has them. None where it cannot be asked."""
         if not self.carries or (self._asked and not self.has_room):
@@ -211,6 +233,8 @@ class Handle:
             case Ready():
                 self._last = message.snapshot
                 self.carries = True
+                for untold in self._untold:
+                    self.channel.send(untold)
                 self.settled.set()
             case Failed():
                 self.problem = message.error

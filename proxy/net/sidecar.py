@@ -15,6 +15,7 @@ from proxy.net.beat import Beat
 from proxy.net.carrying import Carrying
 from proxy.net.entrance import Entrance
 from proxy.net.preamble import Preambles
+from proxy.protocol.private import moved
 from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot
 
@@ -89,6 +90,8 @@ class Sidecar:
         snapshot = await self._carrying.snapshot()
         snapshot.draining = self.draining
         snapshot.quotas = self.gate_state()
+        private = moved(self._config.private_api_key_base)
+        snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot
 
     def _accept(self) -> None:

@@ -55,6 +55,7 @@ class Station:
         self.close_idlest = self._carrier.close_idlest
         self.idlest = self._carrier.idlest
         self.evict = self._carrier.evict
+        self.tell = self._carrier.tell
         if self._dispatcher is not None:
             beat.calls.append(self._dispatcher.flush)
         beat.calls.append(self._carrier.flush)
@@ -72,8 +73,9 @@ class Station:
         if self._dispatcher is not None:
             self._dispatcher.report(reports)
 
-    def set_log_level(self, level: str) -> None:
-        """Nothing to do: who accepts is this same process, and sets its own."""
+    def change(self, config: Config) -> None:
+        """Take what can be changed of a running station; who accepts is this same process, and sets the log's level."""
+        self._carrier.change(config)
 
     async def snapshot(self) -> Snapshot:
         """Present counts."""

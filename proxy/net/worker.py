@@ -17,6 +17,7 @@ from proxy.net.beat import Beat
 from proxy.net.channel import (
     Ask,
     Carry,
+    Change,
     Channel,
     Closed,
     Cut,
@@ -27,8 +28,8 @@ from proxy.net.channel import (
     Idlest,
     Ready,
     Report,
-    SetLogLevel,
     Start,
+    Tell,
     Throttled,
     ToWorker,
 )
@@ -105,8 +106,12 @@ class Worker:
                 self._station.evict(message.connection)
             case Throttled():
                 self._station.report(message.reports)
-            case SetLogLevel():
-                configure_logging(message.level, worker=self._number)
+            case Change():
+                config = unpack(message.config)
+                configure_logging(config.log_level, worker=self._number)
+                self._station.change(config)
+            case Tell():
+                self._station.tell(message.view)
             case Start():
                 self._number, self._config = message.number, unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}

@@ -16,12 +16,14 @@ import structlog
 from msgspec import structs
 
 from proxy.config import Config, Listener
+from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
-from proxy.net.channel import Carry, Cut, Drain, Evict, Idlest, SetLogLevel, Throttled
+from proxy.net.channel import Carry, Change, Cut, Drain, Evict, Idlest, Tell, Throttled
 from proxy.net.handle import REFRESH, SILENT, Answer, Handle, Unsent
+from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
@@ -54,6 +56,7 @@ class Workers:
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self._config = config
         self._beat = beat
+        self._view: FleetView | None = None
         self._living: dict[int, Handle] = {}
         self._dead = Snapshot({name: Tally() for name in self.tallies})  # the last counts of all that have ended
         self._unplaced: list[Unsent] = []
@@ -137,11 +140,17 @@ class Workers:
         self.unreported += len(reports)
         self._repeated.warning("throttles_not_reported", reports=len(reports))
 
-    def set_log_level(self, level: str) -> None:
-        """Let all workers, those to come as well, log lines of at least ``level``."""
-        self._config = self._config.model_copy(update={"log_level": level})
+    def change(self, config: Config) -> None:
+        """Tell all workers, those to come as well."""
+        self._config = config
         for worker in self._living.values():
-            worker.channel.send(SetLogLevel(level))
+            worker.tell(Change(pack(config)))
+
+    def tell(self, view: FleetView) -> None:
+        """Tell all workers, those to come as well."""
+        self._view = view
+        for worker in self._living.values():
+            worker.tell(Tell(view))
 
     async def snapshot(self) -> Snapshot:
         """Counts of all workers, living and dead, and of this process."""
@@ -206,6 +215,8 @@ class Workers:
             on_closed=lambda connection: self._ended(connection),
             on_end=self._on_end,
         )
+        if self._view is not None:
+            self._living[number].tell(Tell(self._view))
 
     def _restart(self, number: int) -> None:
         try:

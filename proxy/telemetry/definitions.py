@@ -1,7 +1,7 @@
 """Every metric: name, labels, meaning, and which part of a ``Snapshot`` it is.
 
 Nothing here runs while traffic flows. Every set of labels is bounded: listeners, observers and workers are configured,
-api names are Kafka's with one ``unknown``, causes and reasons are closed lists.
+api names are Kafka's and the sidecar's with one ``unknown``, causes and reasons are closed lists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.snapshot import Snapshot
 
 UNKNOWN_API = "unknown"
-"""Label of requests whose api key is not Kafka's: one for all, for clients choose the number."""
+"""Label of requests whose api key is neither Kafka's nor the sidecar's: one for all, for clients choose the number."""
 
 DECODE_OUTCOMES = ("full", "malformed", "unsupported", "not_kept")
 
@@ -41,11 +41,30 @@ def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot],
     return samples
 
 
-def _by_api(counts: Mapping[int, int]) -> dict[str, float]:
-    named: dict[str, float] = defaultdict(float)
-    for key, count in counts.items():
-        named[APIS[key].name if key in APIS else UNKNOWN_API] += count
-    return named
+def _by_api(read: Callable[[Tally], Mapping[int, int]]) -> Callable[[Snapshot], Samples]:
+    """Read a counter that is kept by api key beside the listener."""
+
+    def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
+        for name, tally in s.tallies.items():
+            named: dict[str, float] = defaultdict(float)
+            for key, count in read(tally).items():
+                named[_api(s, key)] += count
+            for api, value in named.items():
+                yield (name, api), value
+
+    return samples
+
+
+def _api(s: Snapshot, key: int) -> str:
+    return APIS[key].name if key in APIS else s.private_apis.get(key, UNKNOWN_API)
+
+
+def _intercepted(s: Snapshot) -> Samples:
+    named: dict[tuple[str, ...], float] = defaultdict(float)
+    for name, tally in s.tallies.items():
+        for (key, verdict), count in tally.intercepted.items():
+            named[name, _api(s, key), verdict] += count
+    return named.items()
 
 
 def _decoded(s: Snapshot) -> Samples:
@@ -180,8 +199,8 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("listener", "api"),
         "requests",
-        f"Requests, by Kafka's name of the api; `{UNKNOWN_API}` for keys that are not Kafka's.",
-        _split(lambda t: _by_api(t.requests)),
+        f"Requests, by the name of the api, Kafka's or the sidecar's; `{UNKNOWN_API}` for keys of neither.",
+        _by_api(lambda t: t.requests),
     ),
     Definition(
         "responses_total",
@@ -189,7 +208,32 @@ METRICS: tuple[Definition, ...] = (
         ("listener", "api"),
         "responses",
         "Responses, by the api of their request.",
-        _split(lambda t: _by_api(t.responses)),
+        _by_api(lambda t: t.responses),
+    ),
+    Definition(
+        "intercepted_requests_total",
+        "counter",
+        ("listener", "api", "verdict"),
+        "requests",
+        "Requests that were not forwarded, by what became of them: `replied` by the sidecar, or `closed` with their "
+        "connection.",
+        _intercepted,
+    ),
+    Definition(
+        "edited_responses_total",
+        "counter",
+        ("listener", "api"),
+        "responses",
+        "Responses of the broker that were changed on their way.",
+        _by_api(lambda t: t.edited),
+    ),
+    Definition(
+        "intercept_errors_total",
+        "counter",
+        ("listener",),
+        "frames",
+        "Requests and responses that went on as they came because this process failed to answer or to change them.",
+        _plain(lambda t: t.intercept_errors),
     ),
     Definition(
         "decode_total",

@@ -64,6 +64,8 @@ class Snapshot(Struct):
     quotas: GateState | None = None
     """This and what follows is set by the main process, after the sum."""
     reload: ReloadState | None = None
+    private_apis: dict[int, str] = field(default_factory=dict)
+    """Names of what the sidecar answers itself, by api key."""
     source: QuotaSource | None = None
     """None where the cluster is not asked for quotas."""
 

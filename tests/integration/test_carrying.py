@@ -328,7 +328,7 @@ async def test_a_log_level_is_that_of_all_workers_and_of_those_to_come(
 ) -> None:
     async with run() as bench:
         assert capfd.readouterr().err.count('"carrying"') == 2
-        bench.carrying.set_log_level("warning")
+        bench.carrying.change(bench.config.model_copy(update={"log_level": "error"}))
         os.kill(bench.carrying._living[1].pid, signal.SIGKILL)
         await bench.seen(
             lambda seen: seen.worker_restarts == 1 and all(w.able for w in bench.carrying._living.values())

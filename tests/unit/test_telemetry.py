@@ -251,6 +251,10 @@ def test_counts_of_the_data_path():
     a.pauses["broker"] = 7
     a.requests.update({0: 3, 18: 1})
     a.responses[0] = 2
+    a.edited[18] = 12
+    a.intercepted.update({(9999, "replied"): 1, (-5, "replied"): 2, (3, "closed"): 3, (30000, "replied"): 4})
+    a.intercept_errors = 13
+    snapshot.private_apis = {30000: "BrokerMetadata"}
     for tally in (a, b):
         tally.decoded["full"] = 8
         tally.invalid_frames["client", "invalid_size"] = 1
@@ -274,6 +278,12 @@ def test_counts_of_the_data_path():
         ("requests_total", "A", "Produce", 3),
         ("requests_total", "A", "ApiVersions", 1),
         ("responses_total", "A", "Produce", 2),
+        ("intercepted_requests_total", "A", "unknown", "replied", 3),
+        ("intercepted_requests_total", "A", "Metadata", "closed", 3),
+        ("intercepted_requests_total", "A", "BrokerMetadata", "replied", 4),
+        ("edited_responses_total", "A", "ApiVersions", 12),
+        ("intercept_errors_total", "A", 13),
+        ("intercept_errors_total", "B", 0),
         ("decode_total", "full", 16),
         ("decode_total", "malformed", 0),
         ("frames_invalid_total", "client", "invalid_size", 2),

@@ -1,0 +1,99 @@
+"""What the sidecar answers itself on one listener, and what it changes there: the interceptors, and what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from proxy.config import Config, Listener
+from proxy.core.apis import api_name
+from proxy.core.intercept import Interceptor, Request, Rules
+from proxy.net.inquiry import Inquiry
+from proxy.net.upstream import Upstream
+from proxy.protocol.private import moved
+from proxy.replies.addresses import Addresses, newest
+from proxy.replies.api_versions import ApiVersions
+from proxy.replies.broker_metadata import Address, BrokerMetadata, Fleet
+from proxy.replies.unsupported import Unsupported
+from proxy.replies.upstream import Supported, Versions
+from proxy.telemetry import Repeated
+
+log = structlog.get_logger(__name__)
+
+ABSENT = "sidecar", "absent"
+"""The tag of a broker with no sidecar in front of it: what it advertises is its own address."""
+
+MAX_CLIENT_ID = 64
+"""Characters of a client id in a log line."""
+
+
+class Replying:
+    """Of one listener in one process; ``rules`` is what its sessions go by. ``fleet``: the process's view of all
+    brokers. Belongs to the loop's thread."""
+
+    def __init__(
+        self, config: Config, listener: Listener, upstream: Upstream, fleet: Fleet, repeated: Repeated
+    ) -> None:
+        self._listener = listener
+        self._fleet = fleet
+        self._repeated = repeated
+        self._addresses: dict[int, Address] = {}
+        base = config.private_api_key_base
+        private = {key: api.versions for key, api in moved(base).items()}
+        self._supported = Supported(private, newest if listener.rewrite_addresses else lambda api_key: None)
+        self._unsupported = Unsupported(self._supported, listener.unsupported_request_response, self._refused)
+        interceptors: list[Interceptor] = [
+            BrokerMetadata(fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication),
+            self._unsupported,
+            ApiVersions(self._supported, self._learn),
+        ]
+        if listener.rewrite_addresses:
+            interceptors.append(Addresses(self._addresses, self._unmapped))
+            self.look()
+        self.rules = Rules(interceptors)
+        self.inquiry = Inquiry(upstream, self._learn)
+
+    def look(self) -> None:
+        """The view of the fleet is another one."""
+        name = self._listener.name.lower()
+        told = {
+            broker.node_id: broker.addresses[name]
+            for broker in self._fleet.view.brokers
+            if name in broker.addresses and ABSENT not in broker.tags.items()
+        }
+        configured = {node: (to.host, to.port) for node, to in self._listener.rewrite_addresses_map.items()}
+        own = self._listener.advertised
+        self._addresses.clear()
+        self._addresses |= configured | told | {self._fleet.view.node_id: (own.host, own.port)}
+
+    def change(self, listener: Listener) -> None:
+        """Take another policy for requests that the broker does not support; nothing else of ``listener``."""
+        if self._unsupported.policy != listener.unsupported_request_response:
+            self._unsupported.policy = listener.unsupported_request_response
+            self.rules.update()
+
+    def _learn(self, ranges: Mapping[int, Versions]) -> None:
+        """The broker has said what it supports, to a client or to ourselves."""
+        before = self._supported.ranges
+        if not self._supported.learn(ranges):
+            return
+        self.rules.update()
+        names = {"listener": self._listener.name, "upstream": str(self._listener.upstream), "apis": len(ranges)}
+        if before is None:
+            log.info("upstream_versions_known", **names)
+        else:
+            changed = sorted(key for key in {*before, *ranges} if before.get(key) != ranges.get(key))
+            log.info("upstream_versions_changed", **names, changed=[api_name(key) for key in changed])
+
+    def _refused(self, request: Request) -> None:
+        self._repeated.warning(
+            "unsupported_request",
+            connection_id=request.connection.id,
+            api=api_name(request.api_key),
+            api_version=request.api_version,
+            client_id=request.client_id and request.client_id[:MAX_CLIENT_ID],
+        )
+
+    def _unmapped(self, node_id: int) -> None:
+        self._repeated.warning("address_unmapped", listener=self._listener.name, node_id=node_id)
