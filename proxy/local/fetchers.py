@@ -53,7 +53,8 @@ def ivy_command(runtime: Path, ivy: Path, pins: Sequence[Pin], share: Path) -> l
     )
     module.write_text(
         '<ivy-module version="2.0"><info organisation="brokerside" module="jars"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies>'
+        '<conflicts><manager name="all"/></conflicts></ivy-module>'  # a set may have two versions of a jar
     )
     run = [str(runtime), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", str(ivy)]
     return [*run, "-settings", str(settings), "-ivy", str(module), "-confs", "default"]

@@ -31,12 +31,24 @@ class Roots:
 _CONNECT = ("org.apache.kafka:connect-runtime", "org.apache.kafka:connect-json")
 _LOG4J = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
+# fmt: off
+KAFKA_RELEASES = (
+    "0.8.2.2", "0.9.0.1", "0.10.0.1", "0.10.1.1", "0.10.2.2", "0.11.0.3", "1.0.2", "1.1.1", "2.0.1", "2.1.1", "2.2.2",
+    "2.3.1", "2.4.1", "2.5.1", "2.6.3", "2.7.2", "2.8.2", "3.0.2", "3.1.2", "3.2.3", "3.3.2", "3.4.1", "3.5.2", "3.6.2",
+    "3.7.2", "3.8.1", "3.9.2", "4.0.1", "4.1.1", "4.2.0", "4.3.1", "4.4.0",
+)
+# fmt: on
+
 ROOTS = {
     "kafka-4.3.1": Roots(("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", _LOG4J), _CONNECT),
     "kafka-3.9.2": Roots(("org.apache.kafka:kafka_2.13:3.9.2", "org.apache.kafka:kafka-tools:3.9.2"), _CONNECT),
     # The tools of 4.4.0 are not published everywhere; those of 4.3.1 speak to it.
     "kafka-4.4.0": Roots(("org.apache.kafka:kafka_2.13:4.4.0", _LOG4J), ("org.apache.kafka:kafka-tools-api",)),
     "kafka-clients-2.8.2": Roots(("org.apache.kafka:kafka-clients:2.8.2",)),
+    # The last patch of each minor release, for what each of them has of the protocol; nothing of them is run but that.
+    "kafka-protocol": Roots(
+        tuple(f"org.apache.kafka:kafka-clients:{release}" for release in KAFKA_RELEASES), transitive=False
+    ),
     # Spark itself is in the pyspark wheel. What Delta's POM asks for besides is there already, in other versions; the
     # token provider of Spark 4.2.0 is not published everywhere, and the one of 4.0.0 fits.
     "spark-4.2.0": Roots(
@@ -97,10 +109,12 @@ def _module(roots: Roots) -> str:
         + f'transitive="{follow}" conf="default-&gt;runtime,master"/>'
         for jar in roots.jars
     )
+    # Several versions of a jar stand beside each other where nothing but what is named comes.
+    kept = "" if roots.transitive else '<conflicts><manager name="all"/></conflicts>'
     excluded = "".join('<exclude org="{}" module="{}"/>'.format(*jar.split(":")) for jar in roots.without)
     return (
         '<ivy-module version="2.0"><info organisation="brokerside" module="roots"/><configurations>'
-        f'<conf name="default"/></configurations><dependencies>{wanted}{excluded}</dependencies></ivy-module>'
+        f'<conf name="default"/></configurations><dependencies>{wanted}{excluded}</dependencies>{kept}</ivy-module>'
     )
 
 
