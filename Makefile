@@ -38,11 +38,12 @@ demo: setup ## From a real broker to a table: run everything once and prove the 
 	@$(BIN)/brokerside demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: check
-check: $(READY) ## Static checks: format, lint, types, import contracts
+check: $(READY) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.tools.protocol_seals
 
 .PHONY: test
 test: setup ## All tests, against real Kafka and real Spark, in two processes (ARGS="-n 0 tests/unit": in one, and those)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from proxy.local.jars import SETS, cache_dir
+from proxy.protocol.private import PRIVATE, PrivateApi
+from proxy.protocol.versions import TABLE, Addition
+from tests.tools.generate_protocol import SET, Changed, Release, additions, extended, private_rows, read_releases
+
+Apis = dict[int, tuple[str, range, range]]
+
+
+def release(name: str, *, served: set[int] | None = None, **spans: tuple[int, int, int] | tuple[int, int]) -> Release:
+    """``k3=(1, 4)``: key 3 has versions 1 to 4; a third number: those up to it are deprecated."""
+    apis: Apis = {
+        int(key[1:]): (f"Api{key[1:]}", range(span[0], span[1] + 1), range(span[2] + 1) if len(span) > 2 else range(0))
+        for key, span in spans.items()
+    }
+    return Release(name, apis, set(apis) if served is None else served)
+
+
+def told(rows: list[Addition]) -> list[tuple[int, int, int, str]]:
+    return [(row.n, row.api_key, row.version, row.release) for row in rows]
+
+
+ONE = release("1.0", k3=(0, 1), k0=(0, 0))
+TWO = release("2.0", k0=(0, 1), k3=(0, 2, 0))
+THREE = release("3.0", k0=(0, 1), k3=(1, 2), k9=(0, 0))
+
+
+def test_additions_are_in_order_of_release_key_and_version() -> None:
+    assert told(additions([ONE, TWO])) == [
+        (1, 0, 0, "1.0"),
+        (2, 3, 0, "1.0"),
+        (3, 3, 1, "1.0"),
+        (4, 0, 1, "2.0"),
+        (5, 3, 2, "2.0"),
+    ]
+
+
+def test_ends_are_at_the_first_addition_of_the_release_that_makes_them() -> None:
+    rows = {(row.api_key, row.version): row for row in additions([ONE, TWO, THREE])}
+    assert (rows[3, 0].deprecated, rows[3, 0].removed) == (4, 6)
+    assert (rows[3, 1].deprecated, rows[3, 1].removed) == (None, None)
+    assert rows[9, 0].n == 6
+
+
+def test_only_what_any_release_serves_to_clients_counts() -> None:
+    early = release("1.0", served=set(), k0=(0, 0), k4=(0, 0))
+    later = release("2.0", served={0}, k0=(0, 1), k4=(0, 1))
+    assert told(additions([early, later])) == [(1, 0, 0, "1.0"), (2, 0, 1, "2.0")]
+
+
+def test_a_deprecation_that_is_withdrawn_does_not_count() -> None:
+    again = release("3.0", k0=(0, 1), k3=(0, 2), k9=(0, 0))
+    assert {row.deprecated for row in additions([ONE, TWO, again])} == {None}
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    with pytest.raises(Changed, match=r"4\.0: Api3 v0 comes back"):
+        additions([ONE, TWO, THREE, release("4.0", k0=(0, 2), k3=(0, 2), k9=(0, 0))])
+    with pytest.raises(Changed, match=r"2\.0: Api3 v0 goes, and nothing comes that has a number"):
+        additions([ONE, release("2.0", k0=(0, 0), k3=(1, 1))])
+
+
+@pytest.fixture
+def private(monkeypatch: pytest.MonkeyPatch) -> dict[int, PrivateApi]:
+    for key in list(PRIVATE):
+        monkeypatch.delitem(PRIVATE, key)
+    monkeypatch.setitem(PRIVATE, 30000, PrivateApi("Ours", 0, 0))
+    return PRIVATE
+
+
+@pytest.mark.usefixtures("private")
+def test_a_table_grows_at_its_end_and_numbers_stay() -> None:
+    before = extended([], additions([ONE, TWO]))
+    assert told(before)[5:] == [(6, 30000, 0, before[5].release)]
+    assert before[5].private
+    after = extended(before, additions([ONE, TWO, THREE]))
+    assert told(after) == [*told(before), (7, 9, 0, "3.0")]
+    assert [row for row in after if row.removed] == [msgspec.structs.replace(before[1], removed=7)]
+    assert extended(after, additions([ONE, TWO, THREE])) == after
+
+
+def test_a_new_private_api_gets_the_next_number(private: dict[int, PrivateApi]) -> None:
+    before = extended([], additions([ONE]))
+    private[30000] = PrivateApi("Ours", 0, 1)
+    after = extended(before, additions([ONE]))
+    assert after[:-1] == before
+    assert (after[-1].n, after[-1].api_key, after[-1].version, after[-1].private) == (5, 30000, 1, True)
+    assert [row.version for row in private_rows()] == [0, 1]
+
+
+@pytest.mark.usefixtures("private")
+def test_a_name_that_changes_later_stays_in_the_rows_that_have_it() -> None:
+    before = extended([], additions([ONE]))
+    renamed = Release("2.0", {**ONE.apis, 3: ("Other", range(3), range(0))}, ONE.served)
+    assert [row.api for row in extended(before, additions([ONE, renamed])) if row.api_key == 3] == [
+        "Api3",
+        "Api3",
+        "Other",
+    ]
+
+
+def test_nothing_is_changed_or_taken_out(private: dict[int, PrivateApi]) -> None:
+    before = extended([], additions([ONE, TWO]))
+    with pytest.raises(Changed, match="would become"):
+        extended(before, additions([TWO, THREE]))
+    with pytest.raises(Changed, match=r"nothing has them any more: \[\(0, 1\), \(3, 2\)\]"):
+        extended(before, additions([ONE, release("2.0", k0=(0, 0), k3=(0, 1, 0), k9=(0, 0))]))
+    withdrawn = release("3.0", k0=(0, 1), k3=(0, 2), k9=(0, 0))
+    with pytest.raises(Changed, match="would become"):
+        extended(before, additions([ONE, TWO, withdrawn]))
+    del private[30000]
+    with pytest.raises(Changed, match=r"nothing has them any more: \[\(30000, 0\)\]"):
+        extended(before, additions([ONE, TWO]))
+
+
+@pytest.mark.kafka
+def test_the_committed_table_is_what_the_generator_makes_of_the_jars() -> None:
+    if not all((cache_dir() / "jars" / pin.file_name).exists() for pin in SETS[SET]):
+        pytest.skip(f"the jar cache lacks releases: python -m proxy.local.jars fetch {SET}")
+    assert extended([], additions(read_releases())) == list(TABLE)

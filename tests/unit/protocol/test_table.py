@@ -1,0 +1,149 @@
+"""The committed table and its page: whole, in order, and guarded against losing anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.local.jars import cache_dir
+from proxy.protocol.private import PRIVATE, PrivateApi
+from proxy.protocol.reference import reference_markdown
+from proxy.protocol.versions import TABLE, Addition
+from tests.tools import protocol_seals
+from tests.tools.generate_apis import definitions, versions
+from tests.tools.generate_protocol import render
+from tests.tools.protocol_seals import ROOT, SEALS, problems, read_table, seal
+
+SEALED = SEALS.read_text()
+
+
+def changed(n: int, **values: Any) -> list[Addition]:
+    return [msgspec.structs.replace(row, **values) if row.n == n else row for row in TABLE]
+
+
+def test_it_is_in_order_and_says_nothing_twice() -> None:
+    assert [row.n for row in TABLE] == list(range(1, len(TABLE) + 1))
+    assert set(Counter((row.api_key, row.version) for row in TABLE).values()) == {1}
+    newest: dict[int, int] = {}
+    for row in TABLE:
+        assert row.version > newest.get(row.api_key, -1)
+        newest[row.api_key] = row.version
+
+
+def test_ends_come_after_beginnings() -> None:
+    for row in TABLE:
+        stages = [n for n in (row.n, row.deprecated, row.removed) if n is not None]
+        assert stages == sorted(set(stages))
+
+
+def test_every_version_of_4_4_0_is_there_once() -> None:
+    jar = cache_dir() / "jars" / "kafka-clients-4.4.0.jar"
+    if not jar.exists():
+        pytest.skip(f"the jar cache lacks {jar.name}: python -m proxy.local.jars fetch kafka-4.4.0")
+    said = {
+        (key, version)
+        for key, message in definitions(jar).items()
+        if "broker" in message["listeners"]
+        for low, high in [versions(message["validVersions"])]
+        for version in range(low, high + 1)
+    }
+    unstable = {(22, 6)}
+    alive = [(row.api_key, row.version) for row in TABLE if row.removed is None and not row.private]
+    assert Counter(alive) == Counter(said - unstable)
+
+
+def test_it_is_kept_in_one_place_and_written_a_row_a_line() -> None:
+    assert [path.name for path in ROOT.glob("proxy/**/*.json")] == ["protocol_versions.json"]
+    assert render(TABLE) == protocol_seals.TABLE.read_text()
+    assert files("proxy.protocol").joinpath("protocol_versions.json").read_text() == render(TABLE)
+    code = [path for folder in ("proxy", "observers", "spark_jobs") for path in ROOT.glob(f"{folder}/**/*.py")]
+    readers = {path.relative_to(ROOT).as_posix() for path in code if "protocol_versions.json" in path.read_text()}
+    assert readers == {f"proxy/protocol/{name}.py" for name in ("__init__", "versions", "reference")}
+
+
+def test_it_is_what_was_sealed() -> None:
+    assert list(problems(TABLE, SEALED)) == []
+    assert protocol_seals.main() == 0
+
+
+@pytest.mark.parametrize("n", [1, 150, len(TABLE) - 1, len(TABLE)])
+def test_a_row_that_is_taken_out_is_missed(
+    n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = protocol_seals.TABLE.read_text().splitlines()
+    rest = "\n".join(lines[1:n] + lines[n + 1 : -1]).rstrip(",")
+    file = tmp_path / "protocol_versions.json"
+    file.write_text(f"[\n{rest}\n]\n")
+    monkeypatch.setattr(protocol_seals, "TABLE", file)
+    monkeypatch.setattr(protocol_seals, "ROOT", tmp_path)
+    assert len(read_table()) == len(TABLE) - 1
+    assert protocol_seals.main() == 1
+    assert "a row was changed or taken out" in capsys.readouterr().err
+
+
+def test_it_is_missed_too_where_the_rest_is_numbered_anew() -> None:
+    rest = [msgspec.structs.replace(row, n=n) for n, row in enumerate(TABLE[:99] + TABLE[100:], 1)]
+    assert list(problems(rest, SEALED)) == [f"up to ProtocolVersion {len(TABLE)} a row was changed or taken out"]
+
+
+@pytest.mark.parametrize(
+    ("n", "values"),
+    [
+        (1, {"removed": None}),
+        (4, {"deprecated": 238}),
+        (5, {"version": 9}),
+        (5, {"release": "0.7"}),
+        (len(TABLE), {"private": False}),
+    ],
+)
+def test_a_row_that_is_changed_is_seen(n: int, values: dict[str, Any]) -> None:
+    assert f"up to ProtocolVersion {len(TABLE)} a row was changed or taken out" in list(
+        problems(changed(n, **values), SEALED)
+    )
+
+
+def test_it_grows_with_a_seal_for_what_is_new_and_an_end_for_what_is_old() -> None:
+    n = len(TABLE) + 1
+    grown = [*changed(4, deprecated=n, removed=n), Addition(n, 3, "Metadata", 14, "4.5")]
+    assert list(problems(grown, SEALED)) == [
+        f"rows after ProtocolVersion {n - 1} have no seal: run python -m tests.tools.generate_protocol"
+    ]
+    assert list(problems(grown, SEALED + seal(grown, n))) == []
+    assert list(problems(TABLE, SEALED + seal(grown, n))) == [
+        f"up to ProtocolVersion {n} a row was changed or taken out"
+    ]
+
+
+def test_a_private_api_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRIVATE, 30001, PrivateApi("ClusterMetadata", 1, 2))
+    assert [line.partition(" has no row")[0] for line in problems(TABLE, SEALED)] == [
+        "ClusterMetadata (30001) v1",
+        "ClusterMetadata (30001) v2",
+    ]
+
+
+def test_check_runs_it() -> None:
+    recipe = (ROOT / "Makefile").read_text().partition("\ncheck:")[2].partition("\n\n")[0]
+    assert "python -m tests.tools.protocol_seals" in recipe
+
+
+def test_the_committed_page_is_what_the_table_says() -> None:
+    assert (ROOT / "docs" / "protocol.md").read_text() == reference_markdown(), "run: make docs"
+
+
+def test_what_was_removed_keeps_its_lines() -> None:
+    page = reference_markdown()
+    assert page.count("Request v") == len(TABLE)
+    assert (
+        "* ProduceRequest v0\n"
+        "  * Added in ProtocolVersion: 1 (0.8.2)\n"
+        "  * Deprecated in ProtocolVersion: 238\n"
+        "  * Removed in ProtocolVersion: 265\n"
+    ) in page
+    assert "### BrokerMetadata (30000, private)" in page
+    assert "### PushTelemetry (72, optional)" in page

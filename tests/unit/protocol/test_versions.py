@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.core.apis import APIS
+from proxy.protocol import versions
+from proxy.protocol.private import BASE, PRIVATE, PrivateApi, moved
+from proxy.protocol.versions import (
+    TABLE,
+    UNKNOWN,
+    ProtocolRange,
+    codecs,
+    floored,
+    message_formats,
+    ranges,
+    release_ends,
+    release_of,
+    release_range,
+    version_int,
+    versions_for,
+)
+from tests.tools.record_ranges import recorded
+
+LIVE = recorded()
+RELEASES = list(release_ends())
+Ranges = dict[int, tuple[int, int]]
+
+every_release = pytest.mark.parametrize("release", RELEASES)
+every_live_broker = pytest.mark.parametrize("version", LIVE)
+
+
+def number(api_key: int, version: int) -> int:
+    [found] = [row.n for row in TABLE if (row.api_key, row.version) == (api_key, version)]
+    return found
+
+
+def pairs(supported: Ranges) -> set[tuple[int, int]]:
+    return {(key, version) for key, (low, high) in supported.items() for version in range(low, high + 1)}
+
+
+@every_live_broker
+def test_a_broker_has_the_range_of_its_release(version: str) -> None:
+    assert ranges(LIVE[version]) == release_range(version.rpartition(".")[0])
+
+
+def test_what_was_removed_makes_the_range_begin_later() -> None:
+    old, new = ranges(LIVE["3.9.2"]), ranges(LIVE["4.3.1"])
+    assert (old.min, old.max) == (1, number(81, 0))
+    assert (new.min, new.max) == (old.max + 1, number(35, 5))
+
+
+@every_live_broker
+def test_a_range_says_what_api_versions_says_less_what_the_broker_does_not_take(version: str) -> None:
+    assert versions_for(ranges(LIVE[version])) == floored(LIVE[version])
+    assert pairs(versions_for(ranges(LIVE[version]))) <= pairs(LIVE[version])
+
+
+@every_release
+def test_the_range_of_what_a_release_has_is_that_of_the_release(release: str) -> None:
+    assert ranges(versions_for(release_range(release))) == release_range(release)
+
+
+def test_produce_is_what_brokers_of_4_take() -> None:
+    assert LIVE["4.3.1"][0] == (0, 13)
+    assert floored(LIVE["4.3.1"])[0] == (3, 13)
+    assert floored({0: (4, 13), 1: (4, 18)}) == {0: (4, 13), 1: (4, 18)}
+    assert floored({0: (0, 13), 1: (3, 18)}) == {0: (0, 13), 1: (3, 18)}
+    assert floored({0: (0, 13)}) == {0: (0, 13)}
+
+
+def test_telemetry_is_neither_missed_nor_promised() -> None:
+    with_reporter = {**LIVE["4.3.1"], 71: (0, 0), 72: (0, 0)}
+    assert ranges(with_reporter) == ranges(LIVE["4.3.1"])
+    assert 71 not in versions_for(ranges(with_reporter))
+
+
+def test_private_apis_count_for_whoever_has_them_and_are_not_missed() -> None:
+    last = number(30000, 0)
+    assert ranges({**LIVE["4.4.0"], 30000: (0, 0)}) == ranges(LIVE["4.4.0"])._replace(max=last)
+    assert ranges({**LIVE["3.9.2"], 30000: (0, 0)}) == ranges(LIVE["3.9.2"])
+    assert 30000 not in versions_for(ProtocolRange(1, last, exact=True))
+
+
+def test_a_broker_with_a_hole_has_the_range_before_it() -> None:
+    holed = {key: span for key, span in LIVE["4.3.1"].items() if key != 76}
+    found = ranges(holed)
+    assert (found.min, found.max) == (number(0, 12), number(76, 1) - 1)
+    assert not found.exact
+    assert pairs(versions_for(found)) <= pairs(holed)
+
+
+def test_a_range_that_leaves_something_out_is_not_exact() -> None:
+    assert ranges({**LIVE["4.4.0"], 10000: (0, 1)}) == ranges(LIVE["4.4.0"])._replace(exact=False)
+    unstable = {**LIVE["4.4.0"], 22: (0, 6)}
+    assert ranges(unstable) == ranges(LIVE["4.4.0"])._replace(exact=False)
+
+
+@pytest.mark.parametrize("supported", [{}, {18: (0, 4)}, {10000: (0, 0)}])
+def test_there_may_be_no_range(supported: Ranges) -> None:
+    assert ranges(supported) == UNKNOWN
+    assert versions_for(UNKNOWN) == {}
+
+
+SPANS = st.tuples(st.integers(0, 5), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(LIVE)), st.dictionaries(st.sampled_from(sorted(APIS)), st.none() | SPANS, max_size=4))
+def test_whatever_a_broker_says_its_range_never_promises_more(
+    version: str, other: dict[int, tuple[int, int] | None]
+) -> None:
+    supported = {key: span for key, span in {**LIVE[version], **other}.items() if span is not None}
+    found = ranges(supported)
+    assert pairs(versions_for(found)) <= pairs(floored(supported))
+    if found != UNKNOWN:
+        assert 1 <= found.min <= found.max <= len(TABLE)
+        for n in (found.min, (found.min + found.max) // 2):
+            assert pairs(versions_for(ProtocolRange(n, n, exact=False))) <= pairs(floored(supported))
+
+
+def test_at_each_protocol_version_an_api_has_one_span_of_versions() -> None:
+    for n in range(1, len(TABLE) + 1):
+        alive = {(row.api_key, row.version) for row in TABLE if row.required and row.alive(n)}
+        assert pairs(versions_for(ProtocolRange(1, n, exact=True))) == alive
+
+
+@every_live_broker
+def test_the_release_of_a_broker_is_inferred(version: str) -> None:
+    assert release_of(LIVE[version]) == version.rpartition(".")[0] + ".x"
+
+
+@every_release
+def test_the_release_is_inferred_from_what_it_has(release: str) -> None:
+    assert release_of(versions_for(release_range(release))) == f"{release}.x"
+
+
+def test_a_broker_that_is_like_none_exactly_is_told_as_the_nearest() -> None:
+    zookeeper = {key: span for key, span in LIVE["3.9.2"].items() if key not in (55, 64, 74, 75, 80, 81)}
+    assert release_of({**zookeeper, 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3)}) == "3.9.x"
+    assert release_of({**LIVE["4.3.1"], 71: (0, 0), 72: (0, 0), 30000: (0, 0)}) == "4.3.x"
+    assert release_of({}) is None
+    assert release_of({10000: (0, 3)}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0.9.0.0", 0x00090000),
+        ("0.9.0.0-SNAPSHOT-d12ca4f", 0x00090000),
+        ("3.9.2", 0x03090200),
+        ("4.3.1", 0x04030100),
+        ("4.3.x (inferred)", 0x04030000),
+        ("7", 0x07000000),
+        ("1.2.3.4.5", 0x01020304),
+        ("255.255.255.255", 0xFFFFFFFF),
+    ],
+)
+def test_versions_as_numbers(text: str, number: int) -> None:
+    assert version_int(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", ".1", "4.256", "2026.1"])
+def test_what_is_no_version_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="allowed are one to four numbers of 0 to 255") as raised:
+        version_int(text)
+    assert repr(text) in str(raised.value)
+
+
+def test_numbers_are_in_the_order_of_versions() -> None:
+    pick = random.Random(35)
+    parts = sorted({tuple(pick.choice((0, 1, 2, 9, 10, 11, 255)) for _ in range(4)) for _ in range(80)})
+    assert len(parts) >= 50
+    numbers = [version_int(".".join(map(str, each))) for each in parts]
+    assert numbers == sorted(numbers)
+
+
+def test_codecs_and_formats_follow_from_produce() -> None:
+    assert codecs(LIVE["4.3.1"]) == codecs(LIVE["3.9.2"]) == "1=gzip,2=snappy,3=lz4,4=zstd"
+    assert codecs({0: (0, 6)}) == "1=gzip,2=snappy,3=lz4"
+    assert message_formats(LIVE["3.9.2"]) == "v0,v1,v2"
+    assert message_formats(LIVE["4.3.1"]) == message_formats(LIVE["4.4.0"]) == "v2"
+    assert [message_formats({0: span}) for span in ((0, 1), (0, 2), (2, 2), (1, 3))] == [
+        "v0",
+        "v0,v1",
+        "v1",
+        "v0,v1,v2",
+    ]
+    assert (codecs({}), message_formats({})) == ("", "")
+
+
+def test_private_apis_move_with_their_base() -> None:
+    assert moved(BASE) == PRIVATE
+    assert moved(31000)[31000] == PrivateApi("BrokerMetadata", 0, 0)
+    assert PRIVATE[30000].versions == (0, 0)
+
+
+def test_nothing_follows_from_the_order_in_which_a_broker_tells() -> None:
+    backwards = dict(reversed(LIVE["4.3.1"].items()))
+    assert ranges(backwards) == ranges(LIVE["4.3.1"])
+    assert versions.release_of(backwards) == "4.3.x"
