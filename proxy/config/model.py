@@ -38,6 +38,7 @@ from proxy.config.types import (
     Tags,
     Topic,
     UnsupportedResponse,
+    Version,
     not_empty,
     split,
 )
@@ -235,15 +236,13 @@ class Config(Section):
         le=INT32_MAX,
         strict=True,
     )
-    broker_version: str | None = key(
+    broker_version: Version | None = key(
         "broker.version",
         "Version of the broker, which it does not tell itself, for the tags `broker.version` and `broker.version.int`; "
         "without it the release is inferred from what the broker supports.",
         kind="text",
-        allowed="text such as 4.3.1, up to 100 characters",
+        allowed="text that begins with one to four numbers of 0 to 255, as '4.3.1'",
         default=None,
-        min_length=1,
-        max_length=100,
     )
     tags: Tags = key(
         "tags",

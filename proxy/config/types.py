@@ -10,11 +10,13 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
 from proxy.config.section import INT32_MAX
 from proxy.config.values import Endpoint, Secret, address, network
+from proxy.protocol.versions import version_int
 
 ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
 TOPIC = "1 to 249 of A-Z a-z 0-9 . _ -"
 
+MAX_VERSION = 100
 MAX_TAGS = 100
 MAX_TAG_VALUE = 1024
 """Characters of a tag's value: all tags of a broker fit into one record of the fleet's registry."""
@@ -77,6 +79,18 @@ def _folder(value: object) -> str:
     return value
 
 
+def _version(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if len(value) > MAX_VERSION:
+        raise ValueError(f"has more than {MAX_VERSION} characters")
+    try:
+        version_int(value)
+    except ValueError:
+        raise ValueError("is no version") from None
+    return value
+
+
 def _tag_value(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("is not text")
@@ -121,6 +135,7 @@ ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
 Folder = Annotated[str, PlainValidator(_folder)]
+Version = Annotated[str, PlainValidator(_version)]
 TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
 Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]
 AddressesByNode = Mapping[Annotated[int, PlainValidator(_node_id)], Address]
