@@ -1,7 +1,7 @@
 """The builtin tags of a broker: what each is called, means and looks like. The one place that says so.
 
 A tag is a text with a name. Values come from what the broker supports, from the configuration, and from the cluster;
-here is only what they may look like.
+here is what they may look like, and those that follow from what the broker supports.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from proxy.protocol import versions
 
 RESERVED = ("brokerside.", "sidecar.")
 """What names of later builtin tags begin with, beside those below."""
@@ -131,3 +133,59 @@ def reserved(name: str) -> bool:
 def invalid(tags: Mapping[str, str]) -> list[str]:
     """Return the names of builtin tags in ``tags`` whose value is not as documented."""
     return [name for name, value in tags.items() if name in NAMES and not re.fullmatch(NAMES[name].grammar, value)]
+
+
+def of_version(configured: str | None, supported: versions.Supported | None) -> dict[str, str]:
+    """Return the tags of the broker's version. ``configured``: as an operator wrote it."""
+    inferred = versions.release_of(supported) if supported is not None else None
+    version = configured or inferred
+    if version is None:
+        return {}
+    return {
+        "broker.version": configured or f"{inferred} (inferred)",
+        "broker.version.source": "config" if configured else "inferred",
+        "broker.version.int": f"0x{versions.version_int(version):08x}",
+    }
+
+
+def of_supported(supported: versions.Supported) -> dict[str, str]:
+    """Return what else follows from a broker's ApiVersions."""
+    found = {"compression.codecs": versions.codecs(supported), "message.formats": versions.message_formats(supported)}
+    known = versions.ranges(supported)
+    if known.max >= 0:
+        found["protocol.version.exact"] = str(known.exact).lower()
+    return {name: value for name, value in found.items() if value}
+
+
+def reference_markdown() -> str:
+    """Return docs/tags.md."""
+    parts = [
+        f"## `{tag.name}`\n\n{tag.meaning}\n\n* Example: `{tag.example}`\n* Format: `^{tag.grammar}$`\n"
+        f"* How to parse: {tag.parsing}\n"
+        for tag in BUILTIN
+    ]
+    return "\n".join([_INTRODUCTION, *parts])
+
+
+_INTRODUCTION = f"""\
+# Tags of a broker
+
+Generated from `proxy/replies/tags.py` by `make docs`.
+
+`BrokerMetadata` ([broker-metadata.md](broker-metadata.md)) tells tags of each broker: names with a text each. Those
+below are built in. Formats are regular expressions that a value matches as a whole. Readers pass over names that they
+do not know: there may be more at any time.
+
+## Tags of your own
+
+`tag.NAME: VALUE` in the sidecar's configuration, or `tags: {{NAME: VALUE}}`, adds one. Values are the text that is
+written: `tag.version: 1.10` is `1.10`. Changes act without a restart, and reach the other sidecars with the next
+heartbeat. A name of a built-in tag is a mistake, and so is one that begins with
+{" or ".join(f"`{prefix}`" for prefix in RESERVED)}.
+
+```yaml
+tag.aws.zone: eu-central-1
+tag.rack: r8a9
+tag.cluster: kafka3
+```
+"""
