@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -13,7 +14,8 @@ import uvloop
 
 from proxy import __version__
 from proxy.config import Config
-from proxy.core.apis import ALTER_CLIENT_QUOTAS
+from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net.admin import Admin
 from proxy.net.beat import Beat
@@ -59,6 +61,7 @@ async def _run(file: FileWatch, config: Config) -> int:
         configure_logging(changed.log_level)
         carrying.change(changed)
         sidecar.change(changed)
+        fleet.change(changed)
         if watch is not None:
             watch.change(changed)
 
@@ -71,10 +74,12 @@ async def _run(file: FileWatch, config: Config) -> int:
     carrying = await _carrying(config, beat)
     sidecar = Sidecar(config, carrying, beat)
     watch = _quota_watch(config, sidecar, carrying, beat)
+    fleet = _fleet_watch(config, carrying, beat)
     admin = Admin(sidecar, reloader, watch.state if watch is not None else None)
     reloading = asyncio.create_task(reloader.watch())
     try:
         await admin.start()
+        fleet.start()
         if watch is not None:
             watch.start()
             with contextlib.suppress(TimeoutError):
@@ -96,7 +101,7 @@ async def _run(file: FileWatch, config: Config) -> int:
     finally:
         reloader.stop()
         sidecar.close()
-        await carrying.stop(now)
+        await asyncio.gather(carrying.stop(now), fleet.close())
         beat.stop()
         if watch is not None:
             await watch.close()
@@ -119,20 +124,32 @@ def _quota_watch(config: Config, sidecar: Sidecar, carrying: Carrying, beat: Bea
     if config.internal_bootstrap_servers is None:
         return None
 
-    altered = 0
-
     def unready(problem: str | None) -> None:
         sidecar.unready = problem
 
-    def look() -> None:
-        nonlocal altered
-        before, altered = altered, carrying.answered(ALTER_CLIENT_QUOTAS)
-        if altered != before:
-            watch.poke()
-
     watch = QuotaWatch(config, sidecar.cluster_quotas, unready)
-    beat.calls.append(look)
+    beat.calls.append(_on_answers(carrying, [ALTER_CLIENT_QUOTAS], watch.poke))
     return watch
+
+
+def _fleet_watch(config: Config, carrying: Carrying, beat: Beat) -> FleetWatch:
+    """Return what knows the fleet; it asks for the broker's configuration at once where that may have been altered."""
+    fleet = FleetWatch(config, carrying.tell)
+    beat.calls.append(_on_answers(carrying, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
+    return fleet
+
+
+def _on_answers(carrying: Carrying, api_keys: Sequence[int], call: Callable[[], None]) -> Callable[[], None]:
+    """Return what, called now and then, calls ``call`` where responses of ``api_keys`` have passed since."""
+    seen = 0
+
+    def look() -> None:
+        nonlocal seen
+        before, seen = seen, sum(map(carrying.answered, api_keys))
+        if seen != before:
+            call()
+
+    return look
 
 
 def _raise_descriptor_limit() -> None:

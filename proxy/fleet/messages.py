@@ -7,6 +7,7 @@ says no. Nothing is allocated from a declared length.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from proxy.core import wire
 from proxy.core.wire import Buffer
 from proxy.errors import BrokersideError, MalformedBody
 
-METADATA, SASL_HANDSHAKE, DESCRIBE_CONFIGS = 3, 17, 32
+METADATA, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_CONFIGS = 3, 17, 18, 32
 SASL_AUTHENTICATE, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 36, 48, 49
 
 IP = "ip"
@@ -48,6 +49,10 @@ ERRORS = {
     58: "SASL authentication failed",
 }
 
+_OTHER_BROKER = re.compile(r"Unexpected broker id, expected (\d{1,9})\b")
+"""What a broker says that is asked for another one's configuration: the only answer of Kafka's in which it names
+itself."""
+
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _float64 = struct.Struct(">d").unpack_from
@@ -69,6 +74,20 @@ class Request(NamedTuple):
     body: bytes
 
 
+class BrokerFacts(NamedTuple):
+    """One broker that runs: what it advertises on the listener that was asked, and its rack if it has one."""
+
+    endpoint: Endpoint
+    rack: str | None
+
+
+class ClusterFacts(NamedTuple):
+    """The cluster's id, empty where it has none, and the brokers that run, by id."""
+
+    cluster_id: str
+    brokers: dict[int, BrokerFacts]
+
+
 def frame(request: Request, correlation_id: int, client_id: str) -> bytes:
     """Return the request as it goes over the wire."""
     head = struct.pack(">hhi", request.key, request.version, correlation_id) + _string(client_id)
@@ -82,16 +101,26 @@ def metadata() -> Request:
 
 def brokers(answer: Buffer) -> dict[int, Endpoint]:
     """What each broker advertises on the listener that was asked, by id."""
-    found = {}
     with _read(answer):
-        count, pos = wire.int32_length(answer, 0)
-        for _ in range(count):
-            node = _int32(answer, pos)[0]
-            host, pos = _text(answer, pos + 4)
-            port = _int32(answer, pos)[0]
-            _, pos = wire.string(answer, pos + 4)
-            found[node] = Endpoint(host or "", port)
-    return found
+        return {node: broker.endpoint for node, broker in _brokers(answer, 0)[0].items()}
+
+
+def cluster() -> Request:
+    """As ``metadata``, and the cluster's id."""
+    return Request(METADATA, 2, struct.pack(">i", 0))
+
+
+def cluster_of(answer: Buffer) -> ClusterFacts:
+    """What an answer to ``cluster`` says."""
+    with _read(answer):
+        found, pos = _brokers(answer, 0)
+        cluster_id, _ = _text(answer, pos)
+        return ClusterFacts(cluster_id or "", found)
+
+
+def api_versions() -> Request:
+    """Which apis the broker supports; answered before any login. Read by ``proxy.replies.api_versions``."""
+    return Request(API_VERSIONS, 0, b"")
 
 
 def sasl_handshake(mechanism: str) -> Request:
@@ -190,6 +219,15 @@ def describe_broker(broker_id: int, keys: Iterable[str]) -> Request:
     return Request(DESCRIBE_CONFIGS, 1, body + struct.pack(">?", False))
 
 
+def other_broker(answer: Buffer) -> int | None:
+    """The id of the broker that has answered ``describe_broker``, where it says that it is another one."""
+    with _read(answer):
+        count, pos = wire.int32_length(answer, 4)
+        message = _text(answer, pos + 2)[0] if count else None
+    found = _OTHER_BROKER.search(message or "")
+    return int(found[1]) if found else None
+
+
 def broker_configs(answer: Buffer) -> dict[str, str]:
     """The values by key; keys without a value are left out."""
     found = {}
@@ -233,6 +271,18 @@ def _string(text: str | None) -> bytes:
 def _text(buf: Buffer, pos: int) -> tuple[str | None, int]:
     raw, pos = wire.string(buf, pos)
     return None if raw is None else raw.decode(), pos
+
+
+def _brokers(answer: Buffer, pos: int) -> tuple[dict[int, BrokerFacts], int]:
+    found = {}
+    count, pos = wire.int32_length(answer, pos)
+    for _ in range(count):
+        node = _int32(answer, pos)[0]
+        host, pos = _text(answer, pos + 4)
+        port = _int32(answer, pos)[0]
+        rack, pos = _text(answer, pos + 4)
+        found[node] = BrokerFacts(Endpoint(host or "", port), rack)
+    return found, pos
 
 
 def _entity(buf: Buffer, pos: int) -> tuple[list[tuple[str | None, str | None]], int]:

@@ -64,8 +64,9 @@ def response_header_is_flexible(key: int, version: int) -> bool:
     return key != API_VERSIONS and request_is_flexible(key, version)
 
 
-API_VERSIONS = {api_versions}
-ALTER_CLIENT_QUOTAS = {alter_client_quotas}
+API_VERSIONS = {keys[ApiVersions]}
+ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = {keys[AlterConfigs]}, {keys[IncrementalAlterConfigs]}
+ALTER_CLIENT_QUOTAS = {keys[AlterClientQuotas]}
 
 APIS: dict[int, Api] = {{
 '''
@@ -117,11 +118,10 @@ def generate(jars: list[Path]) -> str:
     """Return the text of ``proxy/core/apis.py``."""
     known = [definitions(path) for path in jars]
     keys = sorted(set().union(*known))
-    [api_versions] = [key for key in keys if known[0].get(key, {}).get("name") == "ApiVersionsRequest"]
-    [alter_client_quotas] = [key for key in keys if known[0].get(key, {}).get("name") == "AlterClientQuotasRequest"]
+    named = {one["name"].removesuffix("Request"): key for key, one in known[0].items()}
     lines = "\n".join(f"#   {path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in jars)
     rows = (row(key, [one[key] for one in known if key in one]) for key in keys)
-    head = HEAD.format(jars=lines, api_versions=api_versions, alter_client_quotas=alter_client_quotas)
+    head = HEAD.format(jars=lines, keys=named)
     return head + "".join(rows) + "}\n"
 
 

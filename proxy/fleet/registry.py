@@ -1,0 +1,109 @@
+"""The fleet's registry: a compacted topic in which each sidecar writes every few seconds that it runs, and as what.
+
+A thread of its own, with librdkafka: neither the loop nor the start ever waits for the cluster, and any way of
+authentication that librdkafka knows will do. While the cluster is away the thread tries again, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from proxy.errors import BrokersideError
+from proxy.fleet.record import key_of
+from proxy.fleet.sightings import HEARTBEAT, Written
+
+if TYPE_CHECKING:
+    from proxy.fleet.topic import Topic
+
+FIRST_RETRY, LAST_RETRY = 1.0, 10.0
+"""Seconds until the topic is tried again: from the first number to the second, twice as many each time it fails."""
+
+WAIT = 0.5
+"""Seconds for which records are gathered; so long a stop may take."""
+
+CLOSE_TIMEOUT = 2.0
+"""Seconds that a stop waits for the thread, which would end with the process."""
+
+Told = Callable[[Sequence[Written], bool], None]
+"""Called on the loop with records in the order of the topic, and whether its end was reached."""
+
+log = structlog.get_logger(__name__)
+
+
+class Registry:
+    """``start`` it, tell it what to ``register``, ``close`` it."""
+
+    def __init__(self, settings: Mapping[str, Any], client_id: str, told: Told) -> None:
+        """``settings``: librdkafka's, of the INTERNAL listeners."""
+        self._settings = {**settings, "client.id": client_id}
+        self._told = told
+        self._own: tuple[bytes, bytes] | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: str | None = None
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        loop = asyncio.get_running_loop()
+
+        def tell(records: Sequence[Written], end: bool) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._told, records, end)
+
+        self._thread = threading.Thread(target=self._run, args=[tell], name="registry", daemon=True)
+        self._thread.start()
+
+    def register(self, node_id: int, value: bytes) -> None:
+        """Write this from now on; within ``WAIT`` seconds where it is new."""
+        self._own = key_of(node_id), value
+
+    async def close(self) -> None:
+        """Write no more: what was written last is old soon, and then this sidecar does not run."""
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
+
+    def _run(self, tell: Told) -> None:
+        from proxy.fleet.topic import Topic
+
+        retry = FIRST_RETRY
+        while not self._stop.is_set():
+            try:
+                topic = Topic(self._settings)
+                retry = FIRST_RETRY
+                try:
+                    self._serve(topic, tell)
+                finally:
+                    topic.close()
+            except BrokersideError as error:
+                self._report(str(error))
+            except Exception:
+                log.exception("registry_failed")  # a mistake of ours must not end it
+            self._stop.wait(retry)
+            retry = min(2 * retry, LAST_RETRY)
+
+    def _serve(self, topic: Topic, tell: Told) -> None:
+        written, due = None, 0.0
+        while not self._stop.is_set():
+            records, end = topic.read(WAIT)
+            if records or end:
+                tell(records, end)
+            own, now = self._own, time.monotonic()
+            if own is not None and (own != written or now >= due):
+                topic.write(*own, self._report)
+                written, due = own, now + HEARTBEAT
+
+    def _report(self, failure: str | None) -> None:
+        """Say what is new."""
+        if failure is not None and self._failure is None:
+            log.warning("registry_unreachable", error=failure)
+        elif failure is None and self._failure is not None:
+            log.info("registry_back")
+        self._failure = failure

@@ -1,0 +1,131 @@
+"""The registry's topic, by librdkafka. Every call may wait: not for the loop's thread.
+
+Imported when it is first used: librdkafka is large, and the start does not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from observers.cluster import RECONNECT, RdkafkaLog
+from proxy.errors import BrokersideError
+from proxy.fleet.sightings import HEARTBEAT, Written
+
+TOPIC = "__brokerside_registry"
+
+CREATED_WITH: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    "message.timestamp.type": "LogAppendTime",
+    # Each sidecar writes every 3 s, and reads all there is when it starts: what is old has to go soon.
+    "segment.bytes": "1048576",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+MAX_REPLICATION = 3
+"""Replicas of the topic, where there are as many brokers; all but one of two must be in sync."""
+
+TIMEOUT = 5.0
+"""Seconds one call to the cluster may take."""
+
+MAX_BATCH = 1000
+"""Records read at a time."""
+
+LOST = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+"""Errors that another attempt of librdkafka's own does not mend."""
+
+log = structlog.get_logger(__name__)
+
+
+class TopicError(BrokersideError):
+    """The topic cannot be had now."""
+
+
+class Topic:
+    """Read from its beginning, and written. For one thread."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Make the topic where there is none. Raises TopicError."""
+        common = {**RECONNECT, **settings, "allow.auto.create.topics": False}
+        reading = {
+            "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 4096,
+        }
+        writing = {"acks": "all", "linger.ms": 0, "message.timeout.ms": int(HEARTBEAT * 1000)}
+        with _raising():
+            _create(AdminClient({**common}, logger=RdkafkaLog()))
+            self._consumer = Consumer({**common, **reading}, logger=RdkafkaLog())
+            self._consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+            self._producer = Producer({**common, **writing}, logger=RdkafkaLog())
+
+    def read(self, seconds: float) -> tuple[list[Written], bool]:
+        """Return the records that come within that time, and whether the end was reached. Raises TopicError."""
+        records, end = [], False
+        with _raising():
+            for message in self._consumer.consume(MAX_BATCH, seconds):
+                error = message.error()
+                if error is None:
+                    records.append(Written(message.key() or b"", message.value(), message.timestamp()[1]))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    end = True
+                elif error.code() in LOST:
+                    raise KafkaException(error)
+        return records, end
+
+    def write(self, key: bytes, value: bytes, done: Callable[[str | None], None]) -> None:
+        """Send a record; ``done`` is told in a later call why the topic does not have it (None: it has)."""
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            done(None if error is None else error.str())
+
+        self._producer.poll(0)
+        try:
+            self._producer.produce(TOPIC, key=key, value=value, partition=0, on_delivery=delivered)
+        except BufferError:
+            done("too much waits to be sent")
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """End it; what was not sent yet is dropped."""
+        self._consumer.close()
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+def _create(admin: AdminClient) -> None:
+    listed = admin.list_topics(timeout=TIMEOUT)
+    if TOPIC in listed.topics:
+        return
+    replicas = min(MAX_REPLICATION, len(listed.brokers))
+    config = {**CREATED_WITH, "min.insync.replicas": str(min(2, replicas))}
+    new = NewTopic(TOPIC, num_partitions=1, replication_factor=replicas, config=config)
+    try:
+        admin.create_topics([new], request_timeout=TIMEOUT, operation_timeout=TIMEOUT)[TOPIC].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    else:
+        log.info("registry_created", topic=TOPIC, replicas=replicas)
+
+
+@contextmanager
+def _raising() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise TopicError(f"{TOPIC}: {error.args[0].str()}") from None

@@ -1,0 +1,122 @@
+"""From what is known of this broker, the cluster and the other sidecars to the view that clients are told; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from proxy import __version__
+from proxy.config import Config
+from proxy.fleet.record import SidecarRecord
+from proxy.fleet.sightings import Sighting
+from proxy.protocol.versions import UNKNOWN, Supported, ranges
+from proxy.replies import tags
+from proxy.replies.broker_metadata import BrokerView, FleetView
+
+SIDECAR, BROKER, NOBODY = "sidecar", "broker", "unknown"
+"""Who has told the range of ProtocolVersions."""
+
+
+class Own(NamedTuple):
+    """What is known of this sidecar's broker. ``node_id``: as the broker says, else as configured."""
+
+    node_id: int
+    supported: Supported | None = None
+    message_max_bytes: str | None = None
+    cluster_id: str = ""
+    rack: str | None = None
+
+
+def own_view(config: Config, own: Own) -> BrokerView:
+    """Return what this sidecar tells of its broker."""
+    found = {"broker.id": str(own.node_id), **tags.of_version(config.broker_version, own.supported)}
+    known = ranges(own.supported) if own.supported is not None else UNKNOWN
+    if own.supported is not None:
+        found |= tags.of_supported(own.supported)
+    if own.message_max_bytes is not None:
+        found["message.max.bytes"] = own.message_max_bytes
+    found["endpoints"] = ",".join(
+        f"{listener.security_protocol.lower()}://{listener.advertised}" for listener in config.listeners
+    )
+    if own.cluster_id:
+        found["cluster.id"] = own.cluster_id
+    found["protocol.version.source"] = SIDECAR if known != UNKNOWN else NOBODY
+    found["sidecar.version"] = __version__
+    addresses = {
+        listener.name.lower(): (listener.advertised.host, listener.advertised.port) for listener in config.listeners
+    }
+    return BrokerView(own.node_id, addresses, known.min, known.max, {**found, **config.tags})
+
+
+def own_record(config: Config, own: Own, *, boot_id: str, started_ms: int) -> SidecarRecord:
+    """Return the same for the other sidecars."""
+    view = own_view(config, own)
+    first = config.listeners[0].advertised
+    return SidecarRecord(
+        listener_security_protocol_map={one.name: one.security_protocol for one in config.listeners},
+        endpoints=tuple(f"{one.name}://{one.advertised}" for one in config.listeners),
+        host=first.host,
+        port=first.port,
+        timestamp=str(started_ms),
+        rack=own.rack,
+        sidecar_version=__version__,
+        boot_id=boot_id,
+        metrics_port=config.admin.bind.port,
+        protocol_version_min=view.protocol_min,
+        protocol_version_max=view.protocol_max,
+        tags=view.tags,
+    )
+
+
+def fleet_view(
+    mine: BrokerView,
+    running: Collection[int] | None,
+    sightings: Mapping[int, Sighting] | None,
+    asked: Mapping[int, Supported],
+) -> FleetView:
+    """Return all brokers. ``running``: those that run, as the cluster says; None before it has said so.
+
+    ``sightings``: of the other sidecars; None before the registry was read. ``asked``: what brokers without a running
+    sidecar have answered themselves.
+    """
+    seen = sightings or {}
+    if running is None:
+        running = [node_id for node_id, one in seen.items() if one.alive]
+    peers = (
+        _peer(node_id, seen.get(node_id), asked.get(node_id), certain=sightings is not None)
+        for node_id in sorted(running)
+        if node_id != mine.node_id
+    )
+    return FleetView(mine.node_id, (mine, *peers))
+
+
+def lacking(running: Collection[int], sightings: Mapping[int, Sighting]) -> list[int]:
+    """Return the brokers that have no running sidecar."""
+    return [node_id for node_id in running if node_id not in sightings or not sightings[node_id].alive]
+
+
+def _peer(node_id: int, seen: Sighting | None, supported: Supported | None, *, certain: bool) -> BrokerView:
+    if seen is not None and seen.alive:
+        told = seen.record
+        low, high = told.protocol_version_min, told.protocol_version_max
+        source = told.tags.get("protocol.version.source", NOBODY)
+        return _view(node_id, seen, low, high, {"broker.id": str(node_id), "protocol.version.source": source})
+    known = ranges(supported) if supported is not None else UNKNOWN
+    found = {"broker.id": str(node_id), "protocol.version.source": BROKER if known != UNKNOWN else NOBODY}
+    if supported is not None:
+        found |= tags.of_version(None, supported) | tags.of_supported(supported)
+    if certain:
+        found["sidecar"] = "absent"
+    return _view(node_id, seen, known.min, known.max, found)
+
+
+def _view(node_id: int, seen: Sighting | None, low: int, high: int, found: Mapping[str, str]) -> BrokerView:
+    """``found`` goes before what the sidecar has told; a tag that is not as documented is left out."""
+    if seen is None:
+        return BrokerView(node_id, {}, low, high, found)
+    told = {**seen.record.tags, **found}
+    if found["protocol.version.source"] == NOBODY:
+        told.pop("protocol.version.exact", None)
+    for name in tags.invalid(told):
+        del told[name]
+    return BrokerView(node_id, seen.record.addresses, low, high, told)
