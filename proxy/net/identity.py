@@ -1,7 +1,8 @@
 """Is the broker behind a listener the one this sidecar was configured for, and does it send its clients here?
 
 The answer is in one Metadata response of the upstream itself: the broker must advertise the listener's address under
-``broker.id``. A broker that advertises another address lets its clients pass the sidecar by, which nobody would see.
+``broker.id``. A broker that advertises another address lets its clients pass the sidecar by, which nobody would see,
+unless the sidecar replaces what it advertises.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ async def problem(listener: Listener, broker_id: int) -> str | None:
     """Return what is wrong, in one sentence; None if nothing is. Raises OSError where the broker does not answer."""
     async with asyncio.timeout(TIMEOUT):
         brokers = await _advertised(listener.upstream)
-    here = listener.advertised
+    rewriting = listener.rewrite_addresses  # what the broker advertises does not matter then, but which one it is
+    here = listener.upstream if rewriting else listener.advertised
     found = brokers.get(broker_id)
     if found == here:
         return None
@@ -39,6 +41,8 @@ async def problem(listener: Listener, broker_id: int) -> str | None:
     if found is None:
         ids = ", ".join(str(other) for other in sorted(brokers))
         return f"listener {listener.name}: the cluster behind {listener.upstream} has no broker {broker_id}, only {ids}"
+    if rewriting:
+        return None
     return (
         f"listener {listener.name}: broker {broker_id} tells its clients to dial {found}, not {here}, so they pass "
         "this sidecar by; set the broker's advertised.listeners, or this listener's advertised"

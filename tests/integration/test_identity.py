@@ -20,7 +20,9 @@ pytestmark = pytest.mark.kafka
         ({"broker.id": 9}, "is what broker 1 advertises, but broker.id is 9"),
         ({"listeners": [{"bind": "127.0.0.1:{free}"}]}, "so they pass this sidecar by"),
         ({"broker.id": 9, "listeners": [{"bind": "127.0.0.1:{free}"}]}, "has no broker 9, only 1"),
-        ({"listeners": [{"bind": "127.0.0.1:{free}", "advertised": None}]}, None),
+        ({"listeners": [{"bind": "127.0.0.1:{free}", "advertised": "{advertised}"}]}, None),
+        ({"listeners": [{"bind": "127.0.0.1:{free}", "rewrite.addresses": True}]}, None),
+        ({"broker.id": 9, "listeners": [{"rewrite.addresses": True}]}, "has no broker 9, only 1"),
     ],
 )
 async def test_the_broker_behind_a_listener(cluster: ClusterState, change: dict, said: str | None) -> None:
@@ -28,7 +30,9 @@ async def test_the_broker_behind_a_listener(cluster: ClusterState, change: dict,
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
     listener = config["listeners"][0]
     for key, value in change.get("listeners", [{}])[0].items():
-        listener[key] = value.format(free=free_port()) if value else cluster.nodes[0].advertised
+        listener[key] = value
+        if isinstance(value, str):
+            listener[key] = value.format(free=free_port(), advertised=cluster.nodes[0].advertised)
     config["broker.id"] = change.get("broker.id", 1)
     path = folder / "identity.yaml"
     path.write_text(yaml.safe_dump(config))
