@@ -8,7 +8,7 @@ known here is refused: its addresses could not be found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 
 from proxy.core.apis import APIS
@@ -108,6 +108,7 @@ class Addresses(Interceptor):
         return host.format(node_id), port
 
 
+@cache
 def _nodes(made: Layout) -> Field | None:
     """The array of nodes of this message; None where it has one node alone, as FindCoordinator before version 4."""
     return next(

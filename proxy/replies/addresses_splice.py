@@ -68,7 +68,7 @@ class Splice:
 
     def done(self, end: int | None = None) -> bytes:
         """The body as it is now, up to what was at ``end``."""
-        return b"".join(self._parts) + self._body[self._copied : end]
+        return b"".join([*self._parts, memoryview(self._body)[self._copied : end]])
 
     def _text(self, text: bytes) -> bytes:
         return (varint(len(text) + 1) if self._flexible else _uint16.pack(len(text))) + text
