@@ -1,0 +1,244 @@
+"""Brokers that advertise their own addresses, and clients that are told of none of these: they get the sidecars'."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64decode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
+
+from proxy.config import load
+from proxy.core.apis import response_header_is_flexible
+from proxy.core.struct import view
+from proxy.local.cluster import tool
+from proxy.net import identity
+from proxy.replies.addresses import FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SINCE
+from tests.integration.asking import Asker, questions
+from tests.integration.librdkafka import consume, produce
+from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
+from tests.integration.tap import frames
+from tests.interop.clients import CLIENTS, Client, digest
+from tests.tools.addressed import rewriting, rewritten
+from tests.tools.random_messages import Drawn, read_all
+
+pytestmark = pytest.mark.kafka
+
+ALTER_REASSIGNMENTS = 45
+
+KAFKA = ("3.9.2", "4.3.1", "4.4.0")
+
+
+@pytest.fixture(scope="module", params=KAFKA)
+def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Of each release, with sidecars that know of each other by themselves; with maps before the oldest."""
+    with site(tmp_path_factory.mktemp("site") / "cluster", request.param, registry=False, data_path="python") as made:
+        yield made
+
+
+@pytest.fixture
+def topic(brokers: Site) -> str:
+    """A new topic with a partition on each broker."""
+    return new_topic(brokers, replicas=1)
+
+
+def new_topic(brokers: Site, replicas: int) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": brokers.state.internal_bootstrap})
+    admin.create_topics([NewTopic(name, 3, replicas)])[name].result(30)
+    return name
+
+
+def assert_hidden(brokers: Site) -> None:
+    """No client has received a broker's address; each sidecar's was told."""
+    received = [bytes(one.responses) for one in brokers.tapped()]
+    assert [at for one in received if (at := one.find(PRIVATE.encode())) >= 0] == []
+    for host, port in brokers.known.values():
+        assert any(host.encode() + port.to_bytes(4, "big") in one for one in received)
+    for sidecar in brokers.sidecars:
+        assert sidecar.metric("brokerside_intercept_errors_total") == 0
+
+
+def described(asker: Asker, topic: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        [told] = read_all(asker.told(3, 12, {"Topics": [{"Name": topic}]}))["Topics"]
+        if told["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in told["Partitions"]):
+            return told
+        time.sleep(0.1)
+    raise TimeoutError(topic)
+
+
+def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site, topic: str) -> None:
+    """Each is asked of a broker that is not the leader, so that it names the one that is; but for ShareAcknowledge,
+    which does so only after a leader that had given out records has moved."""
+    with Asker(brokers.state.nodes[0].upstream) as direct, Asker(brokers.dialled[0]) as relayed:
+        assert relayed.versions().items() >= direct.versions().items()
+        compared = 0
+        for key, version, values in asked(direct, topic):
+            body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)
+            expected = rewritten(rewriting(brokers.known), Drawn(key, version, True, body, {}))
+            assert relayed.until(key, version, values, expected.__eq__) == expected, (key, version)
+            compared += body != expected
+    assert compared >= (25 if brokers.state.kafka_version == "3.9.2" else 30)
+    assert_hidden(brokers)
+
+
+def test_without_rewriting_every_response_is_the_brokers(brokers: Site, topic: str) -> None:
+    with plain_sidecar(brokers) as address, Asker(brokers.state.nodes[0].upstream) as direct, Asker(address) as relayed:
+        compared = 0
+        for key, version, values in asked(direct, topic):
+            body = direct.until(key, version, values, lambda body: PRIVATE.encode() in body)
+            assert relayed.until(key, version, values, body.__eq__) == body, (key, version)
+            compared += PRIVATE.encode() in body
+    assert compared >= (25 if brokers.state.kafka_version == "3.9.2" else 30)
+
+
+def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Api key, version and request of all that are answered with addresses by the first broker."""
+    about = described(asker, topic)
+    partition = next(part["PartitionIndex"] for part in about["Partitions"] if part["LeaderId"] != 1)
+    values = questions(topic, urlsafe_b64decode(about["TopicId"] + "=="), partition, f"g-{topic}")
+    for key, versions in asker.versions().items():
+        if key in values and key != SHARE_ACKNOWLEDGE:
+            yield from ((key, version, values[key]) for version in versions if version >= SINCE[key])
+
+
+def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
+    [listener] = load(brokers.sidecars[0].config).listeners
+    assert asyncio.run(identity.problem(listener, 1)) is None
+    assert "is what broker 1 advertises, but broker.id is 2" in str(asyncio.run(identity.problem(listener, 2)))
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
+    """They create a topic, produce, consume in a group, commit and describe."""
+    sent = [f"{number:06d}\t{'x' * (number % 500)}" for number in range(600)]
+    name = f"{client.name}-{uuid.uuid4().hex[:8]}"
+    report = client.run([brokers.bootstrap, name, f"{name}-group", "rewriting", "3"], sent)
+    assert (report.produced, report.consumed, report.committed) == (len(sent), len(sent), len(sent))
+    assert report.sha256 == digest(sent)
+    assert_hidden(brokers)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_librdkafka(brokers: Site, topic: str, protocol: str) -> None:
+    if protocol == "consumer" and brokers.state.kafka_version == "3.9.2":
+        pytest.skip("Kafka 3.9 has this protocol as a preview alone")
+    values = [str(number).encode() for number in range(500)]
+    assert produce(brokers.bootstrap, topic, values) == 500
+    assert sorted(consume(brokers.bootstrap, topic, 500, **{"group.protocol": protocol})) == sorted(values)
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    nodes = admin.describe_cluster().result(30).nodes
+    assert {node.id: (node.host, node.port) for node in nodes} == brokers.known
+    assert {broker.id: (broker.host, broker.port) for broker in admin.list_topics().brokers.values()} == brokers.known
+    assert_hidden(brokers)
+
+
+def test_aiokafka(brokers: Site, topic: str) -> None:
+    values = [str(number).encode() for number in range(300)]
+
+    async def converse() -> list[bytes]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=brokers.bootstrap)
+        await admin.start()
+        await admin.describe_cluster()
+        await admin.close()
+        async with AIOKafkaProducer(bootstrap_servers=brokers.bootstrap) as producer:
+            for value in values:
+                await producer.send(topic, value)
+        found: list[bytes] = []
+        async with (
+            AIOKafkaConsumer(
+                topic, bootstrap_servers=brokers.bootstrap, group_id=f"g-{topic}", auto_offset_reset="earliest"
+            ) as consumer,
+            asyncio.timeout(60),
+        ):
+            while len(found) < len(values):
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    found += [message.value or b"" for message in messages]
+            await consumer.commit()
+        return found
+
+    assert sorted(asyncio.run(converse())) == sorted(values)
+    assert_hidden(brokers)
+
+
+def test_javas_share_consumer(brokers: Site, topic: str) -> None:
+    if brokers.state.kafka_version == "3.9.2":
+        pytest.skip("Kafka 3.9 has no share groups")
+    server = ("--bootstrap-server", brokers.bootstrap)
+    assert produce(brokers.bootstrap, topic, [str(number).encode() for number in range(300)]) == 300
+    run("configs", *server, "--alter", "--add-config", "share.auto.offset.reset=earliest", "--entity-type", "groups",
+        "--entity-name", f"{topic}-share")  # fmt: skip
+    lines = run("console-share-consumer", *server, "--topic", topic, "--group", f"{topic}-share", "--max-messages",
+                "300", "--timeout-ms", "60000")  # fmt: skip
+    assert sorted(map(int, lines.split())) == list(range(300))
+    assert f"{topic}-share" in run("share-groups", *server, "--describe", "--group", f"{topic}-share", "--state")
+    assert_hidden(brokers)
+
+
+def test_javas_admin_tools(brokers: Site, topic: str) -> None:
+    server = ("--bootstrap-server", brokers.bootstrap)
+    assert brokers.state.cluster_id in run("cluster", "cluster-id", *server)
+    listed = run("cluster", "list-endpoints", *server)
+    assert all(f"{port}" in listed for _, port in brokers.known.values())
+    assert "PartitionCount: 3" in run("topics", *server, "--describe", "--topic", topic)
+    assert run("api-versions", *server).count("-> (") == 3
+    assert "brokers" in run("log-dirs", *server, "--describe", "--topic-list", topic)
+    assert_hidden(brokers)
+
+
+def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
+    """Records keep coming while each partition's leader changes: clients are told of the new one with the refusal."""
+    topic = new_topic(brokers, replicas=1)
+    common = ("--topic", topic, "--num-records", "3000")
+    running = [
+        start("producer-perf", *common, "--record-size", "100", "--throughput", "250",
+              "--command-property", f"bootstrap.servers={brokers.bootstrap}", "acks=all", "linger.ms=0"),
+        start("consumer-perf", *common, "--bootstrap-server", brokers.bootstrap, "--timeout", "60000"),
+    ]  # fmt: skip
+    with Asker(brokers.state.nodes[0].upstream) as asker:
+        while running[0].poll() is None:
+            time.sleep(2)
+            moved = [
+                {"PartitionIndex": part["PartitionIndex"], "Replicas": [part["LeaderId"] % 3 + 1]}
+                for part in described(asker, topic)["Partitions"]
+            ]
+            asker.ask(ALTER_REASSIGNMENTS, 0, {"TimeoutMs": 10_000, "Topics": [{"Name": topic, "Partitions": moved}]})
+    produced, consumed = (process.communicate(timeout=100)[0] for process in running)
+    assert "3000 records sent" in produced
+    assert consumed.strip().splitlines()[-1].split(", ")[4] == "3000"
+    assert_hidden(brokers)
+    assert {PRODUCE, FETCH} <= naming(brokers)
+
+
+def naming(brokers: Site) -> set[int]:
+    """Api keys of the responses with an array of nodes that has named one."""
+    found = set()
+    for one in brokers.tapped():
+        asked = {request[4:8]: struct.unpack_from(">hh", request) for request in frames(one.requests)}
+        for response in frames(one.responses):
+            key, version = asked[response[:4]]
+            if response_header_is_flexible(key, version) and key in SINCE and version >= SINCE[key]:
+                told = view(key, version, response[5:], response=True)
+                if told.get_or_else("NodeEndpoints", ()):
+                    found.add(key)
+    return found
+
+
+def start(name: str, *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(tool(name, *args), stdout=subprocess.PIPE, text=True)
+
+
+def run(name: str, *args: str) -> str:
+    done = subprocess.run(tool(name, *args), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
+    return done.stdout
