@@ -1,0 +1,294 @@
+"""Requests that a real broker does not support: it closes the connection, the sidecar answers, as it is told to."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import yaml
+
+from proxy.core.apis import APIS, api_name
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import API_VERSIONS, METADATA, request, response
+from tests.integration.metrics import sample
+from tests.tools.blank import blank
+from tests.tools.implementations import needs_compiled
+
+pytestmark = pytest.mark.kafka
+
+TIMEOUT = 30.0
+FETCH, PRODUCE, OFFSET_COMMIT, ADD_PARTITIONS_TO_TXN = 1, 0, 8, 24
+POLICIES = ("empty", "close", "forward")
+NO_TOPICS = bytes(4)
+SOME_ACKS = b"\0\1" * 2
+"""How any Produce begins that wants an answer."""
+
+REFUSED = [
+    (9999, 0), (-5, 0), (32767, 0), (30001, 0), (30000, 1), (95, 0),  # apis that the broker does not know
+    (4, 0), (7, 3), (52, 0), (58, 0),  # those of other listeners
+    (METADATA, 99), (METADATA, -1), (FETCH, 3), (OFFSET_COMMIT, 0), (METADATA, 32767),  # versions
+    (PRODUCE, 0), (PRODUCE, 1), (PRODUCE, 2),  # told of, and yet refused
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Site:
+    """A broker, and a sidecar with one listener for each policy before it."""
+
+    direct: str
+    through: dict[str, str]
+    sidecar: SidecarProcess
+
+    def metric(self, name: str, **labels: str) -> float:
+        return sample(self.sidecar.metrics(), f"brokerside_{name}", **labels)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("python", 1), id="python"),
+        pytest.param(("compiled", 1), id="compiled", marks=needs_compiled),
+        pytest.param(("auto", 2), id="workers"),
+    ],
+)
+def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site]:
+    data_path, workers = request.param
+    node = cluster.nodes[0]
+    folder = node.home.parent
+    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    del config["observer.class.names"], config["internal.bootstrap.servers"]
+    through = dict(zip(POLICIES, [node.advertised, *(f"127.0.0.1:{port}" for port in free_ports(2))], strict=True))
+    config |= {
+        "data.path": data_path,
+        "workers": workers,
+        "log.level": "warning",
+        "listeners": [
+            {
+                "name": policy,
+                "bind": address,
+                "advertised": node.advertised,
+                "upstream": node.upstream,
+                "unsupported.request.response": policy,
+            }
+            for policy, address in through.items()
+        ],
+    }
+    path = folder / f"unsupported-{data_path}-{workers}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+    try:
+        site = Site(node.upstream, through, process)
+        for address in through.values():
+            for _ in range(4 * workers):  # each process knows by then what the broker supports
+                assert len(converse(address, [versions(1)])) == 1
+        yield site
+    finally:
+        assert process.stop()
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT)
+
+
+def converse(address: str, frames: list[bytes]) -> list[bytes]:
+    """Send ``frames`` at once; return as many answers, without their sizes, or those before the end."""
+    with connect(address) as sock, sock.makefile("rb") as reader:
+        threading.Thread(target=_send, args=(sock, b"".join(frames)), daemon=True).start()
+        found: list[bytes] = []
+        while len(found) < len(frames):
+            try:
+                head = reader.read(4)
+            except ConnectionResetError:  # it had more to read when it closed
+                break
+            if not head:
+                break
+            found.append(reader.read(int.from_bytes(head, "big")))
+        return found
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError:
+        return  # it was closed meanwhile
+
+
+def versions(correlation_id: int) -> bytes:
+    return request(API_VERSIONS, 0, correlation_id)
+
+
+def ids(answers: list[bytes]) -> list[int]:
+    return [int.from_bytes(answer[:4], "big") for answer in answers]
+
+
+def supported(address: str) -> dict[int, tuple[int, int]]:
+    (answer,) = converse(address, [versions(1)])
+    return {key: (first, last) for key, first, last in struct.iter_unpack(">hhh", answer[10:])}
+
+
+@pytest.mark.parametrize(("key", "version"), REFUSED)
+def test_the_broker_closes_and_the_sidecar_answers(site: Site, key: int, version: int) -> None:
+    frames = [versions(1), request(key, version, 7, SOME_ACKS * 5), versions(3)]
+    assert ids(converse(site.direct, frames[:2])) == [1]
+    before, answer, after = converse(site.through["empty"], frames)
+    assert response(7) == struct.pack(">i", len(answer)) + answer
+    assert (before[4:], ids([before, after])) == (after[4:], [1, 3])
+    for policy in ("close", "forward"):
+        assert ids(converse(site.through[policy], frames)) == [1]
+
+
+def test_100_among_100_that_the_broker_answers(site: Site) -> None:
+    frames = [request(9999, n % 3, n) if n % 2 else request(METADATA, 1, n, NO_TOPICS) for n in range(200)]
+    answers = converse(site.through["empty"], frames)
+    assert ids(answers) == list(range(200))
+    assert {len(answer) for answer in answers[1::2]} == {4}
+    assert {answer[4:] for answer in answers[::2]} == {converse(site.direct, frames[:1])[0][4:]}
+
+
+def test_any_version_of_api_versions_is_the_brokers(site: Site) -> None:
+    for version in (-1, 5, 6, 99, 32767):
+        frames = [request(API_VERSIONS, version, 5, b"\0\x02a\x02b\0"), versions(6)]
+        through, direct = converse(site.through["empty"], frames), converse(site.direct, frames)
+        assert through[0] == direct[0]
+        assert through[0][4:6] == (35).to_bytes(2, "big")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_producer_without_acks_gets_no_answer(site: Site, policy: str) -> None:
+    body = struct.pack(">hhi", -1, 0, 1000) + NO_TOPICS  # v1 and v2 have no transactional id
+    for version, layout in ((99, b"\0\0\0\0" + bytes(4) + b"\x01\0"), (2, body[2:])):
+        frames = [versions(1), request(PRODUCE, version, 2, layout), versions(3)]
+        assert ids(converse(site.direct, frames)) == [1]
+        assert ids(converse(site.through[policy], frames)) == [1]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(struct.pack(">ihhih", 10, METADATA, 1, 2, -5), id="client id"),
+        pytest.param(struct.pack(">ihhih", 12, 9999, 1, 2, 500) + b"ab", id="client id beyond the frame"),
+        pytest.param(struct.pack(">ihh", 7, 9999, 0) + bytes(3), id="7 bytes"),
+        pytest.param(struct.pack(">ihhih", 104_857_601, 9999, 0, 2, -1), id="100 MiB and a byte"),
+        pytest.param(struct.pack(">i", -1) + bytes(30), id="a negative size"),
+    ],
+)
+def test_what_is_no_request_ends_the_connection(site: Site, bad: bytes) -> None:
+    for address in (site.direct, *site.through.values()):
+        assert ids(converse(address, [versions(1), bad])) in ([1], []), address  # what is owed may be dropped
+
+
+def test_every_supported_version_of_every_api_is_answered_as_by_the_broker(site: Site) -> None:
+    told = supported(site.direct)
+    assert supported(site.through["empty"]) == {**told, 30000: (0, 0)}
+    through, direct = {}, {}
+    for key, (first, last) in told.items():
+        for version in {max(first, 0, APIS[key].min_version), last}:
+            if (key == PRODUCE and version < 3) or (key == ADD_PARTITIONS_TO_TXN and version > 3):
+                continue  # refused; and never answered where it holds no transaction
+            frames = [request(key, version, 5, blank(key, version)), versions(6)]
+            for address, outcome in ((site.through["empty"], through), (site.direct, direct)):
+                outcome[api_name(key), version] = ids(converse(address, frames))
+    assert through == direct
+    assert list(direct.values()).count([5, 6]) > 100
+
+
+def every(told: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """All api keys in versions −1, 0, the last and the one after it, as far as they are not supported."""
+    for key in range(-32768, 32768):
+        last = told[key][1] if key in told else 0
+        for version in sorted({-1, 0, last, last + 1}):
+            first = 3 if key == PRODUCE else told.get(key, (0, -1))[0]
+            if key != API_VERSIONS and not first <= version <= told.get(key, (0, -1))[1]:
+                yield key, version
+
+
+def test_every_api_key_in_versions_that_are_not_supported(site: Site) -> None:
+    address = site.through["empty"]
+    told = supported(address)
+    asked = list(every(told))
+    assert len(asked) > 3 * 65_536 - 500
+    counted = site.metric("intercepted_requests_total", verdict="replied")
+    step = 512
+    with connect(address) as sock, sock.makefile("rb", 1 << 20) as reader:
+
+        def send() -> None:
+            for start in range(0, len(asked), step):
+                some = asked[start : start + step]
+                frames = [
+                    request(key, version, start + n, SOME_ACKS * (1 + n % 7)) for n, (key, version) in enumerate(some)
+                ]
+                _send(sock, b"".join(frames) + versions(start))
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        for start in range(0, len(asked), step):
+            count = len(asked[start : start + step])
+            expected = b"".join(response(start + n) for n in range(count))
+            assert reader.read(len(expected)) == expected, asked[start : start + step]
+            head = reader.read(8)
+            assert int.from_bytes(head[4:], "big") == start
+            assert len(reader.read(int.from_bytes(head[:4], "big") - 4)) > 400
+        sender.join()
+    _until(lambda: site.metric("intercepted_requests_total", verdict="replied") - counted == len(asked))
+    assert site.metric("intercept_errors_total") == site.metric("sessions_abandoned_total") == 0
+
+
+@pytest.mark.parametrize(("policy", "others"), [("close", 500), ("forward", 150)])
+def test_many_api_keys_with_the_other_policies(site: Site, policy: str, others: int) -> None:
+    told = supported(site.through[policy])
+    some = {*range(-8, 104), *Random(1).sample(range(-32768, 32768), others)}
+    asked = [(key, version) for key, version in every(told) if key in some]
+
+    def ask(pair: tuple[int, int]) -> list[int]:
+        return ids(converse(site.through[policy], [versions(1), request(*pair, 2, SOME_ACKS), versions(3)]))
+
+    with ThreadPoolExecutor(8) as pool:
+        for pair, answered in zip(asked, pool.map(ask, asked), strict=True):
+            assert answered == [1], pair
+    assert site.metric("intercept_errors_total") == site.metric("sessions_abandoned_total") == 0
+    closed = site.metric("connections_closed_total", listener=policy, cause="unsupported_request")
+    assert closed >= len(asked) if policy == "close" else closed == 0
+
+
+def test_1000_random_mixes_are_answered_in_order(site: Site) -> None:
+    random = Random(8)
+    address = site.through["empty"]
+    kinds = [
+        (API_VERSIONS, 0, b""), (API_VERSIONS, 2, b""), (API_VERSIONS, 99, b"\0"), (METADATA, 1, NO_TOPICS),
+        (METADATA, 5, NO_TOPICS + b"\0"), (9999, 0, b""), (METADATA, 99, bytes(70_000)), (FETCH, 3, b"x"),
+        (-1, -1, b""),
+    ]  # fmt: skip
+    alone = [converse(address, [request(*kind[:2], 0, kind[2])])[0][4:] for kind in kinds]
+    assert [len(body) > 0 for body in alone] == [True] * 5 + [False] * 4
+    for _ in range(1000):
+        chosen = random.choices(range(len(kinds)), [9, 9, 9, 9, 9, 9, 1, 9, 9], k=random.randrange(2, 30))
+        numbers = [random.choice((1, 2, 3)) for _ in chosen]
+        sent = b"".join(
+            request(*kinds[kind][:2], number, kinds[kind][2]) for kind, number in zip(chosen, numbers, strict=True)
+        )
+        with connect(address) as sock, sock.makefile("rb") as reader:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            cuts = sorted(random.choices(range(len(sent)), k=random.randrange(4)))
+            for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
+                sock.sendall(sent[start:end])
+            for kind, number in zip(chosen, numbers, strict=True):
+                answer = reader.read(int.from_bytes(reader.read(4), "big"))
+                assert answer == struct.pack(">i", number) + alone[kind], (kinds[kind][:2], numbers)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Workers tell their counts when they are asked, and now and then."""
+    for _ in range(100):
+        if condition():
+            return
+        threading.Event().wait(0.1)
+    pytest.fail("it does not become so")
