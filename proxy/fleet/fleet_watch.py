@@ -140,7 +140,7 @@ class FleetWatch:
         every = self._config.metadata_watch_ms / 1000
         wait = every
         while True:
-            wait = every if await self._tried("brokers", self._look_at_brokers()) else min(2 * wait, LAST_RETRY)
+            wait = every if await self._tried("brokers", self._look_at_brokers) else min(2 * wait, LAST_RETRY)
             await asyncio.sleep(wait)
 
     async def _look_at_brokers(self) -> None:
@@ -165,7 +165,7 @@ class FleetWatch:
                 await _set_within(self._altered, wait)
                 continue
             began = loop.time()
-            done = await self._tried("configuration", self._look_at_configuration())
+            done = await self._tried("configuration", self._look_at_configuration)
             (self._schedule.looked if done else self._schedule.failed)(began, loop.time())
 
     async def _look_at_configuration(self) -> None:
@@ -177,11 +177,11 @@ class FleetWatch:
         """Ask the own broker, and those without a sidecar, what they support."""
         retry = FIRST_RETRY
         while True:
-            looks = [self._tried("own broker", self._look_at_own())]
+            looks = [self._tried("own broker", self._look_at_own)]
             if self._cluster is not None and self._seen is not None:
                 others = lacking(self._cluster.brokers, self._seen)
                 looks += [
-                    self._tried(f"broker {one}", self._look_at(one)) for one in others if one != self._own.node_id
+                    self._tried(f"broker {one}", self._look_at, one) for one in others if one != self._own.node_id
                 ]
             done = all(await asyncio.gather(*looks))
             await _set_within(self._changed, VERSIONS_EVERY if done else retry)
@@ -234,10 +234,10 @@ class FleetWatch:
             raise Unreachable(away)
         return answer
 
-    async def _tried(self, what: str, look: Coroutine[Any, Any, None]) -> bool:
+    async def _tried(self, what: str, look: Callable[..., Coroutine[Any, Any, None]], *args: int) -> bool:
         """Do it; return whether it went well. Only what is new is logged."""
         try:
-            await look
+            await look(*args)
         except (BrokersideError, OSError, ValueError, *TRUNCATED) as error:
             if what not in self._failures:
                 log.warning("fleet_unknown", what=what, error=str(error))

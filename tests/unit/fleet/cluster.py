@@ -17,6 +17,8 @@ class Cluster:
         self.stored: dict[str | None, float] = {}
         self.configs: dict[str, str] = {}
         self.refused: dict[int, int] = {}  # error codes by api key
+        self.brokers: dict[int, str] = {1: "127.0.0.1:11", 2: "127.0.0.1:12", 3: "127.0.0.1:13"}
+        self.supported: dict[int, tuple[int, int]] = {0: (0, 9)}
         self.down = False
         self.asked: list[int] = []
 
@@ -29,12 +31,23 @@ class Cluster:
             return self._quotas(code)
         if request.key == messages.ALTER_CLIENT_QUOTAS:
             return self._altered(request.body, code)
+        if request.key == messages.METADATA:
+            parts = [self._broker(node, address) for node, address in self.brokers.items()]
+            return struct.pack(">i", len(parts)) + b"".join(parts) + text("cluster-1") + struct.pack(">ii", 1, 0)
+        if request.key == messages.API_VERSIONS:
+            entries = [struct.pack(">hhh", key, *span) for key, span in self.supported.items()]
+            return struct.pack(">hi", 0, len(entries)) + b"".join(entries)
         assert request.key == messages.DESCRIBE_CONFIGS
         configs = b"".join(text(key) + text(value) + b"\0\5\0\0\0\0\0" for key, value in self.configs.items())
         return struct.pack(">iihh", 0, 1, code, -1) + b"\4" + text("1") + struct.pack(">i", len(self.configs)) + configs
 
     def close(self) -> None:
         return
+
+    @staticmethod
+    def _broker(node: int, address: str) -> bytes:
+        host, _, port = address.rpartition(":")
+        return struct.pack(">i", node) + text(host) + struct.pack(">i", int(port)) + text(f"rack-{node}")
 
     def _quotas(self, code: int) -> bytes:
         if code:

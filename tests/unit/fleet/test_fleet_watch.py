@@ -1,0 +1,297 @@
+"""The watch over the fleet, before a cluster, a registry and brokers made of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.config import Config
+from proxy.fleet import fleet_watch, messages
+from proxy.fleet.fleet_watch import FleetWatch
+from proxy.fleet.record import decode, key_of
+from proxy.fleet.registry import Registry
+from proxy.fleet.sightings import DEAD_AFTER_MS, Written
+from proxy.protocol.versions import ranges, release_range, versions_for
+from proxy.replies.broker_metadata import BrokerView, FleetView
+from tests.unit.fleet.cluster import Cluster, text
+
+NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9"))
+
+
+async def eventually(fits: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not fits():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+class Topic(Registry):
+    """A registry that only this process knows."""
+
+    def __init__(self, told: Callable[[Sequence[Written], bool], None]) -> None:
+        self.tell = told
+        self.written: list[tuple[int, bytes]] = []
+
+    def start(self) -> None:
+        return
+
+    def register(self, node_id: int, value: bytes) -> None:
+        self.written.append((node_id, value))
+
+    async def close(self) -> None:
+        return
+
+
+class Broker:
+    """A port that answers ApiVersions, and who it is."""
+
+    def __init__(self, node_id: int, supported: dict[int, tuple[int, int]]) -> None:
+        self.node_id = node_id
+        self.supported = supported
+        self.asked: list[int] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                request = await reader.readexactly(size)
+                key, _, correlation_id = struct.unpack_from(">hhi", request)
+                self.asked.append(key)
+                if key == messages.API_VERSIONS:
+                    entries = [struct.pack(">hhh", api, *span) for api, span in self.supported.items()]
+                    body = struct.pack(">hi", 0, len(entries)) + b"".join(entries)
+                else:
+                    name = str(self.node_id).encode()
+                    wrong = not request.rpartition(b"\0\0\0\1")[0].endswith(name)
+                    error = f"Unexpected broker id, expected {self.node_id} or empty string, but received 1"
+                    body = struct.pack(">ii", 0, 1) + (
+                        struct.pack(">h", 42) + text(error) if wrong else b"\0\0\xff\xff"
+                    )
+                    body += b"\4" + text("1") + struct.pack(">i", 0)
+                writer.write(struct.pack(">ii", 4 + len(body), correlation_id) + body)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+
+@asynccontextmanager
+async def listening(*brokers: Broker) -> AsyncIterator[None]:
+    servers = [await asyncio.start_server(broker.serve, "127.0.0.1", 0) for broker in brokers]
+    for broker, server in zip(brokers, servers, strict=True):
+        broker.port = server.sockets[0].getsockname()[1]
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.close()
+
+
+def config_of(upstream: int, protocol: str = "PLAINTEXT", **values: Any) -> Config:
+    listener = {"name": "CLIENT", "bind": "127.0.0.1:9092", "upstream": f"127.0.0.1:{upstream}"}
+    return Config.model_validate(
+        {
+            "broker.id": 1,
+            "internal.bootstrap.servers": "127.0.0.1:1",
+            "metadata.watch.ms": 100,
+            "listeners": [{**listener, "security.protocol": protocol}],
+            **values,
+        }
+    )
+
+
+class Watched:
+    """``views``: all that was told."""
+
+    def __init__(self, config: Config, cluster: Cluster) -> None:
+        self.views: list[FleetView] = []
+        self._told = asyncio.Event()
+        self.watch = FleetWatch(config, self._tell, asking=cluster, registry=self._made)
+
+    def _made(self, told: Callable[[Sequence[Written], bool], None]) -> Registry:
+        self.registry = Topic(told)
+        return self.registry
+
+    def _tell(self, view: FleetView) -> None:
+        self.views.append(view)
+        self._told.set()
+
+    def entry(self, node_id: int) -> BrokerView | None:
+        return next((one for one in self.views[-1].brokers if one.node_id == node_id), None)
+
+    async def until(self, fits: Callable[[], Any]) -> None:
+        async with asyncio.timeout(10):
+            while not fits():
+                self._told.clear()
+                await self._told.wait()
+
+
+@asynccontextmanager
+async def watching(config: Config, cluster: Cluster) -> AsyncIterator[Watched]:
+    watched = Watched(config, cluster)
+    watched.watch.start()
+    try:
+        yield watched
+    finally:
+        await watched.watch.close()
+
+
+@pytest.fixture
+def cluster():
+    found = Cluster()
+    found.configs = {"message.max.bytes": "1048588"}
+    found.brokers = {1: "127.0.0.1:11"}
+    return found
+
+
+async def test_what_the_configuration_says_is_told_at_once(cluster):
+    cluster.down = True
+    async with watching(config_of(1), cluster) as watched:
+        [view] = watched.views
+
+        assert view.node_id == 1
+        [own] = view.brokers
+        assert own.addresses == {"client": ("127.0.0.1", 9092)}
+        assert own.tags["protocol.version.source"] == "unknown"
+
+
+async def test_the_own_broker_says_what_it_supports_and_the_cluster_the_rest(cluster):
+    broker = Broker(1, OLD)
+    async with listening(broker), watching(config_of(broker.port), cluster) as watched:
+        await watched.until(
+            lambda: {"message.max.bytes", "cluster.id", "broker.version"} <= watched.entry(1).tags.keys()
+        )
+
+        own = watched.entry(1)
+        assert (own.protocol_min, own.protocol_max, True) == ranges(OLD)
+        assert own.tags["cluster.id"] == "cluster-1"
+        assert own.tags["message.max.bytes"] == "1048588"
+        node_id, value = watched.registry.written[-1]
+        assert node_id == 1
+        assert decode(value).tags == own.tags
+        assert decode(value).rack == "rack-1"
+
+
+async def test_where_tls_passes_through_the_cluster_is_asked_for_the_versions(cluster):
+    cluster.supported = dict(NEW)
+    async with watching(config_of(1, "SSL"), cluster) as watched:
+        await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
+
+
+async def test_but_another_broker_does_not_speak_for_the_own_one(cluster):
+    cluster.away = "broker 1 does not answer"
+    async with watching(config_of(1, "SSL"), cluster) as watched:
+        await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
+
+        assert watched.entry(1).protocol_max == -1
+        assert "message.max.bytes" not in watched.entry(1).tags
+
+
+async def test_an_alteration_is_looked_at_at_once(cluster):
+    async with watching(config_of(1), cluster) as watched:
+        await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "1048588")
+        cluster.configs = {"message.max.bytes": "2000000"}
+        watched.watch.poke()
+
+        await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "2000000")
+
+
+async def test_brokers_come_and_go(cluster):
+    async with watching(config_of(1), cluster) as watched:
+        watched.registry.tell([], True)
+        cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:9"}
+        await watched.until(lambda: watched.entry(2))
+        assert watched.entry(2).tags["sidecar"] == "absent"
+        assert watched.entry(2).tags["protocol.version.source"] == "unknown"
+
+        del cluster.brokers[2]
+        await watched.until(lambda: watched.entry(2) is None)
+
+
+async def test_a_broker_without_a_sidecar_is_asked_itself(cluster):
+    peer = Broker(2, NEW)
+    async with listening(peer):
+        cluster.brokers[2] = f"127.0.0.1:{peer.port}"
+        async with watching(config_of(1), cluster) as watched:
+            watched.registry.tell([], True)
+            await watched.until(lambda: watched.entry(2) and watched.entry(2).protocol_max == ranges(NEW).max)
+
+            assert watched.entry(2).tags["protocol.version.source"] == "broker"
+            assert watched.entry(1).protocol_max == -1
+
+
+async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
+    cluster.brokers[2] = "127.0.0.1:9"
+    async with watching(config_of(1, tags={"rack": "a"}), cluster) as watched:
+        await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
+        _, value = watched.registry.written[-1]
+        watched.registry.tell([Written(key_of(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
+        await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
+        assert "sidecar" not in watched.entry(2).tags
+
+        watched.registry.tell([Written(key_of(1), value, 1001 + DEAD_AFTER_MS)], False)
+        await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
+        assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
+
+
+async def test_other_tags_are_told_and_written_at_once(cluster):
+    async with watching(config_of(1), cluster) as watched:
+        watched.watch.change(config_of(1, tags={"rack": "r8a9"}))
+
+        assert watched.entry(1).tags["rack"] == "r8a9"
+        assert decode(watched.registry.written[-1][1]).tags["rack"] == "r8a9"
+
+
+async def test_before_another_broker_it_names_that_one_and_does_not_register(cluster):
+    broker = Broker(7, NEW)
+    with capture_logs() as logs:
+        async with listening(broker), watching(config_of(broker.port), cluster) as watched:
+            await watched.until(lambda: watched.views[-1].node_id == 7)
+            registered = len(watched.registry.written)
+            watched.watch.change(config_of(broker.port, tags={"rack": "x"}))
+
+            assert watched.entry(7).tags["broker.id"] == "7"
+            assert len(watched.registry.written) == registered
+    assert next(one for one in logs if one["event"] == "wrong_broker")["upstream"] == 7
+
+
+async def test_a_login_is_not_needed_and_nothing_else_is_asked_without_one(cluster):
+    broker = Broker(7, NEW)
+    async with listening(broker), watching(config_of(broker.port, "SASL_PLAINTEXT"), cluster) as watched:
+        await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
+
+        assert set(broker.asked) == {messages.API_VERSIONS}
+
+
+async def test_a_cluster_that_is_away_is_told_of_once_and_changes_nothing(cluster, monkeypatch):
+    monkeypatch.setattr(fleet_watch, "FIRST_RETRY", 0.01)
+    with capture_logs() as logs:
+        async with watching(config_of(1, "SSL"), cluster) as watched:
+            await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
+            known = watched.views[-1]
+            cluster.down = True
+            asked = cluster.asked.count(messages.METADATA)
+            await eventually(lambda: cluster.asked.count(messages.METADATA) > asked + 1)
+            assert watched.views[-1].brokers == known.brokers
+            cluster.down = False
+            await eventually(lambda: any(one["event"] == "fleet_known" and one["what"] == "brokers" for one in logs))
+    told = [one for one in logs if one["event"] == "fleet_unknown" and one["what"] == "brokers"]
+    assert [one["error"] for one in told] == ["127.0.0.1:1: Connection refused"]
+
+
+async def test_without_a_cluster_to_ask_there_is_the_own_broker(cluster):
+    broker = Broker(1, NEW)
+    async with listening(broker):
+        config = config_of(broker.port).model_copy(update={"internal_bootstrap_servers": None})
+        views: list[FleetView] = []
+        watch = FleetWatch(config, views.append)
+        watch.start()
+        try:
+            await eventually(lambda: views[-1].brokers[0].protocol_max == ranges(NEW).max)
+        finally:
+            await watch.close()
+        assert len(views[-1].brokers) == 1

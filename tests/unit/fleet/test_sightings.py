@@ -1,0 +1,133 @@
+"""The registry's records: what a sidecar writes, what is read of what others write, and who runs."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.fleet.record import FeatureRange, SidecarRecord, decode, encode, key_of, node_of
+from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
+
+RECORD = SidecarRecord(
+    listener_security_protocol_map={"CLIENT": "PLAINTEXT"},
+    endpoints=("CLIENT://kafka-2.example:9092", "V6://[fd00::7]:9093", "broken"),
+    host="kafka-2.example",
+    port=9092,
+    timestamp="1579041366882",
+    protocol_version_min=40,
+    protocol_version_max=77,
+    tags={"rack": "r8a9"},
+)
+
+REGISTRATION = {
+    "listener_security_protocol_map": {"INTERNAL": "PLAINTEXT", "REPLICATION": "PLAINTEXT", "EXTERNAL": "SASL_SSL"},
+    "endpoints": ["INTERNAL://kafka0:9071", "REPLICATION://kafka0:9072", "EXTERNAL://kafka0:9092"],
+    "rack": "0",
+    "jmx_port": 7203,
+    "host": "kafka0",
+    "timestamp": "1579041366882",
+    "port": 9071,
+    "version": 5,
+    "features": {
+        "group_coordinator": {"min_version": 1, "max_version": 3},
+        "transaction_coordinator": {"min_version": 1, "max_version": 4},
+    },
+}
+"""A broker's registration in ZooKeeper, as KIP-584 shows it."""
+
+
+def test_a_broker_s_registration_is_one():
+    found = decode(json.dumps(REGISTRATION).encode())
+
+    assert found is not None
+    assert found.features == {"group_coordinator": FeatureRange(1, 3), "transaction_coordinator": FeatureRange(1, 4)}
+    assert found.addresses["external"] == ("kafka0", 9092)
+    assert (found.protocol_version_min, found.tags) == (-1, {})
+
+
+def test_version_4_supports_no_features_and_unknown_keys_are_passed_over():
+    old = {**REGISTRATION, "version": 4, "something": [1]}
+    del old["features"]
+
+    found = decode(json.dumps(old).encode())
+
+    assert found is not None
+    assert found.features == {}
+
+
+def test_a_record_has_the_same_keys():
+    written = json.loads(encode(RECORD))
+
+    assert written.keys() >= REGISTRATION.keys()
+    assert (written["version"], written["jmx_port"], written["timestamp"]) == (5, -1, "1579041366882")
+    assert decode(encode(RECORD)) == RECORD
+    assert RECORD.addresses == {"client": ("kafka-2.example", 9092), "v6": ("fd00::7", 9093)}
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff", b'{"port": "x"}', b"x" * 1_000_001])
+def test_what_no_sidecar_wrote_is_none(value):
+    assert decode(value) is None
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_not(junk):
+    decode(junk)
+    node_of(junk)
+
+
+def test_keys():
+    assert node_of(key_of(7)) == 7
+    assert [
+        node_of(key) for key in (b"sidecar/", b"sidecar/x", b"sidecar/-1", b"sidecar/01", b"reader/1", b"\xff")
+    ] == ([None] * 6)
+
+
+def alive(sightings: Sightings) -> dict[int, bool]:
+    return {node: one.alive for node, one in sightings.now().items()}
+
+
+def written(node: int, at: int, value: bytes | None = b"") -> Written:
+    return Written(key_of(node), encode(RECORD) if value == b"" else value, at)
+
+
+class TestWhoRuns:
+    def test_whoever_wrote_within_nine_seconds_of_the_newest_record(self):
+        sightings = Sightings()
+        sightings.add([written(1, 1000), written(2, 1000)])
+        assert alive(sightings) == {1: True, 2: True}
+
+        sightings.add([written(1, 1000 + DEAD_AFTER_MS)])
+        assert alive(sightings) == {1: True, 2: True}
+        sightings.add([written(1, 1001 + DEAD_AFTER_MS)])
+        assert alive(sightings) == {1: True, 2: False}
+
+        sightings.add([written(2, 1002 + DEAD_AFTER_MS)])
+        assert alive(sightings) == {1: True, 2: True}
+
+    def test_while_nothing_is_written_nobody_dies(self):
+        sightings = Sightings()
+        sightings.add([written(1, 1000), written(2, 5000)])
+
+        assert alive(sightings) == alive(sightings) == {1: True, 2: True}
+
+    def test_a_deleted_record_is_gone(self):
+        sightings = Sightings()
+        sightings.add([written(1, 1000), written(2, 1000), written(2, 1001, None)])
+
+        assert alive(sightings) == {1: True}
+
+    def test_nonsense_changes_nothing_and_still_tells_the_time(self):
+        sightings = Sightings()
+        sightings.add([written(1, 1000), written(1, 1001, b"junk"), Written(b"hint/metadata", b"", 1002)])
+        assert alive(sightings) == {1: True}
+
+        sightings.add([Written(b"other", None, 2000 + DEAD_AFTER_MS)])
+        assert alive(sightings) == {1: False}
+
+    def test_the_last_record_counts(self):
+        sightings = Sightings()
+        other = SidecarRecord({}, (), None, -1, "1", tags={"rack": "b"})
+        sightings.add([written(1, 1000), written(1, 1001, encode(other))])
+
+        assert sightings.now()[1].record.tags == {"rack": "b"}

@@ -1,0 +1,180 @@
+"""What clients are told of each broker, and from whom it comes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from proxy.config import Config
+from proxy.fleet.record import SidecarRecord
+from proxy.fleet.sightings import Sighting
+from proxy.fleet.view import Own, fleet_view, lacking, own_record, own_view
+from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
+from proxy.replies.tags import BUILTIN, NAMES, invalid, reference_markdown, reserved
+
+
+def supported(release: str) -> Supported:
+    return versions_for(release_range(release))
+
+
+NEW, OLD = supported("4.3"), supported("3.9")
+LISTENERS = [
+    {"name": "CLIENT", "bind": "127.0.0.1:9092", "advertised": "kafka-1.example:9092", "upstream": "127.0.0.1:19092"},
+    {"name": "TLS", "bind": "[::1]:9093", "upstream": "127.0.0.1:19093", "security.protocol": "SSL"},
+]
+FULL = Own(1, NEW, "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
+
+
+def config(**values: object) -> Config:
+    return Config.model_validate({"broker.id": 1, "listeners": LISTENERS, **values})
+
+
+def told(tags: dict[str, str], *, alive: bool = True) -> Sighting:
+    ends = ("CLIENT://kafka-2.example:9092",)
+    return Sighting(
+        SidecarRecord({}, ends, None, -1, "1", protocol_version_min=40, protocol_version_max=77, tags=tags), alive
+    )
+
+
+class TestOwn:
+    def test_all_tags(self):
+        view = own_view(config(tags={"rack": "r8a9"}), FULL)
+
+        assert view.addresses == {"client": ("kafka-1.example", 9092), "tls": ("::1", 9093)}
+        assert (view.protocol_min, view.protocol_max, True) == ranges(NEW)
+        assert view.tags == {
+            "broker.id": "1",
+            "broker.version": "4.3.x (inferred)",
+            "broker.version.source": "inferred",
+            "broker.version.int": "0x04030000",
+            "compression.codecs": "1=gzip,2=snappy,3=lz4,4=zstd",
+            "message.formats": "v2",
+            "protocol.version.exact": "true",
+            "message.max.bytes": "1048588",
+            "endpoints": "plaintext://kafka-1.example:9092,ssl://[::1]:9093",
+            "cluster.id": "MkU3OEVBNTcwNTJENDM2Qg",
+            "protocol.version.source": "sidecar",
+            "sidecar.version": view.tags["sidecar.version"],
+            "rack": "r8a9",
+        }
+        assert invalid(view.tags) == []
+
+    def test_a_configured_version_is_told_as_it_stands(self):
+        tags = own_view(config(**{"broker.version": "0.9.0.0-SNAPSHOT-d12ca4f"}), FULL).tags
+
+        found = [tags[f"broker.version{part}"] for part in ("", ".source", ".int")]
+        assert found == ["0.9.0.0-SNAPSHOT-d12ca4f", "config", "0x00090000"]
+
+    def test_what_is_not_known_is_left_out(self):
+        view = own_view(config(), Own(1))
+
+        assert (view.protocol_min, view.protocol_max) == (-1, -1)
+        assert view.tags.keys() == {"broker.id", "endpoints", "protocol.version.source", "sidecar.version"}
+        assert view.tags["protocol.version.source"] == "unknown"
+        assert invalid(view.tags) == []
+
+    def test_the_record_says_the_same_to_the_other_sidecars(self):
+        one = config(tags={"rack": "r8a9"})
+        view, record = own_view(one, FULL), own_record(one, FULL, boot_id="b", started_ms=1579041366882)
+
+        assert record.tags == view.tags
+        assert (record.protocol_version_min, record.protocol_version_max) == (view.protocol_min, view.protocol_max)
+        assert record.addresses == view.addresses
+        assert record.listener_security_protocol_map == {"CLIENT": "PLAINTEXT", "TLS": "SSL"}
+        assert (record.rack, record.timestamp, record.metrics_port) == ("r1", "1579041366882", 9644)
+
+
+class TestPeers:
+    mine = own_view(config(), FULL)
+
+    def peer(self, seen: Sighting | None, asked: Supported | None = None):
+        sightings = {} if seen is None else {2: seen}
+        view = fleet_view(self.mine, [1, 2], sightings, {} if asked is None else {2: asked})
+        assert view.brokers[0] is self.mine
+        return view.brokers[1]
+
+    def test_a_running_sidecar_speaks_for_its_broker(self):
+        tags = {
+            "rack": "r2",
+            "protocol.version.source": "sidecar",
+            "message.max.bytes": "7",
+            "protocol.version.exact": "true",
+        }
+        peer = self.peer(told(tags))
+
+        assert peer.tags == {"broker.id": "2", **tags}
+        assert (peer.protocol_min, peer.protocol_max) == (40, 77)
+        assert peer.addresses == {"client": ("kafka-2.example", 9092)}
+
+    def test_without_one_the_broker_speaks_for_itself(self):
+        peer = self.peer(None, OLD)
+
+        assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
+        assert peer.tags["sidecar"] == "absent"
+        assert peer.tags["protocol.version.source"] == "broker"
+        assert peer.tags["broker.version"] == "3.9.x (inferred)"
+        assert peer.addresses == {}
+        assert invalid(peer.tags) == []
+
+    def test_a_sidecar_that_has_ended_leaves_its_address_and_tags(self):
+        peer = self.peer(told({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), OLD)
+
+        assert peer.addresses == {"client": ("kafka-2.example", 9092)}
+        assert peer.tags["rack"] == "r2"
+        assert peer.tags["sidecar"] == "absent"
+        assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
+
+    def test_nobody_s_range_is_taken_for_another_s(self):
+        for seen in (None, told({"protocol.version.exact": "true"}, alive=False)):
+            peer = self.peer(seen)
+            assert (peer.protocol_min, peer.protocol_max) == (-1, -1)
+            assert peer.tags["protocol.version.source"] == "unknown"
+            assert "protocol.version.exact" not in peer.tags
+
+    def test_a_tag_that_is_not_as_documented_is_not_passed_on(self):
+        tags = {"message.max.bytes": "many", "endpoints": "x", "rack": "any text", "protocol.version.source": "sidecar"}
+        peer = self.peer(told(tags))
+
+        assert peer.tags == {"broker.id": "2", "rack": "any text", "protocol.version.source": "sidecar"}
+
+    def test_before_the_registry_was_read_nobody_is_called_absent(self):
+        view = fleet_view(self.mine, [1, 2], None, {})
+
+        assert "sidecar" not in view.brokers[1].tags
+
+    def test_who_runs_is_what_the_cluster_says(self):
+        seen = {node: told({}) for node in (2, 3, 4)}
+
+        assert [one.node_id for one in fleet_view(self.mine, [3, 5], seen, {}).brokers] == [1, 3, 5]
+
+    def test_and_else_whose_sidecar_does(self):
+        seen = {2: told({}), 3: told({}, alive=False)}
+
+        assert [one.node_id for one in fleet_view(self.mine, None, seen, {}).brokers] == [1, 2]
+        assert [one.node_id for one in fleet_view(self.mine, None, None, {}).brokers] == [1]
+
+    def test_who_lacks_a_sidecar(self):
+        assert lacking([1, 2, 3], {1: told({}), 2: told({}, alive=False)}) == [2, 3]
+
+
+class TestTags:
+    def test_every_example_is_of_the_format_that_is_told(self):
+        for tag in BUILTIN:
+            assert re.fullmatch(tag.grammar, tag.example), tag.name
+
+    def test_the_page_is_that_of_the_code(self):
+        page = Path(__file__).parents[3] / "docs" / "tags.md"
+
+        assert page.read_text() == reference_markdown(), "docs/tags.md is out of date: run make docs"
+
+    @pytest.mark.parametrize("release", release_ends())
+    def test_every_release_gives_tags_as_documented(self, release):
+        tags = own_view(config(), FULL._replace(supported=supported(release))).tags
+
+        assert invalid(tags) == []
+        assert tags.keys() <= NAMES.keys()
+
+    def test_reserved(self):
+        assert all(map(reserved, NAMES))
+        assert reserved("sidecar.anything")
+        assert not any(map(reserved, ("rack", "cluster", "aws.zone", "sidecars", "broker")))
