@@ -11,7 +11,7 @@ import sys
 from argparse import ArgumentParser
 
 from proxy import __version__
-from proxy.commands import local, sidecar, tables
+from proxy.commands import local, metadata, sidecar, tables
 from proxy.commands.arguments import command, commands_of
 from proxy.errors import BrokersideError
 from spark_jobs.errors import JobError
@@ -46,7 +46,7 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser("brokerside", description="A sidecar for Apache Kafka brokers.", allow_abbrev=False)
     commands = commands_of(parser)
     command(commands, "version", version)
-    for each in (sidecar, tables, local):
+    for each in (sidecar, metadata, tables, local):
         each.add(commands)
     return parser
 

@@ -52,7 +52,7 @@ def add_output(parser: ArgumentParser, choices: tuple[str, ...] = ("table", "jso
 def add_admin(parser: ArgumentParser) -> None:
     """Add ``--admin``."""
     text = "The sidecar's admin.bind; default: %(default)s."
-    parser.add_argument("--admin", type=_endpoint, default="127.0.0.1:9644", metavar="HOST:PORT", help=text)
+    parser.add_argument("--admin", type=endpoint, default="127.0.0.1:9644", metavar="HOST:PORT", help=text)
 
 
 def numbers(text: str) -> list[int]:
@@ -103,15 +103,16 @@ def count(text: str) -> int:
     return int(text)
 
 
-def _help(parser: ArgumentParser) -> int:
-    parser.print_help()
-    return WRONG_USAGE
-
-
-def _endpoint(text: str) -> Endpoint:
+def endpoint(text: str) -> Endpoint:
+    """Return an address."""
     from proxy.config import Endpoint
 
     try:
         return Endpoint.parse(text)
     except ValueError as error:
         raise ArgumentTypeError(f"{text!r} {error}") from None
+
+
+def _help(parser: ArgumentParser) -> int:
+    parser.print_help()
+    return WRONG_USAGE

@@ -1,0 +1,60 @@
+"""The command that asks a sidecar for BrokerMetadata."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxy.commands.arguments import add_output, command, endpoint
+from proxy.protocol.private import BASE
+
+if TYPE_CHECKING:
+    from proxy.commands.arguments import Commands
+    from proxy.config import Endpoint
+    from proxy.replies.broker_metadata import BrokerEntry
+
+
+def add(commands: Commands) -> None:
+    """Put it on the command line."""
+    made = command(commands, "broker-metadata", broker_metadata)
+    made.add_argument("address", type=endpoint, metavar="HOST:PORT", help="A listener of a sidecar.")
+    text = "Only this broker; -1 is the one that is asked. May be given several times; without it, all."
+    made.add_argument("--broker", type=_node_id, action="append", default=[], dest="brokers", metavar="ID", help=text)
+    text = "Properties file with librdkafka's settings of TLS and SASL, for listeners that need them."
+    made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
+    text = "The sidecars' private.api.key.base; default: %(default)s."
+    made.add_argument("--api-key", type=int, default=BASE, metavar="N", help=text)
+    add_output(made, ("table", "json"))
+
+
+def broker_metadata(
+    address: Endpoint, brokers: list[int], kafka_config: Path | None, api_key: int, output: str
+) -> None:
+    """Show the brokers of a fleet: where clients reach them, what they support, their tags."""
+    import msgspec
+
+    from proxy.client import BrokerMetadataClient
+    from proxy.commands.properties import read_properties
+
+    settings = read_properties(kafka_config) if kafka_config is not None else {}
+    with BrokerMetadataClient(address, settings, api_key=api_key) as client:
+        found = client.brokers(brokers)
+    print(_table(found) if output == "table" else msgspec.json.encode(found).decode())
+
+
+def _table(found: list[BrokerEntry]) -> str:
+    lines = []
+    for broker in found:
+        lines.append(f"broker {broker.node_id}  {broker.host}:{broker.port}")
+        lines.append(f"  ProtocolVersion {broker.protocol_min} to {broker.protocol_max}")
+        width = max(map(len, broker.tags), default=0)
+        lines += [f"  {name:{width}}  {value}" for name, value in broker.tags.items()]
+    return "\n".join(lines) or "no such broker"
+
+
+def _node_id(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r}: allowed are node ids, and -1") from None
