@@ -90,6 +90,7 @@ cdef class Exchange:
     cdef Body *response_body
     cdef object request_facts  # None until asked for
     cdef object response_facts
+    cdef public bint synthesized
     cdef uint8_t wanted  # flags of proxy.core.watch; 0: it is not to be told of
     cdef Exchange next  # of the session that holds it: the one that was asked after it
 

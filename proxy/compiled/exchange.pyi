@@ -40,6 +40,7 @@ class Exchange:
         error_code: int = 0,
         request_raw: bytes | None = None,
         response_raw: bytes | None = None,
+        synthesized: bool = False,
     ) -> None: ...
     @property
     def outcome(self) -> Outcome: ...

@@ -233,6 +233,7 @@ cdef class Exchange:
         int16_t error_code=0,
         object request_raw=None,
         object response_raw=None,
+        bint synthesized=False,
     ):
         self.connection = connection
         self.api_key = api_key
@@ -251,6 +252,7 @@ cdef class Exchange:
         self.error_code = error_code
         self.request_raw = request_raw
         self.response_raw = response_raw
+        self.synthesized = synthesized
         free_body(self.request_body)
         self.request_body = NULL
         self.request_body = body_of(request)

@@ -155,13 +155,14 @@ cdef class Told:
             return 0
         if piece.response:
             exchange.answered_at = now
-            if self.undecided and not is_learnt(False, exchange.api_key):
+            if self.undecided and not is_learnt(False, exchange.api_key) and not exchange.synthesized:
                 self.learn("passed", (now,))
                 exchange.connection = self.connection  # this answer is what shows it
             self.record(exchange)
         else:
             exchange.connection = self.connection
-            exchange.forwarded_at = now
+            if not exchange.synthesized:
+                exchange.forwarded_at = now
             if exchange.outcome_code == NO_RESPONSE:
                 self.record(exchange)
         return 0

@@ -2,14 +2,16 @@
 """Twin of ``proxy.net.relay``: what it promises is told there. Here both sockets are plain descriptors, all of them in
 one epoll set that the loop watches. A chunk is read into one buffer of the process, looked at, and sent on from there,
 so no byte is copied and no object is made for it. What the kernel does not take is kept, and the other side is not read
-until that is gone: at most one chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far.
+until that is gone: at most one chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far; and for
+the client besides what the sidecar answered to one chunk.
 
 The loop's own ``add_reader`` is not for sockets like these: after an error (EPOLLERR) uvloop calls once more and then
 never again, so what a peer sent before its reset would be cut to one chunk, and the reset itself be missed.
 """
 
 cimport cython
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
@@ -67,6 +69,7 @@ cdef enum Reason:  # why a side is not read
     IN_FLIGHT = 2
     DRAIN = 4
     LOST = 8  # the other side takes no more
+    ANSWERS = 16  # there is no room for what the sidecar answers
 
 cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callback
 
@@ -199,7 +202,7 @@ cdef class Relay:
     cdef readonly object tally
     cdef readonly object ended_by
     cdef readonly int64_t received_bytes  # from the client
-    cdef readonly int64_t sent_bytes  # from the broker, handed on to the client
+    cdef readonly int64_t sent_bytes  # to the client
     cdef object known_as
     cdef int64_t requests_before  # of a session that was given up
     cdef public object on_gone
@@ -315,13 +318,10 @@ cdef class Relay:
         return 0
 
     cdef int readable(self, End end) except -1:
-        """Read a chunk and carry it to the other side: header, forward, bodies."""
-        cdef Session session = self.session
+        """Read a chunk and carry it to the other side."""
         cdef End other = self.other(end)
-        cdef bint bodies = False
         cdef ssize_t most = BULK_SIZE if end.bulk and unacknowledged(other.fd) < BULK_SIZE else READ_SIZE
         cdef ssize_t size = recv(end.fd, chunk, most, 0)
-        cdef double now
         if size <= 0:
             if size < 0 and (errno == EAGAIN or errno == EINTR):
                 return 0
@@ -332,23 +332,38 @@ cdef class Relay:
         self.received[end.name] = self.received[end.name] + size
         if not end.is_broker:
             self.received_bytes += size
-        self.last_byte_at = now = monotonic()
+        self.last_byte_at = monotonic()
+        self.carry(end, size, chunk)
+        return 0 if end.is_broker else self.go_on()
+
+    cdef int carry(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
+        """Carry a chunk of this side to the other: header, forward, bodies."""
+        cdef Session session = self.session
+        cdef End other = self.other(end)
+        cdef bint bodies = False
         if session is None:
-            self.write(other, size, chunk)
+            self.write(other, size, data)
         else:
             try:
-                bodies = session.read(end.is_broker, chunk, size, now)
+                bodies = session.read(end.is_broker, data, size, self.last_byte_at)
             except PeerError as error:
-                self.refuse(end, error)
+                self.refuse(end, error, data)
                 return 0
             except Exception as error:
                 self.abandon_session(error)
+                if self.cause is not None:
+                    return 0
                 session = None
-            self.write(other, size, chunk)
+            if session is not None and session.diverted:
+                self.divert(end, size, data)
+            else:
+                self.write(other, size, data)
             if bodies:
                 session.read_bodies(monotonic())
         if other.failure and not end.paused & LOST:
             self.cannot_send(other)
+        elif end.failure and not other.paused & LOST:
+            self.cannot_send(end)
         elif session is None:
             pass
         elif end.is_broker:
@@ -359,6 +374,14 @@ cdef class Relay:
                 self.pause(end, IN_FLIGHT)
             if self.draining and session.is_between_requests():
                 self.pause(end, DRAIN)
+        return self.follow()
+
+    cdef int go_on(self) except -1:
+        """Carry what was read of the client and not looked at."""
+        cdef bytes rest
+        while self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
+            rest = self.session.answers.rest
+            self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
         return 0
 
     cdef int writable(self, End end) except -1:
@@ -378,7 +401,8 @@ cdef class Relay:
         self.watch(end)
         if end.finish:
             shutdown(end.fd, SHUT_WR)
-        return self.resume(self.other(end), BACKLOG)
+        self.resume(self.other(end), BACKLOG)
+        return self.follow()
 
     # ---- parts of it --------------------------------------------------------------------------------------------
 
@@ -386,25 +410,63 @@ cdef class Relay:
         return self.client if end.is_broker else self.broker
 
     cdef int write(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
-        """Send ``data`` to ``end``, or keep what it does not take. Called only while nothing waits for it."""
-        cdef ssize_t sent = send(end.fd, data, size, MSG_NOSIGNAL)
-        if sent < 0 and errno != EAGAIN and errno != EINTR:
-            end.failure = errno
+        """Send ``data`` to ``end``, or keep what it does not take."""
+        cdef ssize_t sent = 0
+        cdef uint8_t *waiting
+        if end.failure:
             return 0
+        if end.waiting == NULL:
+            sent = send(end.fd, data, size, MSG_NOSIGNAL)
+            if sent < 0 and errno != EAGAIN and errno != EINTR:
+                end.failure = errno
+                return 0
         if not end.is_broker:
             self.sent_bytes += size
         if sent == size:
             return 0
         if sent < 0:
             sent = 0
-        end.waiting = <uint8_t *>PyMem_Malloc(size - sent)
-        if end.waiting == NULL:
+        waiting = <uint8_t *>PyMem_Realloc(end.waiting, end.size + size - sent)
+        if waiting == NULL:
             raise MemoryError
-        memcpy(end.waiting, data + sent, size - sent)
-        end.sent = 0
-        end.size = size - sent
+        memcpy(waiting + end.size, data + sent, size - sent)
+        end.waiting = waiting
+        end.size += size - sent
         self.watch(end)
         return self.pause(self.other(end), BACKLOG)
+
+    cdef int divert(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
+        """Hand on what goes on in place of a chunk of ``end``, and what is said to the client."""
+        cdef object answers = self.session.answers
+        cdef bytes edited = answers.edited, replies = answers.replies
+        if answers.failure is not None:
+            relay.report_failure(self.id, answers.failure)
+        if edited is None:
+            self.write(self.other(end), size, data)
+        elif edited:
+            self.write(self.other(end), PyBytes_GET_SIZE(edited), <const uint8_t *>PyBytes_AS_STRING(edited))
+        if replies and not self.broker.eof:  # after that no answer can go out
+            self.write(self.client, PyBytes_GET_SIZE(replies), <const uint8_t *>PyBytes_AS_STRING(replies))
+        return 0
+
+    cdef int follow(self) except -1:
+        """After a chunk, or once the client has taken what was written: pause or resume the client for want of room for
+        answers, or end what is to end."""
+        cdef Session session = self.session
+        cdef End client = self.client
+        if session is None or self.cause is not None:
+            return 0
+        if not (session.diverted or session.waits or client.paused & ANSWERS):
+            return 0
+        if session.closing and session.answers.ending:
+            self.close("unsupported_request")
+        elif session.waits and self.broker.eof:  # what they wait for will not come
+            self.close(self.ended_by or CLOSED_BY[True])
+        elif session.full or (client.waiting != NULL and (session.resting or session.answers.replies)):
+            self.pause(client, ANSWERS)
+        elif client.paused & ANSWERS and client.waiting == NULL:
+            self.resume(client, ANSWERS)
+        return 0
 
     cdef int at_end(self, End end) except -1:
         """This side will send no more: tell the other one, and keep carrying its answers."""
@@ -420,7 +482,7 @@ cdef class Relay:
             other.finish = True
         else:
             shutdown(other.fd, SHUT_WR)
-        return 0
+        return self.follow()
 
     cdef int cannot_send(self, End end) except -1:
         """This side takes no more, so the other one is not read any more. What it sent before is still carried."""
@@ -440,19 +502,23 @@ cdef class Relay:
         self.close(self.ended_by or RESET_BY[end.is_broker], os.strerror(error))
         return 0
 
-    cdef int refuse(self, End end, error) except -1:
+    cdef int refuse(self, End end, error, const uint8_t *data) except -1:
         """Close because of what this side sent; frames before the bad one still go on."""
         cdef Session session = self.session
-        if session.clean:
-            self.write(self.other(end), session.clean, chunk)
+        if session.diverted:
+            self.divert(end, session.clean, data)
+            session.read_bodies(monotonic())
+        elif session.clean:
+            self.write(self.other(end), session.clean, data)
             session.read_bodies(monotonic())
         self.tally.invalid_frames[error.side, error.reason] += 1
         self.close(f"{error.side}_{error.reason}", error.detail)
         return 0
 
     cdef int abandon_session(self, error) except -1:
-        """Carry this connection on as bytes: an error of ours is no reason to end it."""
+        """Carry this connection on as bytes: an error of ours is no reason to end it, unless bytes would be missing."""
         cdef Session session = self.session
+        cdef bint whole = session.untouched
         self.known_as, self.requests_before, self.session = self.connection, session.requests, None
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
@@ -461,7 +527,9 @@ cdef class Relay:
             session.end_all(monotonic())
         except Exception:  # it has failed once already
             pass
-        if self.client.paused & IN_FLIGHT:
+        if not whole:
+            self.close("session_failed", type(error).__name__)
+        elif self.client.paused & IN_FLIGHT:
             self.resume(self.client, IN_FLIGHT)
         return 0
 
@@ -475,7 +543,8 @@ cdef class Relay:
 
     cdef int resume(self, End end, Reason reason) except -1:
         end.paused &= ~reason
-        return self.watch(end)
+        self.watch(end)
+        return 0 if end.is_broker else self.go_on()
 
     cdef int watch(self, End end) except -1:
         """Let the poller watch this side for what is of interest now."""

@@ -61,6 +61,7 @@ cdef class Direction:
     cdef bytearray carry  # what came of a frame whose prefix is not complete
     cdef Exchange exchange  # what the current frame belongs to
     cdef Passing passing  # what is wanted of the current frame's body
+    cdef object frame  # what the current frame passes, of proxy.core.answers; None: it goes on as it comes
 
 cdef class Session:
     cdef object known_as  # the connection where nobody observes
@@ -80,9 +81,26 @@ cdef class Session:
     cdef object held  # the chunk of a Python caller, until ``walk``
     cdef readonly int64_t requests
     cdef readonly Py_ssize_t clean
+    cdef readonly object answers  # of proxy.core.answers; None where there are no rules
+    cdef bytearray ruled  # the table of the rules
+    cdef bytes whole  # the chunk at hand, once it is of use as an object
+    cdef bint touched  # the answers were told of something in this chunk
+    cdef readonly bint diverted
+    cdef bint waits  # as the answers have them
+    cdef bint full
+    cdef bint closing
+    cdef bint resting  # the answers have a rest
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
     cdef int read_bodies(self, double now) except -1
+    cdef int read_ruled(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
+    cdef int settle(self, bint response, const uint8_t *data, Py_ssize_t end, Py_ssize_t upto) except -1
+    cdef Py_ssize_t read_frames(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
+    cdef uint8_t ruling(self, int key, int version) except? 255
+    cdef bytes chunk(self, const uint8_t *data, Py_ssize_t end)
+    cdef int look(self) except -1
+    cdef int answer(self, bytes data, Py_ssize_t at) except -1
+    cdef int enqueue(self, Exchange exchange) noexcept
     cdef bint is_between_requests(self) noexcept
     cdef bint is_saturated(self) noexcept
     cdef int end_all(self, double now) except -1
@@ -92,7 +110,7 @@ cdef class Session:
     cdef Py_ssize_t token(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t token_reply(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t pass_token(self, bint response, const uint8_t *p, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef Py_ssize_t begin(self, bint response, Exchange exchange, Kind kind, Passing passing, const uint8_t *p, Py_ssize_t body, int64_t frame, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
+    cdef Py_ssize_t begin(self, bint response, Exchange exchange, object frame, Kind kind, Passing passing, const uint8_t *p, Py_ssize_t body, int64_t length, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t go_on(self, bint response, Direction state, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef int finish_frame(self, bint response, Exchange exchange, double now) except -1
+    cdef int finish_frame(self, bint response, Exchange exchange, const uint8_t *data, Py_ssize_t end, Py_ssize_t stop, double now) except -1
     cdef int check_size(self, int64_t size) except -1

@@ -21,7 +21,9 @@ from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
-from proxy.core import apis, header, passing, session, watch
+from proxy.core import apis, header, intercept, passing, session, watch
+from proxy.core.answers import Answers
+from proxy.core.intercept import Request
 from proxy.errors import PeerError
 
 cdef int MIN_FRAME = session.MIN_FRAME
@@ -39,6 +41,12 @@ cdef int KEEP_RESPONSE = watch.KEEP_RESPONSE
 cdef int THROTTLE_FIRST = watch.THROTTLE_FIRST
 cdef int ERROR_FIRST = watch.ERROR_FIRST
 cdef int ERROR_AFTER_THROTTLE = watch.ERROR_AFTER_THROTTLE
+cdef int DECIDED = intercept.DECIDED
+cdef int ASKED = intercept.ASKED
+cdef int EDITED = intercept.EDITED
+cdef int STREAMED = intercept.STREAMED
+cdef int MAX_ASKED = intercept.MAX_ASKED
+cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
 
 cdef enum:
@@ -90,8 +98,14 @@ cdef class Direction:
 cdef class Session:
     """As ``proxy.core.session.Session``."""
 
-    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME, identity=None):
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME, identity=None, rules=None):
         self.known_as = connection
+        if rules is not None:
+            if len(rules.table) != KEYS * VERSIONS:
+                raise ValueError(f"a table of {len(rules.table)} bytes, not {KEYS * VERSIONS}")
+            self.answers, self.ruled = Answers(rules, tally, max_frame), rules.table
+            if watch is None and identity is not None:
+                watch = NOBODY
         self.told = None if watch is None else Told(connection, tally, watch, identity)
         self.asked, self.answered, self.decoded = tally.requests, tally.responses, tally.decoded
         self.max_frame = max_frame
@@ -107,6 +121,18 @@ cdef class Session:
     @property
     def saturated(self):
         return self.is_saturated()
+
+    @property
+    def rest(self):
+        return b"" if self.answers is None else self.answers.rest
+
+    @property
+    def untouched(self):
+        held = (
+            self.client.frame is not None or self.broker.frame is not None
+            or PyByteArray_GET_SIZE(self.client.carry) or PyByteArray_GET_SIZE(self.broker.carry)
+        )
+        return self.answers is None or (self.answers.untouched and not held)
 
     @property
     def between_requests(self):
@@ -141,19 +167,85 @@ cdef class Session:
         self.end_all(now)
 
     cdef bint is_saturated(self) noexcept:
-        return self.open >= MAX_IN_FLIGHT
+        return self.open >= MAX_IN_FLIGHT or self.closing
 
     cdef bint is_between_requests(self) noexcept:
-        return not self.client.left and not PyByteArray_GET_SIZE(self.client.carry)
+        return not self.client.left and not PyByteArray_GET_SIZE(self.client.carry) and not self.resting
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
-        """Take ``data`` frame by frame. Returns whether there are bodies to read. Raises PeerError."""
+        """Take ``data``. Returns whether there are bodies to read. Raises PeerError."""
+        if self.answers is None:
+            self.read_frames(response, data, end, now)
+        else:
+            self.read_ruled(response, data, end, now)
+        return self.told is not None and self.told.count != 0
+
+    cdef int read_ruled(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
+        """Read ``data`` by the rules: put together what goes on, where that is not the chunk as it is."""
+        cdef Direction state = self.broker if response else self.client
+        cdef Py_ssize_t upto = 0
+        if self.diverted:
+            self.answers.begin()
+            self.diverted = False
+        self.touched = False
+        self.whole = None
+        self.clean = 0
+        if not response and self.resting:
+            self.answers.rest = b""
+            self.resting = False
+        try:
+            if response or not self.closing:
+                upto = self.read_frames(response, data, end, now)
+        except PeerError:
+            self.settle(response, data, end, self.clean)
+            raise
+        if not response and self.full:
+            if upto < end:
+                self.answers.rest = self.chunk(data, end)[upto:]
+                self.resting = True
+        elif PyByteArray_GET_SIZE(state.carry):
+            upto = self.clean
+        return self.settle(response, data, end, upto)
+
+    cdef int settle(self, bint response, const uint8_t *data, Py_ssize_t end, Py_ssize_t upto) except -1:
+        if not response and self.waits and not self.broker.left and not PyByteArray_GET_SIZE(self.broker.carry):
+            self.answer(None, 0)
+        if self.touched or upto < end:
+            self.answers.end(self.chunk(data, end), upto)
+            self.look()
+            self.diverted = self.answers.diverted
+        self.whole = None
+        return 0
+
+    cdef bytes chunk(self, const uint8_t *data, Py_ssize_t end):
+        """The chunk at hand."""
+        if self.whole is None:
+            self.whole = PyBytes_FromStringAndSize(<const char *>data, end)
+        return self.whole
+
+    cdef int look(self) except -1:
+        """The answers have been told of something: see what they have become."""
+        self.touched = True
+        self.waits = bool(self.answers.waiting)
+        self.full, self.closing = self.answers.full, self.answers.closing
+        return 0
+
+    cdef uint8_t ruling(self, int key, int version) except? 255:
+        """The flags that the rules have for this api key and version."""
+        if 0 <= key < KEYS and 0 <= version < VERSIONS:
+            return PyByteArray_AS_STRING(self.ruled)[key * VERSIONS + version]
+        return self.answers.rules.of(key, version)
+
+    cdef Py_ssize_t read_frames(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
+        """Take ``data`` frame by frame. Returns up to where."""
         cdef Direction state = self.broker if response else self.client
         cdef bytearray carry = state.carry
         cdef Py_ssize_t pos = self.go_on(response, state, data, end, now) if state.left else 0
         cdef Py_ssize_t start, done, had, grown = 0
         cdef const uint8_t *p
         while pos < end:
+            if not response and (self.full or self.closing):
+                return pos
             had = PyByteArray_GET_SIZE(carry)
             start = pos - had  # of the frame, in coordinates of data
             self.clean = start if start > 0 else 0
@@ -182,7 +274,7 @@ cdef class Session:
             else:
                 carry += data[pos:end]
                 break
-        return self.told is not None and self.told.count != 0
+        return end
 
     # ---- client to broker ---------------------------------------------------------------------------------------
 
@@ -198,11 +290,12 @@ cdef class Session:
         cdef int64_t size
         cdef int16_t key, version, id_length
         cdef int32_t correlation_id
-        cdef uint8_t flags = 0
+        cdef uint8_t flags = 0, wanted = 0
         cdef Kind kind = NO_WALKER
         cdef Passing passing = None
         cdef bint responds = True, learnt = False
         cdef Exchange exchange
+        cdef object frame = None
         if self.tokens:
             passed = self.token(p, there, start, data, end, now)
             if passed != REQUEST_AGAIN:
@@ -236,7 +329,11 @@ cdef class Session:
             learnt = told.identity is not None and is_learnt(False, key)
             if flags & WALKED:
                 kind = kind_of(key, version, False)
-        if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt:
+        if self.answers is not None:
+            wanted = self.ruling(key, version) & (DECIDED | ASKED)
+            if wanted & ASKED and size > MAX_ASKED:
+                raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
+        if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt or wanted & ASKED:
             at = body
             limit = there if there < 4 + size else 4 + size
             if is_flexible(key, version):
@@ -259,23 +356,31 @@ cdef class Session:
         exchange.wanted = flags
         count(self.asked, key)
         self.requests += 1
-        if responds:
-            if self.first is None:
-                self.first = exchange
-            else:
-                self.last.next = exchange
-            self.last = exchange
-            self.open += 1
+        if wanted:
+            asked = Request(connection, key, version, self.client_id, responds)
+            frame = self.answers.request(wanted, asked, exchange, body)
+            self.look()
+        if responds or exchange.synthesized:
+            self.enqueue(exchange)
         else:
             exchange.outcome_code = NO_RESPONSE
-        if key == SASL_HANDSHAKE and version == 0:
+        if key == SASL_HANDSHAKE and version == 0 and not exchange.synthesized:
             self.tokens = True
         if flags and not is_known(key, version):
             exchange.decode_code = UNSUPPORTED
             count(self.decoded, "unsupported")
         if learnt or flags & KEEP_REQUEST:
             passing = told.passing(False, key, flags, 4 + size - body)
-        return self.begin(False, exchange, kind, passing, p, body, 4 + size, start, data, end, now)
+        return self.begin(False, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
+
+    cdef int enqueue(self, Exchange exchange) noexcept:
+        if self.first is None:
+            self.first = exchange
+        else:
+            self.last.next = exchange
+        self.last = exchange
+        self.open += 1
+        return 0
 
     cdef int check_size(self, int64_t size) except -1:
         if not MIN_FRAME <= size <= self.max_frame:
@@ -307,7 +412,8 @@ cdef class Session:
         cdef int32_t correlation_id
         cdef Told told = self.told
         cdef Py_ssize_t body = 8, at
-        cdef uint8_t flags
+        cdef uint8_t flags, wanted = 0
+        cdef object frame = None
         cdef Kind kind = NO_WALKER
         cdef Passing passing = None
         cdef bint learnt
@@ -320,12 +426,16 @@ cdef class Session:
             raise PeerError("broker", "out_of_sync", f"correlation id {correlation_id}, not {exchange.correlation_id}")
         if exchange is self.client.exchange and self.client.left:
             raise PeerError("broker", "out_of_sync", "a response before the end of its request")
+        if exchange.synthesized:
+            raise PeerError("broker", "out_of_sync", "a response to what it was not asked")
         flags = exchange.wanted
         if flags & WALKED:
             kind = kind_of(exchange.api_key, exchange.api_version, True)
         learnt = told is not None and told.identity is not None and is_learnt(True, exchange.api_key)
+        if self.answers is not None:
+            wanted = self.ruling(exchange.api_key, exchange.api_version) & (EDITED | STREAMED)
         if (
-            (flags & ~TOLD or learnt)
+            (flags & ~TOLD or learnt or wanted)
             and exchange.api_key != API_VERSIONS  # its header has no tags, whatever its body is (KIP-511)
             and is_flexible(exchange.api_key, exchange.api_version)
         ):
@@ -336,6 +446,10 @@ cdef class Session:
                 return INCOMPLETE
             else:
                 kind, flags = NO_WALKER, flags & ~PEEKED
+                if wanted:
+                    self.answers.failed(ValueError("the response's header cannot be read"))
+                    self.look()
+                    wanted = 0
         if flags & PEEKED and not peek(exchange, flags, p, body, there, 4 + size):
             return INCOMPLETE
         self.first = exchange.next
@@ -346,7 +460,10 @@ cdef class Session:
         exchange.response_bytes = size + 4
         if learnt or flags & KEEP_RESPONSE:
             passing = told.passing(True, exchange.api_key, flags, 4 + size - body)
-        return self.begin(True, exchange, kind, passing, p, body, 4 + size, start, data, end, now)
+        if wanted:
+            frame = self.answers.response(wanted, exchange, body, 4 + size)
+            self.look()
+        return self.begin(True, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
 
     cdef Py_ssize_t token_reply(
         self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
@@ -361,19 +478,23 @@ cdef class Session:
     # ---- both directions ----------------------------------------------------------------------------------------
 
     cdef Py_ssize_t begin(
-        self, bint response, Exchange exchange, Kind kind, Passing passing, const uint8_t *p, Py_ssize_t body,
-        int64_t frame, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now,
+        self, bint response, Exchange exchange, object frame, Kind kind, Passing passing, const uint8_t *p,
+        Py_ssize_t body, int64_t length, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now,
     ) except? -1:  # fmt: skip
-        """The prefix of a frame of ``frame`` bytes is read: pass its body, which starts at ``p[body]``."""
+        """The prefix of a frame of ``length`` bytes is read: pass its body, which starts at ``p[body]``."""
         cdef Direction state = self.broker if response else self.client
         cdef Told told = self.told
-        cdef int64_t stop = start + frame  # in coordinates of data, like everything below
+        cdef int64_t stop = start + length  # in coordinates of data, like everything below
         cdef Py_ssize_t upto = stop if stop < end else end
         cdef Py_ssize_t at = start + body
         cdef bytes lead
+        if self.answers is not None and (start < 0 or frame is not None):
+            lead = PyBytes_FromStringAndSize(<const char *>p, -start) if start < 0 else b""
+            self.answers.open(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, stop <= end)
+            self.look()
         if kind != NO_WALKER and (at < 0 or stop > end):
             if passing is None:
-                passing = new_passing(frame - body, False, False)
+                passing = new_passing(length - body, False, False)
             passing.feed = new_feed(kind, exchange.api_version)
             kind = NO_WALKER
         if kind != NO_WALKER or passing is not None:
@@ -387,10 +508,9 @@ cdef class Session:
         elif told is not None and stop <= end:
             told.piece(response, exchange, NO_WALKER, None, None, NULL, 0, True)
         if stop > end:
-            state.left, state.exchange, state.passing = stop - end, exchange, passing
+            state.left, state.exchange, state.passing, state.frame = stop - end, exchange, passing, frame
             return end
-        if exchange is not None:
-            self.finish_frame(response, exchange, now)
+        self.finish_frame(response, exchange, data, end, stop, now)
         return stop
 
     cdef Py_ssize_t go_on(
@@ -402,13 +522,17 @@ cdef class Session:
         cdef Exchange exchange = state.exchange
         cdef Passing passing = state.passing
         state.left -= take
+        if state.frame is not None:
+            whole = self.chunk(data, end)
+            self.answers.put(state.frame.take(whole[:take], last), whole, 0, take)
+            self.look()
         if self.told is not None and (last or passing is not None):
             self.told.piece(response, exchange, NO_WALKER, passing, None, data, take, last)
         if last:
             state.exchange = None
             state.passing = None
-            if exchange is not None:
-                self.finish_frame(response, exchange, now)
+            state.frame = None
+            self.finish_frame(response, exchange, data, end, take, now)
         return take
 
     cdef Py_ssize_t pass_token(
@@ -418,15 +542,49 @@ cdef class Session:
         cdef Passing passing = None
         if self.told is not None and self.told.identity is not None:
             passing = new_passing(size, False, True)
-        return self.begin(response, None, NO_WALKER, passing, p, 4, 4 + size, start, data, end, now)
+        return self.begin(response, None, None, NO_WALKER, passing, p, 4, 4 + size, start, data, end, now)
 
-    cdef int finish_frame(self, bint response, Exchange exchange, double now) except -1:
-        if response:
+    cdef int finish_frame(
+        self, bint response, Exchange exchange, const uint8_t *data, Py_ssize_t end, Py_ssize_t stop, double now
+    ) except -1:
+        """A frame is complete, in ``data`` up to ``stop``; ``exchange``: None for a raw SASL token."""
+        if not response:
+            if exchange is not None:
+                exchange.received_at = now
+                if exchange.synthesized and exchange.outcome_code == NO_RESPONSE:
+                    exchange.outcome_code = OPEN  # its place among the others says when the connection ends
+                    self.enqueue(exchange)
+            return 0
+        if exchange is not None:
             exchange.responded_at = now
             exchange.outcome_code = ANSWERED
             count(self.answered, exchange.api_key)
-        else:
-            exchange.received_at = now
+        if self.waits:
+            self.answer(self.chunk(data, end), stop)
+        return 0
+
+    cdef int answer(self, bytes data, Py_ssize_t at) except -1:
+        """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
+        cdef Exchange exchange = self.first
+        cdef int64_t size
+        while self.waits and exchange.synthesized:
+            if exchange is self.client.exchange and not self.closing:
+                return 0  # its request has not ended yet
+            size = self.answers.answer(data, at)
+            self.look()
+            if not size:
+                return 0
+            self.first = exchange.next
+            exchange.next = None
+            if self.first is None:
+                self.last = None
+            self.open -= 1
+            exchange.response_bytes = size
+            exchange.outcome_code = ANSWERED
+            count(self.answered, exchange.api_key)
+            if self.told is not None:
+                self.told.piece(True, exchange, NO_WALKER, None, None, NULL, 0, True)
+            exchange = self.first
         return 0
 
     cdef int read_bodies(self, double now) except -1:

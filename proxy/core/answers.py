@@ -88,30 +88,29 @@ class Streamed:
 
 
 class Answers:
-    """One per session with rules; ``in_flight``: its open requests.
+    """One per session with rules.
 
     Of the last chunk, where ``diverted``: ``edited`` goes on in its place (None: it goes on as it came); ``replies``
     are for the client; ``failure``: what an interceptor raised. ``rest``: what of the client's last chunk was not
     looked at, because what is to be said was too much (``full``).
 
-    ``waiting``: what is said to those of ``in_flight`` that the sidecar answers, in their order; None: the connection
+    ``waiting``: what is said to those of the open requests that the sidecar answers, in their order; None: the connection
     is to end there. ``closing``: there is such a one, so nothing more is taken of the client. ``ending``: it is its
     turn.
     """
 
     __slots__ = (
-        "_in_flight", "_max_frame", "_out", "_owed", "_replies", "_sent", "closing", "diverted", "edited", "ending",
+        "_max_frame", "_out", "_owed", "_replies", "_sent", "closing", "diverted", "edited", "ending",
         "failure", "full", "replies", "rest", "rules", "tally", "waiting",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, tally: Tally, max_frame: int, in_flight: deque[Exchange]) -> None:
+    def __init__(self, rules: Rules, tally: Tally, max_frame: int) -> None:
         self.rules = rules
         self.tally = tally
         self.waiting: deque[bytes | None] = deque()
         self.closing = self.ending = self.full = False
         self.rest = b""
         self._max_frame = max_frame
-        self._in_flight = in_flight
         self._owed = 0  # bytes of ``waiting`` and ``_replies``
         self._out: bytearray | None = None  # in place of the chunk, as far as it was looked at
         self._sent = 0  # bytes of the chunk that are in ``_out``, or dropped
@@ -227,9 +226,6 @@ class Answers:
             self._owe(len(answer))
             self.tally.intercepted[exchange.api_key, "replied"] += 1
         else:
-            if not acks:
-                exchange.outcome = "open"  # its place among the others says when to close
-                self._in_flight.append(exchange)
             self.waiting.append(None)
             self.closing = self.diverted = True
             self.tally.intercepted[exchange.api_key, "closed"] += 1

@@ -102,7 +102,7 @@ class Session:
         self.client_id: str | None = None
         self._tokens = False
         self.in_flight: deque[Exchange] = deque()
-        self.answers = None if rules is None else Answers(rules, tally, max_frame, self.in_flight)
+        self.answers = None if rules is None else Answers(rules, tally, max_frame)
         self.requests = 0
         self.clean = 0
 
@@ -211,14 +211,14 @@ class Session:
         exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
         self._tally.requests[key] += 1
         self.requests += 1
-        if acks:
-            self.in_flight.append(exchange)
-        else:
-            exchange.outcome = "no_response"
         frame = None
         if wanted and answers is not None:
             asked = Request(exchange.connection, key, version, self.client_id, acks)
             frame = answers.request(wanted, asked, exchange, body - at)
+        if acks or exchange.synthesized:
+            self.in_flight.append(exchange)
+        else:
+            exchange.outcome = "no_response"
         if key == SASL_HANDSHAKE and version == 0 and not exchange.synthesized:
             self._tokens = True
         if flags and not apis.is_known(key, version):
@@ -447,6 +447,9 @@ class Session:
         if side == "client":
             if exchange is not None:
                 exchange.received_at = now
+                if exchange.synthesized and exchange.outcome == "no_response":
+                    exchange.outcome = "open"  # its place among the others says when the connection ends
+                    self.in_flight.append(exchange)
             return
         if exchange is not None:
             exchange.responded_at = now

@@ -16,6 +16,7 @@ from proxy.config import Config, load
 from proxy.core.exchange import Exchange
 from proxy.net.beat import Beat
 from proxy.net.carrier import Carrier
+from proxy.net.inquiry import Inquiry
 from proxy.net.relay import HIGH_WATER
 from proxy.net.sidecar import Sidecar
 from tests.frames import METADATA, batch, produce, request, response
@@ -39,6 +40,7 @@ class Carrying(Carrier):
 def _data_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test here runs on both."""
     monkeypatch.setattr(Bench, "data_path", request.param)
+    monkeypatch.setattr(Inquiry, "ask", lambda self: None)  # a peer is asked by clients alone
 
 
 class Bench:

@@ -1,0 +1,312 @@
+"""What the sidecar answers and changes itself, over real sockets: order, closing, half-close, bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.core.answers import MAX_OWED
+from proxy.core.intercept import Rules
+from proxy.net.inquiry import Inquiry
+from proxy.net.relay import HIGH_WATER
+from tests.frames import METADATA, request, response
+from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
+from tests.integration.test_relay import Bench, bench
+from tests.tools.implementations import both
+from tests.tools.intercepting import (
+    EDITING,
+    HELD,
+    RAISING,
+    REPLIED,
+    SHUT,
+    STREAMING,
+    Chooser,
+    edited,
+    replied,
+    streamed,
+)
+
+
+@pytest.fixture(autouse=True, params=both("python", "compiled"))
+def _data_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs on both."""
+    monkeypatch.setattr(Bench, "data_path", request.param)
+    monkeypatch.setattr(Inquiry, "ask", lambda self: None)  # a peer is asked by clients alone
+
+
+@asynccontextmanager
+async def answering(tmp_path: Path, behaviour: Behaviour) -> AsyncIterator[Bench]:
+    """A sidecar whose sessions go by the rules of ``Chooser`` and no others."""
+    async with bench(tmp_path, behaviour) as running:
+        path, rules = running.carrier.path, Rules([Chooser()])
+
+        def session(*given: Any) -> Any:
+            return path.session(*given[:5], rules)
+
+        running.carrier.path = path._replace(session=session)  # type: ignore[arg-type]  # it is only called
+        yield running
+
+
+async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_path: Path) -> None:
+    async with answering(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        for n in range(100):
+            writer.write(request(METADATA, 1, n, b"x" * n) + request(REPLIED, 3, n, b"y" * n))
+            writer.write(request(HELD, 0, n, b"held") + request(HELD, 0, n, b"forward"))
+        for n in range(100):
+            answers = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(4)]
+            assert answers == [response(n), response(n, replied(3)), response(n, b"held"), response(n)]
+        assert running.tally.intercepted == {(REPLIED, "replied"): 100, (HELD, "replied"): 100}
+        assert sum(each.synthesized for each in running.exchanges) == 200
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+
+
+async def test_responses_are_edited_and_streamed(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 2000
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        while True:
+            frame = await read_frame(reader)
+            writer.write(response(int.from_bytes(frame[8:12], "big"), b"\0" + body))
+
+    async with answering(tmp_path, answer) as running:
+        reader, writer = await running.dial()
+        writer.write(request(EDITING, 0, 1, b"\0") + request(STREAMING, 0, 2, b"\0") + request(METADATA, 1, 3))
+        assert await asyncio.wait_for(read_frame(reader), 10) == response(1, b"\0" + edited(body))
+        assert await asyncio.wait_for(read_frame(reader), 10) == response(2, b"\0" + streamed(body))
+        assert await asyncio.wait_for(read_frame(reader), 10) == response(3, b"\0" + body)
+        writer.close()
+
+
+async def test_closing_comes_after_the_answers_before_it(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    got = bytearray()
+
+    async def answer_later(reader: Reader, writer: Writer) -> None:
+        got.extend(await read_frame(reader))
+        await release.wait()
+        writer.write(response(1, b"late"))
+        while more := await reader.read(1000):
+            got.extend(more)
+
+    async with answering(tmp_path, answer_later) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2) + request(SHUT, 0, 3) + request(METADATA, 1, 4))
+        await running.until(lambda: running.tally.intercepted[SHUT, "closed"] == 1)
+        assert running.tally.active == 1
+        release.set()
+        assert await asyncio.wait_for(reader.read(), 10) == response(1, b"late") + response(2, replied(1))
+        await running.until(lambda: running.tally.closed == {"unsupported_request": 1})
+        assert got == request(METADATA, 1, 1)
+        assert [(each.correlation_id, each.outcome) for each in running.exchanges] == [
+            (1, "answered"),
+            (2, "answered"),
+            (3, "connection_lost"),
+        ]
+        writer.close()
+
+
+async def test_closing_at_once_where_nothing_is_open(tmp_path: Path) -> None:
+    async with answering(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        writer.write(request(SHUT, 0, 1))
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        await running.until(lambda: running.tally.closed == {"unsupported_request": 1})
+        writer.close()
+
+
+async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path: Path) -> None:
+    async def answer_after_eof(reader: Reader, writer: Writer) -> None:
+        assert await reader.read() == request(METADATA, 1, 1) + request(METADATA, 1, 3)
+        for n in (1, 3):
+            writer.write(response(n))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with answering(tmp_path, answer_after_eof) as running:
+        reader, writer = await running.dial()
+        for key, n in ((METADATA, 1), (REPLIED, 2), (METADATA, 3), (REPLIED, 4)):
+            writer.write(request(key, 1, n))
+        writer.write_eof()
+        expected = response(1) + response(2, replied(1)) + response(3) + response(4, replied(1))
+        assert await asyncio.wait_for(reader.read(), 10) == expected
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        writer.close()
+
+
+async def test_a_client_that_only_asks_the_sidecar_may_half_close_too(tmp_path: Path) -> None:
+    async def until_eof(reader: Reader, writer: Writer) -> None:
+        assert await reader.read() == b""
+
+    async with answering(tmp_path, until_eof) as running:
+        reader, writer = await running.dial()
+        writer.write(request(REPLIED, 1, 2))
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 10) == response(2, replied(1))
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        writer.close()
+
+
+async def test_a_broker_that_ends_before_it_answers_ends_what_waits_for_it(tmp_path: Path) -> None:
+    async def never(reader: Reader, writer: Writer) -> None:
+        await read_frame(reader)
+        writer.write_eof()
+        await reader.read()
+
+    async with answering(tmp_path, never) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
+        writer.close()
+
+
+async def test_after_the_brokers_end_nothing_is_said(tmp_path: Path) -> None:
+    got = asyncio.get_running_loop().create_future()
+
+    async def close_first(reader: Reader, writer: Writer) -> None:
+        writer.write_eof()
+        got.set_result(await reader.read())
+
+    async with answering(tmp_path, close_first) as running:
+        reader, writer = await running.dial()
+        assert await reader.read() == b""
+        writer.write(request(REPLIED, 1, 1) + request(METADATA, 1, 2))
+        writer.write_eof()
+        assert await asyncio.wait_for(got, 10) == request(METADATA, 1, 2)
+        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
+        writer.close()
+
+
+@pytest.mark.parametrize("body", [b"a" * 40, b"a" * 1000], ids=["short", "long"])
+async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_path: Path, body: bytes) -> None:
+    async with answering(tmp_path, answer_in_order) as running:
+        loop = asyncio.get_running_loop()
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        await loop.sock_connect(slow, ("127.0.0.1", running.port))
+        count = 8_000_000 // (len(body) + 8)  # more than the kernel takes
+        asked = b"".join(request(HELD, 0, n, body) for n in range(count))
+
+        async def ask() -> None:
+            for at in range(0, len(asked), 100_000):
+                await loop.sock_sendall(slow, asked[at : at + 100_000])
+            await loop.sock_sendall(slow, request(METADATA, 1, count))
+
+        asking = asyncio.ensure_future(ask())
+        await running.until(lambda: running.tally.pauses["client"] >= 1, 60)
+        (relay,) = running.carrier.relays
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert relay.unsent("client") <= HIGH_WATER + MAX_OWED + 2 * len(body) + 100
+        assert not relay.quiet
+        reader, writer = await running.dial()  # others go on
+        writer.write(request(METADATA, 1, 1))
+        assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
+        writer.close()
+        expected = b"".join(response(n, body) for n in range(count)) + response(count)
+        got = bytearray()
+        while len(got) < len(expected):
+            got += await asyncio.wait_for(loop.sock_recv(slow, 1 << 20), 10)
+        assert got == expected
+        await asking
+        slow.close()
+
+
+async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def answer_later(reader: Reader, writer: Writer) -> None:
+        await release.wait()
+        await answer_in_order(reader, writer)
+
+    async with answering(tmp_path, answer_later) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 0))
+        for n in range(1, 301):
+            writer.write(request(HELD, 0, n, b"a" * 1000))
+        writer.write(request(METADATA, 1, 301))
+        await running.until(lambda: running.tally.intercepted[HELD, "replied"] >= 60)
+        await asyncio.sleep(0.1)
+        assert running.tally.intercepted[HELD, "replied"] < 70
+        release.set()
+        answers = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(302)]
+        assert answers == [response(0), *(response(n, b"a" * 1000) for n in range(1, 301)), response(301)]
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+
+
+async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def answer_later(reader: Reader, writer: Writer) -> None:
+        await release.wait()
+        await answer_in_order(reader, writer)
+
+    async with answering(tmp_path, answer_later) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
+        await running.until(lambda: running.tally.intercepted[REPLIED, "replied"] == 1)
+        drain = asyncio.ensure_future(running.drain(10))
+        await asyncio.sleep(0.1)
+        assert running.tally.active == 1
+        release.set()
+        assert await asyncio.wait_for(reader.read(), 10) == response(1) + response(2, replied(1))
+        await drain
+        assert running.tally.closed == {"drain_completed": 1}
+        writer.close()
+
+
+async def test_what_precedes_a_refused_request_arrives(tmp_path: Path) -> None:
+    got = asyncio.get_running_loop().create_future()
+
+    async def take(reader: Reader, writer: Writer) -> None:
+        got.set_result(await reader.read())
+
+    async with answering(tmp_path, take) as running:
+        reader, writer = await running.dial()
+        good = request(HELD, 0, 2, b"forward")
+        writer.write(request(REPLIED, 1, 1) + good + request(HELD, 0, 3, b"peer's error"))
+        assert await asyncio.wait_for(reader.read(), 10) == response(1, replied(1))
+        assert await asyncio.wait_for(got, 10) == good
+        assert running.tally.closed == {"client_invalid_request": 1}
+        writer.close()
+
+
+async def test_an_interceptor_that_fails_costs_nothing_but_its_part(tmp_path: Path) -> None:
+    async with answering(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        for n in range(10):
+            writer.write(request(RAISING, 0, n))
+            assert await asyncio.wait_for(read_frame(reader), 10) == response(n)
+        assert (running.tally.intercept_errors, running.tally.abandoned) == (10, 0)
+        writer.close()
+
+
+@pytest.mark.parametrize("held", [b"", request(METADATA, 1, 9)[:5]], ids=["nothing", "some"])
+async def test_an_error_of_ours_ends_a_connection_only_where_bytes_would_be_missing(
+    tmp_path: Path, held: bytes
+) -> None:
+    async with answering(tmp_path, answer_in_order) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) + held)
+        assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
+        running.tally.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
+        rest = request(METADATA, 1, 9)[len(held) :]
+        writer.write(rest)
+        if held:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            await running.until(lambda: running.tally.closed == {"session_failed": 1})
+        else:
+            assert await asyncio.wait_for(read_frame(reader), 10) == response(9)
+        assert running.tally.abandoned == 1
+        writer.close()

@@ -1,0 +1,583 @@
+"""A session with rules: what is answered or changed here keeps its place, and all else passes as it came."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from proxy.core.answers import MAX_OWED
+from proxy.core.exchange import Connection, Exchange
+from proxy.core.identity import SASL_AUTHENTICATE, Identity
+from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
+from proxy.core.session import Session
+from proxy.core.tally import Tally
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
+from proxy.errors import PeerError
+from proxy.net.datapath import PYTHON, choose
+from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
+from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
+from tests.tools.implementations import COMPILED_WALK, both
+from tests.tools.intercepting import (
+    BROKEN_EDIT,
+    BROKEN_STREAM,
+    EAGER_STREAM,
+    EDITING,
+    HELD,
+    HELD_FLEXIBLE,
+    PRIVATE,
+    RAISING,
+    REPLIED,
+    SHUT,
+    STREAMING,
+    Chooser,
+    edited,
+    replied,
+    streamed,
+)
+from tests.tools.watching import watching
+
+
+@pytest.fixture(
+    autouse=True, params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session)
+)
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs on both."""
+    monkeypatch.setattr(Bench, "implementation", request.param)
+
+
+class Bench:
+    """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what went on."""
+
+    implementation = Session
+
+    def __init__(
+        self,
+        interceptors: Sequence[Interceptor] | None = None,
+        *,
+        wanted: int | None = TOLD,
+        max_frame: int = 1 << 21,
+        source: str = "anonymous",
+    ) -> None:
+        self.tally = Tally()
+        self.exchanges: list[Exchange] = []
+        self.chooser = Chooser()
+        self.now = 0.0
+        self.failures: list[Exception] = []
+        self.to_broker = self.to_client = b""
+        self.connection = Connection(
+            "c-1",
+            "CLIENT",
+            "127.0.0.1",
+            5,
+            0.0,
+            "User:ANONYMOUS",
+            principal_source=source,  # type: ignore[arg-type]
+        )
+        watch = None if wanted is None else watching(self.exchanges.append, wanted=wanted)
+        self.rules = Rules(interceptors or [self.chooser])
+        identity = Identity(self.connection) if source == "unauthenticated" else None
+        self.session = self.implementation(self.connection, self.tally, watch, max_frame, identity, self.rules)
+
+    def client(self, data: bytes, *, later: bool = False) -> None:
+        """``later``: what was not looked at stays there."""
+        self._take("client", data)
+        while self.session.rest and not later:
+            self._take("client", self.session.rest)
+
+    def broker(self, data: bytes) -> None:
+        self._take("broker", data)
+
+    def _take(self, side: str, data: bytes) -> None:
+        self.now += 1
+        session = self.session
+        try:
+            (session.client_data if side == "client" else session.broker_data)(data, self.now)
+        except PeerError:
+            self._pass(side, data, data[: session.clean])
+            raise
+        self._pass(side, data, data)
+
+    def _pass(self, side: str, data: bytes, usual: bytes) -> None:
+        session, onward = self.session, usual
+        if session.diverted:
+            answers = session.answers
+            assert answers is not None
+            onward = data if answers.edited is None else answers.edited
+            self.to_client += answers.replies
+            if answers.failure is not None:
+                self.failures.append(answers.failure)
+        if side == "client":
+            self.to_broker += onward
+        else:
+            self.to_client += onward
+        session.walk(self.now + 0.5)
+
+    @property
+    def ending(self) -> bool:
+        answers = self.session.answers
+        assert answers is not None
+        return answers.ending
+
+    def ended(self) -> list[tuple[int, str, bool]]:
+        return [(each.correlation_id, each.outcome, each.synthesized) for each in self.exchanges]
+
+
+def test_what_nobody_wants_passes_as_it_came() -> None:
+    bench = Bench()
+    asked = request(METADATA, 1, 1, b"x" * 50) + produce(2, 0, batch(3)) + request(METADATA, 1, 3)
+    bench.client(asked)
+    assert not bench.session.diverted
+    bench.broker(response(1, b"y" * 70) + response(3))
+    assert not bench.session.diverted
+    assert (bench.to_broker, bench.to_client) == (asked, response(1, b"y" * 70) + response(3))
+    assert bench.session.untouched
+
+
+def test_an_answer_goes_out_at_once_where_nothing_is_open() -> None:
+    bench = Bench()
+    bench.client(request(REPLIED, 5, 77, b"dropped"))
+    assert (bench.to_broker, bench.to_client) == (b"", response(77, replied(5)))
+    assert bench.session.quiet
+    (exchange,) = bench.exchanges
+    assert (exchange.synthesized, exchange.outcome, exchange.response_bytes) == (True, "answered", 13)
+    times = (exchange.received_at, exchange.forwarded_at, exchange.responded_at, exchange.answered_at)
+    assert times == (1.0, 0.0, 0.0, 1.5)
+    assert bench.tally.requests == bench.tally.responses == {REPLIED: 1}
+    assert bench.tally.intercepted == {(REPLIED, "replied"): 1}
+
+
+def test_an_empty_answer_has_eight_bytes() -> None:
+    bench = Bench()
+    bench.client(request(REPLIED, 0, 0x01020304))
+    assert bench.to_client == bytes.fromhex("00000004 01020304")
+
+
+def test_answers_keep_the_order_of_the_requests_even_with_equal_correlation_ids() -> None:
+    bench = Bench()
+    bench.client(
+        request(METADATA, 1, 5)
+        + request(REPLIED, 1, 5)
+        + request(HELD, 0, 5, b"held")
+        + request(METADATA, 1, 5, b"second")
+        + request(PRIVATE, 0, 5, b"mine")
+    )
+    assert bench.to_broker == request(METADATA, 1, 5) + request(METADATA, 1, 5, b"second")
+    assert bench.to_client == b""
+    assert len(bench.session.in_flight) == 5
+    first, second = response(5, b"one"), response(5, b"two")
+    bench.broker(first + second)
+    here = [response(5, replied(1)), response(5, b"held"), response(5, b"mine")]
+    assert bench.to_client == first + here[0] + here[1] + second + here[2]
+    assert [each.synthesized for each in bench.exchanges] == [False, True, True, False, True]
+    assert bench.session.quiet
+
+
+def test_an_answer_never_splits_a_response_that_is_under_way() -> None:
+    answer = response(1, b"y" * 100)
+    for cut in range(1, len(answer)):
+        bench = Bench()
+        bench.client(request(METADATA, 1, 1))
+        bench.broker(answer[:cut])
+        bench.client(request(REPLIED, 2, 2))
+        assert not bench.to_client[len(answer) :]
+        bench.broker(answer[cut:])
+        assert bench.to_client == answer + response(2, replied(2))
+
+
+def test_an_answer_waits_for_the_end_of_its_request() -> None:
+    bench = Bench()
+    asked = request(REPLIED, 1, 1, b"x" * 100)
+    bench.client(asked[:60])
+    assert (bench.to_client, bench.session.between_requests) == (b"", False)
+    bench.client(asked[60:] + request(METADATA, 1, 2))
+    assert (bench.to_client, bench.to_broker) == (response(1, replied(1)), request(METADATA, 1, 2))
+
+
+def test_a_request_that_is_held_is_forwarded_whole_answered_or_closed() -> None:
+    bench = Bench()
+    forwarded = request(HELD, 0, 1, b"forward")
+    bench.client(forwarded[:20])
+    assert bench.to_broker == b""
+    bench.client(forwarded[20:])
+    assert bench.to_broker == forwarded
+    bench.broker(response(1, b"ok"))
+    bench.client(request(HELD, 0, 2, b"answer"))
+    assert bench.to_client == response(1, b"ok") + response(2, b"answer")
+    bench.client(request(HELD, 0, 3, b"close"))
+    assert bench.ending
+    assert [body for _, body in bench.chooser.asked] == [b"forward", b"answer", b"close"]
+
+
+def test_what_is_asked_is_after_the_header_whatever_that_holds() -> None:
+    bench = Bench()
+    flexible = b"\x01\x00\x03abc"  # one tagged field of three bytes
+    bench.client(request(HELD_FLEXIBLE, 0, 1, flexible + b"body", client_id="a name"))
+    ((asked, body),) = bench.chooser.asked
+    assert (asked.client_id, body) == ("a name", b"body")
+
+
+def test_a_request_too_long_to_be_held_is_refused() -> None:
+    bench = Bench()
+    first = request(METADATA, 1, 1)
+    with pytest.raises(PeerError, match="1048577 bytes") as raised:
+        bench.client(first + request(HELD, 0, 2, b"x" * (MAX_ASKED + 1 - 11)))
+    assert raised.value.reason == "invalid_size"
+    assert bench.to_broker == first
+    longest = request(HELD, 0, 2, b"f" * (MAX_ASKED - 11))
+    bench = Bench()
+    bench.client(longest)
+    assert bench.to_broker == longest
+
+
+def test_a_request_that_cannot_be_read_is_refused_and_what_precedes_it_goes_on() -> None:
+    before = request(METADATA, 1, 1) + request(HELD, 0, 2, b"forward")
+    bad = request(HELD, 0, 3, b"peer")
+    for cut in range(len(before) + len(bad)):
+        bench = Bench()
+        bench.client((before + bad)[:cut])
+        with pytest.raises(PeerError) as raised:
+            bench.client((before + bad)[cut:])
+        assert (raised.value.side, raised.value.reason) == ("client", "invalid_request")
+        assert bench.to_broker == before
+
+
+def test_answers_that_precede_a_bad_frame_go_out() -> None:
+    bench = Bench()
+    with pytest.raises(PeerError):
+        bench.client(request(REPLIED, 3, 1) + request(METADATA, 1, 2) + b"\xff" * 20)
+    assert (bench.to_client, bench.to_broker) == (response(1, replied(3)), request(METADATA, 1, 2))
+
+
+def test_closing_waits_for_the_answers_before_it_and_drops_what_comes_after() -> None:
+    bench = Bench()
+    asked = request(METADATA, 1, 1)
+    bench.client(asked + request(REPLIED, 1, 2) + request(SHUT, 0, 3, b"body") + request(METADATA, 1, 4))
+    assert bench.session.saturated
+    assert not bench.ending
+    bench.client(request(METADATA, 1, 5))
+    assert bench.to_broker == asked
+    bench.broker(response(1, b"abc")[:9])
+    assert not bench.ending
+    bench.broker(response(1, b"abc")[9:])
+    assert bench.to_client == response(1, b"abc") + response(2, replied(1))
+    assert bench.ending
+    bench.session.lost(bench.now)
+    assert bench.ended() == [(1, "answered", False), (2, "answered", True), (3, "connection_lost", True)]
+    assert bench.tally.intercepted == {(REPLIED, "replied"): 1, (SHUT, "closed"): 1}
+
+
+def test_closing_needs_no_more_than_the_header() -> None:
+    bench = Bench()
+    bench.client(request(SHUT, 0, 3, b"x" * 1000)[:20])
+    assert bench.ending
+
+
+class Refuser(Chooser):
+    """Wants every Produce."""
+
+    def __init__(self, flags: int, verdict: Verdict) -> None:
+        super().__init__()
+        self.flags, self.verdict = flags, verdict
+
+    def wants(self, api_key: int, api_version: int) -> int:
+        return self.flags if api_key == 0 else 0
+
+    def decide(self, request: Request) -> Verdict:
+        self.asked.append((request, b""))
+        return self.verdict
+
+    def ask(self, request: Request, body: bytes) -> Verdict:
+        self.asked.append((request, body))
+        return self.verdict
+
+
+@pytest.mark.parametrize("flags", [DECIDED, ASKED])
+@pytest.mark.parametrize("verdict", [Way.CLOSE, b"no"])
+def test_what_expects_no_response_closes_in_its_turn(flags: int, verdict: Verdict) -> None:
+    refuser = Refuser(flags, verdict)
+    bench = Bench([refuser])
+    bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(3)))
+    assert refuser.asked[0][0].acks == 0
+    assert not bench.ending
+    bench.broker(response(1))
+    assert bench.ending
+    bench.session.lost(bench.now)
+    assert bench.ended() == [(1, "answered", False), (2, "connection_lost", True)]
+
+
+@pytest.mark.parametrize("flags", [DECIDED, ASKED, DECIDED | ASKED])
+def test_what_is_let_go_on_is_as_if_nobody_had_asked(flags: int) -> None:
+    bench = Bench([Refuser(flags, Way.FORWARD)])
+    asked = produce(1, 0, batch(3)) + produce(2, -1, batch(3)) + request(METADATA, 1, 3)
+    for at in range(0, len(asked), 9):
+        bench.client(asked[at : at + 9])
+    assert bench.to_broker == asked
+    bench.broker(response(2) + response(3))
+    assert bench.ended() == [(1, "no_response", False), (2, "answered", False), (3, "answered", False)]
+    assert bench.exchanges[0].forwarded_at > 0
+
+
+def test_a_response_is_edited_with_its_new_size_and_recorded_as_the_broker_sent_it() -> None:
+    bench = Bench(wanted=TOLD | KEEP_REQUEST | KEEP_RESPONSE)
+    bench.client(request(METADATA, 1, 1) + request(EDITING, 0, 2, b"\0") + request(METADATA, 1, 3))
+    body = b"0123456789" * 7
+    sent = response(1, b"a") + response(2, b"\0" + body) + response(3, b"b")
+    bench.broker(sent)
+    assert bench.to_client == response(1, b"a") + response(2, b"\0" + edited(body)) + response(3, b"b")
+    exchange = bench.exchanges[1]
+    assert (exchange.response_raw, exchange.response_bytes, exchange.synthesized) == (body, len(body) + 9, False)
+    assert bench.tally.edited == {EDITING: 1}
+
+
+def test_a_stream_keeps_the_length_and_passes_what_it_may() -> None:
+    bench = Bench()
+    bench.client(request(STREAMING, 0, 1, b"\0"))
+    body = bytes(range(100))
+    bench.broker(response(1, b"\0" + body)[:50])
+    assert bench.to_client == response(1, b"\0" + body)[:46]
+    bench.broker(response(1, b"\0" + body)[50:])
+    assert bench.to_client == response(1, b"\0" + streamed(body))
+    assert bench.tally.edited == {STREAMING: 1}
+
+
+@pytest.mark.parametrize("key", [EDITING, STREAMING])
+def test_an_empty_body_is_no_trouble(key: int) -> None:
+    bench = Bench()
+    bench.client(request(key, 0, 1, b"\0"))
+    bench.broker(response(1, b"\0"))
+    assert bench.to_client == response(1, b"\0" + (b"<>" if key == EDITING else b""))
+
+
+@pytest.mark.parametrize("key", [BROKEN_EDIT, BROKEN_STREAM, EAGER_STREAM])
+def test_a_response_whose_interceptor_fails_passes_as_it_came_wherever_it_is_cut(key: int) -> None:
+    answer = response(1, b"\0" + bytes(range(40))) + response(2, b"next")
+    for cut in range(len(answer)):
+        bench = Bench()
+        bench.client(request(key, 0, 1, b"\0") + request(METADATA, 1, 2))
+        bench.broker(answer[:cut])
+        bench.broker(answer[cut:])
+        assert bench.to_client == answer
+        assert bench.tally.intercept_errors == len(bench.failures) == 1
+        assert not bench.tally.edited
+
+
+@pytest.mark.parametrize(("key", "body"), [(RAISING, b""), (HELD, b"error")])
+def test_a_request_whose_interceptor_fails_is_forwarded(key: int, body: bytes) -> None:
+    bench = Bench()
+    bench.client(request(key, 0, 1, body))
+    assert bench.to_broker == request(key, 0, 1, body)
+    assert bench.tally.intercept_errors == len(bench.failures) == 1
+    bench.broker(response(1, b"\0"))
+    assert bench.ended() == [(1, "answered", False)]
+
+
+def test_a_response_too_long_to_be_held_passes_and_counts() -> None:
+    bench = Bench(max_frame=1000)
+    bench.client(request(EDITING, 0, 1, b"\0"))
+    answer = response(1, b"\0" + b"z" * 992)
+    bench.broker(answer)
+    assert bench.to_client == answer
+    assert (bench.tally.intercept_errors, len(bench.failures)) == (1, 1)
+
+
+def test_a_response_whose_header_cannot_be_read_passes_and_counts() -> None:
+    bench = Bench()
+    bench.client(request(EDITING, 0, 1, b"\0") + request(METADATA, 1, 2))
+    answer = response(1, b"\xff\xff") + response(2)
+    bench.broker(answer)
+    assert bench.to_client == answer
+    assert bench.tally.intercept_errors == 1
+
+
+def test_a_broker_that_answers_what_it_was_not_asked_is_out_of_sync() -> None:
+    bench = Bench()
+    asked = request(REPLIED, 0, 1, b"x" * 50)
+    bench.client(asked[:-1])
+    with pytest.raises(PeerError) as raised:
+        bench.broker(response(1))
+    assert raised.value.reason == "out_of_sync"
+    bench = Bench()
+    bench.client(request(HELD, 0, 1, b"forward")[:-1])
+    with pytest.raises(PeerError, match="before the end of its request"):
+        bench.broker(response(1))
+
+
+def test_many_long_answers_wait_in_the_requests_that_ask_for_them() -> None:
+    bench = Bench()
+    asked = b"".join(request(HELD, 0, n, b"a" * 1000) for n in range(200))
+    bench.client(asked, later=True)
+    assert len(bench.to_client) < MAX_OWED + 1020
+    assert bench.session.rest
+    assert not bench.session.between_requests
+    assert not bench.session.quiet
+    while bench.session.rest:
+        before = len(bench.to_client)
+        bench.client(bench.session.rest, later=True)
+        assert len(bench.to_client) - before < MAX_OWED + 1020
+    assert bench.to_client == b"".join(response(n, b"a" * 1000) for n in range(200))
+    assert bench.session.quiet
+
+
+def test_long_answers_that_wait_for_the_broker_hold_back_what_comes_after_them() -> None:
+    bench = Bench()
+    later = request(METADATA, 1, 1000)
+    bench.client(
+        request(METADATA, 1, 999) + b"".join(request(HELD, 0, n, b"a" * 1000) for n in range(80)) + later, later=True
+    )
+    assert bench.to_broker == request(METADATA, 1, 999)
+    assert bench.session.answers is not None
+    assert bench.session.answers.full
+    rest = bench.session.rest
+    bench.broker(response(999))
+    assert not bench.session.answers.full
+    assert bench.session.rest == rest
+    bench.client(rest)
+    assert bench.to_broker == request(METADATA, 1, 999) + later
+    bench.broker(response(1000))
+    assert bench.to_client == b"".join([response(999), *(response(n, b"a" * 1000) for n in range(80)), response(1000)])
+
+
+def test_raw_sasl_tokens_pass_untouched() -> None:
+    bench = Bench(source="unauthenticated")
+    tokens = [sized(b"\0alice\0alice-secret"), sized(b"")]
+    bench.client(request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN"))
+    bench.broker(response(1, b"\0\0\0\0\0\0"))
+    for at in range(0, len(tokens[0]), 5):
+        bench.client(tokens[0][at : at + 5])
+    bench.broker(tokens[1])
+    bench.client(request(METADATA, 1, 2) + request(REPLIED, 2, 3))
+    bench.broker(response(2))
+    assert bench.to_broker == request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + tokens[0] + request(METADATA, 1, 2)
+    assert bench.to_client == response(1, b"\0\0\0\0\0\0") + tokens[1] + response(2) + response(3, replied(2))
+
+
+def log_in(bench: Bench, mechanism: str, token: bytes) -> None:
+    bench.client(request(SASL_HANDSHAKE, 1, 11, handshake(mechanism)))
+    bench.broker(response(11, handshake_reply()))
+    bench.client(request(SASL_AUTHENTICATE, 2, 12, b"\0" + authenticate(token)))
+    bench.broker(response(12, b"\0" + authenticate_reply()))
+
+
+@pytest.mark.parametrize("wanted", [None, TOLD])
+def test_who_asks_is_known_whether_or_not_anybody_observes(wanted: int | None) -> None:
+    bench = Bench(wanted=wanted, source="unauthenticated")
+    bench.client(request(REPLIED, 0, 1))
+    log_in(bench, "PLAIN", plain("alice"))
+    bench.client(request(REPLIED, 0, 4))
+    known = [asked.connection for asked, _ in bench.chooser.asked]
+    assert [(each.principal, each.principal_source) for each in known] == [
+        ("User:ANONYMOUS", "unauthenticated"),
+        ("User:alice", "sasl"),
+    ]
+    assert bench.session.connection.principal == "User:alice"
+    assert wanted is not None or bench.tally.decoded == {}
+
+
+def test_an_answer_of_ours_does_not_show_that_the_broker_let_a_client_in() -> None:
+    bench = Bench(wanted=None, source="unauthenticated")
+    log_in(bench, "GSSAPI", b"token")
+    bench.client(request(REPLIED, 0, 3))
+    assert bench.session.connection.principal_source == "unauthenticated"
+    bench.client(request(METADATA, 1, 4))
+    bench.broker(response(4))
+    assert bench.session.connection.principal_source == "unknown"
+
+
+def test_rules_that_change_are_seen_at_once() -> None:
+    refuser = Refuser(0, b"no")
+    bench = Bench([refuser])
+    bench.client(produce(1, -1, batch(3)))
+    assert bench.to_broker
+    refuser.flags = DECIDED
+    bench.rules.update()
+    bench.client(produce(2, -1, batch(3)))
+    bench.broker(response(1))
+    assert bench.to_client == response(1) + response(2, b"no")
+
+
+def test_a_lost_connection_ends_what_was_to_be_answered() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + request(REPLIED, 0, 2) + request(HELD, 0, 3, b"part")[:-1])
+    bench.session.lost(bench.now)
+    assert bench.ended() == [
+        (1, "connection_lost", False),
+        (2, "connection_lost", True),
+        (3, "connection_lost", False),
+    ]
+
+
+def test_a_session_says_whether_it_could_be_given_up() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1))
+    assert bench.session.untouched
+    bench.client(request(METADATA, 1, 2)[:5])
+    assert not bench.session.untouched
+    bench.client(request(METADATA, 1, 2)[5:])
+    assert bench.session.untouched
+    bench.client(request(REPLIED, 1, 3))
+    assert not bench.session.untouched
+
+
+SCRIPT_CLIENT = (
+    request(METADATA, 1, 1, b"x" * 20)
+    + request(REPLIED, 3, 2, b"dropped" * 5, client_id="somebody")
+    + request(HELD, 0, 3, b"forward" * 4)
+    + produce(4, 0, batch(2))
+    + request(EDITING, 0, 5, b"\0")
+    + request(HELD, 0, 6, b"answer")
+    + request(STREAMING, 0, 7, b"\0", client_id=None)
+    + request(PRIVATE, 0, 8, b"mine", client_id="")
+)
+SCRIPT_BROKER = (
+    response(1, b"m" * 30) + response(3, b"h") + response(5, b"\0" + b"0123456789" * 3) + response(7, b"\0" + b"s" * 33)
+    + response(9, b"last")
+)  # fmt: skip
+
+
+def _run(cuts: list[int], back: list[int], *, first: bool) -> tuple[bytes, bytes, list[tuple[object, ...]]]:
+    """``first``: all requests come before the first response."""
+    bench = Bench()
+    client = SCRIPT_CLIENT + request(METADATA, 1, 9)
+    pieces = [client[a:b] for a, b in zip([0, *cuts], [*cuts, len(client)], strict=True)]
+    if not first:
+        bench.client(pieces.pop(0))
+    for piece in pieces:
+        bench.client(piece)
+    for start, stop in zip([0, *back], [*back, len(SCRIPT_BROKER)], strict=True):
+        bench.broker(SCRIPT_BROKER[start:stop])
+    assert bench.session.quiet
+    told = [
+        (e.api_key, e.correlation_id, e.client_id, e.request_bytes, e.response_bytes, e.outcome, e.synthesized)
+        for e in bench.exchanges
+    ]
+    return bench.to_broker, bench.to_client, told
+
+
+def test_whole_at_every_byte_and_at_random_the_same_goes_on() -> None:
+    whole = _run([], [], first=True)
+    client = SCRIPT_CLIENT + request(METADATA, 1, 9)
+    assert whole[0] == b"".join(
+        [
+            request(METADATA, 1, 1, b"x" * 20), request(HELD, 0, 3, b"forward" * 4), produce(4, 0, batch(2)),
+            request(EDITING, 0, 5, b"\0"), request(STREAMING, 0, 7, b"\0", client_id=None), request(METADATA, 1, 9),
+        ]
+    )  # fmt: skip
+    assert whole[1] == b"".join(
+        [
+            response(1, b"m" * 30), response(2, replied(3)), response(3, b"h"),
+            response(5, b"\0" + edited(b"0123456789" * 3)), response(6, b"answer"), response(7, b"\0" + b"s" * 33),
+            response(8, b"mine"), response(9, b"last"),
+        ]
+    )  # fmt: skip
+    assert _run(list(range(1, len(client))), list(range(1, len(SCRIPT_BROKER))), first=True) == whole
+    for cut in range(1, len(client)):
+        assert _run([cut], [], first=True) == whole
+    for cut in range(1, len(SCRIPT_BROKER)):
+        assert _run([], [cut], first=True) == whole
+    for seed in range(100):
+        rng = random.Random(seed)
+        cuts = sorted(rng.sample(range(1, len(client)), rng.randint(1, 12)))
+        back = sorted(rng.sample(range(1, len(SCRIPT_BROKER)), rng.randint(1, 8)))
+        assert _run(cuts, back, first=True) == whole
