@@ -1,0 +1,166 @@
+"""Whole conversations of real clients: what comes out of the sidecar is what goes in, but for ApiVersions."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import API_VERSIONS
+from tests.integration.librdkafka import consume, produce
+from tests.integration.tap import Tapped, frames, tap
+from tests.tools.implementations import needs_compiled
+
+pytestmark = pytest.mark.kafka
+
+PRODUCE = 0
+
+
+@pytest.fixture(
+    scope="module", params=["python", pytest.param("compiled", marks=needs_compiled)],
+)  # fmt: skip
+def tapped(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[tuple[list[Tapped], list[Tapped]]]:
+    """What passes between clients and the sidecar, and between the sidecar and the broker."""
+    node = cluster.nodes[0]
+    folder = node.home.parent
+    between, behind = (f"127.0.0.1:{port}" for port in free_ports(2))
+    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    del config["observer.class.names"]
+    config["data.path"] = request.param
+    config["listeners"][0] |= {"bind": between, "advertised": node.advertised, "upstream": behind}
+    path = folder / "tapped.yaml"
+    path.write_text(yaml.safe_dump(config))
+    with tap(node.advertised, between) as outside, tap(behind, node.upstream) as inside:
+        process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+        try:
+            yield outside, inside
+        finally:
+            assert process.stop()
+
+
+def librdkafka(bootstrap: str, topic: str) -> None:
+    values = [str(n).encode() * 50 for n in range(500)]
+    assert produce(bootstrap, topic, values, **{"compression.type": "none"}) == 500
+    assert produce(bootstrap, topic, values, acks=0) == 500
+    assert len(consume(bootstrap, topic, 500)) >= 500
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    assert topic in admin.list_topics(timeout=20).topics
+    admin.list_consumer_groups().result(20)
+
+
+def aiokafka(bootstrap: str, topic: str) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    async def use() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        for n in range(100):
+            await producer.send_and_wait(topic, f"aio {n}".encode())
+        await producer.stop()
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=f"aio-{topic}"
+        )
+        await consumer.start()
+        async with asyncio.timeout(60):
+            for _ in range(100):
+                await consumer.getone()
+        await consumer.stop()
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        assert topic in await admin.list_topics()
+        await admin.close()
+
+    asyncio.run(use())
+
+
+def kafka_python(bootstrap: str, topic: str) -> None:
+    import kafka
+
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, compression_type="gzip")
+    for n in range(100):
+        producer.send(topic, f"kpy {n}".encode())
+    producer.flush(60)
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=f"kpy-{topic}",
+        consumer_timeout_ms=10_000,
+    )  # fmt: skip
+    assert len([message for _, message in zip(range(100), consumer, strict=False)]) == 100
+    consumer.close()
+    admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
+    assert topic in admin.list_topics()
+    admin.close()
+
+
+def java(bootstrap: str, topic: str) -> None:
+    server = ("--bootstrap-server", bootstrap)
+    for arguments, text in (
+        (("console-producer", *server, "--topic", topic), "".join(f"line {n}\n" for n in range(100))),
+        (("console-consumer", *server, "--topic", topic, "--group", f"java-{topic}", "--from-beginning",
+          "--max-messages", "100"), ""),
+        (("topics", *server, "--describe", "--topic", topic), ""),
+        (("groups", *server, "--list"), ""),
+    ):  # fmt: skip
+        done = subprocess.run(
+            local_cluster.tool(*arguments), input=text, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("client", [librdkafka, aiokafka, kafka_python, java])
+def test_every_byte_but_those_of_api_versions(
+    cluster: ClusterState, topic: str, tapped: tuple[list[Tapped], list[Tapped]], client: Callable[[str, str], None]
+) -> None:
+    outside, inside = tapped
+    seen, behind = len(outside), len(inside)
+    client(cluster.bootstrap, topic)
+    conversations = [one for one in outside[seen:] if one.requests]
+    assert conversations
+    settle(conversations, inside[behind:])
+    by_requests = defaultdict(list)  # in their order: those of one client may begin alike
+    for one in inside[behind:]:
+        by_requests[bytes(one.requests)].append(one)
+    edited = 0
+    for one in conversations:
+        broker = by_requests[bytes(one.requests)].pop(0)
+        asked = [frame for frame in frames(one.requests) if not without_answer(frame)]
+        said, told = frames(broker.responses), frames(one.responses)
+        assert len(said) == len(told) <= len(asked)
+        for request, ours, theirs in zip(asked, told, said, strict=False):
+            if int.from_bytes(request[:2], "big") == API_VERSIONS and ours != theirs:
+                edited += 1
+                assert len(ours) in (len(theirs) + 6, len(theirs) + 7)
+            else:
+                assert ours == theirs
+    assert edited
+    left = [one for some in by_requests.values() for one in some if one.requests]
+    assert all(b"brokerside-" in one.requests for one in left), "what the sidecar itself asks"
+
+
+def settle(outside: list[Tapped], inside: list[Tapped]) -> None:
+    """Wait until what was on its way has passed."""
+    deadline = time.monotonic() + 10
+    while Counter(bytes(one.requests) for one in outside) - Counter(bytes(one.requests) for one in inside):
+        assert time.monotonic() < deadline, "the broker gets other bytes than the clients send"
+        time.sleep(0.05)
+
+
+def without_answer(frame: bytes) -> bool:
+    """A Produce with acks=0, outside of any transaction."""
+    if frame[:2] != PRODUCE.to_bytes(2, "big"):
+        return False
+    pos = 10 + max(0, int.from_bytes(frame[8:10], "big", signed=True))
+    null = b"\0\0" if int.from_bytes(frame[2:4], "big") >= 9 else b"\xff\xff"  # no tags, and a compact null
+    assert frame[pos : pos + 2] == null, "a transactional id"
+    return frame[pos + 2 : pos + 4] == b"\0\0"
