@@ -214,6 +214,7 @@ class ObservedExchange(Protocol):
     error_code: int
     request_raw: bytes | None
     response_raw: bytes | None
+    synthesized: bool
 
     @property
     def connection(self) -> ObservedConnection:
@@ -303,6 +304,8 @@ class Context(Struct, frozen=True):
     response_bytes: int
     throttle_ms: int
     error_code: int
+    synthesized: bool
+    """The broker never saw it: the sidecar itself answered, or closed the connection."""
 
     @classmethod
     def of(cls, exchange: ObservedExchange, broker_id: int, wall_offset: float) -> Context:
@@ -326,6 +329,7 @@ class Context(Struct, frozen=True):
             response_bytes=exchange.response_bytes,
             throttle_ms=exchange.throttle_ms,
             error_code=exchange.error_code,
+            synthesized=exchange.synthesized,
         )
 
 

@@ -272,6 +272,7 @@ cdef class Translator:
         row.api_version = exchange.api_version
         row.outcome = exchange.outcome_code
         row.decode = exchange.decode_code
+        row.synthesized = exchange.synthesized
         self._room += ROW_ROOM + _size(row.who) + _size(row.api) + _size(row.whence) + _size(row.software)
         self._room += _size(row.source) + _size(row.polled)
         self._last_room = self._room - room

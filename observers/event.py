@@ -147,6 +147,9 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     muted_us: int = 0
     """The part of ``latency_us`` in which the broker read nothing of this connection, because it had told it to wait
     (``throttle_ms`` of earlier responses, from when they came; brokers do so since Kafka 2.0)."""
+    synthesized: bool = False
+    """True where the broker never saw the request: the sidecar itself answered it, or closed the connection because of
+    it. ``response_bytes`` are then of the sidecar's answer; else always as the broker sent them."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):
@@ -191,7 +194,7 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     received_bytes: int = 0
     """``closed``: bytes that came from the client."""
     sent_bytes: int = 0
-    """``closed``: bytes of the broker's that were handed on to it."""
+    """``closed``: bytes that were sent to it."""
 
 
 class InventoryTopic(msgspec.Struct, omit_defaults=True, gc=False):

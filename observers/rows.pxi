@@ -28,6 +28,7 @@ cdef struct Row:
     bint has_acks
     OutcomeCode outcome
     DecodeCode decode
+    bint synthesized
 
 
 cdef char *_write(char *at, const Row *rows, Py_ssize_t count, const PartRow *parts) noexcept nogil:
@@ -86,6 +87,8 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
     at = _put_text(at, row.polled)
     if row.muted_us:
         at = _put_int(_put(at, b',"muted_us":'), row.muted_us)
+    if row.synthesized:
+        at = _put(at, b',"synthesized":true')
     return _put(at, b"}")
 
 

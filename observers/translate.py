@@ -194,6 +194,7 @@ class Translator:
             error_code=error_code(exchange),
             upstream_us=upstream_us(exchange),
             principal_source=cast(PrincipalSource, connection.principal_source),
+            synthesized=exchange.synthesized,
         )
         if request is not None:
             if exchange.api_key == PRODUCE:

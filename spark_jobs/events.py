@@ -108,6 +108,7 @@ REQUEST_EVENT = (
     Field("principal_source", "string", default="anonymous", allowed=SOURCES),
     Field("polled", "array<string>", default=()),
     Field("muted_us", "bigint", default=0, least=0, most=MAX_SUM),
+    Field("synthesized", "boolean", default=False),
 )
 
 ROLLUP_TOPIC = (

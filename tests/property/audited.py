@@ -128,7 +128,8 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
                     draw(sizes(largest)), draw(TIMES), draw(sizes(largest)),
                     draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost", "open"])),
                     draw(st.sampled_from(["none", "full", "malformed", "unsupported"])),
-                    request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16),
+                    request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
+                    draw(st.sampled_from([False, False, False, True])),
                 )
             )  # fmt: skip
         made.append(exchanges)

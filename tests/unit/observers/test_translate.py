@@ -101,6 +101,12 @@ class TestTranslation:
         assert seqs(made) == [1, 3]
         assert (made.last, made.not_encodable, made.failed) == (4, 2, 0)
 
+    def test_an_event_says_whether_the_sidecar_itself_answered(self, translate: Translate, event: Event) -> None:
+        (chunk,) = translate(exchange()).chunks
+        assert b"synthesized" not in chunk.json
+        told = event(exchange(synthesized=True))
+        assert (told.synthesized, told.upstream_us, told.latency_us) == (True, 0, 2000)
+
     def test_an_exchange_that_gives_no_event_for_another_reason_is_lost_alone_with_its_number(
         self, translate: Translate
     ) -> None:
