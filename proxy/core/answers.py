@@ -94,9 +94,9 @@ class Answers:
     are for the client; ``failure``: what an interceptor raised. ``rest``: what of the client's last chunk was not
     looked at, because what is to be said was too much (``full``).
 
-    ``waiting``: what is said to those of the open requests that the sidecar answers, in their order; None: the connection
-    is to end there. ``closing``: there is such a one, so nothing more is taken of the client. ``ending``: it is its
-    turn.
+    ``waiting``: what is said to those of the open requests that the sidecar answers, in their order; None: the
+    connection is to end there. ``closing``: there is such a one, so nothing more is taken of the client. ``ending``: it
+    is its turn.
     """
 
     __slots__ = (

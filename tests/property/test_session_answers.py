@@ -1,0 +1,205 @@
+"""Whatever is forwarded, answered, held, edited and streamed, in whatever pieces: the broker sees exactly what is
+forwarded, the client sees every answer in the order of its requests, and both implementations do the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.exchange import Connection, Exchange
+from proxy.core.intercept import Rules
+from proxy.core.session import Session
+from proxy.core.tally import Tally
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
+from proxy.net.datapath import PYTHON, choose
+from tests.frames import METADATA, batch, produce, produced, request, response
+from tests.tools.implementations import compiled
+from tests.tools.intercepting import (
+    BROKEN_EDIT,
+    BROKEN_STREAM,
+    EAGER_STREAM,
+    EDITING,
+    HELD,
+    HELD_FLEXIBLE,
+    PRIVATE,
+    RAISING,
+    REPLIED,
+    SHUT,
+    STREAMING,
+    Chooser,
+    edited,
+    replied,
+    streamed,
+)
+from tests.tools.watching import watching
+
+CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+MAX_FRAME = 200_000
+FIELDS = Exchange.__struct_fields__
+SESSIONS = [PYTHON.session]
+if compiled("proxy.compiled.session") is not None:
+    SESSIONS.append(choose("compiled").session)
+
+
+@dataclass
+class Call:
+    """A request, and what becomes of it. ``sent``: what the broker answers, of a request that it sees; ``seen``: what
+    the client gets for it, if anything."""
+
+    asked: bytes
+    sent: bytes | None
+    seen: bytes | None
+    forwarded: bool = True
+    closes: bool = False
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    number, version = draw(st.integers(0, 2)), draw(st.integers(0, 20))  # few correlation ids: they repeat
+    name = draw(st.sampled_from(["c", None, "", "somebody"]))
+    body = b"\0" + bytes(draw(st.integers(0, 60)))
+    kind = draw(
+        st.sampled_from(
+            ["plain", "plain", "quiet", "acked", "replied", "raising", "held", "forward", "error", "edited", "streamed",
+             "broken", "flexible", "long", "shut", "close"]
+        )
+    )  # fmt: skip
+    sent = response(number, b"\0" + bytes(draw(st.integers(0, 90))))
+    if kind == "plain":
+        return Call(request(METADATA, 1, number, body, name), sent, sent)
+    if kind == "quiet":
+        return Call(produce(number, 0, batch(3, body)), None, None)
+    if kind == "acked":
+        answer = produced(number)
+        return Call(produce(number, -1, batch(3, body)), answer, answer)
+    if kind == "replied":
+        asked = request(REPLIED, version, number, body, name)
+        return Call(asked, None, response(number, replied(version)), forwarded=False)
+    if kind == "raising":
+        return Call(request(RAISING, version, number, body, name), sent, sent)
+    if kind in ("held", "long"):
+        said = b"a" * (draw(st.integers(1, 90)) if kind == "held" else 20_000)
+        key = draw(st.sampled_from([HELD, PRIVATE]))
+        return Call(request(key, 0, number, said, name), None, response(number, said), forwarded=False)
+    if kind == "flexible":
+        asked = request(HELD_FLEXIBLE, 0, number, b"\1\0\3abcanswer", name)
+        return Call(asked, None, response(number, b"answer"), forwarded=False)
+    if kind in ("forward", "error"):
+        return Call(request(HELD, 0, number, kind[:1].encode() + body, name), sent, sent)
+    if kind == "edited":
+        return Call(request(EDITING, 0, number, body, name), sent, response(number, b"\0" + edited(sent[9:])))
+    if kind == "streamed":
+        return Call(request(STREAMING, 0, number, body, name), sent, sent[:9] + streamed(sent[9:]))
+    if kind == "broken":
+        key = draw(st.sampled_from([BROKEN_EDIT, BROKEN_STREAM, EAGER_STREAM]))
+        return Call(request(key, 0, number, body, name), sent, sent[:9] + (
+            streamed(sent[9:]) if key == BROKEN_STREAM and len(sent) < 19 else sent[9:]
+        ))  # fmt: skip
+    asked = request(SHUT, 0, number, body, name) if kind == "shut" else request(HELD, 0, number, b"c", name)
+    return Call(asked, None, None, forwarded=False, closes=True)
+
+
+@dataclass
+class Side:
+    """One implementation at work."""
+
+    session: Session
+    tally: Tally = field(default_factory=Tally)
+    exchanges: list[Exchange] = field(default_factory=list)
+    to_broker: bytes = b""
+    to_client: bytes = b""
+
+    def step(self, side: str, data: bytes, now: float) -> tuple[Any, ...]:
+        session = self.session
+        (session.client_data if side == "client" else session.broker_data)(data, now)
+        answers = session.answers
+        assert answers is not None
+        onward = data if not session.diverted or answers.edited is None else answers.edited
+        replies = answers.replies if session.diverted else b""
+        if side == "client":
+            self.to_broker += onward
+            self.to_client += replies
+        else:
+            assert not replies
+            self.to_client += onward
+        session.walk(now + 0.5)
+        state = session.diverted, session.rest, session.quiet, session.between_requests, session.saturated
+        counts = len(session.in_flight), session.requests, len(self.exchanges), session.client_id, session.untouched
+        return onward, replies, state, counts, (answers.full, answers.closing, answers.ending)
+
+
+def start(implementation: type[Session], wanted: int | None) -> Side:
+    tally, exchanges = Tally(), list[Exchange]()
+    watch = None if wanted is None else watching(exchanges.append, wanted=wanted)
+    session = implementation(CONNECTION, tally, watch, MAX_FRAME, None, Rules([Chooser()]))
+    return Side(session, tally, exchanges)
+
+
+@given(
+    made=st.lists(calls(), min_size=1, max_size=12),
+    wanted=st.sampled_from([None, TOLD, TOLD | WALKED, TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE]),
+    seed=st.integers(0, 2**32),
+)
+def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
+    made: list[Call], wanted: int | None, seed: int
+) -> None:
+    rng = Random(seed)
+    end = next((at for at, call in enumerate(made) if call.closes), len(made))
+    alive = made[:end]
+    forwarded = b"".join(call.asked for call in alive if call.forwarded)
+    expected = b"".join(call.seen for call in alive if call.seen is not None)
+    asked = b"".join(call.asked for call in made)
+    sizes = [(len(call.asked), call.sent or b"") for call in alive if call.forwarded]
+    sides = [start(implementation, wanted) for implementation in SESSIONS]
+    pure = sides[0]
+    sent, now = 0, 0.0  # of what the broker may say by now
+
+    def step(side: str, data: bytes) -> None:
+        nonlocal now
+        now += 1
+        first, *others = [each.step(side, data, now) for each in sides]
+        assert all(other == first for other in others), "the implementations differ"
+
+    while True:
+        came, may = len(pure.to_broker), b""
+        for size, answer in sizes:
+            came -= size
+            if came < 0:
+                break
+            may += answer
+        answers = pure.session.answers
+        assert answers is not None
+        able = [("broker", may[sent:])] if sent < len(may) else []
+        if not pure.session.rest and not answers.full:
+            if asked:
+                able.append(("client", asked))
+        elif not answers.full:
+            able.append(("rest", pure.session.rest))
+        if not able:
+            break
+        side, data = rng.choice(able)
+        if side != "rest":
+            data = data[: rng.choice([1, 3, 20, 100, 10_000, len(data)])]
+        step("client" if side == "rest" else side, data)
+        if side == "broker":
+            sent += len(data)
+        elif side == "client":
+            asked = asked[len(data) :]
+        assert forwarded.startswith(pure.to_broker)
+        assert expected.startswith(pure.to_client)
+    assert (pure.to_broker, pure.to_client) == (forwarded, expected)
+    assert pure.session.quiet == (end == len(made))
+    answers = pure.session.answers
+    assert answers is not None
+    assert answers.ending == (end < len(made))
+    for each in sides:
+        each.session.lost(now)
+    told = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
+    assert all(other == told[0] for other in told), "they tell something else"
+    assert all(each.tally == pure.tally for each in sides)
+    if wanted is not None:
+        assert sum(one["synthesized"] for one in told[0]) == sum(not call.forwarded for call in made[: end + 1])
