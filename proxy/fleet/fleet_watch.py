@@ -29,9 +29,9 @@ from proxy.fleet.schedule import Schedule
 from proxy.fleet.security import Security
 from proxy.fleet.sightings import Sighting, Sightings, Written
 from proxy.fleet.view import Own, fleet_view, lacking, own_record, own_view
-from proxy.protocol.versions import Supported
 from proxy.replies.api_versions import supported_by
 from proxy.replies.broker_metadata import FleetView
+from proxy.replies.tags import Said, said_by
 
 MAX_BYTES = "message.max.bytes"
 
@@ -70,7 +70,7 @@ class FleetWatch:
         self._cluster: ClusterFacts | None = None
         self._sightings = Sightings()
         self._seen: Mapping[int, Sighting] | None = None
-        self._asked: dict[int, Supported] = {}
+        self._asked: dict[int, Said] = {}
         self._told: FleetView | None = None
         self._failures: dict[str, str] = {}
         self._altered, self._changed = asyncio.Event(), asyncio.Event()
@@ -119,6 +119,8 @@ class FleetWatch:
         if not read and self._seen is None:
             return
         before, self._seen = self._seen, self._sightings.now()
+        if self._seen == before:
+            return
         if before is None or _alive(before) != _alive(self._seen):
             log.info("sidecars", running=sorted(_alive(self._seen)))
             self._changed.set()
@@ -204,7 +206,7 @@ class FleetWatch:
             return
         if node_id != self._own.node_id:
             log.error("wrong_broker", upstream=node_id, broker_id=self._config.broker_id)
-        self._own = self._own._replace(node_id=node_id, supported=supported)
+        self._own = self._own._replace(node_id=node_id, said=said_by(supported))
         self._publish()
 
     async def _look_at(self, node_id: int) -> None:
@@ -215,7 +217,7 @@ class FleetWatch:
             security = Security.of(self._config.internal_client_settings())
             self._tls = security, await asyncio.to_thread(security.context)
         async with _connected(self._cluster.brokers[node_id].endpoint, *self._tls, self._client_id) as broker:
-            self._asked[node_id] = supported_by(await broker.ask(messages.api_versions()))
+            self._asked[node_id] = said_by(supported_by(await broker.ask(messages.api_versions())))
         self._publish()
 
     async def _ask(self, request: Request) -> tuple[bytes, str | None]:

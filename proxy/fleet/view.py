@@ -9,19 +9,24 @@ from proxy import __version__
 from proxy.config import Config
 from proxy.fleet.record import SidecarRecord
 from proxy.fleet.sightings import Sighting
-from proxy.protocol.versions import UNKNOWN, Supported, ranges
+from proxy.protocol.versions import UNKNOWN
 from proxy.replies import tags
 from proxy.replies.broker_metadata import BrokerView, FleetView
+from proxy.replies.tags import Said
 
 SIDECAR, BROKER, NOBODY = "sidecar", "broker", "unknown"
 """Who has told the range of ProtocolVersions."""
+
+
+NOTHING = Said(UNKNOWN, None, {})
+"""Of a broker that has not said what it supports."""
 
 
 class Own(NamedTuple):
     """What is known of this sidecar's broker. ``node_id``: as the broker says, else as configured."""
 
     node_id: int
-    supported: Supported | None = None
+    said: Said = NOTHING
     message_max_bytes: str | None = None
     cluster_id: str = ""
     rack: str | None = None
@@ -29,10 +34,12 @@ class Own(NamedTuple):
 
 def own_view(config: Config, own: Own) -> BrokerView:
     """Return what this sidecar tells of its broker."""
-    found = {"broker.id": str(own.node_id), **tags.of_version(config.broker_version, own.supported)}
-    known = ranges(own.supported) if own.supported is not None else UNKNOWN
-    if own.supported is not None:
-        found |= tags.of_supported(own.supported)
+    known = own.said.range
+    found = {
+        "broker.id": str(own.node_id),
+        **tags.of_version(config.broker_version, own.said.release),
+        **own.said.tags,
+    }
     if own.message_max_bytes is not None:
         found["message.max.bytes"] = own.message_max_bytes
     found["endpoints"] = ",".join(
@@ -72,7 +79,7 @@ def fleet_view(
     mine: BrokerView,
     running: Collection[int] | None,
     sightings: Mapping[int, Sighting] | None,
-    asked: Mapping[int, Supported],
+    asked: Mapping[int, Said],
 ) -> FleetView:
     """Return all brokers. ``running``: those that run, as the cluster says; None before it has said so.
 
@@ -83,7 +90,7 @@ def fleet_view(
     if running is None:
         running = [node_id for node_id, one in seen.items() if one.alive]
     peers = (
-        _peer(node_id, seen.get(node_id), asked.get(node_id), certain=sightings is not None)
+        _peer(node_id, seen.get(node_id), asked.get(node_id, NOTHING), certain=sightings is not None)
         for node_id in sorted(running)
         if node_id != mine.node_id
     )
@@ -95,19 +102,21 @@ def lacking(running: Collection[int], sightings: Mapping[int, Sighting]) -> list
     return [node_id for node_id in running if node_id not in sightings or not sightings[node_id].alive]
 
 
-def _peer(node_id: int, seen: Sighting | None, supported: Supported | None, *, certain: bool) -> BrokerView:
+def _peer(node_id: int, seen: Sighting | None, said: Said, *, certain: bool) -> BrokerView:
     if seen is not None and seen.alive:
         told = seen.record
         low, high = told.protocol_version_min, told.protocol_version_max
         source = told.tags.get("protocol.version.source", NOBODY)
         return _view(node_id, seen, low, high, {"broker.id": str(node_id), "protocol.version.source": source})
-    known = ranges(supported) if supported is not None else UNKNOWN
-    found = {"broker.id": str(node_id), "protocol.version.source": BROKER if known != UNKNOWN else NOBODY}
-    if supported is not None:
-        found |= tags.of_version(None, supported) | tags.of_supported(supported)
+    found = {
+        "broker.id": str(node_id),
+        **tags.of_version(None, said.release),
+        **said.tags,
+        "protocol.version.source": BROKER if said.range != UNKNOWN else NOBODY,
+    }
     if certain:
         found["sidecar"] = "absent"
-    return _view(node_id, seen, known.min, known.max, found)
+    return _view(node_id, seen, said.range.min, said.range.max, found)
 
 
 def _view(node_id: int, seen: Sighting | None, low: int, high: int, found: Mapping[str, str]) -> BrokerView:

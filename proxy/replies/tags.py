@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from proxy.protocol import versions
@@ -135,26 +136,40 @@ def invalid(tags: Mapping[str, str]) -> list[str]:
     return [name for name, value in tags.items() if name in NAMES and not re.fullmatch(NAMES[name].grammar, value)]
 
 
-def of_version(configured: str | None, supported: versions.Supported | None) -> dict[str, str]:
-    """Return the tags of the broker's version. ``configured``: as an operator wrote it."""
-    inferred = versions.release_of(supported) if supported is not None else None
-    version = configured or inferred
+class Said(NamedTuple):
+    """What follows from a broker's ApiVersions. ``release``: as ``4.3.x``, None where it is like none of Kafka's."""
+
+    range: versions.ProtocolRange
+    release: str | None
+    tags: Mapping[str, str]
+
+
+def said_by(supported: versions.Supported) -> Said:
+    """Work it out, once for brokers that say the same: it takes milliseconds."""
+    return _said_by(tuple(sorted(supported.items())))
+
+
+@lru_cache(maxsize=8)
+def _said_by(said: tuple[tuple[int, tuple[int, int]], ...]) -> Said:
+    supported = dict(said)
+    known = versions.ranges(supported)
+    found = {"compression.codecs": versions.codecs(supported), "message.formats": versions.message_formats(supported)}
+    if known.max >= 0:
+        found["protocol.version.exact"] = str(known.exact).lower()
+    tags = {name: value for name, value in found.items() if value}
+    return Said(known, versions.release_of(supported), tags)
+
+
+def of_version(configured: str | None, release: str | None) -> dict[str, str]:
+    """Return the tags of the broker's version: as an operator wrote it, else as it was inferred."""
+    version = configured or release
     if version is None:
         return {}
     return {
-        "broker.version": configured or f"{inferred} (inferred)",
+        "broker.version": configured or f"{release} (inferred)",
         "broker.version.source": "config" if configured else "inferred",
         "broker.version.int": f"0x{versions.version_int(version):08x}",
     }
-
-
-def of_supported(supported: versions.Supported) -> dict[str, str]:
-    """Return what else follows from a broker's ApiVersions."""
-    found = {"compression.codecs": versions.codecs(supported), "message.formats": versions.message_formats(supported)}
-    known = versions.ranges(supported)
-    if known.max >= 0:
-        found["protocol.version.exact"] = str(known.exact).lower()
-    return {name: value for name, value in found.items() if value}
 
 
 def reference_markdown() -> str:

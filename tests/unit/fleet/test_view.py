@@ -8,9 +8,9 @@ import pytest
 from proxy.config import Config
 from proxy.fleet.record import SidecarRecord
 from proxy.fleet.sightings import Sighting
-from proxy.fleet.view import Own, fleet_view, lacking, own_record, own_view
+from proxy.fleet.view import NOTHING, Own, fleet_view, lacking, own_record, own_view
 from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
-from proxy.replies.tags import BUILTIN, NAMES, invalid, reference_markdown, reserved
+from proxy.replies.tags import BUILTIN, NAMES, Said, invalid, reference_markdown, reserved, said_by
 
 
 def supported(release: str) -> Supported:
@@ -22,7 +22,7 @@ LISTENERS = [
     {"name": "CLIENT", "bind": "127.0.0.1:9092", "advertised": "kafka-1.example:9092", "upstream": "127.0.0.1:19092"},
     {"name": "TLS", "bind": "[::1]:9093", "upstream": "127.0.0.1:19093", "security.protocol": "SSL"},
 ]
-FULL = Own(1, NEW, "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
+FULL = Own(1, said_by(NEW), "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
 
 
 def config(**values: object) -> Config:
@@ -87,9 +87,9 @@ class TestOwn:
 class TestPeers:
     mine = own_view(config(), FULL)
 
-    def peer(self, seen: Sighting | None, asked: Supported | None = None):
+    def peer(self, seen: Sighting | None, said: Said = NOTHING):
         sightings = {} if seen is None else {2: seen}
-        view = fleet_view(self.mine, [1, 2], sightings, {} if asked is None else {2: asked})
+        view = fleet_view(self.mine, [1, 2], sightings, {2: said})
         assert view.brokers[0] is self.mine
         return view.brokers[1]
 
@@ -107,7 +107,7 @@ class TestPeers:
         assert peer.addresses == {"client": ("kafka-2.example", 9092)}
 
     def test_without_one_the_broker_speaks_for_itself(self):
-        peer = self.peer(None, OLD)
+        peer = self.peer(None, said_by(OLD))
 
         assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
         assert peer.tags["sidecar"] == "absent"
@@ -117,7 +117,7 @@ class TestPeers:
         assert invalid(peer.tags) == []
 
     def test_a_sidecar_that_has_ended_leaves_its_address_and_tags(self):
-        peer = self.peer(told({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), OLD)
+        peer = self.peer(told({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), said_by(OLD))
 
         assert peer.addresses == {"client": ("kafka-2.example", 9092)}
         assert peer.tags["rack"] == "r2"
@@ -169,7 +169,7 @@ class TestTags:
 
     @pytest.mark.parametrize("release", release_ends())
     def test_every_release_gives_tags_as_documented(self, release):
-        tags = own_view(config(), FULL._replace(supported=supported(release))).tags
+        tags = own_view(config(), FULL._replace(said=said_by(supported(release)))).tags
 
         assert invalid(tags) == []
         assert tags.keys() <= NAMES.keys()
