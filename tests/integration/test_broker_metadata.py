@@ -1,0 +1,313 @@
+"""BrokerMetadata of a fleet: three brokers, one of them of another version, and a sidecar before each."""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, untyped
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
+
+from proxy.client import (
+    BrokerEntry,
+    BrokerIdMismatch,
+    BrokerMetadataClient,
+    UnsupportedRequestError,
+    producer_settings,
+    protocol_range,
+    versions_for,
+)
+from proxy.fleet.topic import TOPIC
+from proxy.local import broker, cluster, process
+from proxy.local.ports import HOST, free_ports
+from proxy.local.probe import brokers
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.state import ClusterState, save
+from proxy.protocol.versions import floored, ranges
+from proxy.replies.api_versions import supported_by
+from proxy.replies.tags import NAMES
+from tests.integration.quotas import Peer
+
+pytestmark = pytest.mark.kafka
+
+OLD, NEW = "3.9.2", "4.3.1"
+UPGRADED = 3
+"""The node of the newer version."""
+
+SEED_TAGS = "tag.aws.zone: eu-central-1\ntag.rack: r8a9\ntag.cluster: kafka3\n"
+
+
+@dataclass
+class Fleet:
+    folder: Path
+    state: ClusterState
+    sidecars: dict[int, SidecarProcess]
+
+    def ask(self, node_id: int, *wanted: int) -> dict[int, BrokerEntry]:
+        """What the sidecar before this node says, by node id."""
+        with BrokerMetadataClient(self.address(node_id)) as client:
+            return {one.node_id: one for one in client.brokers(wanted)}
+
+    def address(self, node_id: int) -> str:
+        return self.state.node(node_id).advertised
+
+    def config(self, node_id: int) -> Path:
+        return self.folder / f"fleet-{node_id}.yaml"
+
+    def start(self, node_id: int) -> None:
+        config = self.config(node_id)
+        self.sidecars[node_id] = SidecarProcess.start(
+            config, config.with_suffix(".log"), self.state.node(node_id).admin
+        )
+
+    def settled(self) -> bool:
+        """Whether every sidecar knows every other one."""
+        answers = [self.ask(node_id) for node_id in self.sidecars]
+        return all(
+            answer.keys() == {1, 2, 3}
+            and {one.tags.get("protocol.version.source") for one in answer.values()} == {"sidecar"}
+            for answer in answers
+        )
+
+
+def until(fits: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not fits():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    found = Fleet(folder, cluster.up(folder, nodes=3, kafka_version=OLD, progress=False), {})
+    try:
+        cluster.stop_node(folder, UPGRADED)
+        found.state = upgraded(folder, UPGRADED)
+        for node in found.state.nodes:
+            config = broker.sidecar_config(node)
+            del config["observer.class.names"], config["audit"]
+            config["internal.bootstrap.servers"] = found.state.internal_bootstrap
+            found.config(node.id).write_text(yaml.safe_dump(config) + (SEED_TAGS if node.id == 1 else ""))
+            found.start(node.id)
+        until(found.settled)
+        yield found
+    finally:
+        for sidecar in found.sidecars.values():
+            sidecar.stop()
+        cluster.down(folder)
+
+
+def upgraded(folder: Path, node_id: int) -> ClusterState:
+    """Start one node with the newer version, on the data it has."""
+    broker.broker_jars(NEW, progress=False)
+    state = cluster.status(folder)
+    assert state is not None
+    save(folder, replace(state, kafka_version=NEW))
+    try:
+        return cluster.start_node(folder, node_id)
+    finally:
+        state = cluster.status(folder)
+        assert state is not None
+        save(folder, replace(state, kafka_version=OLD))
+
+
+def test_all_brokers_or_those_that_are_asked_for(fleet: Fleet) -> None:
+    assert list(fleet.ask(2)) == [1, 2, 3]
+    assert list(fleet.ask(1, 2, 2, 99, -1)) == [1, 2]
+    assert list(fleet.ask(3, -1)) == [3]
+    assert fleet.ask(1, 99) == {}
+
+
+def test_every_sidecar_says_the_same(fleet: Fleet) -> None:
+    assert fleet.ask(1) == fleet.ask(2) == fleet.ask(3)
+
+
+def test_its_bytes_are_those_of_the_draft(fleet: Fleet) -> None:
+    with Peer(fleet.address(2)) as peer:
+        answer = peer.ask(30_000, 0, struct.pack(">ii", 1, -1))
+
+    host, _, port = fleet.address(2).rpartition(":")
+    assert answer[:8] == struct.pack(">ii", 1, 2)
+    assert answer[8:].startswith(struct.pack(">h", len(host)) + host.encode() + struct.pack(">i", int(port)))
+
+
+def test_the_address_of_each_leads_to_it(fleet: Fleet) -> None:
+    for entry in fleet.ask(1).values():
+        assert f"{entry.host}:{entry.port}" == fleet.address(entry.node_id)
+        with BrokerMetadataClient(f"{entry.host}:{entry.port}") as client:
+            assert client.this_broker().node_id == entry.node_id
+
+
+def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
+    entries = fleet.ask(1)
+
+    assert entries[1].tags["broker.version"] == "3.9.x (inferred)"
+    assert entries[UPGRADED].tags["broker.version"] == "4.3.x (inferred)"
+    assert protocol_range(entries[1]) == protocol_range(entries[2]) != protocol_range(entries[UPGRADED])
+    for node_id, entry in entries.items():
+        with Peer(fleet.state.node(node_id).upstream) as peer:
+            supported = supported_by(peer.ask(18, 0, b""))
+        assert protocol_range(entry) == ranges(supported)
+        helped, real = versions_for(protocol_range(entry)), floored(supported)
+        assert helped
+        for key, (first, last) in helped.items():
+            assert real[key][0] <= first <= last <= real[key][1]
+
+
+def test_every_tag_is_as_documented(fleet: Fleet) -> None:
+    for entry in fleet.ask(2).values():
+        builtin = {name: value for name, value in entry.tags.items() if name in NAMES}
+        assert builtin.keys() == NAMES.keys() - {"sidecar"}
+        for name, value in builtin.items():
+            assert re.fullmatch(NAMES[name].grammar, value), (name, value)
+        assert entry.tags["broker.id"] == str(entry.node_id)
+        assert entry.tags["cluster.id"] == fleet.state.cluster_id
+        assert entry.tags["endpoints"] == f"plaintext://{fleet.address(entry.node_id)}"
+        page = (Path(__file__).parents[2] / "docs" / "tags.md").read_text()
+        assert all(f"## `{name}`\n" in page for name in builtin)
+
+
+def test_tags_of_one_s_own_reach_the_other_sidecars_and_change_with_the_file(fleet: Fleet) -> None:
+    path = fleet.config(1)
+    wanted = {"aws.zone": "eu-central-1", "rack": "r8a9", "cluster": "kafka3"}
+    assert wanted.items() <= fleet.ask(1, -1)[1].tags.items()
+    assert wanted.items() <= fleet.ask(2, 1)[1].tags.items()
+    assert not wanted.keys() & fleet.ask(1, 2)[2].tags.keys()
+
+    text = path.read_text()
+    path.write_text(text.replace("r8a9", "r9"))
+    try:
+        until(lambda: fleet.ask(1, -1)[1].tags["rack"] == "r9")
+        until(lambda: fleet.ask(2, 1)[1].tags["rack"] == "r9")
+
+        path.write_text(f"{text}tag.broker.id: 9\n")
+        time.sleep(2)  # it is looked at every half second, and refused
+        assert fleet.ask(1, -1)[1].tags["rack"] == "r9"
+        assert "tag.broker.id: is the name of a built-in tag" in path.with_suffix(".log").read_text()
+    finally:
+        path.write_text(text)
+    until(lambda: fleet.ask(2, 1)[1].tags["rack"] == "r8a9")
+
+
+@pytest.mark.parametrize("through", ["sidecar", "INTERNAL"])
+def test_the_largest_batch_follows_the_broker_s_configuration(fleet: Fleet, through: str) -> None:
+    node = fleet.state.node(2)
+    admin = AdminClient({"bootstrap.servers": fleet.address(2) if through == "sidecar" else node.internal})
+    largest = 2_000_000 if through == "sidecar" else 3_000_000
+
+    alter(admin, 2, ConfigEntry("message.max.bytes", str(largest), incremental_operation=AlterConfigOpType.SET))
+    try:
+        until(lambda: fleet.ask(2, -1)[2].tags["message.max.bytes"] == str(largest), 5 if through == "sidecar" else 31)
+        until(lambda: fleet.ask(1, 2)[2].tags["message.max.bytes"] == str(largest))
+
+        producer = Producer({"bootstrap.servers": fleet.address(2), **producer_settings(fleet.ask(2, -1)[2])})
+        with pytest.raises(KafkaException) as raised:
+            producer.produce("any", b"x" * (largest + 1))
+        assert raised.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    finally:
+        alter(admin, 2, ConfigEntry("message.max.bytes", None, incremental_operation=AlterConfigOpType.DELETE))
+
+
+def alter(admin: AdminClient, node_id: int, entry: ConfigEntry) -> None:
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id), incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
+    admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+    config = admin.describe_configs([resource])[resource].result(30)
+    [partition] = admin.list_topics(TOPIC, timeout=20).topics[TOPIC].partitions.values()
+
+    assert len(partition.replicas) == 3
+    assert config["cleanup.policy"].value == "compact"
+    assert config["min.insync.replicas"].value == "2"
+
+
+class TestClient:
+    def test_keeps_its_bootstrap_connection_where_that_leads_to_the_broker(self, fleet: Fleet) -> None:
+        before = fleet.sidecars[1].metric("brokerside_connections_accepted_total")
+        with BrokerMetadataClient(fleet.address(1)) as client:
+            assert client.move_to(1).node_id == 1
+            assert len(client.brokers()) == 3
+        assert fleet.sidecars[1].metric("brokerside_connections_accepted_total") == before + 1
+
+    def test_goes_to_another_broker_by_the_address_it_is_told(self, fleet: Fleet) -> None:
+        with BrokerMetadataClient(fleet.address(1)) as client:
+            assert client.move_to(UPGRADED).node_id == UPGRADED
+            assert str(client.address) == fleet.address(UPGRADED)
+
+    def test_says_what_the_sidecar_does_not_have(self, fleet: Fleet) -> None:
+        with (
+            BrokerMetadataClient(fleet.address(1), api_key=30_100) as client,
+            pytest.raises(UnsupportedRequestError, match=r"^Request not supported by server: BrokerMetadata v0$"),
+        ):
+            client.brokers()
+
+    def test_finds_out_that_it_was_led_to_another_broker(self, fleet: Fleet) -> None:
+        bind, admin = (f"{HOST}:{port}" for port in free_ports(2))
+        config = yaml.safe_load(fleet.config(2).read_text())
+        config["admin"]["bind"] = admin
+        config["listeners"][0] |= {
+            "bind": bind,
+            "advertised": fleet.address(2),
+            "upstream": fleet.state.node(1).upstream,
+        }
+        path = fleet.folder / "miswired.yaml"
+        path.write_text(yaml.safe_dump(config))
+        sidecar = SidecarProcess.start(path, path.with_suffix(".log"), admin)
+        try:
+            with BrokerMetadataClient(bind) as client:
+                until(lambda: client.this_broker().protocol_min >= 0)
+                with pytest.raises(BrokerIdMismatch, match=r"^broker id mismatch: expected 2, got 1$"):
+                    client.check(2)
+        finally:
+            sidecar.stop()
+
+
+class TestLosses:
+    """In this order; the last one leaves nothing running."""
+
+    def test_a_sidecar_that_is_killed_is_absent_and_its_broker_is_not(self, fleet: Fleet) -> None:
+        before = fleet.ask(1, 2)[2]
+        process.stop([fleet.sidecars[2].process], 10, kill=True)
+        until(lambda: fleet.ask(1)[2].tags.get("sidecar") == "absent")
+
+        entries = fleet.ask(3)
+        assert list(entries) == [1, 2, 3]
+        until(lambda: fleet.ask(1)[2].tags["protocol.version.source"] == "broker")
+        absent = fleet.ask(1)[2]
+        assert protocol_range(absent) == protocol_range(before)
+        assert (absent.host, absent.port) == (before.host, before.port)
+
+        fleet.start(2)
+        until(fleet.settled)
+
+    def test_a_broker_that_is_stopped_is_not_told_of(self, fleet: Fleet) -> None:
+        cluster.stop_node(fleet.folder, 2)
+        until(lambda: list(fleet.ask(1)) == [1, 3])
+
+        cluster.start_node(fleet.folder, 2)
+        until(lambda: brokers(fleet.state.node(1).internal) == {1, 2, 3})
+        until(fleet.settled)
+
+    def test_the_own_broker_is_told_of_whatever_is_down(self, fleet: Fleet) -> None:
+        own = fleet.ask(1, -1)[1]
+        for node_id in (2, 3):
+            cluster.stop_node(fleet.folder, node_id, kill=True)
+        time.sleep(3)  # several looks at a cluster that does not answer
+
+        assert fleet.ask(1, -1) == {1: own}
