@@ -20,7 +20,8 @@ replies     what the sidecar answers itself or changes in the broker's answers, 
 limits      who may enter, and when: rates and numbers of connections, without IO.
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
 net         the data path's IO: accept loop, entrance, relay, workers, admin HTTP, life cycle.
-fleet       the sidecar's own calls to its cluster: the quotas that are stored there.
+fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
+client      for programs: asks a sidecar which brokers there are, and what each supports.
 telemetry   log lines and metrics.
 compiled    optional twins in Cython of what runs for each byte and request: walkers, exchange, session, relay.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
