@@ -28,7 +28,7 @@ FIRST_RETRY, LAST_RETRY = 1.0, 10.0
 WAIT = 0.5
 """Seconds for which records are gathered; so long a stop may take."""
 
-CLOSE_TIMEOUT = 2.0
+CLOSE_TIMEOUT = 1.0
 """Seconds that a stop waits for the thread, which would end with the process."""
 
 Told = Callable[[Sequence[Written], bool], None]

@@ -51,13 +51,13 @@ def sidecar(secured: Secured, folder: Path, **values: object) -> Iterator[str]: 
         running.stop()
 
 
-@pytest.mark.parametrize("data_path", ["python", "auto"])
+@pytest.mark.parametrize("values", [{"data.path": "python"}, {"data.path": "auto"}, {"workers": 2}], ids=str)
 def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(
     secured: Secured,  # noqa: F811 - the fixture
     tmp_path: Path,
-    data_path: str,
+    values: dict[str, object],
 ) -> None:
-    with sidecar(secured, tmp_path, **{"data.path": data_path}) as address:
+    with sidecar(secured, tmp_path, **values) as address:
         with BrokerMetadataClient(address) as client:
             plain = client.this_broker()
         target = endpoints(plain)["sasl_plaintext"]
