@@ -40,6 +40,9 @@ JVM = (
     "-XX:ReservedCodeCacheSize=48m",
 )
 
+CHECKPOINTS = ("bootstrap.checkpoint", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint")
+"""What a formatted storage begins with: until Kafka 4.3, and since 4.4 (KIP-1170)."""
+
 
 def new_id() -> str:
     """Return a random id as Kafka writes them: 22 characters of URL-safe base64, the first no dash."""
@@ -119,7 +122,7 @@ def write_sidecar_config(path: Path, node: Node) -> None:
 def format_storage(state: ClusterState, jars: Sequence[Path]) -> None:
     """Give every node that has none a formatted storage. Raises LocalError with what Kafka's tool said."""
     first = state.nodes[0]
-    checkpoint, identity = "bootstrap.checkpoint", "meta.properties"
+    identity = "meta.properties"
     if not (first.data / identity).exists():
         run = [str(java()), *JVM, *use(archive_of(java(), jars)), "-cp", class_path(jars), "kafka.tools.StorageTool"]
         done = subprocess.run(
@@ -135,7 +138,8 @@ def format_storage(state: ClusterState, jars: Sequence[Path]) -> None:
     for node in state.nodes[1:]:
         if not (node.data / identity).exists():
             # What the tool would write, without another JVM.
-            node.data.mkdir(parents=True, exist_ok=True)
+            checkpoint = next(path for path in CHECKPOINTS if (first.data / path).exists())
+            (node.data / checkpoint).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(first.data / checkpoint, node.data / checkpoint)
             (node.data / identity).write_text(
                 f"version=1\ncluster.id={state.cluster_id}\nnode.id={node.id}\ndirectory.id={new_id()}\n"
