@@ -1,0 +1,221 @@
+"""What a listener answers itself follows what its broker says, what is configured, and what is told of the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.config import load
+from proxy.net import inquiry
+from proxy.net.beat import Beat
+from proxy.net.station import Station
+from proxy.net.workers import Workers
+from proxy.replies.broker_metadata import BrokerView, FleetView, decode_response, encode_request
+from proxy.telemetry.snapshot import Snapshot
+from tests.frames import API_VERSIONS, METADATA, request, response
+from tests.integration.conftest import free_port
+from tests.integration.peer import Reader, Writer, read_frame, upstream
+from tests.integration.test_carrying import Bench
+from tests.tools.implementations import both
+
+BROKER_METADATA = 30000
+
+
+class Broker:
+    """Answers ApiVersions with ``apis``, everything that is among them with nothing, and closes for anything else."""
+
+    def __init__(self) -> None:
+        self.apis = {METADATA: (0, 12), API_VERSIONS: (0, 4)}
+        self.deaf = False
+        self.asked = 0
+        self.writers: list[Writer] = []
+
+    async def behave(self, reader: Reader, writer: Writer) -> None:
+        self.writers.append(writer)
+        while not self.deaf:
+            frame = await read_frame(reader)
+            key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            first, last = self.apis.get(key, (0, -1))
+            if not first <= version <= last:
+                return
+            body = b""
+            if key == API_VERSIONS:
+                self.asked += 1
+                body = struct.pack(">hi", 0, len(self.apis))
+                body += b"".join(struct.pack(">hhh", key, *versions) for key, versions in self.apis.items())
+            writer.write(response(correlation_id, body))
+
+    def end(self) -> None:
+        """As when it is started again."""
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+
+class Site(Bench):
+    """Who carries, before a broker; ``answer`` takes a connection of its own."""
+
+    broker: Broker
+
+    async def answer(self, frame: bytes) -> bytes:
+        """What comes back, or nothing where it is the end."""
+        reader, writer = self.clients[await self.dial()]
+        writer.write(frame)
+        async with asyncio.timeout(20):
+            try:
+                return await read_frame(reader)
+            except asyncio.IncompleteReadError:
+                return b""
+            finally:
+                writer.close()
+
+    async def every(self, frame: bytes, answer: Callable[[bytes], bool]) -> None:
+        """Wait until every process gives an answer that is so."""
+        async with asyncio.timeout(30):
+            while not all([answer(await self.answer(frame)) for _ in range(4)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def closed(self, cause: str) -> int:
+        snapshot: Snapshot = await self.carrying.snapshot()
+        return sum(tally.closed.get(cause, 0) for tally in snapshot.tallies.values())
+
+
+@pytest.fixture(params=both("python", "compiled"))
+def data_path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[1, 2])
+def workers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+Run = Callable[..., object]
+
+
+@pytest.fixture
+def run(tmp_path: Path, workers: int, data_path: str) -> Run:
+    @asynccontextmanager
+    async def run(*, known: bool = True) -> AsyncIterator[Site]:
+        broker = Broker()
+        broker.deaf = not known
+        async with upstream(broker.behave) as port:
+            path = tmp_path / "sidecar.yaml"
+            path.write_text(
+                f"broker.id: 1\nworkers: {workers}\ndata.path: {data_path}\n"
+                f"admin: {{bind: '127.0.0.1:{free_port()}'}}\n"
+                f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{port}'}}\n"
+            )
+            site = Site(path)
+            site.broker = broker
+            if isinstance(site.carrying, Workers):
+                await site.carrying.start()
+            try:
+                if known:
+                    await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
+                yield site
+            finally:
+                await site.close()
+
+    return run
+
+
+async def test_it_is_asked_at_the_start_and_no_client_is_needed(run: Run, workers: int) -> None:
+    async with run(known=False) as site:
+        assert await site.answer(request(9999, 0, 1)) == b"", "the broker itself closes"
+        site.broker.deaf = False
+        await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
+        assert site.broker.asked == workers
+
+
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiry, "REST", 0.0)
+    async with run() as site:
+        assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
+        (before,) = [tally.intercepted[METADATA, "replied"] for tally in site.carrying.tallies.values()]
+        site.broker.apis[METADATA] = (0, 13)
+        open_ = await site.dial()
+        assert await site.works(open_)
+        site.broker.end()
+        assert await site.has_ended(open_)
+        site.clients[open_][1].close()
+
+        async def forwarded() -> bool:
+            (tally,) = site.carrying.tallies.values()
+            count = tally.intercepted[METADATA, "replied"]
+            assert await site.answer(request(METADATA, 13, 1)) == response(1)
+            return bool(tally.intercepted[METADATA, "replied"] == count >= before)
+
+        async with asyncio.timeout(20):
+            while not await forwarded():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_what_a_client_is_told_is_known_at_once(run: Run) -> None:
+    async with run() as site:
+        site.broker.apis[METADATA] = (0, 13)
+        (tally,) = site.carrying.tallies.values()
+        assert len(await site.answer(request(API_VERSIONS, 0, 1))) == 14 + 3 * 6
+        assert await site.answer(request(METADATA, 13, 2)) == response(2)
+        assert tally.intercepted[METADATA, "replied"] == 0
+
+
+async def test_another_policy_holds_for_all_processes(run: Run) -> None:
+    async with run() as site:
+        listeners = tuple(
+            one.model_copy(update={"unsupported_request_response": "close"}) for one in site.config.listeners
+        )
+        site.carrying.change(site.config.model_copy(update={"listeners": listeners}))
+        await site.every(request(9999, 0, 1), lambda answer: answer == b"")
+        async with asyncio.timeout(20):
+            while await site.closed("unsupported_request") < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_the_fleet_is_told_to_all_processes_and_to_those_to_come(run: Run) -> None:
+    frame = request(BROKER_METADATA, 0, 5, encode_request([-1]))
+
+    def told(answer: bytes) -> bool:
+        if not (found := decode_response(answer[8:])):
+            return False
+        assert (found[0].host, found[0].port, found[0].protocol_max, found[0].tags) == ("h", 9092, 4, {"a": "b"})
+        return True
+
+    async with run() as site:
+        assert decode_response((await site.answer(frame))[8:]) == []
+        site.carrying.tell(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
+        await site.every(frame, told)
+        if isinstance(site.carrying, Workers):
+            os.kill(site.carrying._living[1].pid, signal.SIGKILL)
+            await site.seen(
+                lambda seen: seen.worker_restarts == 1 and all(w.able for w in site.carrying._living.values())
+            )
+            await site.every(frame, told)
+
+
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_a_stop_ends_the_asking(run: Run) -> None:
+    async with run(known=False) as site:
+        await site.carrying.stop(asyncio.Event())
+        asked = len(site.broker.writers)
+        await asyncio.sleep(3 * inquiry.FIRST_RETRY)
+        assert len(site.broker.writers) == asked
+
+
+async def test_a_station_alone_begins_without_a_broker(tmp_path: Path) -> None:
+    path = tmp_path / "sidecar.yaml"
+    path.write_text(
+        f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
+        f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{free_port()}'}}\n"
+    )
+    station = Station(load(path), Beat())
+    await station.stop(asyncio.Event())
