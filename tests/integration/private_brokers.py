@@ -5,6 +5,8 @@ The brokers have addresses that nothing else has: so wherever one of them is fou
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from proxy.local import broker, cluster
+from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
+from proxy.local.probe import brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
 from tests.integration.tap import Tapped, tap
@@ -74,20 +77,24 @@ def site(folder: Path, kafka: str, *, registry: bool, data_path: str = "auto") -
 
 @contextmanager
 def plain_sidecar(made: Site) -> Iterator[str]:
-    """One more before the first broker, without rewriting; yields its address."""
+    """One more before the first broker, without rewriting; yields its address. It never says that it is ready: its
+    broker has clients dial another address."""
     node = made.state.nodes[0]
     address, admin = (f"{HOST}:{port}" for port in free_ports(2))
     config = broker.sidecar_config(node)
-    config["listeners"][0] |= {"bind": address, "advertised": node.advertised}
+    config["listeners"][0]["bind"] = address
     config["admin"] = {"bind": admin}
     del config["observer.class.names"], config["audit"]
     path = node.home.parent / "plain.yaml"
     path.write_text(yaml.safe_dump(config))
-    sidecar = SidecarProcess.start(path, path.with_suffix(".log"), admin)
+    sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], path.with_suffix(".log"))
     try:
+        while not brokers(address):
+            assert sidecar.alive()
+            time.sleep(0.1)
         yield address
     finally:
-        sidecar.stop()
+        process.stop([sidecar], 10)
 
 
 def _plan(folder: Path, kafka: str) -> None:

@@ -39,8 +39,10 @@ KAFKA = ("3.9.2", "4.3.1", "4.4.0")
 
 @pytest.fixture(scope="module", params=KAFKA)
 def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Of each release, with sidecars that know of each other by themselves; with maps before the oldest."""
-    with site(tmp_path_factory.mktemp("site") / "cluster", request.param, registry=False, data_path="python") as made:
+    """Of each release; with sidecars that know of each other by a map."""
+    folder = tmp_path_factory.mktemp("site") / "cluster"
+    data_path = "python" if request.param == "3.9.2" else "compiled"
+    with site(folder, request.param, registry=False, data_path=data_path) as made:
         yield made
 
 
@@ -120,10 +122,17 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
-    """They create a topic, produce, consume in a group, commit and describe."""
+    """They create a topic, produce, consume in a group, commit and describe. They take a new topic for known to each
+    broker at once, which it may not be, and end: so they have three tries."""
     sent = [f"{number:06d}\t{'x' * (number % 500)}" for number in range(600)]
-    name = f"{client.name}-{uuid.uuid4().hex[:8]}"
-    report = client.run([brokers.bootstrap, name, f"{name}-group", "rewriting", "3"], sent)
+    for left in (2, 1, 0):
+        name = f"{client.name}-{uuid.uuid4().hex[:8]}"
+        try:
+            report = client.run([brokers.bootstrap, name, f"{name}-group", "rewriting", "3"], sent)
+            break
+        except pytest.fail.Exception:
+            if not left:
+                raise
     assert (report.produced, report.consumed, report.committed) == (len(sent), len(sent), len(sent))
     assert report.sha256 == digest(sent)
     assert_hidden(brokers)
