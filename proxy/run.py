@@ -7,6 +7,7 @@ import contextlib
 import resource
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -73,8 +74,9 @@ async def _run(file: FileWatch, config: Config) -> int:
     beat = Beat()
     carrying = await _carrying(config, beat)
     sidecar = Sidecar(config, carrying, beat)
-    watch = _quota_watch(config, sidecar, carrying, beat)
-    fleet = _fleet_watch(config, carrying, beat)
+    problems = Problems(sidecar)
+    watch = _quota_watch(config, sidecar, carrying, beat, partial(problems.tell, "quotas"))
+    fleet = _fleet_watch(config, carrying, beat, partial(problems.tell, "fleet"))
     admin = Admin(sidecar, reloader, watch.state if watch is not None else None)
     reloading = asyncio.create_task(reloader.watch())
     try:
@@ -119,22 +121,34 @@ async def _carrying(config: Config, beat: Beat) -> Carrying:
     return workers
 
 
-def _quota_watch(config: Config, sidecar: Sidecar, carrying: Carrying, beat: Beat) -> QuotaWatch | None:
+class Problems:
+    """What keeps a sidecar from being ready, as several find it."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+        self._found: dict[str, str | None] = {}
+
+    def tell(self, who: str, problem: str | None) -> None:
+        """Take what is wrong now, None if nothing is any more."""
+        self._found[who] = problem
+        self._sidecar.unready = next(filter(None, self._found.values()), None)
+
+
+def _quota_watch(
+    config: Config, sidecar: Sidecar, carrying: Carrying, beat: Beat, unready: Callable[[str | None], None]
+) -> QuotaWatch | None:
     """Return what asks the cluster for its quotas, at once where one may have been altered through this sidecar."""
     if config.internal_bootstrap_servers is None:
         return None
-
-    def unready(problem: str | None) -> None:
-        sidecar.unready = problem
 
     watch = QuotaWatch(config, sidecar.cluster_quotas, unready)
     beat.calls.append(_on_answers(carrying, [ALTER_CLIENT_QUOTAS], watch.poke))
     return watch
 
 
-def _fleet_watch(config: Config, carrying: Carrying, beat: Beat) -> FleetWatch:
+def _fleet_watch(config: Config, carrying: Carrying, beat: Beat, unready: Callable[[str | None], None]) -> FleetWatch:
     """Return what knows the fleet; it asks for the broker's configuration at once where that may have been altered."""
-    fleet = FleetWatch(config, carrying.tell)
+    fleet = FleetWatch(config, carrying.tell, unready)
     beat.calls.append(_on_answers(carrying, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
     return fleet
 

@@ -56,13 +56,18 @@ class FleetWatch:
         self,
         config: Config,
         tell: Callable[[FleetView], None],
+        on_problem: Callable[[str | None], None],
         *,
         asking: Asking | None = None,
         registry: Callable[[Records], Registry] | None = None,
     ) -> None:
-        """``tell`` comes on the loop. Without ``internal.bootstrap.servers`` only the own broker is told of."""
+        """Both calls come on the loop. ``on_problem``: what keeps it from being ready; None where that has ended.
+
+        Without ``internal.bootstrap.servers`` only the own broker is told of.
+        """
         self._config = config
         self._tell = tell
+        self._on_problem = on_problem
         self._client_id = f"brokerside-fleet-{config.broker_id}"
         self._boot_id = uuid.uuid4().hex
         self._started_ms = int(time.time() * 1000)
@@ -205,9 +210,19 @@ class FleetWatch:
         else:
             return
         if node_id != self._own.node_id:
-            log.error("wrong_broker", upstream=node_id, broker_id=self._config.broker_id)
+            self._moved(node_id)
         self._own = self._own._replace(node_id=node_id, said=said_by(supported))
         self._publish()
+
+    def _moved(self, node_id: int) -> None:
+        """Another broker than before has answered."""
+        configured = self._config.broker_id
+        if node_id == configured:
+            log.info("right_broker", broker_id=configured)
+            self._on_problem(None)
+            return
+        log.error("wrong_broker", upstream=node_id, broker_id=configured)
+        self._on_problem(f"the broker behind the listeners is {node_id}, but broker.id is {configured}")
 
     async def _look_at(self, node_id: int) -> None:
         """Over its INTERNAL listener."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -237,6 +240,30 @@ def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
     assert config["min.insync.replicas"].value == "2"
 
 
+def test_the_command_shows_them(fleet: Fleet) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "proxy", "broker-metadata", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    shown = run(fleet.address(1), "--broker", "2", "--broker", "-1")
+    told = run(fleet.address(1), "--output", "json")
+    refused = run(fleet.address(1), "--api-key", "30100")
+    direct = run(fleet.state.node(1).upstream)
+
+    assert re.findall(r"^broker (\d)  (\S+)$", shown.stdout, re.MULTILINE) == [
+        ("1", fleet.address(1)),
+        ("2", fleet.address(2)),
+    ]
+    assert re.search(r"^  rack +r8a9$", shown.stdout, re.MULTILINE)
+    assert [one["node_id"] for one in json.loads(told.stdout)] == [1, 2, 3]
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "brokerside: Request not supported by server: BrokerMetadata v0\n",
+    )
+    assert direct.returncode == 1
+    assert "the connection was closed" in direct.stderr
+
+
 class TestClient:
     def test_keeps_its_bootstrap_connection_where_that_leads_to_the_broker(self, fleet: Fleet) -> None:
         before = fleet.sidecars[1].metric("brokerside_connections_accepted_total")
@@ -268,12 +295,16 @@ class TestClient:
         }
         path = fleet.folder / "miswired.yaml"
         path.write_text(yaml.safe_dump(config))
-        sidecar = SidecarProcess.start(path, path.with_suffix(".log"), admin)
+        log = path.with_suffix(".log")
+        run = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], log)
+        sidecar = SidecarProcess(run, path, log, admin)
         try:
-            with BrokerMetadataClient(bind) as client:
-                until(lambda: client.this_broker().protocol_min >= 0)
-                with pytest.raises(BrokerIdMismatch, match=r"^broker id mismatch: expected 2, got 1$"):
-                    client.check(2)
+            until(lambda: "wrong_broker" in log.read_text())
+            until(lambda: '"started"' in log.read_text())
+            assert not sidecar.ready()
+            mismatch = pytest.raises(BrokerIdMismatch, match=r"^broker id mismatch: expected 2, got 1$")
+            with BrokerMetadataClient(bind) as client, mismatch:
+                client.check(2)
         finally:
             sidecar.stop()
 

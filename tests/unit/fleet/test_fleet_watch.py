@@ -109,8 +109,9 @@ class Watched:
 
     def __init__(self, config: Config, cluster: Cluster) -> None:
         self.views: list[FleetView] = []
+        self.problems: list[str | None] = []
         self._told = asyncio.Event()
-        self.watch = FleetWatch(config, self._tell, asking=cluster, registry=self._made)
+        self.watch = FleetWatch(config, self._tell, self.problems.append, asking=cluster, registry=self._made)
 
     def _made(self, told: Callable[[Sequence[Written], bool], None]) -> Registry:
         self.registry = Topic(told)
@@ -256,6 +257,7 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
 
             assert watched.entry(7).tags["broker.id"] == "7"
             assert len(watched.registry.written) == registered
+            assert watched.problems == ["the broker behind the listeners is 7, but broker.id is 1"]
     assert next(one for one in logs if one["event"] == "wrong_broker")["upstream"] == 7
 
 
@@ -288,7 +290,7 @@ async def test_without_a_cluster_to_ask_there_is_the_own_broker(cluster):
     async with listening(broker):
         config = config_of(broker.port).model_copy(update={"internal_bootstrap_servers": None})
         views: list[FleetView] = []
-        watch = FleetWatch(config, views.append)
+        watch = FleetWatch(config, views.append, lambda problem: None)
         watch.start()
         try:
             await eventually(lambda: views[-1].brokers[0].protocol_max == ranges(NEW).max)
