@@ -21,9 +21,6 @@ from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
 
-ABSENT = "sidecar", "absent"
-"""The tag of a broker with no sidecar in front of it: what it advertises is its own address."""
-
 MAX_CLIENT_ID = 64
 """Characters of a client id in a log line."""
 
@@ -57,11 +54,7 @@ class Replying:
     def look(self) -> None:
         """The view of the fleet is another one."""
         name = self._listener.name.lower()
-        told = {
-            broker.node_id: broker.addresses[name]
-            for broker in self._fleet.view.brokers
-            if name in broker.addresses and ABSENT not in broker.tags.items()
-        }
+        told = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
         configured = {node: (to.host, to.port) for node, to in self._listener.rewrite_addresses_map.items()}
         own = self._listener.advertised
         self._addresses.clear()
