@@ -1,0 +1,111 @@
+"""Unsupported requests on a listener with SASL: the broker's business until the client is logged in, then answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.local import cluster as local_cluster
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import METADATA
+from tests.integration.logins import SECRET, SECURITY, Own
+from tests.integration.metrics import sample
+from tests.sasl import plain
+from tests.tools.implementations import needs_compiled
+
+pytestmark = pytest.mark.kafka
+
+SITE = tuple[str, str, SidecarProcess]
+"""Address of the broker's listener with SASL, that of the sidecar before it, and the sidecar, without observers."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, local_cluster.Node, str, str]]:
+    folder = tmp_path_factory.mktemp("sasl")
+    node = local_cluster.up(folder, progress=False).nodes[0]
+    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    behind, before = (f"127.0.0.1:{port}" for port in free_ports(2))
+    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
+    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
+    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT"}
+    properties = {
+        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": f"{SECURITY}.plain.PlainLoginModule required "
+        f'user_alice="{SECRET}";',
+    }
+    try:
+        node = local_cluster.up(folder, broker_properties=properties, progress=False).nodes[0]
+        yield folder, node, behind, before
+    finally:
+        local_cluster.down(folder)
+
+
+@pytest.fixture(scope="module", params=["python", pytest.param("compiled", marks=needs_compiled)])
+def site(request: pytest.FixtureRequest, broker: tuple[Path, local_cluster.Node, str, str]) -> Iterator[SITE]:
+    folder, node, behind, before = broker
+    listener = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
+    config = {"broker.id": 1, "data.path": request.param, "listeners": [listener], "admin": {"bind": node.admin}}
+    path = folder / "sasl.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+    try:
+        with Own(before, "first") as client:  # its answer tells the sidecar what the broker supports
+            assert len(client.ask(18, 0, b"")) > 100
+        yield behind, before, process
+    finally:
+        assert process.stop()
+
+
+@pytest.mark.parametrize(("key", "version"), [(9999, 0), (METADATA, 99), (METADATA, 1), (30000, 0), (30000, 1)])
+def test_before_the_login_the_broker_closes(site: SITE, key: int, version: int) -> None:
+    after_a_handshake = []
+    for address in site[:2]:
+        with Own(address, "nobody") as client, pytest.raises(ConnectionError):
+            client.ask(key, version, bytes(4))
+        with Own(address, "nobody") as client:
+            assert client.begin("PLAIN") == 0
+            after_a_handshake.append(_ask(client, key, version))
+    direct, through = after_a_handshake
+    assert through == direct
+
+
+def _ask(client: Own, key: int, version: int) -> bytes | None:
+    try:
+        return client.ask(key, version, bytes(4))
+    except ConnectionError:
+        return None
+
+
+def test_after_the_login_the_sidecar_answers(site: SITE) -> None:
+    behind, before, sidecar = site
+    replied = "brokerside_intercepted_requests_total"
+    counted = sample(sidecar.metrics(), replied)
+    with Own(before, "alice") as client:
+        assert client.begin("PLAIN") == 0
+        assert client.wrapped(plain("alice", SECRET))[0] == 0
+        assert client.ask(9999, 0, b"") == client.ask(METADATA, 99, b"") == client.ask(30000, 1, b"") == b""
+        assert client.ask_at_once(9999, 0, [b"x", b"", b"yz"]) == [b""] * 3
+        client.metadata()
+    assert sample(sidecar.metrics(), replied) - counted == 6
+    assert sample(sidecar.metrics(), "brokerside_decode_total") == 0
+    with Own(behind, "alice") as client:
+        assert client.begin("PLAIN") == 0
+        assert client.wrapped(plain("alice", SECRET))[0] == 0
+        with pytest.raises(ConnectionError):
+            client.ask(9999, 0, b"")
+
+
+def test_with_tokens_that_are_no_requests(site: SITE) -> None:
+    with Own(site[1], "alice") as client:
+        assert client.begin("PLAIN", 0) == 0
+        client.bare(plain("alice", SECRET))
+        client.metadata()  # until a request that Kafka has, whatever comes may be a token
+        assert client.ask(9999, 0, b"") == b""
+        client.metadata()
