@@ -2,8 +2,8 @@
 """Twin of ``proxy.net.relay``: what it promises is told there. Here both sockets are plain descriptors, all of them in
 one epoll set that the loop watches. A chunk is read into one buffer of the process, looked at, and sent on from there,
 so no byte is copied and no object is made for it. What the kernel does not take is kept, and the other side is not read
-until that is gone: at most one chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far; and for
-the client besides what the sidecar answered to one chunk.
+until that is gone: at most one chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far;
+for the client besides what the sidecar itself answered at a time.
 
 The loop's own ``add_reader`` is not for sockets like these: after an error (EPOLLERR) uvloop calls once more and then
 never again, so what a peer sent before its reset would be cut to one chunk, and the reset itself be missed.
@@ -28,41 +28,11 @@ import structlog
 from proxy.errors import PeerError
 from proxy.net import relay
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void *buffer, size_t size, int flags)
-    ssize_t send(int fd, const void *buffer, size_t size, int flags)
-    int shutdown(int fd, int how)
-    int MSG_NOSIGNAL
-    int SHUT_WR
-
-cdef extern from "<sys/ioctl.h>" nogil:
-    int ioctl(int fd, unsigned long request, int *value)
-
-cdef extern from "<linux/sockios.h>" nogil:
-    unsigned long SIOCOUTQ
-
-cdef extern from "<sys/epoll.h>" nogil:
-    cdef union epoll_data:
-        void *ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int operation, int fd, epoll_event *event)
-    int epoll_wait(int epoll, epoll_event *events, int most, int timeout)
-    int EPOLL_CLOEXEC
-    int EPOLL_CTL_ADD
-    int EPOLL_CTL_MOD
-    int EPOLL_CTL_DEL
-    uint32_t EPOLLIN
-    uint32_t EPOLLOUT
-
 log = structlog.get_logger("proxy.net.relay")
 
 cdef enum:
     READ_SIZE = 131072  # bytes read at once, as a rule
     BULK_SIZE = 262144  # the same where there is more and the other side keeps up: an eighth less CPU for a MiB
-    ROUND = 256  # sockets served before the loop's other work has its turn
 
 cdef enum Reason:  # why a side is not read
     BACKLOG = 1
@@ -72,13 +42,6 @@ cdef enum Reason:  # why a side is not read
     ANSWERS = 16  # there is no room for what the sidecar answers
 
 cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callback
-
-cdef inline int unacknowledged(int fd) noexcept nogil:
-    """Bytes that were sent and that the peer has not confirmed: how far it lags."""
-    cdef int count = 0
-    ioctl(fd, SIOCOUTQ, &count)
-    return count
-
 
 CLOSED_BY = ("client_closed", "broker_closed")
 RESET_BY = ("client_reset", "broker_reset")
@@ -93,106 +56,7 @@ cdef inline double monotonic() noexcept nogil:
     return now.tv_sec + now.tv_nsec * 1e-9
 
 
-@cython.final
-@cython.no_gc
-cdef class End:
-    """One side of a relay."""
-    cdef int fd  # −1 before it is attached and after it is closed
-    cdef bint is_broker
-    cdef bint eof  # it sends no more
-    cdef bint finish  # it is to be told that no more comes, once all that waits is sent
-    cdef int paused  # Reasons why it is not read
-    cdef int failure  # errno of a send that failed; what it sent before is still read
-    cdef bint bulk  # the last read left something to be read
-    cdef uint32_t watched  # what the poller watches it for
-    cdef uint8_t *waiting  # what the kernel has not taken yet
-    cdef Py_ssize_t sent  # of it
-    cdef Py_ssize_t size  # of it
-    cdef str name
-
-    def __cinit__(self, bint is_broker):
-        self.fd = -1
-        self.is_broker = is_broker
-        self.name = "broker" if is_broker else "client"
-
-    def __dealloc__(self):
-        PyMem_Free(self.waiting)
-        if self.fd >= 0:
-            close_descriptor(self.fd)
-
-
-@cython.final
-cdef class Poller:
-    """The epoll set of all relays of one loop."""
-    cdef object loop
-    cdef int fd
-    cdef bint serving
-    cdef set relays  # with a descriptor in the set: whoever an event names is alive
-    cdef list gone  # that left during this round: events of it may still name them
-    cdef epoll_event[ROUND] events
-
-    def __cinit__(self, loop):
-        self.loop = loop
-        self.relays = set()
-        self.gone = []
-        self.fd = epoll_create1(EPOLL_CLOEXEC)
-        if self.fd < 0:
-            raise OSError(errno, os.strerror(errno))
-
-    def __dealloc__(self):
-        if self.fd >= 0:
-            close_descriptor(self.fd)
-
-    cdef int enter(self, Relay relay) except -1:
-        if not self.relays:
-            self.loop.add_reader(self.fd, self.serve)
-        self.relays.add(relay)
-        return 0
-
-    cdef int leave(self, Relay relay) except -1:
-        if relay in self.relays:
-            if self.serving:
-                self.gone.append(relay)
-            self.relays.discard(relay)
-            if not self.relays:
-                self.loop.remove_reader(self.fd)
-        return 0
-
-    def serve(self):
-        """Tell relays what became of their sockets."""
-        cdef int at, count = epoll_wait(self.fd, self.events, ROUND, 0)
-        cdef uintptr_t name
-        self.serving = True
-        for at in range(count):
-            name = <uintptr_t>self.events[at].data.ptr
-            (<Relay><void *>(name & ~<uintptr_t>1)).on_event(name & 1, self.events[at].events)
-        self.serving = False
-        self.gone.clear()
-
-    cdef int watch(self, Relay relay, End end, uint32_t events) except -1:
-        """Watch ``end`` for ``events``; for none, not even for errors, which would come again and again."""
-        cdef epoll_event event
-        if events == end.watched:
-            return 0
-        event.events = events
-        event.data.ptr = <void *>(<uintptr_t><void *>relay | end.is_broker)
-        if epoll_ctl(
-            self.fd, EPOLL_CTL_DEL if not events else EPOLL_CTL_MOD if end.watched else EPOLL_CTL_ADD, end.fd, &event
-        ):
-            raise OSError(errno, os.strerror(errno))
-        end.watched = events
-        return 0
-
-
-cdef Poller current = None
-
-
-cdef Poller poller_of(loop):
-    """The poller of the loop that runs in this thread."""
-    global current
-    if current is None or current.loop is not loop:
-        current = Poller(loop)
-    return current
+include "poller.pxi"
 
 
 @cython.final

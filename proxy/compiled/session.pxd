@@ -93,13 +93,7 @@ cdef class Session:
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
     cdef int read_bodies(self, double now) except -1
-    cdef int read_ruled(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
-    cdef int settle(self, bint response, const uint8_t *data, Py_ssize_t end, Py_ssize_t upto) except -1
     cdef Py_ssize_t read_frames(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
-    cdef uint8_t ruling(self, int key, int version) except? 255
-    cdef bytes chunk(self, const uint8_t *data, Py_ssize_t end)
-    cdef int look(self) except -1
-    cdef int answer(self, bytes data, Py_ssize_t at) except -1
     cdef int enqueue(self, Exchange exchange) noexcept
     cdef bint is_between_requests(self) noexcept
     cdef bint is_saturated(self) noexcept

@@ -26,64 +26,16 @@ from proxy.core.answers import Answers
 from proxy.core.intercept import Request
 from proxy.errors import PeerError
 
-cdef int MIN_FRAME = session.MIN_FRAME
-cdef int MAX_TOKEN = header.MAX_TOKEN
+cdef int MIN_FRAME = header.MIN_FRAME
 cdef int MAX_PREFIX = session.MAX_PREFIX
 cdef int CARRY_STEP = session.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
-cdef int PEEKED = header.PEEKED
-cdef int KEYS = watch.KEYS
-cdef int VERSIONS = watch.VERSIONS
-cdef int TOLD = watch.TOLD
-cdef int WALKED = watch.WALKED
-cdef int KEEP_REQUEST = watch.KEEP_REQUEST
-cdef int KEEP_RESPONSE = watch.KEEP_RESPONSE
-cdef int THROTTLE_FIRST = watch.THROTTLE_FIRST
-cdef int ERROR_FIRST = watch.ERROR_FIRST
-cdef int ERROR_AFTER_THROTTLE = watch.ERROR_AFTER_THROTTLE
-cdef int DECIDED = intercept.DECIDED
-cdef int ASKED = intercept.ASKED
-cdef int EDITED = intercept.EDITED
-cdef int STREAMED = intercept.STREAMED
-cdef int MAX_ASKED = intercept.MAX_ASKED
 cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
 
-cdef enum:
-    REQUEST_AGAIN = -5
-    NEVER = 32768
-    APIS = 128  # api keys that the table below has room for
-
-cdef enum ApiKey:
-    PRODUCE = 0
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    SASL_AUTHENTICATE = 36
-
-cdef struct Api:  # of proxy.core.apis
-    bint exists
-    int oldest
-    int newest
-    int flexible_since
-
-cdef Api[APIS] table
-for key, api in apis.APIS.items():
-    if not 0 <= key < APIS:
-        raise ValueError(f"api key {key} is outside of the table")
-    table[key].exists = True
-    table[key].oldest, table[key].newest = api.min_version, api.max_version
-    table[key].flexible_since = NEVER if api.flexible_since is None else api.flexible_since
-
-
-cdef inline bint is_known(int key, int version) noexcept:
-    return 0 <= key < APIS and table[key].exists and table[key].oldest <= version <= table[key].newest
-
-
-cdef inline bint is_flexible(int key, int version) noexcept:
-    return 0 <= key < APIS and table[key].exists and version >= table[key].flexible_since
-
-
+include "header.pxi"
 include "passing.pxi"
+include "answers.pxi"
 
 
 @cython.final
@@ -177,64 +129,8 @@ cdef class Session:
         if self.answers is None:
             self.read_frames(response, data, end, now)
         else:
-            self.read_ruled(response, data, end, now)
+            read_ruled(self, response, data, end, now)
         return self.told is not None and self.told.count != 0
-
-    cdef int read_ruled(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
-        """Read ``data`` by the rules: put together what goes on, where that is not the chunk as it is."""
-        cdef Direction state = self.broker if response else self.client
-        cdef Py_ssize_t upto = 0
-        if self.diverted:
-            self.answers.begin()
-            self.diverted = False
-        self.touched = False
-        self.whole = None
-        self.clean = 0
-        if not response and self.resting:
-            self.answers.rest = b""
-            self.resting = False
-        try:
-            if response or not self.closing:
-                upto = self.read_frames(response, data, end, now)
-        except PeerError:
-            self.settle(response, data, end, self.clean)
-            raise
-        if not response and self.full:
-            if upto < end:
-                self.answers.rest = self.chunk(data, end)[upto:]
-                self.resting = True
-        elif PyByteArray_GET_SIZE(state.carry):
-            upto = self.clean
-        return self.settle(response, data, end, upto)
-
-    cdef int settle(self, bint response, const uint8_t *data, Py_ssize_t end, Py_ssize_t upto) except -1:
-        if not response and self.waits and not self.broker.left and not PyByteArray_GET_SIZE(self.broker.carry):
-            self.answer(None, 0)
-        if self.touched or upto < end:
-            self.answers.end(self.chunk(data, end), upto)
-            self.look()
-            self.diverted = self.answers.diverted
-        self.whole = None
-        return 0
-
-    cdef bytes chunk(self, const uint8_t *data, Py_ssize_t end):
-        """The chunk at hand."""
-        if self.whole is None:
-            self.whole = PyBytes_FromStringAndSize(<const char *>data, end)
-        return self.whole
-
-    cdef int look(self) except -1:
-        """The answers have been told of something: see what they have become."""
-        self.touched = True
-        self.waits = bool(self.answers.waiting)
-        self.full, self.closing = self.answers.full, self.answers.closing
-        return 0
-
-    cdef uint8_t ruling(self, int key, int version) except? 255:
-        """The flags that the rules have for this api key and version."""
-        if 0 <= key < KEYS and 0 <= version < VERSIONS:
-            return PyByteArray_AS_STRING(self.ruled)[key * VERSIONS + version]
-        return self.answers.rules.of(key, version)
 
     cdef Py_ssize_t read_frames(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
         """Take ``data`` frame by frame. Returns up to where."""
@@ -330,7 +226,7 @@ cdef class Session:
             if flags & WALKED:
                 kind = kind_of(key, version, False)
         if self.answers is not None:
-            wanted = self.ruling(key, version) & (DECIDED | ASKED)
+            wanted = ruling(self, key, version) & (DECIDED | ASKED)
             if wanted & ASKED and size > MAX_ASKED:
                 raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
         if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt or wanted & ASKED:
@@ -359,7 +255,7 @@ cdef class Session:
         if wanted:
             asked = Request(connection, key, version, self.client_id, responds)
             frame = self.answers.request(wanted, asked, exchange, body)
-            self.look()
+            look(self)
         if responds or exchange.synthesized:
             self.enqueue(exchange)
         else:
@@ -433,7 +329,7 @@ cdef class Session:
             kind = kind_of(exchange.api_key, exchange.api_version, True)
         learnt = told is not None and told.identity is not None and is_learnt(True, exchange.api_key)
         if self.answers is not None:
-            wanted = self.ruling(exchange.api_key, exchange.api_version) & (EDITED | STREAMED)
+            wanted = ruling(self, exchange.api_key, exchange.api_version) & (EDITED | STREAMED)
         if (
             (flags & ~TOLD or learnt or wanted)
             and exchange.api_key != API_VERSIONS  # its header has no tags, whatever its body is (KIP-511)
@@ -448,7 +344,7 @@ cdef class Session:
                 kind, flags = NO_WALKER, flags & ~PEEKED
                 if wanted:
                     self.answers.failed(ValueError("the response's header cannot be read"))
-                    self.look()
+                    look(self)
                     wanted = 0
         if flags & PEEKED and not peek(exchange, flags, p, body, there, 4 + size):
             return INCOMPLETE
@@ -462,7 +358,7 @@ cdef class Session:
             passing = told.passing(True, exchange.api_key, flags, 4 + size - body)
         if wanted:
             frame = self.answers.response(wanted, exchange, body, 4 + size)
-            self.look()
+            look(self)
         return self.begin(True, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
 
     cdef Py_ssize_t token_reply(
@@ -490,8 +386,8 @@ cdef class Session:
         cdef bytes lead
         if self.answers is not None and (start < 0 or frame is not None):
             lead = PyBytes_FromStringAndSize(<const char *>p, -start) if start < 0 else b""
-            self.answers.open(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, stop <= end)
-            self.look()
+            self.answers.open(frame, lead, chunk(self, data, end), start if start > 0 else 0, upto, stop <= end)
+            look(self)
         if kind != NO_WALKER and (at < 0 or stop > end):
             if passing is None:
                 passing = new_passing(length - body, False, False)
@@ -523,9 +419,9 @@ cdef class Session:
         cdef Passing passing = state.passing
         state.left -= take
         if state.frame is not None:
-            whole = self.chunk(data, end)
+            whole = chunk(self, data, end)
             self.answers.put(state.frame.take(whole[:take], last), whole, 0, take)
-            self.look()
+            look(self)
         if self.told is not None and (last or passing is not None):
             self.told.piece(response, exchange, NO_WALKER, passing, None, data, take, last)
         if last:
@@ -560,31 +456,7 @@ cdef class Session:
             exchange.outcome_code = ANSWERED
             count(self.answered, exchange.api_key)
         if self.waits:
-            self.answer(self.chunk(data, end), stop)
-        return 0
-
-    cdef int answer(self, bytes data, Py_ssize_t at) except -1:
-        """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
-        cdef Exchange exchange = self.first
-        cdef int64_t size
-        while self.waits and exchange.synthesized:
-            if exchange is self.client.exchange and not self.closing:
-                return 0  # its request has not ended yet
-            size = self.answers.answer(data, at)
-            self.look()
-            if not size:
-                return 0
-            self.first = exchange.next
-            exchange.next = None
-            if self.first is None:
-                self.last = None
-            self.open -= 1
-            exchange.response_bytes = size
-            exchange.outcome_code = ANSWERED
-            count(self.answered, exchange.api_key)
-            if self.told is not None:
-                self.told.piece(True, exchange, NO_WALKER, None, None, NULL, 0, True)
-            exchange = self.first
+            answer(self, chunk(self, data, end), stop)
         return 0
 
     cdef int read_bodies(self, double now) except -1:
@@ -615,24 +487,3 @@ cdef class Session:
         if self.told is not None:
             self.told.ended(ended, now)
         return 0
-
-
-cdef int64_t token_size(bint response, const uint8_t *p) except -1:
-    cdef int64_t size = int32_at(p)
-    if not 0 <= size <= MAX_TOKEN:
-        raise PeerError(SIDES[response], "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")
-    return size
-
-
-cdef bint peek(Exchange exchange, uint8_t flags, const uint8_t *p, Py_ssize_t body, Py_ssize_t there, int64_t frame) noexcept:
-    """Read what stands first in the response. Returns False where it may yet come."""
-    cdef int need = 6 if flags & ERROR_AFTER_THROTTLE else 4 if flags & THROTTLE_FIRST else 2
-    if body + need > frame:
-        return True
-    if body + need > there:
-        return False
-    if flags & THROTTLE_FIRST:
-        exchange.throttle_ms = int32_at(p + body)
-    if flags & (ERROR_FIRST | ERROR_AFTER_THROTTLE):
-        exchange.error_code = int16_at(p + body + need - 2)
-    return True

@@ -115,16 +115,12 @@ class Answers:
         self._out: bytearray | None = None  # in place of the chunk, as far as it was looked at
         self._sent = 0  # bytes of the chunk that are in ``_out``, or dropped
         self._replies = bytearray()
-        self._forget()
+        self.begin()
 
     # ---- a chunk --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A chunk begins."""
-        if self.diverted:
-            self._forget()
-
-    def _forget(self) -> None:
+        """A chunk begins, after one that was diverted."""
         self.diverted = False
         self.edited: bytes | None = None
         self.replies = b""

@@ -1,5 +1,5 @@
-"""What a session reads of a frame before its body: tagged fields of the header, the ``acks`` of a Produce, what stands
-first in a response, the size of a raw SASL token. Each takes the frame as far as it is there."""
+"""What a session reads of a frame before its body: sizes, tagged fields of the header, the ``acks`` of a Produce, what
+stands first in a response. Each takes the frame as far as it is there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side
 
+MIN_FRAME = 10
+"""Smallest request in bytes: key, version, correlation id, null client id."""
+
 MAX_TOKEN = 524_288
 """Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
 
@@ -17,6 +20,12 @@ PEEKED = THROTTLE_FIRST | ERROR_FIRST | ERROR_AFTER_THROTTLE
 
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise PeerError for a request of ``size`` bytes where a broker refuses it too."""
+    if not MIN_FRAME <= size <= most:
+        raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {most}")
 
 
 def skip_header_tags(buf: bytes | bytearray, body: int, stop: int) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from proxy.core import apis
 from proxy.core.answers import Answers, Frame
 from proxy.core.exchange import Connection, Exchange
-from proxy.core.header import PEEKED, peek, produce_acks, skip_header_tags, token_size
+from proxy.core.header import MIN_FRAME, PEEKED, check_size, peek, produce_acks, skip_header_tags, token_size
 from proxy.core.identity import SASL_HANDSHAKE, Identity
 from proxy.core.intercept import ASKED, DECIDED, EDITED, MAX_ASKED, STREAMED, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
@@ -31,9 +31,6 @@ from proxy.errors import PeerError, Side
 
 MAX_FRAME = 104_857_600
 """Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
-
-MIN_FRAME = 10
-"""Smallest request in bytes: key, version, correlation id, null client id."""
 
 MAX_PREFIX = 131_072
 """Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
@@ -165,10 +162,10 @@ class Session:
             return passed
         if limit - at < 14:
             if limit - at >= 4:
-                self._check_size(_int32(buf, at)[0])
+                check_size(_int32(buf, at)[0], self._max_frame)
             return None
         size, key, version, correlation_id, id_length = _request(buf, at)
-        self._check_size(size)
+        check_size(size, self._max_frame)
         stop = at + 4 + size
         body = at + 14
         if id_length > 0:
@@ -230,10 +227,6 @@ class Session:
         return self._open(
             self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
         )
-
-    def _check_size(self, size: int) -> None:
-        if not MIN_FRAME <= size <= self._max_frame:
-            raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {self._max_frame}")
 
     def _token(self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float) -> int | None:
         """After SaslHandshake v0, tokens travel as bare frames until the first frame that is a request.
@@ -325,9 +318,10 @@ class Session:
         if answers is None:
             self._read(state, side, start_frame, data, now)
         else:
-            answers.begin()
+            if answers.diverted:
+                answers.begin()
             self.clean = upto = 0
-            if side == "client":
+            if side == "client" and answers.rest:
                 answers.rest = b""
             try:
                 if side == "broker" or not answers.closing:
@@ -344,9 +338,10 @@ class Session:
 
     def _settle(self, answers: Answers, side: Side, data: bytes, upto: int) -> None:
         """``data`` was read up to there."""
-        if side == "client" and not self._broker.left and not self._broker.carry:
+        if side == "client" and answers.waiting and not self._broker.left and not self._broker.carry:
             self._answer()
-        answers.end(data, upto)
+        if not answers.untouched or upto < len(data):
+            answers.end(data, upto)
 
     def _read(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> int:
         """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns up to where."""
@@ -461,7 +456,7 @@ class Session:
     def _answer(self, data: bytes | None = None, at: int = 0) -> None:
         """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
         answers, in_flight = self.answers, self.in_flight
-        while answers is not None and answers.waiting and in_flight[0].synthesized:
+        while answers is not None and answers.waiting and in_flight and in_flight[0].synthesized:
             exchange = in_flight[0]
             if exchange is self._client.exchange and not answers.closing:
                 return  # its request has not ended yet
