@@ -75,6 +75,11 @@ class Fleet:
             config, config.with_suffix(".log"), self.state.node(node_id).admin
         )
 
+    def registries_made(self) -> int:
+        """How often a sidecar has made the registry's topic."""
+        logs = [self.config(node.id).with_suffix(".log").read_text() for node in self.state.nodes]
+        return sum(log.count('"registry_created"') for log in logs)
+
     def settled(self) -> bool:
         """Whether every sidecar knows every other one."""
         answers = [self.ask(node_id) for node_id in self.sidecars]
@@ -238,6 +243,23 @@ def test_the_registry_is_compacted_and_replicated(fleet: Fleet) -> None:
     assert len(partition.replicas) == 3
     assert config["cleanup.policy"].value == "compact"
     assert config["min.insync.replicas"].value == "2"
+
+
+def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
+    admin = AdminClient({"bootstrap.servers": fleet.state.internal_bootstrap})
+    made = fleet.registries_made()
+
+    admin.delete_topics([TOPIC])[TOPIC].result(30)
+
+    until(lambda: fleet.registries_made() > made)
+    until(lambda: TOPIC in admin.list_topics(timeout=20).topics)
+    path = fleet.config(1)
+    text = path.read_text()
+    path.write_text(text.replace("kafka3", "kafka4"))
+    try:
+        until(lambda: fleet.ask(3, 1)[1].tags["cluster"] == "kafka4")
+    finally:
+        path.write_text(text)
 
 
 def test_the_command_shows_them(fleet: Fleet) -> None:
