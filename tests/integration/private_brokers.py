@@ -19,6 +19,8 @@ from proxy.local.ports import HOST, free_ports
 from proxy.local.probe import brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
+from proxy.replies.addresses import METADATA
+from tests.integration.asking import Asker
 from tests.integration.tap import Tapped, tap
 
 NODES = 3
@@ -72,6 +74,10 @@ def site(folder: Path, kafka: str, *, registry: bool, data_path: str = "auto") -
             taps.append(stack.enter_context(tap(address, listener["bind"])))
             sidecars.append(SidecarProcess.start(path, path.with_suffix(".log"), node.admin))
             stack.callback(sidecars[-1].stop)
+        for address in dialled:
+            with Asker(address) as asker:
+                met = asker.until(METADATA, 1, {"Topics": ()}, lambda body: b".unmapped." not in body)
+                assert b".unmapped." not in met, "the sidecars do not know each other"
         yield Site(state, dialled, sidecars, taps)
 
 
