@@ -64,27 +64,26 @@ def _python(name: str) -> Callable[[], list[str]]:
     return lambda: [sys.executable, "-m", f"tests.interop.{name}.main"]
 
 
-def _node() -> list[str]:
+def node(program: str) -> list[str]:
+    """The command line of a program of kafkajs, made ready."""
     node, npm = _installed("node"), _installed("npm")
     source, target = HERE / "kafkajs", _cache() / "kafkajs"
     target.mkdir(exist_ok=True)
-    for name in ("package.json", "package-lock.json", "main.mjs"):
+    for name in ("package.json", "package-lock.json", program):
         shutil.copy(source / name, target)
     lock, installed = (source / "package-lock.json").read_text(), target / "installed.json"
     if not installed.exists() or installed.read_text() != lock:
         _fetch([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], target)
         installed.write_text(lock)
-    return [node, str(target / "main.mjs")]
+    return [node, str(target / program)]
 
 
-def _go(name: str) -> Callable[[], list[str]]:
-    def build() -> list[str]:
-        go, target = _installed("go"), _cache() / name
-        _fetch([go, "mod", "download"], HERE / name)
-        _run([go, "build", "-trimpath", "-o", str(target), "."], BUILD_TIMEOUT, folder=HERE / name)
-        return [str(target)]
-
-    return build
+def go(name: str, package: str = ".") -> list[str]:
+    """The command line of a program of a Go client, built: that of its folder, or of one inside of it."""
+    compiler, target = _installed("go"), _cache() / (name if package == "." else f"{name}-{package}")
+    _fetch([compiler, "mod", "download"], HERE / name)
+    _run([compiler, "build", "-trimpath", "-o", str(target), f"./{package}"], BUILD_TIMEOUT, folder=HERE / name)
+    return [str(target)]
 
 
 def _installed(name: str) -> str:
@@ -120,8 +119,8 @@ def _start(command: list[str], timeout: float, folder: Path, text: str = "") -> 
 
 CLIENTS = (
     Client("kafka-python", _python("kafka_python")),
-    Client("kafkajs", _node),
-    Client("franz-go", _go("franz_go")),
-    Client("sarama", _go("sarama")),
+    Client("kafkajs", lambda: node("main.mjs")),
+    Client("franz-go", lambda: go("franz_go")),
+    Client("sarama", lambda: go("sarama")),
     Client("java-console-tools", _python("java_tools")),
 )
