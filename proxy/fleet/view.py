@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from proxy import __version__
 from proxy.config import Config
-from proxy.fleet.record import SidecarRecord
+from proxy.fleet.record import MAX_ENDPOINTS, MAX_TEXT, SidecarRecord
 from proxy.fleet.sightings import Sighting
 from proxy.protocol.versions import UNKNOWN
 from proxy.replies import tags
@@ -42,9 +42,12 @@ def own_view(config: Config, own: Own) -> BrokerView:
     }
     if own.message_max_bytes is not None:
         found["message.max.bytes"] = own.message_max_bytes
-    found["endpoints"] = ",".join(
+    endpoints = ",".join(
         f"{listener.security_protocol.lower()}://{listener.advertised}" for listener in config.listeners
     )
+    if len(endpoints) > MAX_TEXT:
+        endpoints = endpoints[: MAX_TEXT + 1].rpartition(",")[0]
+    found["endpoints"] = endpoints
     if own.cluster_id:
         found["cluster.id"] = own.cluster_id
     found["protocol.version.source"] = SIDECAR if known != UNKNOWN else NOBODY
@@ -58,10 +61,11 @@ def own_view(config: Config, own: Own) -> BrokerView:
 def own_record(config: Config, own: Own, *, boot_id: str, started_ms: int) -> SidecarRecord:
     """Return the same for the other sidecars."""
     view = own_view(config, own)
-    first = config.listeners[0].advertised
+    listeners = config.listeners[:MAX_ENDPOINTS]
+    first = listeners[0].advertised
     return SidecarRecord(
-        listener_security_protocol_map={one.name: one.security_protocol for one in config.listeners},
-        endpoints=tuple(f"{one.name}://{one.advertised}" for one in config.listeners),
+        listener_security_protocol_map={one.name: one.security_protocol for one in listeners},
+        endpoints=tuple(f"{one.name}://{one.advertised}" for one in listeners),
         host=first.host,
         port=first.port,
         timestamp=str(started_ms),
@@ -81,7 +85,9 @@ def fleet_view(
     sightings: Mapping[int, Sighting] | None,
     asked: Mapping[int, Said],
 ) -> FleetView:
-    """Return all brokers. ``running``: those that run, as the cluster says; None before it has said so.
+    """Return all brokers that run, and of the others what clients dial: theirs may come back at any time.
+
+    ``running``: those that run, as the cluster says; None before it has said so.
 
     ``sightings``: of the other sidecars; None before the registry was read. ``asked``: what brokers without a running
     sidecar have answered themselves.
@@ -94,7 +100,12 @@ def fleet_view(
         for node_id in sorted(running)
         if node_id != mine.node_id
     )
-    return FleetView(mine.node_id, (mine, *peers))
+    away = (
+        BrokerView(node_id, seen[node_id].record.addresses, running=False)
+        for node_id in sorted(seen.keys() - set(running))
+        if node_id != mine.node_id
+    )
+    return FleetView(mine.node_id, (mine, *peers, *away))
 
 
 def lacking(running: Collection[int], sightings: Mapping[int, Sighting]) -> list[int]:

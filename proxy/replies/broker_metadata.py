@@ -41,13 +41,15 @@ class BrokerEntry(Struct, frozen=True):
 
 
 class BrokerView(Struct, frozen=True, array_like=True):
-    """What the sidecar knows of one broker. ``addresses``: what clients dial, by listener name in lower case."""
+    """What the sidecar knows of one broker. ``addresses``: what clients dial, by listener name in lower case; also of a
+    broker that is not ``running``."""
 
     node_id: int
     addresses: Mapping[str, Address]
     protocol_min: int = -1
     protocol_max: int = -1
     tags: Mapping[str, str] = {}
+    running: bool = True
 
 
 class FleetView(Struct, frozen=True, array_like=True):
@@ -66,13 +68,13 @@ class Fleet:
     def select(self, listener: str, wanted: Sequence[int]) -> list[BrokerEntry]:
         """Return the brokers asked for, by node id, as clients of ``listener`` see them.
 
-        None asked for: all. Those that are not known are left out, and nobody is told twice.
+        None asked for: all. Those that do not run or are not known are left out, and nobody is told twice.
         """
         ids = {self.view.node_id if node_id == THIS_BROKER else node_id for node_id in wanted}
         name = listener.lower()
         found = []
         for broker in sorted(self.view.brokers, key=lambda one: one.node_id):
-            if not wanted or broker.node_id in ids:
+            if broker.running and (not wanted or broker.node_id in ids):
                 host, port = broker.addresses.get(name, NOWHERE)
                 found.append(
                     BrokerEntry(broker.node_id, host, port, broker.protocol_min, broker.protocol_max, broker.tags)

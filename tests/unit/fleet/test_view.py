@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from proxy.config import Config
-from proxy.fleet.record import SidecarRecord
+from proxy.fleet.record import MAX_ENDPOINTS, SidecarRecord, decode, encode
 from proxy.fleet.sightings import Sighting
 from proxy.fleet.view import NOTHING, Own, fleet_view, lacking, own_record, own_view
 from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
+from proxy.replies.broker_metadata import FleetView
 from proxy.replies.tags import BUILTIN, NAMES, Said, invalid, reference_markdown, reserved, said_by
 
 
@@ -34,6 +35,10 @@ def told(tags: dict[str, str], *, alive: bool = True) -> Sighting:
     return Sighting(
         SidecarRecord({}, ends, None, -1, "1", protocol_version_min=40, protocol_version_max=77, tags=tags), alive
     )
+
+
+def running(view: FleetView) -> list[int]:
+    return [one.node_id for one in view.brokers if one.running]
 
 
 class TestOwn:
@@ -145,13 +150,23 @@ class TestPeers:
     def test_who_runs_is_what_the_cluster_says(self):
         seen = {node: told({}) for node in (2, 3, 4)}
 
-        assert [one.node_id for one in fleet_view(self.mine, [3, 5], seen, {}).brokers] == [1, 3, 5]
+        assert running(fleet_view(self.mine, [3, 5], seen, {})) == [1, 3, 5]
 
     def test_and_else_whose_sidecar_does(self):
         seen = {2: told({}), 3: told({}, alive=False)}
 
-        assert [one.node_id for one in fleet_view(self.mine, None, seen, {}).brokers] == [1, 2]
-        assert [one.node_id for one in fleet_view(self.mine, None, None, {}).brokers] == [1]
+        assert running(fleet_view(self.mine, None, seen, {})) == [1, 2]
+        assert running(fleet_view(self.mine, None, None, {})) == [1]
+
+    @pytest.mark.parametrize("alive", [True, False])
+    @pytest.mark.parametrize("said", [[1, 3], None])
+    def test_a_broker_that_does_not_run_keeps_its_address(self, said: list[int] | None, alive: bool):
+        seen = {1: told({}), 2: told({}, alive=alive), 3: told({})}
+        view = fleet_view(self.mine, said, seen, {})
+
+        assert {one.node_id: one.addresses for one in view.brokers}[2] == {"client": ("kafka-2.example", 9092)}
+        assert running(view) == ([1, 2, 3] if said is None and alive else [1, 3])
+        assert sorted(one.node_id for one in view.brokers) == [1, 2, 3]
 
     def test_who_lacks_a_sidecar(self):
         assert lacking([1, 2, 3], {1: told({}), 2: told({}, alive=False)}) == [2, 3]
@@ -178,3 +193,23 @@ class TestTags:
         assert all(map(reserved, NAMES))
         assert reserved("sidecar.anything")
         assert not any(map(reserved, ("rack", "cluster", "aws.zone", "sidecars", "broker")))
+
+
+class TestManyListeners:
+    def test_the_record_holds_no_more_than_is_read(self):
+        listeners = [
+            {
+                "name": f"L{number}",
+                "bind": f"127.0.0.1:{20_000 + number}",
+                "advertised": f"{'x' * 60}.{'y' * 60}:9092",
+                "upstream": "127.0.0.1:19092",
+            }
+            for number in range(MAX_ENDPOINTS + 1)
+        ]
+        one = Config.model_validate({"broker.id": 1, "listeners": listeners})
+
+        record = decode(encode(own_record(one, FULL, boot_id="b", started_ms=1)))
+
+        assert record is not None
+        assert len(record.addresses) == MAX_ENDPOINTS
+        assert invalid(record.tags) == []

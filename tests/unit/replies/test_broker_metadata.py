@@ -144,6 +144,13 @@ class TestSelection:
     def test_who_is_told(self, fleet, wanted, found):
         assert [one.node_id for one in fleet.select("CLIENT", wanted)] == found
 
+    def test_a_broker_that_does_not_run_is_not_told_of(self, fleet):
+        away = BrokerView(2, {"client": ("kafka-2", 9092)}, running=False)
+        fleet.view = FleetView(1, (broker(1), away, broker(3)))
+
+        assert [one.node_id for one in fleet.select("CLIENT", [])] == [1, 3]
+        assert [one.node_id for one in fleet.select("CLIENT", [2, 3])] == [3]
+
     def test_addresses_are_those_of_the_listener_that_was_asked(self, fleet):
         (client,), (other,), (none,) = (fleet.select(name, [2]) for name in ("CLIENT", "Other", "THIRD"))
 

@@ -1,0 +1,55 @@
+"""Which address clients get for which broker, by what is configured and what is known of the fleet."""
+
+import struct
+
+import structlog
+
+from proxy.config import Config
+from proxy.net.replying import Replying
+from proxy.net.upstream import Upstream
+from proxy.replies.broker_metadata import BrokerView, Fleet, FleetView
+from proxy.telemetry import Repeated
+
+METADATA = 3
+CONFIG = Config.model_validate(
+    {
+        "broker.id": 1,
+        "listeners": [
+            {
+                "name": "CLIENT",
+                "bind": "127.0.0.1:9092",
+                "advertised": "kafka-1.example:9092",
+                "upstream": "127.0.0.1:19092",
+                "rewrite.addresses": True,
+                "rewrite.addresses.map": {"3": "kafka-3.example:9092"},
+            }
+        ],
+    }
+)
+
+
+def metadata(brokers: dict[int, tuple[str, int]]) -> bytes:
+    """A Metadata response of version 0, without topics."""
+    listed = [
+        struct.pack(f">ih{len(host)}si", node_id, len(host), host.encode(), port)
+        for node_id, (host, port) in brokers.items()
+    ]
+    return struct.pack(">i", len(listed)) + b"".join(listed) + struct.pack(">i", 0)
+
+
+def test_a_broker_that_does_not_run_keeps_its_address() -> None:
+    (listener,) = CONFIG.listeners
+    fleet = Fleet(FleetView(1, ()))
+    upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
+    replying = Replying(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
+    sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
+    known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
+    assert replying.rules.edit(METADATA, 0, sent) == metadata(
+        dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items()))
+    )
+
+    fleet.view = FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}, running=False),))
+    replying.look()
+    assert replying.rules.edit(METADATA, 0, sent) == metadata(
+        dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items()))
+    )
