@@ -98,6 +98,7 @@ class Carrier:
         )
         session = None
         if (replying := self._replying.get(listener.name)) is not None:
+            replying.inquiry.refresh()
             identity = None
             if self._watch or source == "unauthenticated":  # what is answered here depends on who asks
                 identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)

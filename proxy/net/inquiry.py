@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from math import inf
 from time import monotonic
 
 import structlog
@@ -32,6 +33,10 @@ FIRST_RETRY, LAST_RETRY = 0.5, 10.0
 REST = 10.0
 """Seconds in which a broker that has answered is not asked again."""
 
+STALE = 30.0
+"""Seconds from which an answer is too old to carry another connection by: the broker may have been upgraded since,
+without any of this process's connections."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -42,12 +47,22 @@ class Inquiry:
         self._upstream = upstream
         self._learn = learn
         self._rests_until = 0.0
+        self._heard_at = -inf
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
         """Ask until there is an answer, unless that goes on already."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._ask())
+
+    def refresh(self) -> None:
+        """Ask where the last answer is too old."""
+        if monotonic() - self._heard_at > STALE:
+            self.ask()
+
+    def heard(self) -> None:
+        """The broker has answered, to this or to a client."""
+        self._heard_at = monotonic()
 
     def stop(self) -> None:
         """Ask no more."""

@@ -68,6 +68,7 @@ class Replying:
 
     def _learn(self, ranges: Mapping[int, Versions]) -> None:
         """The broker has said what it supports, to a client or to ourselves."""
+        self.inquiry.heard()
         before = self._supported.ranges
         if not self._supported.learn(ranges):
             return

@@ -135,12 +135,19 @@ async def test_it_is_asked_at_the_start_and_no_client_is_needed(run: Run, worker
         assert site.broker.asked == workers
 
 
+async def forwarded(site: Site) -> bool:
+    """Whether the broker gets a request that it once did not support."""
+    (tally,) = site.carrying.tallies.values()
+    count = tally.intercepted[METADATA, "replied"]
+    assert await site.answer(request(METADATA, 13, 1)) == response(1)
+    return bool(tally.intercepted[METADATA, "replied"] == count)
+
+
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquiry, "REST", 0.0)
     async with run() as site:
         assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
-        (before,) = [tally.intercepted[METADATA, "replied"] for tally in site.carrying.tallies.values()]
         site.broker.apis[METADATA] = (0, 13)
         open_ = await site.dial()
         assert await site.works(open_)
@@ -148,14 +155,21 @@ async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: py
         assert await site.has_ended(open_)
         site.clients[open_][1].close()
 
-        async def forwarded() -> bool:
-            (tally,) = site.carrying.tallies.values()
-            count = tally.intercepted[METADATA, "replied"]
-            assert await site.answer(request(METADATA, 13, 1)) == response(1)
-            return bool(tally.intercepted[METADATA, "replied"] == count >= before)
-
         async with asyncio.timeout(20):
-            while not await forwarded():  # noqa: ASYNC110
+            while not await forwarded(site):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("workers", [1], indirect=True)
+async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inquiry, "REST", 0.0)
+    monkeypatch.setattr(inquiry, "STALE", 0.0)
+    async with run() as site:
+        site.broker.apis[METADATA] = (0, 13)
+        async with asyncio.timeout(20):
+            while not await forwarded(site):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 

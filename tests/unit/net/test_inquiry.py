@@ -1,0 +1,38 @@
+"""When a broker is asked again for what it supports."""
+
+import pytest
+
+from proxy.config import Endpoint
+from proxy.net import inquiry
+from proxy.net.inquiry import STALE, Inquiry
+from proxy.net.upstream import Upstream
+
+
+class Counted(Inquiry):
+    """Counts in place of asking."""
+
+    asked = 0
+
+    def ask(self) -> None:
+        self.asked += 1
+
+
+def test_only_an_answer_that_is_too_old_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(inquiry, "monotonic", lambda: now)
+    asking = Counted(Upstream(Endpoint("127.0.0.1", 9), 1.0, None), lambda ranges: None)
+
+    asking.refresh()
+    assert asking.asked == 1, "nothing was heard yet"
+    asking.heard()
+    now += STALE
+    asking.refresh()
+    assert asking.asked == 1
+    now += 0.1
+    asking.heard()
+    now += STALE
+    asking.refresh()
+    assert asking.asked == 1, "a client has heard it in between"
+    now += 0.1
+    asking.refresh()
+    assert asking.asked == 2
