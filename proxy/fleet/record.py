@@ -13,54 +13,66 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from proxy.config.section import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
+from proxy.config.values import MAX_PORT
 
 VERSION = 5
 
-MAX_RECORD = 1_000_000
-"""Bytes of the longest record that is read: what a topic takes by default."""
+MAX_RECORD = 700_000
+"""Bytes of the longest record that is read: 100 tags of an operator, each character escaped, are 640,000."""
+
+MAX_ENDPOINTS = 64
+"""Listeners of one sidecar that are written and read."""
 
 MAX_TAGS = 200
 """Tags of one broker that are read: those that an operator may have, and as many that are built in."""
 
-Text = Annotated[str, Meta(max_length=4 * MAX_TAG_VALUE)]
+MAX_TEXT = 4 * MAX_TAG_VALUE
+"""Characters of any text that is written and read; in UTF-8 it fits into a string of Kafka's."""
+
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Host = Annotated[str, Meta(pattern=r"^[!-~]{1,255}\Z")]
+Number = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
+Port = Annotated[int, Meta(ge=-1, le=MAX_PORT)]
 
 _KEY = re.compile(r"sidecar/(0|[1-9][0-9]{0,9})")
-_ENDPOINT = re.compile(r"([^:/]+)://(?:\[([^\[\]]+)\]|([^:/\[\]]+)):([0-9]{1,5})")
+_ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Za-z:.%_-]{1,255})\]|([A-Za-z0-9_.-]{1,255})):([0-9]{1,5})")
 
 
 class FeatureRange(Struct, frozen=True):
     """Versions of one feature, inclusive."""
 
-    min_version: int
-    max_version: int
+    min_version: Number
+    max_version: Number
 
 
 class SidecarRecord(Struct, frozen=True):
     """One sidecar that runs. ``timestamp``: when it started, in milliseconds since 1970. ``jmx_port``: none."""
 
-    listener_security_protocol_map: Mapping[str, Text]
-    endpoints: tuple[Text, ...]
+    listener_security_protocol_map: Annotated[Mapping[Text, Text], Meta(max_length=MAX_ENDPOINTS)]
+    endpoints: Annotated[tuple[Text, ...], Meta(max_length=MAX_ENDPOINTS)]
     """``NAME://host:port`` of each listener, as it is advertised."""
-    host: Text | None
-    port: int
-    timestamp: str
+    host: Host | None
+    port: Port
+    timestamp: Text
     rack: Text | None = None
-    jmx_port: int = -1
-    version: int = VERSION
-    features: Mapping[str, FeatureRange] = {}
+    jmx_port: Port = -1
+    version: Number = VERSION
+    features: Annotated[Mapping[Text, FeatureRange], Meta(max_length=MAX_TAGS)] = {}
     sidecar_version: Text = ""
     boot_id: Text = ""
-    metrics_port: int = -1
-    protocol_version_min: int = -1
-    protocol_version_max: int = -1
+    metrics_port: Port = -1
+    protocol_version_min: Number = -1
+    protocol_version_max: Number = -1
     tags: Annotated[Mapping[Text, Text], Meta(max_length=MAX_TAGS)] = {}
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """What clients dial, by listener name in lower case."""
+        """What clients dial, by listener name in lower case; endpoints that are none are left out."""
         found = (_ENDPOINT.fullmatch(endpoint) for endpoint in self.endpoints)
-        return {one[1].lower(): (one[2] or one[3], int(one[4])) for one in found if one is not None}
+        addresses = {one[1].lower(): (one[2] or one[3], int(one[4])) for one in found if one is not None}
+        return {name: (host, port) for name, (host, port) in addresses.items() if 1 <= port <= MAX_PORT}
 
 
 _decoder = msgspec.json.Decoder(SidecarRecord)
@@ -74,7 +86,7 @@ def key_of(node_id: int) -> bytes:
 def node_of(key: bytes) -> int | None:
     """Return the node id of a sidecar's key; None for any other key."""
     found = _KEY.fullmatch(key.decode("utf-8", "replace"))
-    return int(found[1]) if found else None
+    return int(found[1]) if found and int(found[1]) <= INT32_MAX else None
 
 
 def encode(record: SidecarRecord) -> bytes:
@@ -88,5 +100,5 @@ def decode(value: bytes) -> SidecarRecord | None:
         return None
     try:
         return _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -163,7 +163,7 @@ class Channel(Generic[Received]):
         self._encoder = msgspec.msgpack.Encoder()
         self._packet = bytearray(len(LAST) + PACKET)
         self._incoming = bytearray()  # of a message that is not complete
-        self._unsent: deque[tuple[Struct, socket.socket | None]] = deque()
+        self._unsent: deque[tuple[Struct, bytes, socket.socket | None]] = deque()
         self._outgoing = b""  # what is left of the first of them, once it has begun
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
@@ -175,8 +175,11 @@ class Channel(Generic[Received]):
         return bool(self._unsent)
 
     def send(self, message: Struct, sock: socket.socket | None = None) -> None:
-        """Send ``message`` with ``sock``, which is closed here once it is on its way; later if there is no room now."""
-        self._unsent.append((message, sock))
+        """Send ``message`` with ``sock``, which is closed here once it is on its way; later if there is no room now.
+
+        Raises what the encoder does for a message that cannot be written; then nothing of it is kept.
+        """
+        self._unsent.append((message, self._encoder.encode(message), sock))
         if len(self._unsent) == 1:
             self._flush()
 
@@ -186,7 +189,7 @@ class Channel(Generic[Received]):
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        return list(self._unsent)
+        return [(message, sock) for message, _, sock in self._unsent]
 
     def finish(self) -> None:
         """Wait up to ``LAST_WORD`` seconds until everything is sent, then close: for a process that ends."""
@@ -198,8 +201,8 @@ class Channel(Generic[Received]):
 
     def _flush(self) -> None:
         while self._unsent:
-            message, sock = self._unsent[0]
-            self._outgoing = self._outgoing or self._encoder.encode(message)
+            _, encoded, sock = self._unsent[0]
+            self._outgoing = self._outgoing or encoded
             try:
                 while len(self._outgoing) > PACKET:
                     self._socket.sendmsg([MORE, self._outgoing[:PACKET]])

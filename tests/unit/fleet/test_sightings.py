@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.fleet.record import FeatureRange, SidecarRecord, decode, encode, key_of, node_of
+from proxy.config.section import INT32_MAX
+from proxy.fleet.record import MAX_ENDPOINTS, MAX_RECORD, FeatureRange, SidecarRecord, decode, encode, key_of, node_of
 from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
 
 RECORD = SidecarRecord(
@@ -65,9 +66,53 @@ def test_a_record_has_the_same_keys():
     assert RECORD.addresses == {"client": ("kafka-2.example", 9092), "v6": ("fd00::7", 9093)}
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff", b'{"port": "x"}', b"x" * 1_000_001])
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b"\xff", b'{"port": "x"}', b"x" * 1_000_001, b'{"x":' + b"[" * 200_000]
+)
 def test_what_no_sidecar_wrote_is_none(value):
     assert decode(value) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"protocol_version_min": 2**70},
+        {"protocol_version_max": INT32_MAX + 1},
+        {"protocol_version_max": -2},
+        {"port": 65_536},
+        {"metrics_port": -2},
+        {"host": "kafka 2"},
+        {"host": "kafka\n"},
+        {"host": "x" * 256},
+        {"timestamp": "1" * 5000},
+        {"features": {"one": {"min_version": 1, "max_version": 2**40}}},
+        {"endpoints": ["A://a:1"] * (MAX_ENDPOINTS + 1)},
+        {"tags": {"rack": "x" * 5000}},
+        {"tags": {"rack": "\ud800"}},
+    ],
+)
+def test_what_does_not_fit_into_a_response_is_no_record(change):
+    assert decode(json.dumps({**REGISTRATION, **change}).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["A://a:0", "A://a:99999", "A://a b:1", "A://a\x07:1", f"A://{'x' * 256}:1", "A://[f\n]:1", "A B://a:1"]
+)
+def test_what_is_no_address_is_left_out(endpoint):
+    record = decode(json.dumps({**REGISTRATION, "endpoints": [endpoint, "B://b:65535"]}).encode())
+
+    assert record is not None
+    assert record.addresses == {"b": ("b", 65_535)}
+
+
+def test_the_longest_record_that_is_written_is_read():
+    tags = {f"{number:0>249}": "\x01" * 1024 for number in range(100)}
+    listeners = {f"{number:0>100}": "SASL_PLAINTEXT" for number in range(MAX_ENDPOINTS)}
+    ends = tuple(f"{name}://{'x' * 253}:65535" for name in listeners)
+    record = SidecarRecord(listeners, ends, "x" * 253, 65_535, "1", tags=tags | {"endpoints": "x" * 4096})
+
+    assert len(encode(record)) < MAX_RECORD
+    assert decode(encode(record)) == record
 
 
 @given(st.binary(max_size=60))
@@ -79,8 +124,17 @@ def test_any_bytes_are_read_or_not(junk):
 def test_keys():
     assert node_of(key_of(7)) == 7
     assert [
-        node_of(key) for key in (b"sidecar/", b"sidecar/x", b"sidecar/-1", b"sidecar/01", b"reader/1", b"\xff")
-    ] == ([None] * 6)
+        node_of(key)
+        for key in (
+            b"sidecar/",
+            b"sidecar/x",
+            b"sidecar/-1",
+            b"sidecar/01",
+            b"reader/1",
+            b"\xff",
+            b"sidecar/2147483648",
+        )
+    ] == ([None] * 7)
 
 
 def alive(sightings: Sightings) -> dict[int, bool]:

@@ -73,6 +73,16 @@ async def test_messages_arrive_whole_and_in_order(pair):
     assert pair.told == [Closed([5, 6]), report]
 
 
+async def test_a_message_that_cannot_be_written_is_not_kept(pair):
+    pair.listen()
+    with pytest.raises(OverflowError):
+        pair.main.send(Ask(2**70))
+    pair.main.send(Ask(7))
+    await pair.until(lambda: pair.came)
+
+    assert pair.came == [(Ask(7), None)]
+
+
 async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
     pair.listen()
     kept, given = socket.socketpair()
