@@ -85,8 +85,8 @@ cdef class Told:
         drop(self.pieces, self.count)
         PyMem_Free(self.pieces)
 
-    cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length):
-        cdef bint raw = False, learnt
+    cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length, bint learnt):
+        cdef bint raw = False
         if flags & (KEEP_RESPONSE if response else KEEP_REQUEST) and key != SASL_AUTHENTICATE:
             if length <= self.watching.max_body and length <= self.watching.room.left:
                 raw = True
@@ -94,7 +94,6 @@ cdef class Told:
                 self.taken += length
             else:
                 count(self.decoded, "not_kept")
-        learnt = self.identity is not None and is_learnt(response, key)
         return new_passing(length, raw, learnt) if raw or learnt else None
 
     cdef int piece(

@@ -40,6 +40,7 @@ cdef enum Reason:  # why a side is not read
     DRAIN = 4
     LOST = 8  # the other side takes no more
     ANSWERS = 16  # there is no room for what the sidecar answers
+    TURN = 32  # what was read of it has its turn when the loop's other work has had its own
 
 cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callback
 
@@ -177,8 +178,13 @@ cdef class Relay:
             elif events & ~(EPOLLIN | EPOLLOUT) and end.waiting != NULL:
                 self.writable(end)
         except Exception as error:
-            log.error("relay_failed", connection_id=self.id, error=type(error).__name__, exc_info=error)
-            self.close(RESET_BY[of_broker], str(error), abort=True)
+            self.broken(end, error)
+        return 0
+
+    cdef int broken(self, End end, error) except -1:
+        """An error of ours that nobody above can do anything about."""
+        log.error("relay_failed", connection_id=self.id, error=type(error).__name__, exc_info=error)
+        self.close(RESET_BY[end.is_broker], str(error), abort=True)
         return 0
 
     cdef int readable(self, End end) except -1:
@@ -241,12 +247,21 @@ cdef class Relay:
         return self.follow()
 
     cdef int go_on(self) except -1:
-        """Carry what was read of the client and not looked at."""
-        cdef bytes rest
-        while self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
-            rest = self.session.answers.rest
-            self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
+        if self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
+            self.pause(self.client, TURN)
+            self.poller.loop.call_soon(self.take_turn)
         return 0
+
+    def take_turn(self):
+        cdef bytes rest
+        cdef bint there = self.session is not None and self.session.resting and self.cause is None
+        try:
+            if there and self.client.paused == TURN:
+                rest = self.session.answers.rest
+                self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
+            self.resume(self.client, TURN)
+        except Exception as error:
+            self.broken(self.client, error)
 
     cdef int writable(self, End end) except -1:
         """Send what waits; when all is sent, go on with what had to wait for it."""
@@ -311,6 +326,7 @@ cdef class Relay:
             self.write(self.other(end), PyBytes_GET_SIZE(edited), <const uint8_t *>PyBytes_AS_STRING(edited))
         if replies and not self.broker.eof:  # after that no answer can go out
             self.write(self.client, PyBytes_GET_SIZE(replies), <const uint8_t *>PyBytes_AS_STRING(replies))
+        answers.let_go()
         return 0
 
     cdef int follow(self) except -1:
@@ -326,7 +342,7 @@ cdef class Relay:
             self.close("unsupported_request")
         elif session.waits and self.broker.eof:  # what they wait for will not come
             self.close(self.ended_by or CLOSED_BY[True])
-        elif session.full or (client.waiting != NULL and (session.resting or session.answers.replies)):
+        elif session.full or (client.waiting != NULL and (session.resting or session.answers.replied)):
             self.pause(client, ANSWERS)
         elif client.paused & ANSWERS and client.waiting == NULL:
             self.resume(client, ANSWERS)

@@ -43,7 +43,7 @@ cdef class Told:
     cdef int64_t taken  # of the watch's room
     cdef bint undecided
 
-    cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length)
+    cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length, bint learnt)
     cdef int piece(self, bint response, Exchange exchange, Kind kind, Passing passing, bytes keep, const uint8_t *data, Py_ssize_t size, bint last) except -1
     cdef int walk(self, double now) except -1
     cdef int ended(self, list exchanges, double now) except -1

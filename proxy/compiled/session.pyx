@@ -265,8 +265,9 @@ cdef class Session:
         if flags and not is_known(key, version):
             exchange.decode_code = UNSUPPORTED
             count(self.decoded, "unsupported")
+        learnt = learnt and not exchange.synthesized  # the broker will not answer it
         if learnt or flags & KEEP_REQUEST:
-            passing = told.passing(False, key, flags, 4 + size - body)
+            passing = told.passing(False, key, flags, 4 + size - body, learnt)
         return self.begin(False, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
 
     cdef int enqueue(self, Exchange exchange) noexcept:
@@ -355,7 +356,7 @@ cdef class Session:
         self.open -= 1
         exchange.response_bytes = size + 4
         if learnt or flags & KEEP_RESPONSE:
-            passing = told.passing(True, exchange.api_key, flags, 4 + size - body)
+            passing = told.passing(True, exchange.api_key, flags, 4 + size - body, learnt)
         if wanted:
             frame = self.answers.response(wanted, exchange, body, 4 + size)
             look(self)

@@ -23,6 +23,10 @@ MAX_OWED = 65_536
 """Bytes of answers that wait from which the connection's next request is not looked at: a short request may have a
 long answer, and a client may ask faster than it reads."""
 
+MAX_EDITED = 104_857_600
+"""Bytes of the longest response that is held back, whatever clients may send. No broker sends a longer one of the apis
+that are edited; it ends the connection, for it may hold what clients are not to see."""
+
 _response = struct.Struct(">ii").pack
 _int32 = struct.Struct(">i").pack
 
@@ -53,6 +57,25 @@ class Gathered:
     def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
         self._frame += piece
         return self._then(bytes(self._frame)) if last else b""
+
+
+class Overlong:
+    """A response of ``size`` bytes, too long to be held back: nothing of it goes on, and the connection ends.
+
+    It ends with the second piece, when the session knows what the response answers; so long a one has several.
+    """
+
+    __slots__ = ("_began", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._began = False
+
+    def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
+        if self._began or last:
+            raise PeerError("broker", "invalid_size", f"{self._size} bytes; allowed here: up to {MAX_EDITED}")
+        self._began = True
+        return b""
 
 
 class Streamed:
@@ -91,8 +114,8 @@ class Answers:
     """One per session with rules.
 
     Of the last chunk, where ``diverted``: ``edited`` goes on in its place (None: it goes on as it came); ``replies``
-    are for the client; ``failure``: what an interceptor raised. ``rest``: what of the client's last chunk was not
-    looked at, because what is to be said was too much (``full``).
+    are for the client, ``replied`` says that there were some; ``failure``: what an interceptor raised. ``rest``: what
+    of the client's last chunk was not looked at, because what is to be said was too much (``full``).
 
     ``waiting``: what is said to those of the open requests that the sidecar answers, in their order; None: the
     connection is to end there. ``closing``: there is such a one, so nothing more is taken of the client. ``ending``: it
@@ -100,8 +123,8 @@ class Answers:
     """
 
     __slots__ = (
-        "_max_frame", "_out", "_owed", "_replies", "_sent", "closing", "diverted", "edited", "ending",
-        "failure", "full", "replies", "rest", "rules", "tally", "waiting",
+        "_out", "_owed", "_replies", "_sent", "closing", "diverted", "edited", "ending",
+        "failure", "full", "replied", "replies", "rest", "rules", "tally", "waiting",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, tally: Tally, max_frame: int) -> None:
@@ -110,7 +133,6 @@ class Answers:
         self.waiting: deque[bytes | None] = deque()
         self.closing = self.ending = self.full = False
         self.rest = b""
-        self._max_frame = max_frame
         self._owed = 0  # bytes of ``waiting`` and ``_replies``
         self._out: bytearray | None = None  # in place of the chunk, as far as it was looked at
         self._sent = 0  # bytes of the chunk that are in ``_out``, or dropped
@@ -121,7 +143,11 @@ class Answers:
 
     def begin(self) -> None:
         """A chunk begins, after one that was diverted."""
-        self.diverted = False
+        self.diverted = self.replied = False
+        self.let_go()
+
+    def let_go(self) -> None:
+        """What came of the chunk was handed on: a connection that is quiet from now on keeps nothing of it."""
         self.edited: bytes | None = None
         self.replies = b""
         self.failure: Exception | None = None
@@ -138,7 +164,7 @@ class Answers:
             self.diverted = True
         if self._replies:
             self.replies, self._replies = bytes(self._replies), bytearray()
-            self.diverted = True
+            self.diverted = self.replied = True
             self._owe(-len(self.replies))
 
     @property
@@ -233,10 +259,8 @@ class Answers:
         """The same for a response; ``header``: bytes of the frame of ``size`` bytes before its body."""
         key, version = exchange.api_key, exchange.api_version
         if flags & EDITED:
-            if size <= self._max_frame:
-                return Gathered(partial(self._edit, key, version, header))
-            self.failed(ValueError(f"a response of {size} bytes is too long to be edited"))
-        elif flags & STREAMED and size > header:
+            return Overlong(size) if size > MAX_EDITED else Gathered(partial(self._edit, key, version, header))
+        if flags & STREAMED and size > header:
             try:
                 return Streamed(self, key, header, self.rules.stream(key, version, size - header))
             except Exception as error:

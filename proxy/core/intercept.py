@@ -27,8 +27,9 @@ EDITED = 4
 STREAMED = 8
 """The response's body passes through a ``Stream``, piece by piece: for bodies that are too large to be held back."""
 
-MAX_ASKED = 1_048_576
-"""Bytes of the longest request that is held back. A longer one closes the connection, as what no broker would take."""
+MAX_ASKED = 65_536
+"""Bytes of the longest request that is held back, before a login too: BrokerMetadata for 16,000 brokers. A longer one
+closes the connection, as what no broker would take."""
 
 
 class Way(Enum):

@@ -85,7 +85,7 @@ class Told:
         """Whether bodies of this api say who the client is."""
         return self._identity is not None and key in (LEARNED if side == "client" else SASL)
 
-    def passing(self, side: Side, key: int, flags: int, length: int) -> Passing | None:
+    def passing(self, side: Side, key: int, flags: int, length: int, learnt: bool) -> Passing | None:
         """Return what gathers a body of ``length`` bytes for those who want it; None where nobody does."""
         raw = False
         # What proves who a client is goes nowhere but to its session's identity.
@@ -96,7 +96,6 @@ class Told:
                 self._taken += length
             else:
                 self._tally.decoded["not_kept"] += 1
-        learnt = self.learns(side, key)
         return Passing(length, raw=raw, learnt=learnt) if raw or learnt else None
 
     def token(self, length: int) -> Passing | None:

@@ -222,8 +222,9 @@ class Session:
             exchange.decode = "unsupported"
             self._tally.decoded["unsupported"] += 1
         passing = None
+        learnt = learnt and not exchange.synthesized  # the broker will not answer it
         if told is not None and (learnt or flags & KEEP_REQUEST):
-            passing = told.passing("client", key, flags, stop - body)
+            passing = told.passing("client", key, flags, stop - body, learnt)
         return self._open(
             self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
         )
@@ -294,7 +295,7 @@ class Session:
         exchange.response_bytes = size + 4
         passing = None
         if told is not None and (learnt or flags & KEEP_RESPONSE):
-            passing = told.passing("broker", key, flags, stop - body)
+            passing = told.passing("broker", key, flags, stop - body, learnt)
         frame = answers.response(wanted, exchange, body - at, size + 4) if answers is not None and wanted else None
         return self._open(
             self._broker, "broker", exchange, frame, walker, passing, buf, body, stop, start - at, data, now

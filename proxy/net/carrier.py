@@ -19,7 +19,7 @@ from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.datapath import choose
-from proxy.net.relay import Cause, Relay
+from proxy.net.relay import Cause, Relay, repeated
 from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import Fleet, FleetView
@@ -224,3 +224,4 @@ class Carrier:
     def flush(self) -> None:
         """Log how often a repeated warning was held back, where it is time to."""
         self._repeated.flush()
+        repeated.flush()

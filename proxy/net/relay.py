@@ -231,6 +231,7 @@ class Relay:
             end.pass_on(onward)
         if answers.replies and not self.broker.eof:  # after that no answer can go out
             self.broker.pass_on(answers.replies)
+        answers.let_go()
 
     def follow(self) -> None:
         """After a chunk, or once the client has taken what was written: pause or resume the client for want of room for
@@ -243,7 +244,7 @@ class Relay:
             self.close("unsupported_request")
         elif answers.waiting and self.broker.eof:  # what they wait for will not come
             self.close(self.ended_by or "broker_closed")
-        elif answers.full or (client.choked and (answers.rest or answers.replies)):
+        elif answers.full or (client.choked and (answers.rest or answers.replied)):
             client.pause("answers")
         elif "answers" in client.paused_for and not client.choked:
             client.resume("answers")
@@ -263,7 +264,8 @@ class Relay:
 
 def report_failure(connection_id: str, error: Exception) -> None:
     """Log that an interceptor raised ``error``: what it was to answer or change went on as it came."""
-    repeated.warning("intercept_failed", connection_id=connection_id, exc_info=error)
+    # In words: what is held back until it is due must not hold the bytes that its traceback leads to.
+    repeated.warning("intercept_failed", connection_id=connection_id, error=f"{type(error).__name__}: {error}")
 
 
 _chunk = memoryview(bytearray(READ_SIZE))  # every relay's: what is read is taken out before the next read
@@ -412,11 +414,19 @@ class ClientEnd(End):
         self.go_on()
 
     def go_on(self) -> None:
-        """Carry what was read and not looked at."""
+        """Carry what was read and not looked at, in the loop's next turn: short requests may have long answers, and
+        other connections are not to wait for all of them."""
         session = self.relay.session
-        while session is not None and session.rest and not self.paused_for and not self.relay.closed:
+        if session is not None and session.rest and not self.paused_for and not self.relay.closed:
+            self.pause("turn")
+            asyncio.get_running_loop().call_soon(self.take_turn)
+
+    def take_turn(self) -> None:
+        """Carry as much of it as there is room for answers."""
+        session = self.relay.session
+        if session is not None and session.rest and self.paused_for == {"turn"} and not self.relay.closed:
             self.carry(session.rest)
-            session = self.relay.session
+        self.resume("turn")
 
     def pause_writing(self) -> None:
         self.choked = True

@@ -6,13 +6,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.core.answers import MAX_OWED
-from proxy.core.intercept import Rules
+from proxy.core.intercept import Request, Rules, Verdict
 from proxy.net.inquiry import Inquiry
 from proxy.net.relay import HIGH_WATER
 from tests.frames import METADATA, request, response
@@ -41,10 +42,10 @@ def _data_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @asynccontextmanager
-async def answering(tmp_path: Path, behaviour: Behaviour) -> AsyncIterator[Bench]:
+async def answering(tmp_path: Path, behaviour: Behaviour, chooser: type[Chooser] = Chooser) -> AsyncIterator[Bench]:
     """A sidecar whose sessions go by the rules of ``Chooser`` and no others."""
     async with bench(tmp_path, behaviour) as running:
-        path, rules = running.carrier.path, Rules([Chooser()])
+        path, rules = running.carrier.path, Rules([chooser()])
 
         def session(*given: Any) -> Any:
             return path.session(*given[:5], rules)
@@ -220,6 +221,53 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
         assert got == expected
         await asking
         slow.close()
+
+
+class Wordy(Chooser):
+    """Answers short requests at length."""
+
+    def decide(self, request: Request) -> Verdict:
+        return b"a" * 30_000
+
+
+async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) -> None:
+    """Each round of answers is one turn of the loop, also for a client that reads them all at once."""
+    async with answering(tmp_path, answer_in_order, Wordy) as running:
+        loop, told = asyncio.get_running_loop(), [0]
+
+        def look() -> None:
+            nonlocal looking
+            told.append(running.tally.intercepted[REPLIED, "replied"])
+            looking = loop.call_soon(look)
+
+        reader, writer = await running.dial()
+        looking = loop.call_soon(look)
+        writer.write(b"".join(request(REPLIED, 0, n) for n in range(40)))
+        answers = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(40)]
+        looking.cancel()
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+    assert answers == [response(n, b"a" * 30_000) for n in range(40)]
+    assert max(after - before for before, after in pairwise(told)) <= MAX_OWED // 30_000 + 1
+
+
+async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:
+    async with answering(tmp_path, answer_in_order) as running:
+        sessions, path = [], running.carrier.path
+
+        def session(*given: Any) -> Any:
+            sessions.append(path.session(*given))
+            return sessions[-1]
+
+        running.carrier.path = path._replace(session=session)  # type: ignore[arg-type]  # it is only called
+        reader, writer = await running.dial()
+        for key in (EDITING, RAISING, REPLIED):
+            writer.write(request(key, 0, 1, b"x" * 1000))
+            await asyncio.wait_for(read_frame(reader), 10)
+        answers = sessions[0].answers
+        await running.until(lambda: (answers.edited, answers.replies, answers.failure) == (None, b"", None))
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
 
 
 async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: Path) -> None:

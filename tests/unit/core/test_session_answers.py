@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.core.answers import MAX_OWED
-from proxy.core.exchange import Connection, Exchange
+from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
 from proxy.core.session import Session
@@ -75,7 +75,8 @@ class Bench:
             "User:ANONYMOUS",
             principal_source=source,  # type: ignore[arg-type]
         )
-        watch = None if wanted is None else watching(self.exchanges.append, wanted=wanted)
+        self.changes: list[ConnectionChange] = []
+        watch = None if wanted is None else watching(self.exchanges.append, self.changes.append, wanted=wanted)
         self.rules = Rules(interceptors or [self.chooser])
         identity = Identity(self.connection) if source == "unauthenticated" else None
         self.session = self.implementation(self.connection, self.tally, watch, max_frame, identity, self.rules)
@@ -221,7 +222,7 @@ def test_what_is_asked_is_after_the_header_whatever_that_holds() -> None:
 def test_a_request_too_long_to_be_held_is_refused() -> None:
     bench = Bench()
     first = request(METADATA, 1, 1)
-    with pytest.raises(PeerError, match="1048577 bytes") as raised:
+    with pytest.raises(PeerError, match=f"{MAX_ASKED + 1} bytes") as raised:
         bench.client(first + request(HELD, 0, 2, b"x" * (MAX_ASKED + 1 - 11)))
     assert raised.value.reason == "invalid_size"
     assert bench.to_broker == first
@@ -373,13 +374,28 @@ def test_a_request_whose_interceptor_fails_is_forwarded(key: int, body: bytes) -
     assert bench.ended() == [(1, "answered", False)]
 
 
-def test_a_response_too_long_to_be_held_passes_and_counts() -> None:
+@pytest.mark.parametrize("cut", [4, 8, 9, 500, 1000, 1001])
+def test_a_response_too_long_to_be_held_ends_the_connection(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.core.answers.MAX_EDITED", 1000)
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + request(EDITING, 0, 2, b"\0"))
+    long = response(2, b"\0" + b"z" * 992)
+    with pytest.raises(PeerError, match="1001 bytes; allowed here: up to 1000") as raised:
+        for piece in filter(None, (response(1) + long[:cut], long[cut:-1], long[-1:])):
+            bench.broker(piece)
+    assert (raised.value.side, raised.value.reason) == ("broker", "invalid_size")
+    assert bench.to_client == response(1), "not a byte of it"
+    bench.session.lost(9.0)
+    assert bench.ended()[:1] == [(1, "answered", False)]
+    assert cut == len(long) or bench.ended()[1:] == [(2, "connection_lost", False)]
+
+
+def test_how_long_a_response_may_be_is_not_what_clients_may_send() -> None:
     bench = Bench(max_frame=1000)
     bench.client(request(EDITING, 0, 1, b"\0"))
-    answer = response(1, b"\0" + b"z" * 992)
-    bench.broker(answer)
-    assert bench.to_client == answer
-    assert (bench.tally.intercept_errors, len(bench.failures)) == (1, 1)
+    bench.broker(response(1, b"\0" + b"z" * 5000))
+    assert bench.tally.edited[EDITING] == 1
+    assert not bench.tally.intercept_errors
 
 
 def test_a_response_whose_header_cannot_be_read_passes_and_counts() -> None:
@@ -483,6 +499,24 @@ def test_an_answer_of_ours_does_not_show_that_the_broker_let_a_client_in() -> No
     bench.client(request(METADATA, 1, 4))
     bench.broker(response(4))
     assert bench.session.connection.principal_source == "unknown"
+
+
+class NoSuchHandshake(Refuser):
+    """Wants SaslHandshake v2."""
+
+    def wants(self, api_key: int, api_version: int) -> int:
+        return self.flags if (api_key, api_version) == (SASL_HANDSHAKE, 2) else 0
+
+
+def test_a_login_request_that_the_broker_does_not_get_is_not_waited_for() -> None:
+    bench = Bench([NoSuchHandshake(DECIDED, b"")], source="unauthenticated")
+    log_in(bench, "PLAIN", plain("alice"))
+    bench.client(request(SASL_HANDSHAKE, 2, 20, handshake("PLAIN")))
+    assert bench.to_client.endswith(response(20, b""))
+    log_in(bench, "PLAIN", plain("alice"))
+    identity = bench.session.connection
+    assert (identity.principal, identity.principal_source) == ("User:alice", "sasl")
+    assert [each.change for each in bench.changes] == ["authenticated", "authenticated"]
 
 
 def test_rules_that_change_are_seen_at_once() -> None:
