@@ -25,6 +25,10 @@ class Unreachable(BrokersideError):
     """There is no connection, or no answer on it."""
 
 
+class Closed(Unreachable):
+    """The other end has closed the connection."""
+
+
 class Connection:
     """Whoever gets any error from it, or stops waiting, is to close it: what it would answer next is not known."""
 
@@ -39,11 +43,20 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, endpoint: Endpoint, security: Security, context: ssl.SSLContext | None, client_id: str
+        cls,
+        endpoint: Endpoint,
+        security: Security,
+        context: ssl.SSLContext | None,
+        client_id: str,
+        source: str | None = None,
     ) -> Connection:
-        """Connect and authenticate. Raises Unreachable, Refused, PeerError."""
+        """Connect, from the address ``source`` where one is given, and authenticate.
+
+        Raises Unreachable, Refused, PeerError.
+        """
+        local = None if source is None else (source, 0)
         async with _bounded(endpoint):
-            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, local_addr=local)
             connection = cls(endpoint, client_id, reader, writer)
             try:
                 await connection._authenticate(security)
@@ -96,7 +109,9 @@ async def _bounded(endpoint: Endpoint) -> AsyncIterator[None]:
     except TimeoutError:
         raise Unreachable(f"{endpoint}: no answer within {TIMEOUT:.0f} s") from None
     except asyncio.IncompleteReadError:
-        raise Unreachable(f"{endpoint}: the connection was closed") from None
+        raise Closed(f"{endpoint}: the connection was closed") from None
+    except ConnectionResetError as error:
+        raise Closed(f"{endpoint}: {error.strerror or 'the connection was closed'}") from None
     except ssl.SSLError as error:
         raise Unreachable(f"{endpoint}: TLS: {getattr(error, 'verify_message', None) or error.reason}") from None
     except OSError as error:

@@ -11,7 +11,7 @@ import contextlib
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,10 +24,10 @@ from proxy.fleet import messages, record
 from proxy.fleet.client import Asking, Client
 from proxy.fleet.connection import Connection, Unreachable
 from proxy.fleet.messages import ClusterFacts, Request
-from proxy.fleet.registry import Registry
+from proxy.fleet.registry import Registry, Told
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.security import Security
-from proxy.fleet.sightings import Sighting, Sightings, Written
+from proxy.fleet.sightings import Sighting
 from proxy.fleet.view import Own, fleet_view, lacking, own_record, own_view
 from proxy.replies.api_versions import supported_by
 from proxy.replies.broker_metadata import FleetView
@@ -46,8 +46,6 @@ FIRST_RETRY, LAST_RETRY = 1.0, 10.0
 
 log = structlog.get_logger(__name__)
 
-Records = Callable[[Sequence[Written], bool], None]
-
 
 class FleetWatch:
     """``start`` it, ``poke`` it where a broker's configuration may have changed, ``close`` it."""
@@ -59,7 +57,7 @@ class FleetWatch:
         on_problem: Callable[[str | None], None],
         *,
         asking: Asking | None = None,
-        registry: Callable[[Records], Registry] | None = None,
+        registry: Callable[[Told], Registry] | None = None,
     ) -> None:
         """Both calls come on the loop. ``on_problem``: what keeps it from being ready; None where that has ended.
 
@@ -72,8 +70,11 @@ class FleetWatch:
         self._boot_id = uuid.uuid4().hex
         self._started_ms = int(time.time() * 1000)
         self._own = Own(config.broker_id)
+        readable = [one for one in config.listeners if one.security_protocol in ANSWERING]
+        self._readable = min(readable, key=lambda one: ANSWERING.index(one.security_protocol), default=None)
+        self._names_itself = self._readable is not None and self._readable.security_protocol == "PLAINTEXT"
+        self._believed = not self._names_itself  # that the broker is the one which is configured
         self._cluster: ClusterFacts | None = None
-        self._sightings = Sightings()
         self._seen: Mapping[int, Sighting] | None = None
         self._asked: dict[int, Said] = {}
         self._told: FleetView | None = None
@@ -119,11 +120,10 @@ class FleetWatch:
         if self._registry is not None:
             await self._registry.close()
 
-    def _heard(self, records: Sequence[Written], read: bool) -> None:
-        self._sightings.add(records)
+    def _heard(self, seen: Mapping[int, Sighting], read: bool) -> None:
         if not read and self._seen is None:
             return
-        before, self._seen = self._seen, self._sightings.now()
+        before, self._seen = self._seen, seen
         if self._seen == before:
             return
         if before is None or _alive(before) != _alive(self._seen):
@@ -133,9 +133,11 @@ class FleetWatch:
 
     def _publish(self) -> None:
         """Tell whatever is new, to those who carry connections here and to the other sidecars."""
-        if self._registry is not None and self._own.node_id == self._config.broker_id:
+        if self._registry is not None and self._believed:
             own = own_record(self._config, self._own, boot_id=self._boot_id, started_ms=self._started_ms)
             self._registry.register(self._own.node_id, record.encode(own))
+        elif self._registry is not None:
+            self._registry.withdraw()
         running = None if self._cluster is None else self._cluster.brokers
         view = fleet_view(own_view(self._config, self._own), running, self._seen, self._asked)
         if view != self._told:
@@ -197,12 +199,12 @@ class FleetWatch:
     async def _look_at_own(self) -> None:
         """Over a listener's upstream: whatever is configured, that is the broker which clients reach here."""
         node_id = self._config.broker_id
-        readable = [one for one in self._config.listeners if one.security_protocol in ANSWERING]
-        if readable:
-            plain = readable[0].security_protocol == "PLAINTEXT"
-            async with _connected(readable[0].upstream, Security(), None, self._client_id) as upstream:
+        listener = self._readable
+        if listener is not None:
+            source = listener.upstream_source
+            async with _connected(listener.upstream, Security(), None, self._client_id, source) as upstream:
                 supported = supported_by(await upstream.ask(messages.api_versions()))
-                if plain:
+                if self._names_itself:
                     other = messages.other_broker(await upstream.ask(messages.describe_broker(node_id, [MAX_BYTES])))
                     node_id = node_id if other is None else other
         elif self._asking is not None:
@@ -212,6 +214,7 @@ class FleetWatch:
         if node_id != self._own.node_id:
             self._moved(node_id)
         self._own = self._own._replace(node_id=node_id, said=said_by(supported))
+        self._believed = node_id == self._config.broker_id
         self._publish()
 
     def _moved(self, node_id: int) -> None:
@@ -282,9 +285,9 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
 
 @asynccontextmanager
 async def _connected(
-    endpoint: Endpoint, security: Security, context: ssl.SSLContext | None, client_id: str
+    endpoint: Endpoint, security: Security, context: ssl.SSLContext | None, client_id: str, source: str | None = None
 ) -> AsyncIterator[Connection]:
-    connection = await Connection.open(endpoint, security, context, client_id)
+    connection = await Connection.open(endpoint, security, context, client_id, source)
     try:
         yield connection
     finally:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from proxy.config import Endpoint
+from proxy.config.section import INT32_MAX
 from proxy.core import wire
 from proxy.core.wire import Buffer
 from proxy.errors import BrokersideError, MalformedBody
@@ -49,7 +50,7 @@ ERRORS = {
     58: "SASL authentication failed",
 }
 
-_OTHER_BROKER = re.compile(r"Unexpected broker id, expected (\d{1,9})\b")
+_OTHER_BROKER = re.compile(r"Unexpected broker id, expected ([0-9]{1,10})\b")
 """What a broker says that is asked for another one's configuration: the only answer of Kafka's in which it names
 itself."""
 
@@ -225,7 +226,7 @@ def other_broker(answer: Buffer) -> int | None:
         count, pos = wire.int32_length(answer, 4)
         message = _text(answer, pos + 2)[0] if count else None
     found = _OTHER_BROKER.search(message or "")
-    return int(found[1]) if found else None
+    return int(found[1]) if found and int(found[1]) <= INT32_MAX else None
 
 
 def broker_configs(answer: Buffer) -> dict[str, str]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from proxy.errors import BrokersideError
-from proxy.fleet.record import key_of
-from proxy.fleet.sightings import HEARTBEAT, Written
+from proxy.fleet.record import key_of, node_of
+from proxy.fleet.sightings import HEARTBEAT, Sighting, Sightings, Written
 
 if TYPE_CHECKING:
     from proxy.fleet.topic import Topic
@@ -31,8 +31,8 @@ WAIT = 0.5
 CLOSE_TIMEOUT = 1.0
 """Seconds that a stop waits for the thread, which would end with the process."""
 
-Told = Callable[[Sequence[Written], bool], None]
-"""Called on the loop with records in the order of the topic, and whether its end was reached."""
+Told = Callable[[Mapping[int, Sighting], bool], None]
+"""Called on the loop with the sidecars so far, by node id, and whether the end of the topic was reached."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,17 +45,19 @@ class Registry:
         self._settings = {**settings, "client.id": client_id}
         self._told = told
         self._own: tuple[bytes, bytes] | None = None
+        self._sightings = Sightings()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
+        self._clock_told = False
 
     def start(self) -> None:
         """Begin, on the running loop."""
         loop = asyncio.get_running_loop()
 
-        def tell(records: Sequence[Written], end: bool) -> None:
+        def tell(seen: Mapping[int, Sighting], end: bool) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._told, records, end)
+                loop.call_soon_threadsafe(self._told, seen, end)
 
         self._thread = threading.Thread(target=self._run, args=[tell], name="registry", daemon=True)
         self._thread.start()
@@ -63,6 +65,10 @@ class Registry:
     def register(self, node_id: int, value: bytes) -> None:
         """Write this from now on; within ``WAIT`` seconds where it is new."""
         self._own = key_of(node_id), value
+
+    def withdraw(self) -> None:
+        """Write nothing from now on, until something is registered again."""
+        self._own = None
 
     async def close(self) -> None:
         """Write no more: what was written last is old soon, and then this sidecar does not run."""
@@ -94,11 +100,19 @@ class Registry:
         while not self._stop.is_set():
             records, end = topic.read(WAIT)
             if records or end:
-                tell(records, end)
+                self._check_clock(records)
+                self._sightings.add(records)
+                tell(self._sightings.now(), end)
             own, now = self._own, time.monotonic()
             if own is not None and (own != written or now >= due):
                 topic.write(*own, self._report)
                 written, due = own, now + HEARTBEAT
+
+    def _check_clock(self, records: Sequence[Written]) -> None:
+        """Say once that nobody can be found not to run."""
+        if not self._clock_told and any(one.at is None and node_of(one.key) is not None for one in records):
+            self._clock_told = True
+            log.warning("registry_clock", advice="set message.timestamp.type=LogAppendTime on the registry's topic")
 
     def _report(self, failure: str | None) -> None:
         """Say what is new."""

@@ -19,12 +19,19 @@ DEAD_AFTER_MS = 9000
 """How much older than the newest record of all a sidecar's last one may be; then it does not run."""
 
 
+MAX_KNOWN = 10_000
+"""Sidecars that are kept; beyond it whoever wrote longest ago is forgotten."""
+
+
 class Written(NamedTuple):
-    """One record of the topic. ``value``: None deletes it. ``at``: milliseconds since 1970, of the broker's clock."""
+    """One record of the topic. ``value``: None deletes it.
+
+    ``at``: milliseconds since 1970, of the broker's clock; None where the topic has the writers' clocks.
+    """
 
     key: bytes
     value: bytes | None
-    at: int
+    at: int | None
 
 
 class Sighting(NamedTuple):
@@ -43,18 +50,23 @@ class Sightings:
 
     def add(self, records: Iterable[Written]) -> None:
         """Take records in the order of the topic. Those that no sidecar wrote are passed over."""
-        for key, value, at in records:
-            self._newest = max(self._newest, at)
+        for key, value, written in records:
             node_id = node_of(key)
             if node_id is None:
                 continue
+            at = written or 0
+            self._newest = max(self._newest, at)
             if value is None:
                 self._last.pop(node_id, None)
                 continue
             known = self._last.get(node_id)
             record = known[1] if known is not None and known[0] == value else decode(value)
-            if record is not None:
-                self._last[node_id] = value, record, at
+            if record is None:
+                continue
+            self._last.pop(node_id, None)  # to its end: who wrote longest ago is its first
+            self._last[node_id] = value, record, at
+            if len(self._last) > MAX_KNOWN:
+                del self._last[next(iter(self._last))]
 
     def now(self) -> Mapping[int, Sighting]:
         """By node id."""

@@ -10,7 +10,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -80,7 +89,9 @@ class Topic:
             for message in self._consumer.consume(MAX_BATCH, seconds):
                 error = message.error()
                 if error is None:
-                    records.append(Written(message.key() or b"", message.value(), message.timestamp()[1]))
+                    clock, at = message.timestamp()
+                    of_broker = at if clock == TIMESTAMP_LOG_APPEND_TIME else None
+                    records.append(Written(message.key() or b"", message.value(), of_broker))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     end = True
                 elif error.code() in LOST:

@@ -15,8 +15,8 @@ from proxy.config import Config
 from proxy.fleet import fleet_watch, messages
 from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.record import decode, key_of
-from proxy.fleet.registry import Registry
-from proxy.fleet.sightings import DEAD_AFTER_MS, Written
+from proxy.fleet.registry import Registry, Told
+from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
 from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.replies.broker_metadata import BrokerView, FleetView
 from tests.unit.fleet.cluster import Cluster, text
@@ -33,15 +33,25 @@ async def eventually(fits: Callable[[], Any]) -> None:
 class Topic(Registry):
     """A registry that only this process knows."""
 
-    def __init__(self, told: Callable[[Sequence[Written], bool], None]) -> None:
-        self.tell = told
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        self.sightings = Sightings()
         self.written: list[tuple[int, bytes]] = []
+        self.registered = False
+
+    def tell(self, records: Sequence[Written], end: bool) -> None:
+        self.sightings.add(records)
+        self.told(self.sightings.now(), end)
 
     def start(self) -> None:
         return
 
     def register(self, node_id: int, value: bytes) -> None:
         self.written.append((node_id, value))
+        self.registered = True
+
+    def withdraw(self) -> None:
+        self.registered = False
 
     async def close(self) -> None:
         return
@@ -54,9 +64,11 @@ class Broker:
         self.node_id = node_id
         self.supported = supported
         self.asked: list[int] = []
+        self.peers: list[str] = []
         self.port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.peers.append(writer.get_extra_info("peername")[0])
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
@@ -113,7 +125,7 @@ class Watched:
         self._told = asyncio.Event()
         self.watch = FleetWatch(config, self._tell, self.problems.append, asking=cluster, registry=self._made)
 
-    def _made(self, told: Callable[[Sequence[Written], bool], None]) -> Registry:
+    def _made(self, told: Told) -> Registry:
         self.registry = Topic(told)
         return self.registry
 
@@ -227,7 +239,7 @@ async def test_a_broker_without_a_sidecar_is_asked_itself(cluster):
 
 async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
     cluster.brokers[2] = "127.0.0.1:9"
-    async with watching(config_of(1, tags={"rack": "a"}), cluster) as watched:
+    async with watching(config_of(1, "SSL", tags={"rack": "a"}), cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
         _, value = watched.registry.written[-1]
         watched.registry.tell([Written(key_of(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
@@ -240,8 +252,8 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
 
 
 async def test_other_tags_are_told_and_written_at_once(cluster):
-    async with watching(config_of(1), cluster) as watched:
-        watched.watch.change(config_of(1, tags={"rack": "r8a9"}))
+    async with watching(config_of(1, "SSL"), cluster) as watched:
+        watched.watch.change(config_of(1, "SSL", tags={"rack": "r8a9"}))
 
         assert watched.entry(1).tags["rack"] == "r8a9"
         assert decode(watched.registry.written[-1][1]).tags["rack"] == "r8a9"
@@ -252,13 +264,52 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
     with capture_logs() as logs:
         async with listening(broker), watching(config_of(broker.port), cluster) as watched:
             await watched.until(lambda: watched.views[-1].node_id == 7)
-            registered = len(watched.registry.written)
             watched.watch.change(config_of(broker.port, tags={"rack": "x"}))
 
             assert watched.entry(7).tags["broker.id"] == "7"
-            assert len(watched.registry.written) == registered
+            assert watched.registry.written == []
             assert watched.problems == ["the broker behind the listeners is 7, but broker.id is 1"]
     assert next(one for one in logs if one["event"] == "wrong_broker")["upstream"] == 7
+
+
+async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_one(cluster, monkeypatch):
+    monkeypatch.setattr(fleet_watch, "FIRST_RETRY", 0.01)
+    broker = Broker(1, NEW)
+    async with listening(broker):
+        config = config_of(broker.port)
+        config = config.model_copy(update={"listeners": (*config_of(1, "SASL_PLAINTEXT").listeners, *config.listeners)})
+    async with watching(config, cluster) as watched:
+        await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
+        assert watched.registry.written == []
+
+        server = await asyncio.start_server(broker.serve, "127.0.0.1", broker.port)
+        await eventually(lambda: watched.registry.registered)
+        server.close()
+
+
+async def test_it_withdraws_once_another_broker_answers(cluster, monkeypatch):
+    monkeypatch.setattr(fleet_watch, "VERSIONS_EVERY", 0.01)
+    broker = Broker(1, NEW)
+    async with listening(broker), watching(config_of(broker.port), cluster) as watched:
+        await eventually(lambda: watched.registry.registered)
+        broker.node_id = 7
+        await watched.until(lambda: watched.views[-1].node_id == 7)
+        assert not watched.registry.registered
+
+        broker.node_id = 1
+        await watched.until(lambda: watched.views[-1].node_id == 1)
+        await eventually(lambda: watched.registry.registered)
+
+
+async def test_the_own_broker_is_asked_from_the_address_that_its_listener_has(cluster):
+    broker = Broker(1, NEW)
+    async with listening(broker):
+        config = config_of(broker.port)
+        listener = config.listeners[0].model_copy(update={"upstream_source": "127.0.0.9"})
+        async with watching(config.model_copy(update={"listeners": (listener,)}), cluster) as watched:
+            await watched.until(lambda: watched.entry(1).protocol_max == ranges(NEW).max)
+
+            assert set(broker.peers) == {"127.0.0.9"}
 
 
 async def test_a_login_is_not_needed_and_nothing_else_is_asked_without_one(cluster):

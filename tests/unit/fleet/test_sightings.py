@@ -176,8 +176,29 @@ class TestWhoRuns:
         sightings.add([written(1, 1000), written(1, 1001, b"junk"), Written(b"hint/metadata", b"", 1002)])
         assert alive(sightings) == {1: True}
 
-        sightings.add([Written(b"other", None, 2000 + DEAD_AFTER_MS)])
+        sightings.add([written(2, 2000 + DEAD_AFTER_MS, b"junk")])
         assert alive(sightings) == {1: False}
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            Written(b"other", b"", 2000 + DEAD_AFTER_MS),
+            Written(b"sidecar/2147483648", None, 2000 + DEAD_AFTER_MS),
+            Written(key_of(2), b"junk", None),
+        ],
+    )
+    def test_no_other_key_and_no_other_clock_tells_the_time(self, record):
+        sightings = Sightings()
+        sightings.add([written(1, 1000), record])
+
+        assert alive(sightings) == {1: True}
+
+    def test_whoever_wrote_longest_ago_is_forgotten(self, monkeypatch):
+        monkeypatch.setattr("proxy.fleet.sightings.MAX_KNOWN", 2)
+        sightings = Sightings()
+        sightings.add([written(1, 1000), written(2, 1001), written(1, 1002), written(3, 1003)])
+
+        assert alive(sightings) == {1: True, 3: True}
 
     def test_the_last_record_counts(self):
         sightings = Sightings()

@@ -1,0 +1,64 @@
+"""The registry's thread, before a topic that only this process knows."""
+
+import asyncio
+from collections.abc import Mapping
+
+from structlog.testing import capture_logs
+
+from proxy.fleet import topic
+from proxy.fleet.record import SidecarRecord, encode, key_of
+from proxy.fleet.registry import Registry
+from proxy.fleet.sightings import Sighting, Written
+
+VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
+
+
+class Topic:
+    """``reads``: what each read returns, then nothing."""
+
+    def __init__(self, reads: list[list[Written]]) -> None:
+        self.reads = reads
+        self.written: list[tuple[bytes, bytes]] = []
+
+    def read(self, seconds: float) -> tuple[list[Written], bool]:
+        return (self.reads.pop(0) if self.reads else []), not self.reads
+
+    def write(self, key: bytes, value: bytes, done: object) -> None:
+        self.written.append((key, value))
+
+    def close(self) -> None:
+        return
+
+
+async def told_by(made: Topic, monkeypatch) -> Mapping[int, Sighting]:
+    monkeypatch.setattr(topic, "Topic", lambda settings: made)
+    told: asyncio.Future[Mapping[int, Sighting]] = asyncio.get_running_loop().create_future()
+    registry = Registry({}, "me", lambda seen, end: told.set_result(seen) if end and not told.done() else None)
+    registry.register(1, VALUE)
+    registry.withdraw()
+    registry.start()
+    try:
+        return await asyncio.wait_for(told, 10)
+    finally:
+        await registry.close()
+
+
+async def test_sidecars_are_told_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
+    made = Topic([[Written(key_of(2), VALUE, 1000)], [Written(key_of(3), VALUE, 1000)]])
+
+    with capture_logs() as logs:
+        seen = await told_by(made, monkeypatch)
+
+    assert {node_id: one.alive for node_id, one in seen.items()} == {2: True, 3: True}
+    assert made.written == []
+    assert logs == []
+
+
+async def test_a_topic_with_the_writers_clocks_is_told_of_once(monkeypatch):
+    made = Topic([[Written(key_of(2), VALUE, None)], [Written(key_of(3), VALUE, None)]])
+
+    with capture_logs() as logs:
+        await told_by(made, monkeypatch)
+
+    [told] = [one for one in logs if one["event"] == "registry_clock"]
+    assert "message.timestamp.type=LogAppendTime" in told["advice"]
