@@ -89,9 +89,7 @@ class Topic:
             for message in self._consumer.consume(MAX_BATCH, seconds):
                 error = message.error()
                 if error is None:
-                    clock, at = message.timestamp()
-                    of_broker = at if clock == TIMESTAMP_LOG_APPEND_TIME else None
-                    records.append(Written(message.key() or b"", message.value(), of_broker))
+                    records.append(written(message.key() or b"", message.value(), message.timestamp()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     end = True
                 elif error.code() in LOST:
@@ -116,6 +114,12 @@ class Topic:
         self._consumer.close()
         self._producer.purge()
         self._producer.poll(0)
+
+
+def written(key: bytes, value: bytes | None, timestamp: tuple[int, int]) -> Written:
+    """Return a record. ``timestamp``: its type and milliseconds, as librdkafka has them."""
+    clock, at = timestamp
+    return Written(key, value, at if clock == TIMESTAMP_LOG_APPEND_TIME else None)
 
 
 def _create(admin: AdminClient) -> None:

@@ -155,3 +155,13 @@ def test_a_frame_has_its_length_and_a_header() -> None:
 
 def encoded(request) -> bytes:
     return bytes(request.encode(header=False, framed=False))
+
+
+@pytest.mark.parametrize(
+    ("named", "node_id"), [("2147483647", 2_147_483_647), ("2147483648", None), ("12345678901", None)]
+)
+def test_another_broker_names_itself_with_an_int32(named: str, node_id: int | None) -> None:
+    error = f"Unexpected broker id, expected {named} or empty string, but received 1".encode()
+    answer = struct.pack(">iihh", 0, 1, 42, len(error)) + error
+
+    assert messages.other_broker(answer) == node_id
