@@ -36,10 +36,19 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Plain = str | int | float | bool
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds a character that UTF-8 does not have") from None
+    return value
+
+
 def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
     def check(value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError("is not text")
+        value = _text(value)
         if not pattern.fullmatch(value):
             raise ValueError(f"is not {what}")
         return value
@@ -48,40 +57,39 @@ def _matching(pattern: re.Pattern[str], what: str) -> PlainValidator:
 
 
 def _topic(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
+    value = _text(value)
     if not _TOPIC.fullmatch(value) or value in (".", ".."):
         raise ValueError("is not a topic's name")
     return value
 
 
 def _servers(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
+    value = _text(value)
     return ",".join(str(Endpoint.parse(server.strip())) for server in value.split(","))
 
 
 def _plain(value: object) -> Plain:
     if not isinstance(value, str | int | float):
         raise ValueError("is not a plain value")
-    return value
+    return _text(value) if isinstance(value, str) else value
 
 
 def _plain_or_secret(value: object) -> Plain | Secret:
-    return value if isinstance(value, Secret) else _plain(value)
+    if isinstance(value, Secret):
+        _text(value.reveal())
+        return value
+    return _plain(value)
 
 
 def _folder(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
+    value = _text(value)
     if not value.startswith("/") or "\0" in value:
         raise ValueError("is not an absolute path")
     return value
 
 
 def _version(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
+    value = _text(value)
     if len(value) > MAX_VERSION:
         raise ValueError(f"has more than {MAX_VERSION} characters")
     try:
@@ -92,8 +100,7 @@ def _version(value: object) -> str:
 
 
 def _tag_value(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("is not text")
+    value = _text(value)
     if len(value) > MAX_TAG_VALUE:
         raise ValueError(f"has more than {MAX_TAG_VALUE} characters")
     return value

@@ -155,3 +155,17 @@ class TestRewriting:
         assert found.startswith("listeners[1].rewrite.addresses")
         assert problem in found
         assert found.endswith("at line 4")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tag.rack", "a\\ud800"),
+        ("broker.version", "4.3\\udfff"),
+        ("internal", '{client.id: "\\ud800"}'),
+    ],
+)
+def test_text_is_what_utf_8_has(problems, key, value):
+    (found,) = problems(f"{key}: {value}\n" if value.startswith("{") else f'{key}: "{value}"\n')
+
+    assert "holds a character that UTF-8 does not have (allowed: " in found
