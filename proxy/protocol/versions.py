@@ -16,6 +16,9 @@ Supported = Mapping[int, tuple[int, int]]
 
 PRODUCE, FETCH = 0, 1
 
+MAX_VERSION = 31
+"""Last version of an api that is looked at: Kafka has up to 19 of one."""
+
 CODECS = ((0, "1=gzip"), (0, "2=snappy"), (0, "3=lz4"), (7, "4=zstd"))
 """First version of Produce that takes a codec; its number in the attributes of a batch and its name (KIP-110)."""
 
@@ -171,10 +174,11 @@ def _has(real: Supported, row: Addition) -> bool:
 
 
 def _pairs(real: Supported) -> Iterator[tuple[int, int]]:
-    aside = {row.api_key for row in TABLE if not row.required}
-    for key, (low, high) in real.items():
-        if key not in aside:
-            yield from ((key, version) for version in range(low, high + 1))
+    """Return what is like something of Kafka's: a broker may claim any keys, and all versions that an int16 has."""
+    known = {row.api_key for row in TABLE} - {row.api_key for row in TABLE if not row.required}
+    for key in known & real.keys():
+        low, high = real[key]
+        yield from ((key, version) for version in range(max(low, 0), min(high, MAX_VERSION) + 1))
 
 
 def _spans(rows: Iterable[Addition]) -> dict[int, tuple[int, int]]:

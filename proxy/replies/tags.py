@@ -27,7 +27,6 @@ class Tag(NamedTuple):
     parsing: str
 
 
-_VERSION = r"[0-9]+(?:\.[0-9]+)*"
 _BIT = r"[0-9]+=[a-z0-9]+"
 _ENDPOINT = r"(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://(?:[^\s,:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
@@ -117,7 +116,7 @@ BUILTIN: tuple[Tag, ...] = (
     Tag(
         "sidecar.version",
         "Version of the broker's sidecar.",
-        rf"{_VERSION}\S*",
+        r"[0-9]\S*",
         "0.1.0",
         "For people.",
     ),

@@ -213,3 +213,12 @@ class TestManyListeners:
         assert record is not None
         assert len(record.addresses) == MAX_ENDPOINTS
         assert invalid(record.tags) == []
+
+
+def test_a_version_s_format_has_one_way_to_match():
+    """Two repeats in a row that take the same characters are tried in every combination."""
+    grammar = NAMES["sidecar.version"].grammar
+
+    assert re.findall(r"[+*]", grammar) == ["*"]
+    assert invalid({"sidecar.version": "0.1.0-dev+d12ca4f"}) == []
+    assert invalid({"sidecar.version": "1." * 50_000 + " "}) == ["sidecar.version"]

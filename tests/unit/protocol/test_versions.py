@@ -202,3 +202,12 @@ def test_nothing_follows_from_the_order_in_which_a_broker_tells() -> None:
     backwards = dict(reversed(LIVE["4.3.1"].items()))
     assert ranges(backwards) == ranges(LIVE["4.3.1"])
     assert versions.release_of(backwards) == "4.3.x"
+
+
+def test_what_no_kafka_has_counts_for_nothing_and_costs_nothing() -> None:
+    real = versions_for(release_range("4.3"))
+    garbage = {key: (-32_768, 32_767) for key in range(-32_768, 32_768) if key not in real}
+
+    assert release_of({**garbage, **real}) == release_of(real)
+    pairs = list(versions._pairs(dict.fromkeys(range(-32768, 32768), (-32768, 32767))))
+    assert len(pairs) <= len({row.api_key for row in TABLE}) * (versions.MAX_VERSION + 1)
