@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from proxy import __version__
 from proxy.client.errors import BrokerIdMismatch, UnsupportedRequestError
+from proxy.config.section import INT32_MAX
 from proxy.config.values import Endpoint
 from proxy.errors import LocalError
-from proxy.fleet.connection import Connection
+from proxy.fleet.connection import Closed, Connection, Unreachable
 from proxy.fleet.messages import Request
 from proxy.fleet.security import Security
 from proxy.protocol.private import BASE, PRIVATE
@@ -43,8 +44,13 @@ class BrokerMetadataClient:
     def brokers(self, node_ids: Iterable[int] = ()) -> list[BrokerEntry]:
         """Return these brokers, all without any; those that are not known are left out.
 
-        Raises UnsupportedRequestError where the other end answers requests that it does not have.
+        Raises UnsupportedRequestError where the other end answers requests that it does not have, and LocalError for
+        what is no node id.
         """
+        node_ids = list(node_ids)
+        for node_id in node_ids:
+            if not THIS_BROKER <= node_id <= INT32_MAX:
+                raise LocalError(f"broker {node_id}: allowed are node ids up to {INT32_MAX}, and {THIS_BROKER}")
         request = Request(self._api_key, VERSION, encode_request(node_ids))
         answer = self._loop.run(self._ask(request))
         if not answer:
@@ -103,6 +109,10 @@ class BrokerMetadataClient:
             self._connection = await Connection.open(self.address, self._security, context, client_id)
         try:
             return await self._connection.ask(request)
+        except Closed as error:
+            self._disconnect()
+            hint = "there may be no sidecar at that address, or one that wants a login"
+            raise Unreachable(f"{error}; {hint}") from None
         except BaseException:
             self._disconnect()
             raise

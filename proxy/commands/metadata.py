@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from proxy.config import Endpoint
     from proxy.replies.broker_metadata import BrokerEntry
 
+API_KEYS = 10_000, 32_700
+"""Inclusive: what private.api.key.base may be."""
+
+NODE_IDS = -1, 2_147_483_647
+"""Inclusive."""
+
 
 def add(commands: Commands) -> None:
     """Put it on the command line."""
@@ -24,7 +31,7 @@ def add(commands: Commands) -> None:
     text = "Properties file with librdkafka's settings of TLS and SASL, for listeners that need them."
     made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
     text = "The sidecars' private.api.key.base; default: %(default)s."
-    made.add_argument("--api-key", type=int, default=BASE, metavar="N", help=text)
+    made.add_argument("--api-key", type=_api_key, default=BASE, metavar="N", help=text)
     add_output(made, ("table", "json"))
 
 
@@ -54,7 +61,15 @@ def _table(found: list[BrokerEntry]) -> str:
 
 
 def _node_id(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r}: allowed are node ids, and -1") from None
+    return _number(text, *NODE_IDS, f"node ids up to {NODE_IDS[1]}, and -1")
+
+
+def _api_key(text: str) -> int:
+    return _number(text, *API_KEYS, f"api keys from {API_KEYS[0]} to {API_KEYS[1]}")
+
+
+def _number(text: str, least: int, most: int, allowed: str) -> int:
+    with suppress(ValueError):
+        if least <= (number := int(text)) <= most:
+            return number
+    raise ArgumentTypeError(f"{text!r}: allowed are {allowed}")

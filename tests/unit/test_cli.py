@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FIVE_MISTAKES = """
 broker.id: -1
 internal.bootstrap.servers: 127.0.0.1:19094
@@ -132,3 +134,21 @@ def test_a_command_whose_extra_is_missing_says_what_to_install() -> None:
     assert done.stderr == (
         "brokerside: this command needs duckdb, which is not installed: pip install 'brokerside[query]'\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--api-key", "99999", "api keys from 10000 to 32700"),
+        ("--api-key", "x", "api keys from 10000 to 32700"),
+        ("--broker", "99999999999", "node ids up to 2147483647, and -1"),
+        ("--broker", "-2", "node ids up to 2147483647, and -1"),
+    ],
+)
+def test_numbers_of_broker_metadata_that_no_request_holds_are_a_wrong_usage(
+    option: str, value: str, allowed: str
+) -> None:
+    done = brokerside("broker-metadata", "127.0.0.1:1", f"{option}={value}")
+
+    assert done.returncode == 2
+    assert f"{value!r}: allowed are {allowed}" in done.stderr

@@ -1,13 +1,16 @@
 """What a client does with the entry of a broker; the connections are in the integration tests."""
 
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from proxy.client import BrokerEntry, BrokerMetadataClient, endpoints, producer_settings, protocol_range, versions_for
 from proxy.config import Endpoint
 from proxy.errors import LocalError
+from proxy.fleet.connection import Unreachable
 from proxy.protocol.versions import ranges, release_range
 
 
@@ -57,3 +60,31 @@ def test_it_needs_neither_observers_nor_spark():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("node_id", [-2, 99_999_999_999])
+def test_what_is_no_node_id(node_id):
+    with (
+        BrokerMetadataClient("127.0.0.1:1") as client,
+        pytest.raises(LocalError, match=f"broker {node_id}: allowed are node ids up to 2147483647, and -1"),
+    ):
+        client.brokers([node_id])
+
+
+def test_a_connection_that_is_closed_says_what_that_may_mean():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_one() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.recv(1)
+
+        thread = threading.Thread(target=close_one)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with BrokerMetadataClient(address) as client, pytest.raises(Unreachable) as raised:
+            client.brokers()
+        thread.join()
+
+    assert str(raised.value).startswith(address)
+    assert str(raised.value).endswith("; there may be no sidecar at that address, or one that wants a login")
