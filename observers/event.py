@@ -149,7 +149,7 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     (``throttle_ms`` of earlier responses, from when they came; brokers do so since Kafka 2.0)."""
     synthesized: bool = False
     """True where the broker never saw the request: the sidecar itself answered it, or closed the connection because of
-    it. ``response_bytes`` are then of the sidecar's answer; else always as the broker sent them."""
+    it. ``response_bytes`` are always what the client got."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):

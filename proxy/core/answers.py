@@ -259,7 +259,7 @@ class Answers:
         """The same for a response; ``header``: bytes of the frame of ``size`` bytes before its body."""
         key, version = exchange.api_key, exchange.api_version
         if flags & EDITED:
-            return Overlong(size) if size > MAX_EDITED else Gathered(partial(self._edit, key, version, header))
+            return Overlong(size) if size > MAX_EDITED else Gathered(partial(self._edit, exchange, header))
         if flags & STREAMED and size > header:
             try:
                 return Streamed(self, key, header, self.rules.stream(key, version, size - header))
@@ -267,12 +267,13 @@ class Answers:
                 self.failed(error)
         return None
 
-    def _edit(self, api_key: int, version: int, header: int, frame: bytes) -> bytes:
+    def _edit(self, exchange: Exchange, header: int, frame: bytes) -> bytes:
         try:
-            body = self.rules.edit(api_key, version, frame[header:])
+            body = self.rules.edit(exchange.api_key, exchange.api_version, frame[header:])
             edited = _int32(header - 4 + len(body)) + frame[4:header] + body
         except Exception as error:
             self.failed(error)
             return frame
-        self.tally.edited[api_key] += 1
+        self.tally.edited[exchange.api_key] += 1
+        exchange.response_bytes = len(edited)  # as the client counts it
         return edited

@@ -180,8 +180,9 @@ class Exchange(Struct, gc=False):
     start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
     header, where an observer asked for it and it was not too long.
 
-    ``synthesized``: the broker never saw it, for the sidecar itself gave the answer (``response_bytes`` are of that) or
-    ended the connection. Of a response that was edited on its way all that is told is as the broker sent it.
+    ``synthesized``: the broker never saw it, for the sidecar itself gave the answer, or ended the connection.
+    ``response_bytes`` are always what the client got; all else that is told of a response that was edited on its way is
+    as the broker sent it.
     """
 
     connection: Connection
