@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import yaml
 
+from proxy.core.apis import API_VERSIONS
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.conformance.crowd import Plan, Visits
@@ -29,11 +30,11 @@ PATIENCE = 60.0
 """Seconds that anything may take before a test fails; nothing is expected to take more than a few."""
 
 DESCRIPTORS = 65_536
-METADATA_KEY = METADATA.to_bytes(2, "big")
+METADATA_KEY, API_VERSIONS_KEY = (key.to_bytes(2, "big") for key in (METADATA, API_VERSIONS))
 
 
 class Peer:
-    """Stands for the broker: answers each request with its correlation id, and counts connections.
+    """Stands for the broker: answers each request with its correlation id, and counts connections of clients.
 
     ``advertised``: the port that Metadata tells of, so that the sidecar knows its broker.
     """
@@ -74,6 +75,8 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if data[4:6] == API_VERSIONS_KEY and data[14:25] == b"brokerside-":  # asked by the sidecar itself
+            self._peer.seen -= 1
         while len(self._received) >= 4:
             (size,) = struct.unpack_from(">i", self._received)
             if len(self._received) < 4 + size:

@@ -72,6 +72,7 @@ def root(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     root = Root(spark, tmp_path)
     made = {"slo": root.requests_by_day(SLO, "total"), "topics": root.requests_by_day(TOPICS, "produced_bytes")}
     monkeypatch.setattr(derive, "DERIVED", made)
+    monkeypatch.setattr(derive, "UNMATCHED", {})  # what is declared here are no objectives
     return root
 
 

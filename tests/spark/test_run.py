@@ -181,6 +181,7 @@ def test_a_batch_that_fails_is_repeated_without_trace(
     assert query(tmp_path / "tables", "SELECT reason FROM dead_letters")[1] == [("not_json",)]
 
 
+@pytest.mark.timeout(900)  # a job that is killed, and then one batch over all of it, on a machine that may be busy
 def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
     spark: SparkSession, audit: AuditTopic, tmp_path: Path, jars: Sequence[Path]
 ) -> None:
