@@ -115,7 +115,7 @@ def everything(proxied: Proxied) -> Callable[[], list[RequestEvent]]:
         assert sum(event.request_bytes for event in told) == grown(
             "brokerside_bytes_total", direction="client_to_broker"
         )
-        answered = sum(event.response_bytes for event in told)
+        answered = sum(event.response_bytes - added(event) for event in told)
         from_broker = grown("brokerside_bytes_total", direction="broker_to_client")
         if any(event.outcome == "connection_lost" for event in told):
             assert answered <= from_broker  # a client may leave while its answer comes in
@@ -220,6 +220,13 @@ def run(name: str, *args: str, text: str = "") -> None:
     command = local_cluster.tool(name, *args)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TOOL_TIMEOUT)
     assert done.returncode == 0, f"{name} {' '.join(args)}:\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
+
+
+def added(event: RequestEvent) -> int:
+    """Bytes by which the response is longer than the broker's: those of the sidecar's own api in a list of apis."""
+    if event.api != "ApiVersions" or event.outcome != "answered" or event.error_code:
+        return 0
+    return 7 if event.api_version >= 3 else 6
 
 
 def check_records(events: list[RequestEvent], topic: str, produced: int, fetched: int | None = None) -> None:

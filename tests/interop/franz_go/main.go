@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -60,7 +62,9 @@ func main() {
 	defer client.Close()
 	admin := kadm.NewClient(client)
 	_, err = admin.CreateTopic(ctx, int32(partitions), 1, nil, topic)
-	check(err)
+	if !errors.Is(err, kerr.TopicAlreadyExists) {
+		check(err)
+	}
 	topics, err := admin.ListTopics(ctx)
 	check(err)
 	check(topics[topic].Err)

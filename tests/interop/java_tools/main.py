@@ -28,7 +28,7 @@ def main() -> None:
         properties = Path(folder) / "client.properties"
         properties.write_text(f"client.id={client_id}\n")
         admin = (*server, "--command-config", str(properties))
-        run("topics", *admin, "--create", "--topic", topic, "--partitions", partitions)
+        run("topics", *admin, "--create", "--if-not-exists", "--topic", topic, "--partitions", partitions)
         assert topic in run("topics", *admin, "--list").splitlines()
         described = run("topics", *admin, "--describe", "--topic", topic)
         for n, codec in enumerate(CODECS):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from contextlib import suppress
 
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import TopicAlreadyExistsError
 
 CODECS: tuple[str | None, ...] = (None, "gzip")
 """The others need packages that kafka-python does not bring."""
@@ -18,7 +20,9 @@ def main() -> None:
     lines = sys.stdin.read().splitlines()
     common = {"bootstrap_servers": bootstrap, "client_id": client_id}
     admin = KafkaAdminClient(**common)
-    admin.create_topics({topic: {"num_partitions": int(partitions), "replication_factor": 1}}, wait_for_metadata=True)
+    with suppress(TopicAlreadyExistsError):
+        new = {topic: {"num_partitions": int(partitions), "replication_factor": 1}}
+        admin.create_topics(new, wait_for_metadata=True)
     assert topic in admin.list_topics()
     (described,) = admin.describe_topics([topic])
     produced = 0

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -54,7 +55,9 @@ func main() {
 	admin, err := sarama.NewClusterAdmin(brokers, config(clientID))
 	check(err)
 	detail := sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: 1}
-	check(admin.CreateTopic(topic, &detail, false))
+	if err = admin.CreateTopic(topic, &detail, false); !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+		check(err)
+	}
 	topics, err := admin.ListTopics()
 	check(err)
 	if _, found := topics[topic]; !found {
