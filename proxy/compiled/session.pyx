@@ -55,7 +55,7 @@ cdef class Session:
         if rules is not None:
             if len(rules.table) != KEYS * VERSIONS:
                 raise ValueError(f"a table of {len(rules.table)} bytes, not {KEYS * VERSIONS}")
-            self.answers, self.ruled = Answers(rules, tally, max_frame), rules.table
+            self.answers, self.ruled = Answers(rules, tally), rules.table
             if watch is None and identity is not None:
                 watch = NOBODY
         self.told = None if watch is None else Told(connection, tally, watch, identity)

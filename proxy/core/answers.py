@@ -127,7 +127,7 @@ class Answers:
         "failure", "full", "replied", "replies", "rest", "rules", "tally", "waiting",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, tally: Tally, max_frame: int) -> None:
+    def __init__(self, rules: Rules, tally: Tally) -> None:
         self.rules = rules
         self.tally = tally
         self.waiting: deque[bytes | None] = deque()

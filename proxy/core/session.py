@@ -99,7 +99,7 @@ class Session:
         self.client_id: str | None = None
         self._tokens = False
         self.in_flight: deque[Exchange] = deque()
-        self.answers = None if rules is None else Answers(rules, tally, max_frame)
+        self.answers = None if rules is None else Answers(rules, tally)
         self.requests = 0
         self.clean = 0
 

@@ -46,6 +46,16 @@ def uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     raise Nonsense("a varint of more than five bytes")
 
 
+def uvarint_bytes(value: int) -> bytes:
+    """The same, written; ``value`` ≥ 0."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
 def compact_length(buf: Buffer, pos: int) -> tuple[int, int]:
     """Length of a compact string, byte field or array: −1 is null."""
     value = buf[pos]

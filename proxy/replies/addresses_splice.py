@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from proxy.core.fields import plan_of, sliced
 from proxy.core.schema import Field
-from proxy.core.wire import Nonsense, compact_length, compact_string, int32_length, string, uvarint
+from proxy.core.wire import Nonsense, compact_length, compact_string, int32_length, string, uvarint, uvarint_bytes
 
 Address = tuple[str, int]
 """Host and port."""
@@ -71,7 +71,7 @@ class Splice:
         return b"".join([*self._parts, memoryview(self._body)[self._copied : end]])
 
     def _text(self, text: bytes) -> bytes:
-        return (varint(len(text) + 1) if self._flexible else _uint16.pack(len(text))) + text
+        return (uvarint_bytes(len(text) + 1) if self._flexible else _uint16.pack(len(text))) + text
 
 
 def tagged(body: bytes, pos: int, nodes: Field, dial: Dial) -> bytes:
@@ -135,11 +135,11 @@ def _replaced(field: _Tagged, nodes: Field, dial: Dial) -> _Tagged:
 
 
 def _made(tag: int, value: bytes) -> _Tagged:
-    return _Tagged(tag, value, varint(tag) + varint(len(value)) + value)
+    return _Tagged(tag, value, uvarint_bytes(tag) + uvarint_bytes(len(value)) + value)
 
 
 def _section(fields: Sequence[_Tagged]) -> bytes:
-    return varint(len(fields)) + b"".join(field.whole for field in fields)
+    return uvarint_bytes(len(fields)) + b"".join(field.whole for field in fields)
 
 
 def _filled(fields: Sequence[_Tagged], length: int) -> bytes | None:
@@ -155,13 +155,3 @@ def _filled(fields: Sequence[_Tagged], length: int) -> bytes | None:
             if gap >= more and len(section := _section([*fields, _made(tag, bytes(gap - more))])) == length:
                 return section
     return None
-
-
-def varint(value: int) -> bytes:
-    """An unsigned varint."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

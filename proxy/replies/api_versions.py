@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from proxy.core.apis import API_VERSIONS
 from proxy.core.intercept import EDITED, Interceptor
-from proxy.core.wire import Nonsense, compact_length, int32_length, skip_tags
+from proxy.core.wire import Nonsense, compact_length, int32_length, skip_tags, uvarint_bytes
 from proxy.replies.upstream import Supported, Versions
 
 COMPACT_SINCE = 3
@@ -69,7 +69,7 @@ class ApiVersions(Interceptor):
             if allowed is not None and key not in private:
                 told.append(_entry.pack(key, *allowed) + tags)
         told += [_entry.pack(key, *versions) + (b"\0" if compact else b"") for key, versions in private.items()]
-        count = _uvarint(len(told) + 1) if compact else _int32.pack(len(told))
+        count = uvarint_bytes(len(told) + 1) if compact else _int32.pack(len(told))
         return body[:end], b"".join([body[:2], count, *told]), {key: versions for key, versions, _ in entries}
 
 
@@ -96,12 +96,3 @@ def _entries(body: bytes, api_version: int) -> tuple[list[Entry], int]:
         pos = skip_tags(body, tags) if compact else tags
         entries.append((key, (first, last), body[tags:pos]))
     return entries, pos
-
-
-def _uvarint(value: int) -> bytes:
-    """``value`` < 2^21 as an unsigned varint; there are 2^16 api keys."""
-    if value < 1 << 7:
-        return bytes((value,))
-    if value < 1 << 14:
-        return bytes((value & 127 | 128, value >> 7))
-    return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))

@@ -64,7 +64,7 @@ BUILTIN: tuple[Tag, ...] = (
     ),
     Tag(
         "message.max.bytes",
-        "The broker's `message.max.bytes` as it is in force: the largest record batch, in bytes. Read every 30 s, and "
+        "The broker's `message.max.bytes` as it is in force: the largest record batch, in bytes. Read every 10 s, and "
         "when a change of it passes this sidecar. Left out while the cluster has not told it.",
         r"[0-9]{1,10}",
         "1048588",

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from proxy.core.apis import API_VERSIONS
+from proxy.protocol.versions import floored
 
 Versions = tuple[int, int]
 """The first and the last version of an api."""
-
-PRODUCE, FETCH = 0, 1
-PRODUCE_FLOOR, FETCH_FLOOR = 3, 4
-"""Brokers of 4.0 and later say that they take Produce v0 so that old librdkafkas go on, and close for v0 to v2."""
 
 
 class Supported:
@@ -25,14 +22,16 @@ class Supported:
         self, private: Mapping[int, Versions], newest: Callable[[int], int | None] = lambda api_key: None
     ) -> None:
         self.ranges: Mapping[int, Versions] | None = None
+        self._taken: Mapping[int, Versions] = {}
         self.private = private
         self._newest = newest
 
     def learn(self, ranges: Mapping[int, Versions]) -> bool:
         """Take what an ApiVersions response says. Returns whether anything has changed."""
-        changed = ranges != self.ranges
-        self.ranges = ranges
-        return changed
+        if ranges == self.ranges:
+            return False
+        self.ranges, self._taken = ranges, floored(ranges)
+        return True
 
     def allowed(self, api_key: int, versions: Versions) -> Versions | None:
         """Of ``versions``, those that may pass here; None where none may."""
@@ -50,12 +49,7 @@ class Supported:
         return (found := self._usable(api_key)) is not None and found[0] <= api_version <= found[1]
 
     def _usable(self, api_key: int) -> Versions | None:
-        ranges = self.ranges or {}
         if api_key in self.private:
             return self.private[api_key]
-        if api_key not in ranges:
-            return None
-        first, last = ranges[api_key]
-        if api_key == PRODUCE and FETCH in ranges and ranges[FETCH][0] >= FETCH_FLOOR:
-            first = max(first, PRODUCE_FLOOR)
-        return self.allowed(api_key, (first, last))
+        found = self._taken.get(api_key)
+        return None if found is None else self.allowed(api_key, found)

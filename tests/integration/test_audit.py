@@ -254,7 +254,8 @@ class TestThrottles:
         begun = time.time()
         for n in range(100):
             dispatcher.record(exchange(correlation_id=n))
-            dispatcher.report([report(count=n + 1, first_at=time.monotonic(), last_at=time.monotonic() + 0.5)] * 2)
+            at = time.monotonic()
+            dispatcher.report([report(count=n + 1, first_at=at, last_at=at + 0.5)] * 2)
         dispatcher.close(20)
         audit = dispatcher.observers[name]
         assert isinstance(audit, AuditObserver)
