@@ -14,7 +14,7 @@ from observers.rollup import Rollup
 from observers.translate import Translator
 from proxy.core.exchange import Exchange
 from proxy.core.struct import SchemaError, UnknownMessage
-from tests.fuzz import seeds, sessions, targets
+from tests.fuzz import seeds, sessions, targets, told
 from tests.fuzz.sessions import COMPILED, FAST, PURE, converse_into, steps_of
 from tests.fuzz.targets import BOTH_TWINS, Target
 from tests.property.audited import API_NAMES, WALL, surroundings
@@ -104,6 +104,7 @@ ALL = {
     for target in (
         *sessions.TARGETS,
         *targets.TARGETS,
+        *told.TARGETS,
         Target("audit", seeds.scripts, check_audit, audit_once, share=60, besides=ROWS),
         Target("learn", seeds.teaching, check_learn, learn_once),
     )

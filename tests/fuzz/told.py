@@ -1,0 +1,148 @@
+"""What the sidecar answers from and edits: requests for BrokerMetadata, records of the registry, lists of apis, and
+responses with addresses."""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+
+from proxy.core.apis import API_VERSIONS
+from proxy.core.wire import TRUNCATED, Nonsense
+from proxy.errors import MalformedBody
+from proxy.fleet import record
+from proxy.fleet.sightings import Sighting
+from proxy.fleet.view import fleet_view
+from proxy.replies.api_versions import LAST, ApiVersions
+from proxy.replies.broker_metadata import (
+    BrokerEntry,
+    BrokerView,
+    Fleet,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from proxy.replies.upstream import Supported, Versions
+from tests.fuzz.targets import Target
+
+OURS, THEIRS = 1, 2
+PRIVATE = 30_000
+NULL = b"\xff\xff\xff\xff"
+
+# ---- BrokerMetadata -------------------------------------------------------------------------------------------------
+
+ENTRIES = [
+    BrokerEntry(1, "kafka-1.example", 9092, 265, 304, {"broker.id": "1", "rack": "a"}),
+    BrokerEntry(2, "", -1, -1, -1, {"sidecar": "absent", "ä": "\N{SNOWMAN}"}),
+]
+
+
+def metadata_seeds() -> list[bytes]:
+    requests = [encode_request(ids) for ids in ([], [-1], [1, 2, 2, 7])] + [NULL]
+    return [b"\0" + body for body in requests] + [b"\1" + encode_response(some) for some in ([], ENTRIES)]
+
+
+def metadata_once(data: bytes) -> list[int] | list[BrokerEntry] | None:
+    try:
+        return decode_response(data[1:]) if data[:1] == b"\1" else decode_request(data[1:])
+    except MalformedBody:
+        return None
+
+
+def check_metadata(data: bytes, rng: Random) -> None:
+    found = metadata_once(data)
+    if found is None:
+        return
+    if data[:1] == b"\1":
+        entries = decode_response(data[1:])
+        assert decode_response(encode_response(entries)) == entries
+    else:
+        assert data[1:] == NULL or encode_request(decode_request(data[1:])) == data[1:]
+
+
+# ---- the registry ---------------------------------------------------------------------------------------------------
+
+
+def registry_seeds() -> list[bytes]:
+    plain = record.SidecarRecord({}, (), None, -1, "0")
+    full = record.SidecarRecord(
+        {"CLIENT": "PLAINTEXT"},
+        ("CLIENT://kafka-2.example:9092", "PUBLIC://[fd00::7]:9093"),
+        "kafka-2.example",
+        9092,
+        "1795260000000",
+        rack="a",
+        features={"group_coordinator": record.FeatureRange(1, 2)},
+        protocol_version_min=265,
+        protocol_version_max=304,
+        tags={"broker.id": "2", "team": "\N{SNOWMAN}", "protocol.version.source": "sidecar"},
+    )
+    return [record.encode(plain), record.encode(full), record.encode(full).replace(b"9092", b"-7")]
+
+
+def registry_once(data: bytes) -> bytes | None:
+    """What clients of this sidecar would be told of the one that wrote it."""
+    found = record.decode(data)
+    if found is None:
+        return None
+    fleet = Fleet(fleet_view(BrokerView(OURS, {}), [OURS, THEIRS], {THEIRS: Sighting(found, alive=True)}, {}))
+    return encode_response(fleet.select("client", [THEIRS]))
+
+
+def check_registry(data: bytes, rng: Random) -> None:
+    told = registry_once(data)
+    if told is None:
+        return
+    found = record.decode(data)
+    assert found is not None
+    assert record.decode(record.encode(found)) == found
+    [entry] = decode_response(told)
+    assert (entry.node_id, entry.tags["broker.id"]) == (THEIRS, str(THEIRS))
+    assert (entry.host, entry.port) == found.addresses.get("client", ("", -1))
+
+
+# ---- lists of apis --------------------------------------------------------------------------------------------------
+
+APIS = [(0, 0, 13), (1, 4, 18), (API_VERSIONS, 0, 4)]
+
+
+def api_seeds() -> list[bytes]:
+    found = []
+    for version in range(LAST + 1):
+        compact = version >= 3
+        count = bytes((len(APIS) + 1,)) if compact else struct.pack(">i", len(APIS))
+        listed = b"".join(struct.pack(">hhh", *api) + b"\0" * compact for api in APIS)
+        rest = (struct.pack(">i", 0) if version else b"") + (b"\0" if compact else b"")
+        found.append(bytes((version,)) + struct.pack(">h", 0) + count + listed + rest)
+    return [*found, b"\0" + struct.pack(">hi", 35, 0)]
+
+
+def apis_once(data: bytes) -> tuple[bytes, dict[int, Versions]] | None:
+    learnt: dict[int, Versions] = {}
+    interceptor = ApiVersions(Supported({PRIVATE: (0, 0)}), learnt.update)
+    try:
+        return interceptor.edit(API_VERSIONS, (data + b"\0")[0] % (LAST + 1), data[1:]), learnt
+    except (Nonsense, *TRUNCATED):
+        return None
+
+
+def check_apis(data: bytes, rng: Random) -> None:
+    """A list goes on as it came, with one api more; what an editor of the longer one learns is the same and that."""
+    first = apis_once(data)
+    if first is None or not first[1]:
+        assert first is None or first[0] == data[1:]
+        return
+    told, learnt = first
+    again = apis_once(data[:1] + told)
+    assert again is not None
+    assert again[1] == {**learnt, PRIVATE: (0, 0)}
+    assert again[0] == told, "an api that is there already is told again"
+    if PRIVATE not in learnt:
+        assert len(told) - len(data[1:]) >= 6
+
+
+TARGETS = [
+    Target("broker_metadata", metadata_seeds, check_metadata, metadata_once, share=30),
+    Target("registry", registry_seeds, check_registry, registry_once, share=30),
+    Target("api_versions", api_seeds, check_apis, apis_once, share=40),
+]
