@@ -28,6 +28,7 @@ from spark_jobs.run import Note, run
 from spark_jobs.schemas import TABLES
 from spark_jobs.session import session, settings
 from tests.bench.measure import cpu_seconds, family
+from tests.spark.conftest import INTERPRETED
 
 DEFINITIONS = "deploy/examples/definitions"
 CLUSTER, SOURCE = "MkU3OEVBNTcwNTJENDM2Qg", "q1Sh-9_ISia_zwGINzRvyQ"
@@ -153,7 +154,9 @@ def main(arguments: list[str]) -> None:
     """Measure, and print the figures."""
     bootstrap, folder, *numbers = arguments[:5]
     count, rounds, rows = map(int, numbers)
-    with session("bench", settings("local[*]", resolve("spark-4.2.0"), {}, short=rounds == 1)) as spark:
+    once = rounds == 1  # to see that it works; its figures say nothing
+    conf = settings("local[*]", resolve("spark-4.2.0"), INTERPRETED if once else {}, short=once)
+    with session("bench", conf) as spark:
         figures = _jobs(spark, bootstrap, arguments[5:], count, rounds, folder) | _tables(spark, f"{folder}/day", rows)
     print(json.encode(figures).decode())
 

@@ -88,9 +88,9 @@ QUICK = Sizes(
     kafka_rounds=1,
     quiet_wait=0.0,
     job_clients=(56,),
-    job_events=20_000,
+    job_events=5_000,
     job_rounds=1,
-    table_rows=20_000,
+    table_rows=5_000,
 )
 
 
