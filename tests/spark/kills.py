@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ metadata: {name: copy}
 spec: {sourceClusterId: cluster, targetClusterId: elsewhere}
 """
 
+RECORDS_PER_BATCH = 60
+"""More than a run adds: what those before it left behind, killed in their first batch, does not pile up."""
+
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "definitions"
 
 
@@ -84,7 +88,7 @@ class Sweep:
             "available_now": True,
             "master": "local[2]",
             "conf": FEW_ROWS | INTERPRETED,
-            "records_per_batch": 12,
+            "records_per_batch": RECORDS_PER_BATCH,
         }
 
     def send(self) -> None:
@@ -167,15 +171,16 @@ def main() -> int:
         try:
             sweep = Sweep(AuditTopic(bootstrap), folder, jars, arguments.seed)
             killed = 0
-            while killed < arguments.instants:
-                started = time.monotonic()
-                sweep.send()
-                instant, reached = sweep.kill()
-                killed += reached
-                say(
-                    f"{killed}/{arguments.instants} {instant}: {time.monotonic() - started:.0f} s"
-                    + " ended" * (not reached)
-                )
+            with suppress(KeyboardInterrupt):  # what was killed so far is compared
+                while killed < arguments.instants:
+                    started = time.monotonic()
+                    sweep.send()
+                    instant, reached = sweep.kill()
+                    killed += reached
+                    say(
+                        f"{killed}/{arguments.instants} {instant}: {time.monotonic() - started:.0f} s"
+                        + " ended" * (not reached)
+                    )
             with session("kills", settings("local[2]", jars, FEW_ROWS | INTERPRETED, short=True)) as spark:
                 sweep.finish(spark)
                 found = sweep.differences(spark)
