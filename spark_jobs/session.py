@@ -119,12 +119,16 @@ def _log() -> Iterator[IO[bytes]]:
         try:
             yield log
         except JobError:
-            os.unlink(log.name)
+            _forget(log)
             raise
         except Exception as error:
             log.write("".join(traceback.format_exception(error)).encode())
             raise JobError(f"{first_line(error)} (Spark's log: {log.name})") from error
-        os.unlink(log.name)
+        _forget(log)
+
+
+def _forget(log: IO[bytes]) -> None:
+    Path(log.name).unlink(missing_ok=True)  # /tmp may have been tidied while a job ran for weeks
 
 
 def first_line(error: BaseException) -> str:

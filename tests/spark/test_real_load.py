@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -32,11 +33,14 @@ DROPPED = (17, 1_234, 2_345, 5_005, 6_789, 8_888, 9_999)
 PRICE = Decimal(1_000)
 """Of a GB in, so that there are cents."""
 
+LAG = 1
+"""Seconds that the mirror may take."""
+
 DEFINITIONS = """
 apiVersion: brokerside/v1
 kind: Mirror
 metadata: {{name: copy}}
-spec: {{sourceClusterId: {source}, targetClusterId: {target}, topics: mirrored, prefix: "a.", lag: 1s}}
+spec: {{sourceClusterId: {source}, targetClusterId: {target}, topics: mirrored, prefix: "a.", lag: {lag}s}}
 ---
 apiVersion: brokerside/v1
 kind: Prices
@@ -82,6 +86,7 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
             made.mirrored = real.mirror(
                 source.bootstrap, MIRRORED, target.bootstrap, f"a.{MIRRORED}", "mirror", DROPPED
             )
+            time.sleep(1.5 * LAG)  # what was produced is due before the sidecars tell of themselves for the last time
             made.connections = {
                 source.state.cluster_id: door.carried,
                 target.state.cluster_id: other.carried,
@@ -105,7 +110,7 @@ def _work(bootstrap: str, sasl: str) -> Iterator[Ledger]:
 
 def _run_jobs(loaded: Load, folder: Path) -> None:
     ids = {"source": loaded.source.state.cluster_id, "target": loaded.target.state.cluster_id}
-    (folder / "definitions.yaml").write_text(DEFINITIONS.format(**ids, price=PRICE))
+    (folder / "definitions.yaml").write_text(DEFINITIONS.format(**ids, price=PRICE, lag=LAG))
     for place in (loaded.source, loaded.target):
         run(
             bootstrap_servers=place.state.internal_bootstrap,
