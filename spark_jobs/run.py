@@ -18,6 +18,9 @@ from spark_jobs.schemas import TABLES
 
 NOTHING_DECLARED = Definitions()
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of Spark for a run over few events: to compile a query takes longer than to read the few rows it is for."""
+
 
 @dataclass(frozen=True)
 class Progress:

@@ -61,8 +61,8 @@ SHORT_RUN = {
 """For a JVM that ends soon: compiling as well as it can costs it more than it gains (124 → 53 s on two busy cores).
 
 Without the first level alone 240 MB are what Java reserves for compiled code; with it 48, and all tables together
-need more: then Java says so, compiles nothing any more, and is slow. There is room for
-what is young, and for classes, from the start: without, 9 s of 150 went into collecting.
+need more: then Java says so, compiles nothing any more, and is slow. There is room for what is young, and for classes,
+from the start: without, 9 s of 150 went into collecting.
 """
 
 

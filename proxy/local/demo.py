@@ -27,6 +27,7 @@ from proxy.local.audited import Told
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.jars import resolve
 from proxy.local.workload import Ledger
+from spark_jobs.run import INTERPRETED
 
 PARTITIONS = 4
 REPORT = "report.html"
@@ -55,9 +56,6 @@ WHERE api = 'Produce' AND topic IS NOT NULL GROUP BY ALL
 REQUESTS = "SELECT sum(requests)::BIGINT AS requests FROM traffic WHERE topic IS NULL"
 
 DEFINITIONS = Path(__file__).with_name("demo.yaml")
-INTERPRETED = ("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN")
-"""Spark compiles each query by default, which for a thousand events takes longer than all else."""
-
 BUDGETS = """
 SELECT slo, coalesce(threshold_ms || ' ms', 'no error') AS good, coalesce(topic, client_id) AS of, total AS requests,
        good::BIGINT AS "good ones", format('{:.3g} %', objective_ratio * 100) AS target,
@@ -127,9 +125,10 @@ def _demo(root: Path, console: Console) -> bool:
     ledgers = list(_work(state, console))
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
         told = audited.read(state.internal_bootstrap, AUDIT_TOPIC)
+    interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED.items()]
     with _step(console, "the Spark job over the audit topic"):
         _brokerside("jobs", "run", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
-                    "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS), *INTERPRETED)  # fmt: skip
+                    "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS), *interpreted)  # fmt: skip
     out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     out.print("\n[bold]The traffic table, by topic and client[/bold]")
     _print(out, _query(root, TRAFFIC_BY_TOPIC))

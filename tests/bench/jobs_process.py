@@ -24,11 +24,10 @@ from spark_jobs import structs
 from spark_jobs.definitions.load import load
 from spark_jobs.derive import derive
 from spark_jobs.root import Target, ready
-from spark_jobs.run import Note, run
+from spark_jobs.run import INTERPRETED, Note, run
 from spark_jobs.schemas import TABLES
 from spark_jobs.session import session, settings
 from tests.bench.measure import cpu_seconds, family
-from tests.spark.conftest import INTERPRETED
 
 DEFINITIONS = "deploy/examples/definitions"
 CLUSTER, SOURCE = "MkU3OEVBNTcwNTJENDM2Qg", "q1Sh-9_ISia_zwGINzRvyQ"

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
+from spark_jobs.run import INTERPRETED
 from spark_jobs.session import session, settings
 from tests.ledger.build import Built, build
 
@@ -25,9 +26,6 @@ FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""To compile a query takes longer than to read the few rows that it is for."""
 
 
 @pytest.fixture(scope="session")

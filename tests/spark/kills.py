@@ -29,12 +29,12 @@ from spark_jobs import kafka
 from spark_jobs.definitions import load
 from spark_jobs.merge import merged
 from spark_jobs.parse import deduplicate, parse
-from spark_jobs.run import run
+from spark_jobs.run import INTERPRETED, run
 from spark_jobs.schemas import DERIVED, STREAMED, TABLES
 from spark_jobs.session import session, settings
 from spark_jobs.tables import registry
 from tests.ledger.stored import rows
-from tests.spark.conftest import FEW_ROWS, INTERPRETED, AuditTopic
+from tests.spark.conftest import FEW_ROWS, AuditTopic
 from tests.spark.envelopes import (
     FETCH,
     MINUTE,

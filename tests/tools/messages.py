@@ -346,6 +346,7 @@ def encode(message: Message, version: int, values: Values) -> bytes:
 
 
 def uvarint(value: int) -> bytes:
+    """Unsigned varint; not the one of ``proxy.core.wire``, which is tested with it."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -11,6 +11,7 @@ from proxy.core.accessors import Accessors, Records
 from proxy.core.apis import APIS
 from proxy.core.fields import FORMATS
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
+from tests.tools.messages import uvarint
 
 UNKNOWN_TAGS = "unknown tagged fields"
 """Key of a struct's values for tagged fields that no definition knows: bytes by tag."""
@@ -150,13 +151,3 @@ def length(count: int | None, flexible: bool, size: int) -> bytes:
     if flexible:
         return uvarint(0 if count is None else count + 1)
     return (-1 if count is None else count).to_bytes(size, "big", signed=True)
-
-
-def uvarint(value: int) -> bytes:
-    """Unsigned varint."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -15,7 +15,8 @@ from proxy.core.struct import MissingField, ObservableStruct, SchemaError, Schem
 from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.errors import PeerError
 from tests.golden.frames import FOLDER, load
-from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all, uvarint
+from tests.tools.messages import uvarint
+from tests.tools.random_messages import UNKNOWN_TAGS, all_messages, draw, length, read_all
 
 MESSAGES = list(all_messages())
 TOPIC_ID = bytes(range(16))

@@ -15,7 +15,8 @@ from proxy.core.struct import view
 from proxy.errors import MalformedBody
 from proxy.replies.addresses import SINCE, Addresses, newest
 from tests.tools.addressed import UNKNOWN, all_addressed, drawn, expected, rewriting, rewritten
-from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, read_all, uvarint
+from tests.tools.messages import uvarint
+from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, read_all
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 NOBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")

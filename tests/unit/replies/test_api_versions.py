@@ -14,7 +14,8 @@ from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
 from proxy.replies.api_versions import ApiVersions, supported_by
 from proxy.replies.upstream import Supported, Versions
-from tests.tools.random_messages import draw, read_all, uvarint
+from tests.tools.messages import uvarint
+from tests.tools.random_messages import draw, read_all
 
 PRIVATE = {30000: (0, 0)}
 VERSIONS = range(6)
