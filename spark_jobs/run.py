@@ -170,7 +170,10 @@ def _check_installed() -> None:
 
 
 def _absolute(path: str) -> str:
-    return path.rstrip("/") if "://" in path else os.path.abspath(path)
+    if "://" not in path:
+        return os.path.abspath(path)
+    path = path.rstrip("/")
+    return "s3a" + path.removeprefix("s3") if path.startswith("s3://") else path  # as Hadoop calls it
 
 
 def _counts(of: Progress | Summary) -> str:

@@ -212,9 +212,17 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
         "definitions": load(arguments["definitions"]),
         "conf": dict(arguments["conf"]),
         "kafka_options": options,
-        "jars": resolve("spark-4.2.0"),
+        "jars": [jar for name in _sets(arguments) for jar in resolve(name)],
         "progress": _say,
     }
+
+
+def _sets(arguments: dict[str, Any]) -> Iterator[str]:
+    """Give the names of the sets of jars that a job needs."""
+    yield "spark-4.2.0"
+    folders = (arguments["tables"], arguments["checkpoint"] or "")
+    if any(folder.startswith(("s3://", "s3a://")) for folder in folders):
+        yield "hadoop-aws-3.5.0"
 
 
 def _check_days(first: date | None, last: date | None) -> None:

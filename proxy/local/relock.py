@@ -65,6 +65,24 @@ ROOTS = {
         ),
         transitive=False,
     ),
+    # Tables on S3. Of Amazon's SDK what Hadoop calls of it, in the version that Hadoop was built with: whole, it is one
+    # jar of 650 MB. What is left out is in the pyspark wheel.
+    "hadoop-aws-3.5.0": Roots(
+        (
+            "org.apache.hadoop:hadoop-aws:3.5.0",
+            "software.amazon.awssdk:s3:2.35.4",
+            "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+            "software.amazon.awssdk:sts:2.35.4",
+        ),
+        (
+            "software.amazon.awssdk:bundle",
+            "io.netty:*",
+            "org.slf4j:slf4j-api",
+            "commons-codec:commons-codec",
+            "commons-logging:commons-logging",
+            "org.apache.httpcomponents:*",
+        ),
+    ),
     "spark-avro": Roots(("org.apache.spark:spark-avro_2.13:4.1.1",), transitive=False),
 }
 

@@ -6,7 +6,6 @@ import asyncio
 import struct
 import subprocess
 import time
-import uuid
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # it is exported, untyped
 
 from proxy.config import load
 from proxy.core.apis import response_header_is_flexible
@@ -26,9 +25,10 @@ from tests.integration.asking import Asker, questions
 from tests.integration.librdkafka import consume, produce
 from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
 from tests.integration.tap import frames
+from tests.integration.topics import described, new_topic
 from tests.interop.clients import CLIENTS, Client, digest
 from tests.tools.addressed import rewriting, rewritten
-from tests.tools.random_messages import Drawn, read_all
+from tests.tools.random_messages import Drawn
 
 pytestmark = pytest.mark.kafka
 
@@ -49,18 +49,7 @@ def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def topic(brokers: Site) -> str:
     """A new topic with a partition on each broker."""
-    return new_topic(brokers)
-
-
-def new_topic(brokers: Site, prefix: str = "t") -> str:
-    """Its name, once every broker knows of it."""
-    name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": brokers.state.internal_bootstrap})
-    admin.create_topics([NewTopic(name, 3, 1)])[name].result(30)
-    for node in brokers.state.nodes:
-        with Asker(node.upstream) as asker:
-            described(asker, name)
-    return name
+    return new_topic(brokers.state)
 
 
 def assert_hidden(brokers: Site) -> None:
@@ -71,16 +60,6 @@ def assert_hidden(brokers: Site) -> None:
         assert any(host.encode() + port.to_bytes(4, "big") in one for one in received)
     for sidecar in brokers.sidecars:
         assert sidecar.metric("brokerside_intercept_errors_total") == 0
-
-
-def described(asker: Asker, topic: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        [told] = read_all(asker.told(3, 12, {"Topics": [{"Name": topic}]}))["Topics"]
-        if told["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in told["Partitions"]):
-            return told
-        time.sleep(0.1)
-    raise TimeoutError(topic)
 
 
 def test_every_version_of_each_response_differs_in_addresses_alone(brokers: Site, topic: str) -> None:
@@ -126,10 +105,9 @@ def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_clients_of_other_languages(brokers: Site, client: Client) -> None:
-    """They describe a topic, produce, consume in a group and commit. The topic is there before them: some take one that
-    they have created for known to each broker at once, which it may not be, and end."""
+    """They describe a topic, produce, consume in a group and commit."""
     sent = [f"{number:06d}\t{'x' * (number % 500)}" for number in range(600)]
-    name = new_topic(brokers, client.name)
+    name = new_topic(brokers.state, client.name)
     report = client.run([brokers.bootstrap, name, f"{name}-group", "rewriting", "3"], sent)
     assert (report.produced, report.consumed, report.committed) == (len(sent), len(sent), len(sent))
     assert report.sha256 == digest(sent)
@@ -205,7 +183,7 @@ def test_javas_admin_tools(brokers: Site, topic: str) -> None:
 
 def test_leaders_that_move_are_found_by_javas_clients(brokers: Site) -> None:
     """Records keep coming while each partition's leader changes: clients are told of the new one with the refusal."""
-    topic = new_topic(brokers)
+    topic = new_topic(brokers.state)
     common = ("--topic", topic, "--num-records", "3000")
     running = [
         start("producer-perf", *common, "--record-size", "100", "--throughput", "250",

@@ -109,7 +109,7 @@ def _cache() -> Path:
 def _run(command: list[str], timeout: float, *, folder: Path = ROOT, text: str = "") -> str:
     done = _start(command, timeout, folder, text)
     if done.returncode:
-        pytest.fail(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}", pytrace=False)
+        pytest.fail(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-5000:]}", pytrace=False)
     return done.stdout
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
 from observers.event import RequestEvent
+from tests.integration.topics import PARTITIONS, new_topic
 from tests.interop.clients import CLIENTS, Client, digest
 from tests.interop.conftest import Proxied
 from tests.interop.wire import audited, row
 
 pytestmark = pytest.mark.kafka
 
-PARTITIONS = 3
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
 AUDIT_TOPIC = "brokerside-audit"
 DELIVERY_TIMEOUT = 20.0
@@ -34,7 +33,7 @@ def lines(client: Client) -> list[str]:
 def test_client(proxied: Proxied, client: Client) -> None:
     sent = lines(client)
     client_id = f"interop-{client.name}"
-    topic = f"{client_id}-{uuid.uuid4().hex[:8]}"
+    topic = new_topic(proxied.state, client_id)
     requests = proxied.metric("brokerside_requests_total")
     connections = proxied.metric("brokerside_connections_accepted_total")
 

@@ -15,9 +15,9 @@ from spark_jobs.schemas.model import Column
 Row = dict[str, Any]
 
 
-def rows(root: Path, table: str) -> list[Row]:
-    """All rows of ``table``, those with equal keys merged; in no order."""
-    stored: list[Row] = DeltaTable(root / table).to_pyarrow_table().to_pylist()
+def rows(root: Path | str, table: str) -> list[Row]:
+    """All rows of ``table``, those with equal keys merged; in no order. ``root``: a folder, or the URL of one."""
+    stored: list[Row] = DeltaTable(f"{root}/{table}").to_pyarrow_table().to_pylist()
     described = TABLES[table]
     if not described.keys:
         return stored

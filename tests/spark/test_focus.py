@@ -7,7 +7,6 @@ ours), made once from deploy/locks/focus.txt.
 from __future__ import annotations
 
 import csv
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from proxy.local.jars import cache_dir
 from spark_jobs.export import focus
 from tests.spark.bills import DAY, NEXT, alive, at, billed, data, price
 from tests.spark.focus_rules import broken
-
-LOCK = Path(__file__).parents[2] / "deploy" / "locks" / "focus.txt"
+from tests.tools.environment import made
 
 DRAFTS = {
     "InvoiceIssuer": "InvoiceIssuerName",
@@ -109,33 +106,11 @@ def validated(file: Path, folder: Path) -> str:
         writer = csv.writer(out)
         writer.writerow([*columns, *DRAFTS])
         writer.writerows([*row.values(), *(row[name] for name in DRAFTS.values())] for row in rows)
-    environment = validator()
+    if sys.version_info >= (3, 13):
+        pytest.skip("focus-validator 1.0.0 needs numpy 1, of which there are no wheels for this Python")
+    environment = made("focus")
     (installed,) = environment.glob("lib/python*/site-packages")
     command = [environment / "bin" / "focus-validator", "--validate-version", "1.0", "--data-file", named]
     # It looks for its list of currencies below the working directory.
     done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout.strip()
-
-
-def validator() -> Path:
-    """Return the environment of the validator, made if it is not there."""
-    if sys.version_info >= (3, 13):
-        pytest.skip("focus-validator 1.0.0 needs numpy 1, of which there are no wheels for this Python")
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    environment = cache_dir() / f"focus-{version}-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
-    if not (environment / "complete").exists():
-        uv = Path(sys.executable).parent / "uv"
-        install = [
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            environment / "bin" / "python",
-            "--require-hashes",
-            "-r",
-            LOCK,
-        ]
-        for command in (["venv", "--quiet", "--clear", "--python", sys.executable, environment], install):
-            subprocess.run([uv, *command], check=True, timeout=280)
-        (environment / "complete").touch()
-    return environment

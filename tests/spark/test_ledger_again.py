@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,13 @@ from typing import Any
 import pytest
 
 from spark_jobs.query import query
-from spark_jobs.run import backfill
+from spark_jobs.run import INTERPRETED, backfill
 from spark_jobs.schemas import STREAMED, TABLES
-from tests.ledger.build import Built
+from tests.ledger.build import DEFINITIONS, Built
 from tests.ledger.stored import rows
+from tests.spark.conftest import FEW_ROWS
+from tests.spark.object_store import object_store, of_queries, of_spark
+from tests.spark.spark_cluster import DRIVER, executors, spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -42,6 +47,37 @@ def test_what_is_computed_again_at_once_is_what_was_streamed(ledger_root: Built,
         found = of_east(ledger_root.root, table)
         assert found, table
         assert ordered(rows(tmp_path / "again", table)) == ordered(found), table
+
+
+def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
+    ledger_root: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command as people run it: the driver here, executors in processes that know only what they are sent."""
+    root = "s3://tables/brokerside"
+    with (
+        object_store(tmp_path / "store.log", "tables") as store,
+        spark_cluster(tmp_path, cores=2, memory="1g") as master,
+    ):
+        conf = DRIVER | FEW_ROWS | INTERPRETED | of_spark(store) | {"spark.executor.memory": "700m"}
+        done = subprocess.run(
+            [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
+             "--bootstrap-servers", ledger_root.bootstrap, "--topic", ledger_root.topics["east"],
+             "--tables", root, "--definitions", str(DEFINITIONS),
+             *(f"--conf={name}={value}" for name, value in conf.items())],
+            capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert executors(tmp_path)
+        for name, value in of_queries(store).items():
+            monkeypatch.setenv(name, value)
+        for table in OF_ONE_CLUSTER:
+            found = of_east(ledger_root.root, table)
+            assert found, table
+            assert ordered(rows(root, table)) == ordered(found), table
+        assert (
+            query(root, "SELECT sum(requests) FROM traffic")[1]
+            == query(ledger_root.root, "SELECT sum(requests) FROM traffic WHERE cluster_id = 'east'")[1]
+        )
 
 
 @pytest.mark.parametrize("table", [table for table in STREAMED.values() if table.keys], ids=lambda table: table.name)

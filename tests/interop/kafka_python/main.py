@@ -11,6 +11,10 @@ import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import TopicAlreadyExistsError
 
+POLL = 30_000
+"""Milliseconds for one poll, in which joining the group has to fit: interrupted at the wrong moment of it, kafka-python
+3.0.12 holds itself for a member with no partitions, for ever."""
+
 CODECS: tuple[str | None, ...] = (None, "gzip")
 """The others need packages that kafka-python does not bring."""
 
@@ -36,7 +40,7 @@ def main() -> None:
         topic, **common, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     ) as consumer:
         while len(consumed) < len(lines):
-            for records in consumer.poll(timeout_ms=200).values():
+            for records in consumer.poll(timeout_ms=POLL).values():
                 consumed += [f"{record.key.decode()}\t{record.value.decode()}" for record in records]
         consumer.commit()
     committed = sum(offset.offset for offset in admin.list_group_offsets(group)[group].values())

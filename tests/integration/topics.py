@@ -1,0 +1,38 @@
+"""New topics that every broker knows of: some clients end where one does not yet, or send a record twice."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
+
+from proxy.local.state import ClusterState
+from proxy.replies.addresses import METADATA
+from tests.integration.asking import Asker
+from tests.tools.random_messages import read_all
+
+PARTITIONS = 3
+
+
+def new_topic(state: ClusterState, prefix: str = "t") -> str:
+    """Its name."""
+    name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    for node in state.nodes:
+        with Asker(node.upstream) as asker:
+            described(asker, name)
+    return name
+
+
+def described(asker: Asker, topic: str) -> dict[str, Any]:
+    """What a broker's metadata say of ``topic``, as soon as each partition has a leader there."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        [told] = read_all(asker.told(METADATA, 12, {"Topics": [{"Name": topic}]}))["Topics"]
+        if told["ErrorCode"] == 0 and all(part["ErrorCode"] == 0 for part in told["Partitions"]):
+            return dict(told)
+        time.sleep(0.1)
+    raise TimeoutError(topic)

@@ -1,0 +1,59 @@
+"""A store that speaks S3, on this machine; the jobs and the queries see nothing of it but its address."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from tests.tools.environment import made
+
+STARTED_WITHIN = 60
+
+KEY = {"access.key": "brokerside", "secret.key": "of-no-worth"}
+
+
+@contextmanager
+def object_store(log: Path, bucket: str) -> Iterator[str]:
+    """Start it, empty but for a ``bucket``, and give its address, ``http://…``."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [made("s3") / "bin" / "moto_server", "-H", "127.0.0.1", "-p", "0"], stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        address = _address(log, process)
+        with urlopen(Request(f"{address}/{bucket}", method="PUT"), timeout=30):
+            yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def of_spark(address: str) -> dict[str, str]:
+    """Return what Spark is told of the store."""
+    told = {**KEY, "endpoint": address, "endpoint.region": "us-east-1", "path.style.access": "true"}
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items()}
+
+
+def of_queries(address: str) -> dict[str, str]:
+    """Return the same as environment variables, which all else reads."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY["access.key"],
+        "AWS_SECRET_ACCESS_KEY": KEY["secret.key"],
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + STARTED_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", log.read_text()):
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
