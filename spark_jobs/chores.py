@@ -13,6 +13,7 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.derive import derive
 from spark_jobs.root import Target
 from spark_jobs.run import Note
+from spark_jobs.session import forget_ended_queries
 from spark_jobs.tables.registry import undeclared
 from spark_jobs.upkeep import upkeep
 
@@ -57,6 +58,7 @@ class Chores:
 
     def after_batch(self) -> None:
         """Do what is due when a batch is written."""
+        forget_ended_queries(self._of[0])
         with self._at_work:
             self._behind = bool(self._computed)
             self._do()

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -99,6 +99,20 @@ def session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
             # The JVM may be what failed.
             with suppress(Py4JError, OSError):
                 spark.stop()
+
+
+def forget_ended_queries(spark: SparkSession) -> None:
+    """Have the scheduler let go of the jobs of queries that have ended, with their plans.
+
+    Spark 4.2 does so when a query ends, once. Delta reads its log in threads that may begin a job for a query that has
+    ended: each is kept for ever, 8 MB a batch, until there is no room (``DAGScheduler.activeQueryToJobs``).
+    """
+    queries: Any = spark._jvm.org.apache.spark.sql.execution.SQLExecution  # type: ignore[union-attr]
+    scheduler: Any = spark._jsparkSession.sparkContext().dagScheduler()
+    with suppress(Py4JError):  # other releases of Spark have nothing of this
+        for query in list(scheduler.activeQueryToJobs().keySet()):
+            if queries.getQueryExecution(query) is None:
+                scheduler.cleanupQueryJobs(query)
 
 
 def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:

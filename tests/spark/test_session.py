@@ -1,10 +1,13 @@
-"""What Java says when something fails, in one line."""
+"""What Java says when something fails, in one line; and what a session that goes on must not keep."""
 
 from __future__ import annotations
 
-import pytest
+import time
 
-from spark_jobs.session import first_line
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import first_line, forget_ended_queries
 
 CREATED = """An error occurred while calling o112.execute.
 : org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create /x/_delta_log
@@ -36,3 +39,20 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o9.save.
 )
 def test_the_first_cause_is_told(said: str, line: str) -> None:
     assert first_line(RuntimeError(said)) == line
+
+
+@pytest.mark.spark
+def test_jobs_of_ended_queries_are_forgotten(spark: SparkSession) -> None:
+    """As with Delta's threads, a job begins for a query that has ended. If a later Spark keeps none of these by itself,
+    ``forget_ended_queries`` has had its day."""
+    tracked = spark._jsparkSession.sparkContext().dagScheduler().activeQueryToJobs()  # type: ignore[union-attr]
+    ended = 10**12
+    spark.sparkContext.setLocalProperty("spark.sql.execution.id", str(ended))
+    spark.sparkContext.parallelize([1]).count()
+    spark.sparkContext.setLocalProperty("spark.sql.execution.id", None)  # type: ignore[arg-type]
+    assert ended in set(tracked.keySet())
+    deadline = time.monotonic() + 30
+    while ended in set(tracked.keySet()):
+        forget_ended_queries(spark)
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
