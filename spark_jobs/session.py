@@ -25,6 +25,8 @@ from spark_jobs.errors import JobError
 _CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 """An exception in a trace of Java's, as Py4J and PySpark show it; the last one is what began it."""
 
+NO_ROOM = "Spark had not enough memory; give it more with --conf spark.driver.memory=2g"
+
 OLDEST_JAVA = 17
 """Spark 4 needs it."""
 
@@ -136,9 +138,17 @@ def _log() -> Iterator[IO[bytes]]:
             _forget(log)
             raise
         except Exception as error:
+            said = NO_ROOM if _without_room(Path(log.name)) else first_line(error)
             log.write("".join(traceback.format_exception(error)).encode())
-            raise JobError(f"{first_line(error)} (Spark's log: {log.name})") from error
+            raise JobError(f"{said} (Spark's log: {log.name})") from error
         _forget(log)
+
+
+def _without_room(log: Path) -> bool:
+    """Whether Java ran out of memory; what fails then is often something else, and says so instead."""
+    with suppress(OSError), log.open("rb") as lines:
+        return any(b"java.lang.OutOfMemoryError" in line for line in lines)
+    return False
 
 
 def _forget(log: IO[bytes]) -> None:

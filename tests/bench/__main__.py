@@ -18,7 +18,7 @@ from tests.bench.footprint import Footprint, Idle
 from tests.bench.jobs import Jobs
 from tests.bench.kafka import RealKafka, listeners
 from tests.bench.plot import svg
-from tests.bench.report import filled, markdown, text
+from tests.bench.report import failures, filled, markdown, text
 from tests.bench.results import Results
 from tests.bench.runner import new_results, run
 from tests.bench.scenarios import LOADS, Scenario
@@ -56,7 +56,7 @@ def _bench(options: argparse.Namespace) -> int:
     (options.out / "bench.svg").write_text(svg(results))
     print(text(results))
     print(f"\nalso in {options.out}: bench.json, bench.md, bench.svg")
-    return 130 if interrupted else 0
+    return 130 if interrupted else int(bool(failures(results)))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

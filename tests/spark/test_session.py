@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.session import first_line, forget_ended_queries
+from spark_jobs.errors import JobError
+from spark_jobs.session import NO_ROOM, _log, first_line, forget_ended_queries
 
 CREATED = """An error occurred while calling o112.execute.
 : org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create /x/_delta_log
@@ -39,6 +41,18 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o9.save.
 )
 def test_the_first_cause_is_told(said: str, line: str) -> None:
     assert first_line(RuntimeError(said)) == line
+
+
+def test_too_little_memory_is_told_whatever_failed_for_it() -> None:
+    def fail() -> None:
+        with _log() as log:
+            log.write(b"WARN x\njava.lang.OutOfMemoryError: Java heap space\n")
+            log.flush()
+            raise RuntimeError("something is null")
+
+    with pytest.raises(JobError, match=NO_ROOM) as raised:
+        fail()
+    Path(str(raised.value).rpartition(": ")[2].rstrip(")")).unlink()
 
 
 @pytest.mark.spark
