@@ -25,7 +25,7 @@ from spark_jobs.errors import JobError
 _CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 """An exception in a trace of Java's, as Py4J and PySpark show it; the last one is what began it."""
 
-NO_ROOM = "Spark had not enough memory; give it more with --conf spark.driver.memory=2g"
+NO_ROOM = "Spark had not enough memory; give it more with --conf spark.driver.memory=4g"
 
 OLDEST_JAVA = 17
 """Spark 4 needs it."""
@@ -50,7 +50,7 @@ LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",
     # Delta keeps its log in 50 partitions by default: a small commit takes 3.6 s then, 1.1 s with 2.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
