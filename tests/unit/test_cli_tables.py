@@ -124,7 +124,7 @@ def test_jobs_run_hands_on_what_it_is_told(brokerside: Terminal, called: list[di
         "kafka_options": {"sasl.mechanism": "PLAIN"},
         "available_now": True,
         "master": "local[*]",
-        "jars": [Path("spark-4.2.0")],
+        "jars": [Path("spark-4.2.0"), Path("hadoop-aws-3.5.0")],  # for s3a
     }
 
 
