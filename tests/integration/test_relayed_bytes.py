@@ -142,7 +142,8 @@ def test_every_byte_but_those_of_api_versions(
         broker = by_requests[bytes(one.requests)].pop(0)
         asked = [frame for frame in frames(one.requests) if not without_answer(frame)]
         said, told = frames(broker.responses), frames(one.responses)
-        assert len(said) == len(told) <= len(asked)
+        # A client that leaves is not told what it still had asked; one that stays and is not told fails by itself.
+        assert len(told) <= len(said) <= len(asked)
         for request, ours, theirs in zip(asked, told, said, strict=False):
             if int.from_bytes(request[:2], "big") == API_VERSIONS and ours != theirs:
                 edited += 1
