@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from tests.tools.environment import made
-
-STARTED_WITHIN = 60
+from tests.tools.log import said
 
 KEY = {"access.key": "brokerside", "secret.key": "of-no-worth"}
 
@@ -25,7 +22,7 @@ def object_store(log: Path, bucket: str) -> Iterator[str]:
             [made("s3") / "bin" / "moto_server", "-H", "127.0.0.1", "-p", "0"], stdout=out, stderr=subprocess.STDOUT
         )
     try:
-        address = _address(log, process)
+        address = said(log, r"Running on (http://127\.0\.0\.1:\d+)", process)
         with urlopen(Request(f"{address}/{bucket}", method="PUT"), timeout=30):
             yield address
     finally:
@@ -48,12 +45,3 @@ def of_queries(address: str) -> dict[str, str]:
         "AWS_ENDPOINT_URL": address,
         "AWS_ALLOW_HTTP": "true",
     }
-
-
-def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + STARTED_WITHIN
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", log.read_text()):
-            return found[1]
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
