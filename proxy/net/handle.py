@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -58,6 +58,14 @@ Answer = asyncio.Future[Report | Idlest | None]
 """To a question; None where the worker ended instead of answering."""
 
 
+class Spawned(NamedTuple):
+    """A process that was started. ``watch``: its pidfd. ``sock``: this end of the channel to it."""
+
+    process: subprocess.Popen[bytes]
+    watch: int
+    sock: socket.socket
+
+
 class Handle:
     """A worker from its start to its end.
 
@@ -69,12 +77,12 @@ class Handle:
         self,
         number: int,
         config: Config,
+        spawned: Spawned,
         *,
         on_room: Callable[[], None],
         on_closed: Callable[[int], None],
         on_end: Callable[[Handle, list[Unsent]], None],
     ) -> None:
-        """Start it. Raises OSError."""
         self._loop = asyncio.get_running_loop()
         self.number = number
         self.settled = asyncio.Event()
@@ -97,15 +105,8 @@ class Handle:
         self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED) // 2)
         self._last = Snapshot({listener.name: Tally() for listener in config.listeners})
         self._answers: dict[int, Answer] = {}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            self._process, self._watch = _spawn(theirs.fileno())
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self.channel: Channel[ToMain] = Channel(ours, ToMain, self._received, has_room=on_room)
+        self._process, self._watch, sock = spawned
+        self.channel: Channel[ToMain] = Channel(sock, ToMain, self._received, has_room=on_room)
         self._loop.add_reader(self._watch, self._exited)
         self.channel.send(Start(number, pack(config)))
 
@@ -264,20 +265,30 @@ class Handle:
             self._on_closed(number)
 
 
-def _spawn(descriptor: int) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a fresh interpreter that finds the same modules as this one; also returns a descriptor of the process."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "proxy", "worker", str(descriptor)],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[descriptor],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+def spawn() -> Spawned:
+    """Start a fresh interpreter that finds the same modules as this one. Raises OSError.
+
+    Waits until the program is loaded, which a frozen disk makes long: not for the loop's thread.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        return process, os.pidfd_open(process.pid)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "proxy", "worker", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        try:
+            return Spawned(process, os.pidfd_open(process.pid), ours)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
     except OSError:
-        process.kill()
-        process.wait()
+        ours.close()
         raise
+    finally:
+        theirs.close()
 
 
 def _without_queue(stats: ObserverStats) -> ObserverStats:

@@ -20,6 +20,7 @@ from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
 from proxy.net.carrier import Carrier
+from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, added, process_counts
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Station:
         """Present counts."""
         tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
         snapshot = Snapshot(tallies, process_counts(), self._beat.lag, self._carrier.path.name)
+        snapshot.log_lines_dropped = log_lines_dropped()
         snapshot.workers[self._number] = sum(tally.active for tally in tallies.values())
         if self._dispatcher is not None:  # some of its counts are behind an observer's lock
             snapshot.observers, snapshot.audit = await asyncio.to_thread(_observed, self._dispatcher)

@@ -22,9 +22,10 @@ from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
 from proxy.net.channel import Carry, Change, Cut, Drain, Evict, Idlest, Tell, Throttled
-from proxy.net.handle import REFRESH, SILENT, Answer, Handle, Unsent
+from proxy.net.handle import REFRESH, SILENT, Answer, Handle, Unsent, spawn
 from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry import Repeated
+from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
 START_TIMEOUT = 30.0
@@ -65,6 +66,7 @@ class Workers:
         self._delays: dict[int, float] = {}  # until the next restart, by number
         self._restarts = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._starting: set[asyncio.Task[None]] = set()
         self._serving = False
         self._asked = 0
         self._to_evict: deque[list[str]] = deque()
@@ -78,7 +80,7 @@ class Workers:
         """Start all workers and wait until they are ready. Raises LocalError, and then none of them runs."""
         try:
             for number in range(1, self._config.workers + 1):
-                self._start_one(number)
+                await self._start_one(number)
             async with asyncio.timeout(START_TIMEOUT):
                 for worker in list(self._living.values()):
                     await worker.settled.wait()
@@ -162,6 +164,7 @@ class Workers:
             name: structs.replace(tally, active=tally.active + waiting[name]) for name, tally in self.tallies.items()
         }
         own = Snapshot(tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
+        own.log_lines_dropped = log_lines_dropped()
         own.throttle_reports_lost = self.unreported
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         return total([own, self._dead, *(worker.snapshot() for worker in self._living.values())])
@@ -171,6 +174,8 @@ class Workers:
         self._serving = False
         for timer in self._timers.values():
             timer.cancel()
+        for starting in self._starting:
+            starting.cancel()  # one whose process starts all the same finds nobody at the other end, and ends
         if self._evicting is not None:
             self._evicting.cancel()
         self._drop_unplaced()
@@ -207,10 +212,12 @@ class Workers:
             worker.kill()
         await self._all_ended()
 
-    def _start_one(self, number: int) -> None:
+    async def _start_one(self, number: int) -> None:
+        spawned = await asyncio.to_thread(spawn)
         self._living[number] = Handle(
             number,
             self._config,
+            spawned,
             on_room=self._on_room,
             on_closed=lambda connection: self._ended(connection),
             on_end=self._on_end,
@@ -219,8 +226,13 @@ class Workers:
             self._living[number].tell(Tell(self._view))
 
     def _restart(self, number: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._start_again(number))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start_again(self, number: int) -> None:
         try:
-            self._start_one(number)
+            await self._start_one(number)
         except OSError as error:  # no process, or no descriptor, to be had just now
             log.warning("worker_not_started", worker=number, error=str(error))
             self._restart_later(number)

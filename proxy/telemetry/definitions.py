@@ -87,6 +87,8 @@ def _observer(read: Callable[[ObserverStats], float]) -> Callable[[Snapshot], Sa
 CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
 """Every cause with no connection yet, so that each series exists from the start."""
 
+LOG_LEVELS: dict[str, float] = dict.fromkeys(("debug", "info", "warning", "error", "critical"), 0)
+
 METRICS: tuple[Definition, ...] = (
     Definition(
         "build_info",
@@ -111,6 +113,15 @@ METRICS: tuple[Definition, ...] = (
         "seconds",
         "By how much the event loop's last beat was late; of several workers the worst, or how long one is silent.",
         lambda s: [((), s.loop_lag)],
+    ),
+    Definition(
+        "log_lines_dropped_total",
+        "counter",
+        ("level",),
+        "lines",
+        "Log lines that were not written, because stderr took no more and 1 MiB of lines waited for it. Lines that "
+        "something printed count as `error`.",
+        lambda s: [((level,), count) for level, count in {**LOG_LEVELS, **s.log_lines_dropped}.items()],
     ),
     Definition(
         "worker_connections",

@@ -1,4 +1,4 @@
-"""Logging: one JSON object a line, on stderr.
+"""Logging: one JSON object a line, on stderr, written by a thread of its own (``log_writer``).
 
 Whatever a peer chose (a client id, a topic) may end up in a line. So text is escaped and cut, containers are bounded,
 and values whose key looks like a secret are never written.
@@ -6,17 +6,19 @@ and values whose key looks like a secret are never written.
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import logging
 import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from proxy.telemetry.log_writer import LogStream, LogWriter
 
 MAX_TEXT = 256
 """Characters of one text in a log line; longer ones are cut, with ``…`` before the last ``END`` of them."""
@@ -33,6 +35,11 @@ MAX_DEPTH = 3
 MAX_FRAMES = 16
 """Innermost frames of an exception's traceback in a log line."""
 
+STDERR = 2
+
+EXIT_PATIENCE = 1.0
+"""Seconds that the end of the process waits for its last lines to be written; a reader may never take them."""
+
 REPEAT_INTERVAL = 1.0
 """Seconds between two lines of the same event from a ``Repeated``."""
 
@@ -40,37 +47,82 @@ _SECRET = re.compile(r"passw|passphrase|token|secret|credential|authorization|^s
 _FIRST = ("timestamp", "level", "logger", "event")
 
 
-class _Logger(structlog.WriteLogger):
-    """A structlog logger with a name, as ``add_logger_name`` wants it."""
+class _Logger:
+    """What structlog calls with a finished line: one method for each level. ``name``: for ``add_logger_name``."""
 
-    def __init__(self, file: TextIO, name: str) -> None:
-        super().__init__(file)
+    def __init__(self, writer: LogWriter, name: str) -> None:
+        self._writer = writer
         self.name = name
-        self._write = _if_possible(self._write)
-        self._flush = _if_possible(self._flush)
+
+    def debug(self, line: str) -> None:
+        self._writer.put("debug", line)
+
+    def info(self, line: str) -> None:
+        self._writer.put("info", line)
+
+    def warning(self, line: str) -> None:
+        self._writer.put("warning", line)
+
+    def error(self, line: str) -> None:
+        self._writer.put("error", line)
+
+    def critical(self, line: str) -> None:
+        self._writer.put("critical", line)
 
 
-def _if_possible(act: Callable[..., object]) -> Callable[..., None]:
-    """Wrap a call on the log's file: traffic must not end because nobody reads the log, or its disk is full."""
+class _Handler(logging.Handler):
+    """The same for the standard library's lines."""
 
-    def tried(*args: object) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            act(*args)
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self._writer = writer
 
-    return tried
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.put(record.levelname.lower(), self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+_writers: list[LogWriter] = []  # of this process: none before the first ``configure_logging``, then one
+
+
+def _writer() -> LogWriter:
+    """The process's one writer. From its first use on, what is printed to ``sys.stderr`` goes through it, too."""
+    if not _writers:
+        writer = LogWriter(STDERR, _lines_dropped)
+        stream = LogStream(writer, "error")
+        _writers.append(writer)
+        sys.stderr = stream
+
+        def finish() -> None:
+            stream.end_line()
+            writer.flush(EXIT_PATIENCE)
+
+        atexit.register(finish)
+    return _writers[0]
+
+
+def _lines_dropped(dropped: Mapping[str, int]) -> None:
+    structlog.get_logger(__name__).warning("log_lines_dropped", **dropped)
+
+
+def log_lines_dropped() -> dict[str, int]:
+    """Lines of this process that were dropped since its start, by level."""
+    return _writers[0].dropped() if _writers else {}
 
 
 def configure_logging(level: str, **always: object) -> None:
-    """Log lines of at least ``level`` (debug, info, warning, error) to stderr, the standard library's too.
+    """Log lines of at least ``level`` (debug, info, warning, error) to stderr, the standard library's and warnings too.
 
-    ``always``: keys that every line has.
+    ``always``: keys that every line has. No call that logs, or prints to ``sys.stderr``, ever waits from then on.
     """
 
     def add_always(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         return {**line, **always}
 
     number = logging.getLevelNamesMapping()[level.upper()]
-    stream = sys.stderr
+    writer = _writer()
     describe: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.processors.add_log_level,
@@ -82,9 +134,9 @@ def configure_logging(level: str, **always: object) -> None:
     structlog.configure(
         processors=describe + finish,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *args: _Logger(stream, str(args[0]) if args else "brokerside"),
+        logger_factory=lambda *args: _Logger(writer, str(args[0]) if args else "brokerside"),
     )
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(writer)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=describe,
@@ -93,6 +145,7 @@ def configure_logging(level: str, **always: object) -> None:
     )
     # Libraries below us say little that matters under a warning, and asyncio's debug lines are a flood.
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    logging.captureWarnings(True)
 
 
 def exceptions_as_values(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:

@@ -58,6 +58,8 @@ class Snapshot(Struct):
     """The fields of ``observers.audit.AuditStats``; empty without the built-in audit observer."""
     workers: dict[int, int] = field(default_factory=dict)
     """Open connections by the worker's number."""
+    log_lines_dropped: dict[str, int] = field(default_factory=dict)
+    """By level."""
     worker_restarts: int = 0
     throttle_reports_lost: int = 0
     """Reports of throttled connections that no worker could take, and no observer was told of."""

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from proxy.config import load
 from proxy.net import handle, workers
 from proxy.net.beat import Beat
-from proxy.net.handle import SILENT, Handle
+from proxy.net.handle import SILENT, spawn
 from proxy.net.sidecar import Sidecar
 from proxy.net.workers import Workers
 from proxy.telemetry.snapshot import Snapshot, process_counts
@@ -199,7 +199,7 @@ async def test_a_process_that_cannot_be_watched_is_not_left_behind(
     before = len(os.listdir("/proc/self/fd"))
     running = children()
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-        Handle(3, bench.config, on_room=lambda: None, on_closed=lambda _: None, on_end=lambda *_: None)
+        spawn()
 
     assert len(os.listdir("/proc/self/fd")) == before
     assert children() == running

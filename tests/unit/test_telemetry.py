@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
 from proxy.core.tally import Tally
-from proxy.telemetry import Repeated, configure_logging
+from proxy.telemetry import Repeated, configure_logging, logs
 from proxy.telemetry.definitions import METRICS
+from proxy.telemetry.log_writer import LogWriter
 from proxy.telemetry.logs import END, MAX_ITEMS, MAX_TEXT, clean
 from proxy.telemetry.metrics import render
 from proxy.telemetry.reference import reference_markdown
@@ -28,16 +30,26 @@ CANARY = "c4n4ry-hunter2"
 
 
 @pytest.fixture
-def logged(capsys):
+def logged(monkeypatch):
     """Configure logging, and return the lines that came out since, as objects."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    read, write = os.pipe()
+    writer = LogWriter(write, lambda dropped: None)
+    monkeypatch.setattr(logs, "_writers", [writer])
 
     def start(level: str = "info", **always: object):
         configure_logging(level, **always)
-        return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+        def lines():
+            assert writer.flush(10)
+            return [json.loads(line) for line in os.read(read, 1 << 16).splitlines()]
+
+        return lines
 
     yield start
+    os.close(read)
+    os.close(write)
     structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
