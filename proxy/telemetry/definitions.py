@@ -119,8 +119,8 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("level",),
         "lines",
-        "Log lines that were not written, because stderr took no more and 1 MiB of lines waited for it. Lines that "
-        "something printed count as `error`.",
+        "Log lines that were not written, because stderr took no more and 1 MiB of lines waited for it. "
+        "Printed lines count as `info` (stdout) or `error` (stderr).",
         lambda s: [((level,), count) for level, count in {**LOG_LEVELS, **s.log_lines_dropped}.items()],
     ),
     Definition(

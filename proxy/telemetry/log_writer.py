@@ -91,7 +91,7 @@ class LogWriter:
 
 
 class LogStream(io.TextIOBase):
-    """A text stream whose lines go to a ``LogWriter``: in the place of ``sys.stderr``, for whatever is printed."""
+    """A text stream whose lines go to a ``LogWriter``: in the place of ``sys.stdout`` and ``sys.stderr``."""
 
     def __init__(self, writer: LogWriter, level: str) -> None:
         self._writer = writer

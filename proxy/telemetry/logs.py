@@ -88,15 +88,16 @@ _writers: list[LogWriter] = []  # of this process: none before the first ``confi
 
 
 def _writer() -> LogWriter:
-    """The process's one writer. From its first use on, what is printed to ``sys.stderr`` goes through it, too."""
+    """The process's one writer. From its first use on, all that is printed goes through it, to stderr, too."""
     if not _writers:
         writer = LogWriter(STDERR, _lines_dropped)
-        stream = LogStream(writer, "error")
+        streams = LogStream(writer, "info"), LogStream(writer, "error")
         _writers.append(writer)
-        sys.stderr = stream
+        sys.stdout, sys.stderr = streams
 
         def finish() -> None:
-            stream.end_line()
+            for stream in streams:
+                stream.end_line()
             writer.flush(EXIT_PATIENCE)
 
         atexit.register(finish)
@@ -115,7 +116,7 @@ def log_lines_dropped() -> dict[str, int]:
 def configure_logging(level: str, **always: object) -> None:
     """Log lines of at least ``level`` (debug, info, warning, error) to stderr, the standard library's and warnings too.
 
-    ``always``: keys that every line has. No call that logs, or prints to ``sys.stderr``, ever waits from then on.
+    ``always``: keys that every line has. No call that logs or prints ever waits from then on.
     """
 
     def add_always(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from proxy.telemetry.log_writer import MAX_PART, LogStream, LogWriter
 
 SMALLEST_PIPE = 4096
 LINE = "x" * 99
+PATIENCE = 60
 
 
 class Pipe:
@@ -133,3 +136,55 @@ def test_a_print_that_never_ends_its_line_is_bounded() -> None:
     os.close(read)
     assert writer.flush(10)
     os.close(write)
+
+
+SAYS = """
+import sys, threading, warnings
+from proxy.telemetry import configure_logging
+configure_logging("info")
+print("printed")
+print("printed to stderr", file=sys.stderr)
+warnings.warn("warned")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+print("half a line", end="")
+raise ValueError("the last word")
+"""
+
+FLOODS = """
+import os, sys
+from proxy.telemetry import configure_logging
+configure_logging("info")
+for _ in range(20_000):
+    print("x" * 99)
+    print("x" * 99, file=sys.stderr)
+os.write(int(sys.argv[1]), b"done")
+raise ValueError("x" * 9_999)
+"""
+
+
+def test_all_that_a_process_says_is_written_before_it_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[:2] == ["printed", "printed to stderr"]
+    assert json.loads(lines[2])["logger"] == "py.warnings"
+    assert "ZeroDivisionError: division by zero" in lines
+    assert lines[-2:] == ["ValueError: the last word", "half a line"]
+
+
+def test_a_process_ends_though_nobody_reads_what_it_says() -> None:
+    read, write = os.pipe()
+    said, say = os.pipe()
+    process = subprocess.Popen([sys.executable, "-c", FLOODS, str(say)], stdout=write, stderr=write, pass_fds=[say])
+    os.close(say)
+    try:
+        assert process.wait(PATIENCE) == 1
+        assert os.read(said, 4) == b"done"
+    finally:
+        process.kill()
+        process.wait()
+        for descriptor in (read, write, said):
+            os.close(descriptor)

@@ -271,6 +271,7 @@ def test_counts_of_the_data_path():
         tally.decoded["full"] = 8
         tally.invalid_frames["client", "invalid_size"] = 1
     snapshot.loop_lag = 0.25
+    snapshot.log_lines_dropped = {"error": 14}
     snapshot.data_path = "compiled"
 
     found = scrape(snapshot)
@@ -300,6 +301,8 @@ def test_counts_of_the_data_path():
         ("decode_total", "malformed", 0),
         ("frames_invalid_total", "client", "invalid_size", 2),
         ("loop_lag_seconds", 0.25),
+        ("log_lines_dropped_total", "error", 14),
+        ("log_lines_dropped_total", "warning", 0),
         ("state", "ready", 1),
         ("state", "draining", 0),
         ("build_info", __version__, "compiled", 1),
@@ -485,8 +488,9 @@ def _log_to(stderr: IO[str]) -> subprocess.CompletedProcess[str]:
             sys.executable,
             "-c",
             (
-                "import structlog; from proxy.telemetry import configure_logging; configure_logging('info'); "
-                "log = structlog.get_logger('x'); [log.warning('event', n=n) for n in range(3)]; print('went on')"
+                "import os, structlog; from proxy.telemetry import configure_logging; configure_logging('info'); "
+                "log = structlog.get_logger('x'); [log.warning('event', n=n) for n in range(3)]; "
+                "os.write(1, b'went on\\n')"
             ),
         ],
         stdout=subprocess.PIPE,
