@@ -243,7 +243,7 @@ class Handle:
             self._on_room()
 
     def _exited(self) -> None:
-        self._process.wait()
+        self._process.poll()  # that it has ended is known
         self._loop.remove_reader(self._watch)
         os.close(self._watch)
         unsent = [(message, sock) for message, sock in self.channel.close() if isinstance(message, Carry) and sock]

@@ -1,0 +1,212 @@
+"""The event loop waits for nothing but its sockets: its thread makes no call that a disk or a peer can hold up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+
+from proxy.client import BrokerMetadataClient
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import METADATA, produce, request, sized
+from tests.integration.blocking_calls import BlockingCalls
+from tests.integration.metrics import sample
+from tests.integration.quotas import ALTER, RATE, Peer, alter, error_of
+
+pytestmark = pytest.mark.kafka
+
+IN_MEMORY = "/proc/"
+"""Begins the paths of files that no disk is behind."""
+THROTTLED = "127.0.0.9"
+RECORDS = 500
+PATIENCE = 30.0
+
+CONTROL = """
+import os, socket, sys, threading, time
+print("ready", flush=True)
+sys.stdin.readline()
+os.path.exists("/nowhere")
+time.sleep(0.001)
+one, other = socket.socketpair()
+one.setblocking(False)
+one.send(b"x")
+one.setblocking(True)
+one.send(b"x")
+threading.Thread(target=os.listdir, args=("/",)).start()
+os.fsync(int(sys.argv[1]))
+"""
+
+
+def test_what_may_wait_is_noted(tmp_path: Path) -> None:
+    """Else the other tests would show nothing."""
+    noted = BlockingCalls(tmp_path)
+    with (tmp_path / "file").open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CONTROL, str(file.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[file.fileno()],
+            env={**os.environ, **noted.environment},
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        noted.watch([process.pid])
+        process.communicate(b"\n", PATIENCE)
+    calls = [(call.name, call.subject.partition(":")[0]) for call in noted.calls()]
+    assert ("stat", "/nowhere") in calls
+    assert ("clock_nanosleep", "") in calls
+    assert calls.count(("send", "socket")) == 1
+    assert ("fsync", str(tmp_path / "file")) in calls
+    assert ("opendir", "/") not in calls, "of another thread"
+
+
+@pytest.fixture(params=[(1, "auto"), (1, "python"), (2, "auto")], ids=["1", "1-python", "2"])
+def watched(
+    request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path
+) -> Iterator[tuple[SidecarProcess, BlockingCalls]]:
+    """A sidecar of one or two workers, whose broker has a name that must be looked up."""
+    node = cluster.nodes[0]
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    config["listeners"][0]["upstream"] = "localhost:" + str(node.upstream).rpartition(":")[2]
+    workers, path = request.param
+    config |= {"workers": workers, "data.path": path, "log.level": "debug"}
+    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
+    noted = BlockingCalls(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in noted.environment.items():
+            patch.setenv(name, value)
+        sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", node.admin)
+    yield sidecar, noted
+    noted.watch([])
+    assert sidecar.stop()
+
+
+def test_the_loop_makes_no_call_that_may_wait(
+    cluster: ClusterState, topic: str, watched: tuple[SidecarProcess, BlockingCalls]
+) -> None:
+    sidecar, noted = watched
+    address = cluster.nodes[0].advertised
+    workers = children(sidecar.process.pid)
+    noted.watch([sidecar.process.pid, *workers])
+
+    transfer(cluster.bootstrap, topic)
+    with contextlib.closing(BrokerMetadataClient(address)) as client:
+        assert client.brokers()
+    hostile(address)
+    throttled(sidecar, address)
+    administered(sidecar)
+    replaced(sidecar, workers)
+    transfer(cluster.bootstrap, topic)
+
+    noted.watch([])
+    done = sidecar.metrics()
+    assert sample(done, "brokerside_intercepted_requests_total", api="BrokerMetadata") > 0
+    assert sample(done, "brokerside_frames_invalid_total") > 0
+    assert sample(done, "brokerside_config_reloads_total", result="applied") > 0
+    seen = {(call.pid == sidecar.process.pid, call.name, call.subject) for call in noted.calls()}
+    assert not {call for call in seen if not call[2].startswith(IN_MEMORY)}
+
+
+def transfer(bootstrap: str, topic: str) -> None:
+    """Produce, and read it."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    for number in range(RECORDS):
+        producer.produce(topic, bytes(1000), str(number))
+    assert producer.flush(PATIENCE) == 0
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    read = 0
+    deadline = time.monotonic() + PATIENCE
+    while read < RECORDS and time.monotonic() < deadline:
+        read += len(consumer.consume(RECORDS, 0.5))
+    consumer.close()
+    assert read >= RECORDS
+
+
+def hostile(address: str) -> None:
+    """Frames that no client sends, and connections that are dropped."""
+    frames = (
+        struct.pack(">i", -5),
+        struct.pack(">i", 2_000_000_000),
+        sized(b"\xff" * 40),
+        request(20_000, 0, 7),
+        request(METADATA, 99, 1),
+        produce(1, 1, b"\xff" * 100),
+        request(METADATA, 12, 1, b"\xff" * 50),
+        b"",
+    )
+    for frame in frames * 5:
+        with Peer(address) as peer, contextlib.suppress(OSError):
+            peer.sock.sendall(frame)
+            peer.sock.shutdown(socket.SHUT_WR)
+            peer.sock.settimeout(5)
+            while peer.sock.recv(4096):
+                pass
+
+
+def throttled(sidecar: SidecarProcess, address: str) -> None:
+    """Alter the quota of an address, and go beyond it."""
+    entity = [("ip", THROTTLED)]
+    with Peer(address) as peer:
+        assert error_of(ALTER, 1, peer.ask(ALTER, 1, alter(entity, (RATE, 1.0, False), version=1)))[0] == 0
+        deadline = time.monotonic() + PATIENCE
+        while not sidecar.metric("brokerside_connections_throttled_total"):
+            assert time.monotonic() < deadline
+            for _ in range(20):
+                with contextlib.suppress(OSError):
+                    Peer(address, source=THROTTLED).sock.close()
+        peer.ask(ALTER, 1, alter(entity, (RATE, 0.0, True), version=1))
+
+
+def administered(sidecar: SidecarProcess) -> None:
+    """Ask for all there is, and reload: rejected, applied, unchanged; by request, by signal, as the file changes."""
+    right = sidecar.config.read_text()
+    for text in (right + "no.such.key: 1\n", right.replace("debug", "info"), right):
+        sidecar.config.write_text(text)
+        for path in ("metrics", "livez", "readyz", "quotas", "config", "none"):
+            asked(sidecar, path, "GET")
+        asked(sidecar, "reload", "POST")
+        os.kill(sidecar.process.pid, signal.SIGHUP)
+    sidecar.config.unlink()
+    time.sleep(1)
+    sidecar.config.write_text(right)
+    deadline = time.monotonic() + PATIENCE
+    while "config_unchanged" not in sidecar.log.read_text().rpartition("config_vanished")[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def replaced(sidecar: SidecarProcess, workers: list[int]) -> None:
+    """Kill a worker, where there are several, and wait for another one."""
+    if workers:
+        os.kill(workers[0], signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE
+        while sidecar.metric("brokerside_worker_restarts_total") < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def asked(sidecar: SidecarProcess, path: str, method: str) -> None:
+    wanted = urllib.request.Request(f"http://{sidecar.admin}/{path}", method=method)
+    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(wanted, timeout=5) as response:
+        response.read()
+
+
+def children(pid: int) -> list[int]:
+    """Of all of its threads."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
