@@ -80,7 +80,7 @@ async def _run(file: FileWatch, config: Config) -> int:
     admin = Admin(sidecar, reloader, watch.state if watch is not None else None)
     reloading = asyncio.create_task(reloader.watch())
     try:
-        await admin.start()
+        admin.start()
         fleet.start()
         if watch is not None:
             watch.start()

@@ -26,6 +26,7 @@ from proxy.config.types import (
     DataPathChoice,
     Folder,
     Host,
+    HostName,
     ListenerName,
     LogLevel,
     Network,
@@ -221,6 +222,14 @@ class Admin(Section):
         kind="host:port",
         allowed=ENDPOINT,
         default=Endpoint("127.0.0.1", 9644),
+    )
+    hosts: tuple[HostName, ...] = key(
+        "hosts",
+        "Names under which the endpoint may be asked, as that of a Kubernetes service. A request under any other name "
+        "gets 421, so that no web page reads it by DNS rebinding. IP addresses and `localhost` always work.",
+        kind="list of text",
+        allowed="a list of host names",
+        default=(),
     )
 
 

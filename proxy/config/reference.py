@@ -65,6 +65,7 @@ audit:
 
 admin:
   bind: 127.0.0.1:9644
+  hosts: [kafka-1.example]
 
 quotas:
   quota.window.num: 11

@@ -25,6 +25,7 @@ _LISTENER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _CLASS_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NODE_ID = re.compile(r"[0-9]{1,10}")
+_HOST_NAME = re.compile(r"(?=.{1,253}\.?\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _PRINCIPAL = re.compile(r"[^:\s]+:.+")
 
 ProxyProtocol = Literal["disabled", "required"]
@@ -61,6 +62,13 @@ def _topic(value: object) -> str:
     if not _TOPIC.fullmatch(value) or value in (".", ".."):
         raise ValueError("is not a topic's name")
     return value
+
+
+def _host_name(value: object) -> str:
+    value = _text(value)
+    if not _HOST_NAME.fullmatch(value):
+        raise ValueError("is not a host name")
+    return value.lower().removesuffix(".")
 
 
 def _servers(value: object) -> str:
@@ -136,6 +144,7 @@ def not_empty(value: object) -> object:
 Address = Annotated[Endpoint, PlainValidator(Endpoint.parse), PlainSerializer(str)]
 Servers = Annotated[str, PlainValidator(_servers)]
 Host = Annotated[str, PlainValidator(address)]
+HostName = Annotated[str, PlainValidator(_host_name)]
 Network = Annotated[str, PlainValidator(network)]
 ListenerName = Annotated[str, _matching(_LISTENER_NAME, "a listener's name")]
 ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -21,6 +23,10 @@ ACCEPT_BATCH = 8
 
 CAPACITY_RETRY = 0.1
 """Seconds until accepting is tried again after running out of capacity (trio: the same)."""
+
+RESERVED = 64
+"""Descriptors that are left when listeners stop accepting, or a quarter of a limit below 256. They are for the second
+socket of each client that was accepted, for the admin endpoint, for files, and for the sidecar's own connections."""
 
 CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Nothing is wrong with the connection, which stays in the kernel's backlog; we have no room for it just now."""
@@ -42,7 +48,10 @@ ESTABLISHED = 1
 class Acceptor:
     """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``admit(sock, address)``.
 
-    ``admit`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``.
+    ``admit`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``. They
+    also wait while the process is out of descriptors: ``on_capacity(errno name)`` is called then. ``pending()``: the
+    accepted connections that still need another descriptor; so many, and ``RESERVED``, are left free. Without it there
+    is no reserve. ``key``: the configuration's key of the address, for the error.
     """
 
     def __init__(
@@ -53,10 +62,15 @@ class Acceptor:
         tally: Tally,
         admit: Callable[[socket.socket, tuple[str, int]], bool],
         on_capacity: Callable[[str], None],
+        *,
+        pending: Callable[[], int] | None = None,
+        key: str = "",
     ) -> None:
+        """Raises LocalError where the address cannot be had."""
         self._tally = tally
         self._admit = admit
         self._on_capacity = on_capacity
+        self._pending = pending
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._accepting = False
@@ -70,7 +84,9 @@ class Acceptor:
             self._socket.listen(backlog)
         except OSError as error:
             self._socket.close()
-            raise LocalError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            where = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+            raise LocalError(f"cannot listen on {where}{key and f' ({key})'}: {reason}") from None
 
     @property
     def queued(self) -> int:
@@ -80,19 +96,20 @@ class Acceptor:
         return int.from_bytes(self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, QUEUED.stop)[QUEUED], sys.byteorder)
 
     def start(self) -> None:
-        """Begin, or go on, accepting."""
-        if not self._accepting:
+        """Begin, or go on, accepting; while the process is out of descriptors, as soon as it has some."""
+        if not self._accepting and self._retry is None:
             self._accepting = True
-            self._stop_retrying()
             self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
         """Stop listening; connections waiting in the kernel's backlog are reset."""
-        self._stop_retrying()
+        if self._retry is not None:
+            self._retry.cancel()
         self._pause()
         self._socket.close()
 
     def _accept(self) -> None:
+        ceiling = self._ceiling()
         for _ in range(ACCEPT_BATCH):
             try:
                 sock, address = self._socket.accept()
@@ -100,23 +117,46 @@ class Acceptor:
                 return
             except OSError as error:
                 name = errno.errorcode.get(error.errno or 0, "UNKNOWN")
-                self._tally.accept_errors[name] += 1
                 if error.errno in CAPACITY_ERRORS:
-                    self._pause()
-                    self._retry = self._loop.call_later(CAPACITY_RETRY, self.start)
-                    self._on_capacity(name)
+                    self._wait_for_capacity(name)
                     return
+                self._tally.accept_errors[name] += 1
                 continue  # the connection died in the backlog
+            # The kernel gives the lowest number that is free: so many descriptors are in use.
+            full = sock.fileno() >= ceiling
             sock.setblocking(False)
             self._tally.accepted += 1
-            if not self._admit(sock, address[:2]):
+            goes_on = self._admit(sock, address[:2])
+            if full:
+                self._wait_for_capacity("EMFILE")
+            elif not goes_on:
                 self._pause()
+            if full or not goes_on:
                 return
 
-    def _stop_retrying(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+    def _ceiling(self) -> int:
+        """The number of a descriptor from which on accepting has to wait."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return limit if self._pending is None else limit - min(RESERVED, limit // 4) - self._pending()
+
+    def _wait_for_capacity(self, error: str) -> None:
+        self._tally.accept_errors[error] += 1
+        self._pause()
+        self._retry = self._loop.call_later(CAPACITY_RETRY, self._try_again)
+        self._on_capacity(error)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        try:
+            probe = os.dup(self._socket.fileno())
+        except OSError as error:
+            self._wait_for_capacity(errno.errorcode.get(error.errno or 0, "UNKNOWN"))
+            return
+        os.close(probe)
+        if probe >= self._ceiling():
+            self._wait_for_capacity("EMFILE")
+        else:
+            self.start()
 
     def _pause(self) -> None:
         self._accepting = False

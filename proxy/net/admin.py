@@ -10,8 +10,6 @@ errors, 503 where the sidecar is about to end.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -19,7 +17,6 @@ from typing import Any, Protocol
 import msgspec
 
 from proxy.config import Listener, redacted
-from proxy.errors import LocalError
 from proxy.net import identity
 from proxy.net.http import HttpServer, Response
 from proxy.net.sidecar import Sidecar
@@ -69,16 +66,12 @@ class Admin:
                 "/config": self._config,
             },
             {"/reload": self._reload},
+            {self._bind.host.lower(), *reloader.config.admin.hosts},
         )
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Raises LocalError where the address cannot be had."""
-        try:
-            await self._server.start(self._bind.host, self._bind.port)
-        except OSError as error:
-            # asyncio's own text has the address once more, but where a name has none.
-            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-            raise LocalError(f"cannot listen on {self._bind} (admin.bind): {reason}") from None
+        self._server.start(self._bind.host, self._bind.port, "admin.bind")
 
     async def close(self) -> None:
         """Stop serving."""

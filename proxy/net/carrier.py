@@ -70,6 +70,11 @@ class Carrier:
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._ended: Callable[[int], None] = lambda number: None
 
+    @property
+    def connecting(self) -> int:
+        """Connections whose connection to the broker is being made."""
+        return len(self._connecting)
+
     def on_end(self, call: Callable[[int], None]) -> None:
         """Call it once with the number of each connection that was carried, when that has ended."""
         self._ended = call

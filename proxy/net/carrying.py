@@ -25,6 +25,10 @@ class Carrying(Protocol):
         """Whether anybody carries connections at all."""
 
     @property
+    def connecting(self) -> int:
+        """Connections of this process that may still need a descriptor towards the broker."""
+
+    @property
     def full(self) -> bool:
         """Whether nothing more should be given to it just now."""
 

@@ -88,6 +88,11 @@ class Entrance:
         """Whether ``listener`` is not to accept anything just now."""
         return self._gate.busy(listener)
 
+    @property
+    def pending(self) -> int:
+        """Accepted connections that wait or are held, so that they have no connection to the broker yet."""
+        return len(self._gate.held) + sum(map(len, self._gate.lines.values()))
+
     def change(self, limits: Limits) -> None:
         """Take new limits, with all that was measured so far."""
         self._gate.change(self._bounded(limits), _now())

@@ -1,7 +1,11 @@
 """The admin endpoint's HTTP/1.1: GET, HEAD and POST, one request a connection, everything bounded.
 
-There is no authentication, so a web page that somebody here looks at must not be able to change anything. Browsers send
-``Origin`` with every POST, also to the address a page came from; tools send none. So a POST with one is refused.
+There is no authentication, so a web page in a browser of this host must neither change nor read anything. Browsers send
+``Origin`` with every POST, also to the address a page came from; tools send none. So a POST with one is refused. A page
+can read what its own name resolves to (DNS rebinding), and its requests then have that name in ``Host``. So a request
+under any name but ``localhost`` and those configured is refused with 421. An IP address is no name.
+
+Descriptors: a listener leaves some free (``acceptor.RESERVED``), more than ``MAX_CONNECTIONS``.
 
 h11 reads and writes the protocol; a web framework would be half of the sidecar's start and a fifth of its memory.
 """
@@ -9,12 +13,18 @@ h11 reads and writes the protocol; a web framework would be half of the sidecar'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import NamedTuple
 
 import h11
 import structlog
+
+from proxy.core.tally import Tally
+from proxy.net.acceptor import Acceptor
+from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
 
@@ -24,11 +34,17 @@ MAX_HEAD = 16_384
 MAX_BODY = 16_384
 """Bytes of a request's body, which is read past: nothing here takes one."""
 
-MAX_CONNECTIONS = 64
-"""Connections at a time; one more is closed unheard."""
+MAX_CONNECTIONS = 16
+"""Connections at a time; one more takes the place of the one that has been without a whole request for longest."""
 
-PATIENCE = 10.0
-"""Seconds a peer has to send its request, and again to take the answer."""
+BACKLOG = 128
+"""Connections that wait in the kernel until they are accepted."""
+
+REQUEST_PATIENCE = 2.0
+"""Seconds a peer has to send its request."""
+
+ANSWER_PATIENCE = 10.0
+"""Seconds a peer has to take the answer."""
 
 
 class Response(NamedTuple):
@@ -45,44 +61,75 @@ Handler = Callable[[], Awaitable[Response]]
 
 
 class HttpServer:
-    """Serves paths: ``gets`` are answered to GET and HEAD, ``posts``, which change something, to POST."""
+    """Serves paths: ``gets`` are answered to GET and HEAD, ``posts``, which change something, to POST.
 
-    def __init__(self, gets: Mapping[str, Handler], posts: Mapping[str, Handler]) -> None:
+    ``hosts``: names, in lower case, under which it may be asked, besides ``localhost`` and IP addresses.
+    """
+
+    def __init__(self, gets: Mapping[str, Handler], posts: Mapping[str, Handler], hosts: Collection[str] = ()) -> None:
         self._gets = gets
         self._posts = posts
-        self._server: asyncio.Server | None = None
+        self._hosts = {"localhost", *hosts}
+        self._acceptor: Acceptor | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._unheard: dict[asyncio.Task[None], None] = {}  # without a whole request, the oldest first
+        self._repeated = Repeated(log)
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError where the address cannot be had."""
-        self._server = await asyncio.start_server(self._connected, host, port)
+    def start(self, host: str, port: int, key: str = "") -> None:
+        """Listen. Raises LocalError where the address cannot be had; ``key``: the configuration's key of it."""
+        self._acceptor = Acceptor(host, port, BACKLOG, Tally(), self._admit, self._out_of_capacity, key=key)
+        self._acceptor.start()
 
     async def close(self) -> None:
         """Stop listening, and end what is being answered."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _admit(self, sock: socket.socket, address: tuple[str, int]) -> bool:
         if len(self._open) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+            if not self._unheard:  # all of them are being answered
+                sock.close()
+                return True
+            oldest = next(iter(self._unheard))
+            del self._unheard[oldest]
+            oldest.cancel()
+        task = asyncio.get_running_loop().create_task(self._serve(sock))
         self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self._unheard[task] = None
+        task.add_done_callback(self._ended)
+        return True
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _out_of_capacity(self, error: str) -> None:
+        self._repeated.warning("admin_out_of_capacity", error=error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._open.discard(task)
+        self._unheard.pop(task, None)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        reader = asyncio.StreamReader(MAX_HEAD)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock)
+        except BaseException:
+            sock.close()
+            raise
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_PATIENCE):
                 request = await _read(connection, reader)
-            if request is None:
+            task = asyncio.current_task()
+            if request is None or task is None:
                 return
+            self._unheard.pop(task, None)
             response = await self._answer(request)
             writer.write(_encoded(connection, request, response))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(ANSWER_PATIENCE):
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -94,6 +141,8 @@ class HttpServer:
     async def _answer(self, request: h11.Request | HTTPStatus) -> Response:
         if isinstance(request, HTTPStatus):
             return _failure(request)
+        if not self._is_known(request):
+            return _failure(HTTPStatus.MISDIRECTED_REQUEST)
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
         changes = path in self._posts
         handler = self._posts[path] if changes else self._gets.get(path)
@@ -108,6 +157,29 @@ class HttpServer:
         except Exception:
             log.exception("admin_request_failed", path=request.target)
             return _failure(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _is_known(self, request: h11.Request) -> bool:
+        """Whether it asks for a host that this is; one of HTTP/1.0 may ask for none."""
+        for name, value in request.headers:
+            if name == b"host":
+                host = _host(value.decode("ascii", "replace"))
+                return host in self._hosts or _is_address(host)
+        return True
+
+
+def _host(value: str) -> str:
+    """The host of a ``Host`` header, in lower case, without its port, brackets and final dot."""
+    if value.startswith("["):
+        return value[1:].partition("]")[0].lower()
+    return value.partition(":")[0].lower().removesuffix(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | HTTPStatus | None:

@@ -56,6 +56,11 @@ class Preambles:
             self._pending.add(pending)
             pending.begin()
 
+    @property
+    def pending(self) -> int:
+        """How many there are."""
+        return len(self._pending)
+
     def close(self) -> None:
         """Close whatever is still without its header."""
         for pending in list(self._pending):

@@ -115,7 +115,15 @@ class Sidecar:
 
         backlog = self._config.socket_listen_backlog_size
         tally = self._carrying.tallies[listener.name]
-        return Acceptor(listener.bind.host, listener.bind.port, backlog, tally, admit, out_of_capacity)
+        return Acceptor(
+            listener.bind.host,
+            listener.bind.port,
+            backlog,
+            tally,
+            admit,
+            out_of_capacity,
+            pending=lambda: self._preambles.pending + self._entrance.pending + self._carrying.connecting,
+        )
 
     def _arrive(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
         host, port = address

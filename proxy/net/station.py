@@ -62,6 +62,11 @@ class Station:
         beat.calls.append(self._carrier.flush)
         log.info("carrying", boot_id=boot_id)
 
+    @property
+    def connecting(self) -> int:
+        """Connections whose connection to the broker is being made."""
+        return self._carrier.connecting
+
     def on_room(self, call: Callable[[], None]) -> None:
         """Never calls: it is never full."""
 

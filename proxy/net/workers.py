@@ -97,6 +97,11 @@ class Workers:
         self._refresh()
 
     @property
+    def connecting(self) -> int:
+        """None: workers connect, with descriptors of their own."""
+        return 0
+
+    @property
     def able(self) -> bool:
         """Whether any worker runs and answers."""
         return any(worker.able for worker in self._living.values())

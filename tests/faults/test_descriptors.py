@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy.net.http import MAX_CONNECTIONS
 from tests.conformance.crowd import Plan
 from tests.faults.site import Site
 from tests.frames import API_VERSIONS, request, response
@@ -61,6 +62,31 @@ async def test_without_descriptors_clients_wait_and_are_served_later(site: Site,
     assert set(site_errors(text)) == {"EMFILE"}
     assert sample(text, "brokerside_connections_accepted_total") == CLIENTS + 1
     assert sample(text, "brokerside_upstream_connect_failures_total") == 0
+
+
+async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Site) -> None:
+    """400 clients that say nothing, at a limit of 200 descriptors: each that was accepted reaches the broker, and the
+    endpoint answers as before, although silent peers take all of its connections, too."""
+    await site.start({})
+    assert site.sidecar is not None
+    resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
+    crowd = await site.crowd_process(Plan(site.port, 400, ask=False, watch=8))
+    while out_of_capacity(site) < 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    host, _, port = site.admin.rpartition(":")
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(2 * MAX_CONNECTIONS)]
+    for _ in range(10):
+        assert await site.get("livez") == "ok\n"
+    active = await site.metric("connections_active")
+    assert site.descriptors() <= 200 - MAX_CONNECTIONS
+    assert active > 40
+    for _, writer in silent:
+        writer.close()
+    visits = await site.finished(crowd)
+    assert not visits.refused()
+    text = await site.quiet()
+    assert sample(text, "brokerside_upstream_connect_failures_total") == 0
+    assert sample(text, "brokerside_connections_accepted_total") == 400
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

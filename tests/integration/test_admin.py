@@ -36,8 +36,8 @@ GETS = {"/hello": hello, "/busy": busy, "/broken": broken}
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
-    server, port = HttpServer(GETS, {"/change": changed}), free_port()
-    await server.start("127.0.0.1", port)
+    server, port = HttpServer(GETS, {"/change": changed}, {"kafka-1.example"}), free_port()
+    server.start("127.0.0.1", port)
     try:
         yield port
     finally:
@@ -64,7 +64,7 @@ async def to_the_end(reader: asyncio.StreamReader) -> bytes:
 
 async def test_a_path_is_answered_and_the_connection_ends() -> None:
     async with serving() as port:
-        status, headers, body = await ask(port, b"GET /hello?name=x HTTP/1.1\r\nHost: a\r\n\r\n")
+        status, headers, body = await ask(port, b"GET /hello?name=x HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == "HTTP/1.1 200 OK"
         assert headers == ["Content-Type: text/plain; charset=utf-8", "Content-Length: 6", "Connection: close"]
         assert body == b"hello\n"
@@ -78,7 +78,7 @@ async def test_a_path_is_answered_and_the_connection_ends() -> None:
 
 async def test_head_gets_the_headers_alone() -> None:
     async with serving() as port:
-        status, headers, body = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+        status, headers, body = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 6", b"")
 
 
@@ -93,14 +93,14 @@ async def test_head_gets_the_headers_alone() -> None:
 )
 async def test_a_post_changes_something_whatever_its_body(rest: bytes) -> None:
     async with serving() as port:
-        status, headers, body = await ask(port, b"POST /change HTTP/1.1\r\nHost: a\r\n" + rest)
+        status, headers, body = await ask(port, b"POST /change HTTP/1.1\r\nHost: localhost\r\n" + rest)
         assert (status, headers[1], body) == ("HTTP/1.1 200 OK", "Content-Length: 8", b"changed\n")
 
 
 async def test_a_body_is_waited_for_before_anything_changes() -> None:
     async with serving() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /change HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{")
+        writer.write(b"POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{")
         writer.write_eof()
         assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
         writer.close()
@@ -126,7 +126,7 @@ async def test_a_web_page_changes_nothing(origin: bytes) -> None:
 )
 async def test_another_method_is_refused_and_the_right_one_named(method: bytes, path: bytes, allowed: str) -> None:
     async with serving() as port:
-        status, headers, _ = await ask(port, method + b" " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        status, headers, _ = await ask(port, method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == "HTTP/1.1 405 Method Not Allowed"
         assert headers[3:] == [f"Allow: {allowed}"]
 
@@ -134,12 +134,12 @@ async def test_another_method_is_refused_and_the_right_one_named(method: bytes, 
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"),
+        (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", "404 Not Found"),
         (
-            b"POST /change HTTP/1.1\r\nHost: a\r\nContent-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY + 1),
+            b"POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY + 1),
             f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}",  # a later Python has another name for it
         ),
-        (b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n", "500 Internal Server Error"),
+        (b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n", "500 Internal Server Error"),
         (b"hello\r\n\r\n", "400 Bad Request"),
         (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
         (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
@@ -154,7 +154,7 @@ async def test_what_cannot_be_answered_is_refused(request_: bytes, status: str) 
 
 
 async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PATIENCE", 0.05)
+    monkeypatch.setattr(http, "REQUEST_PATIENCE", 0.05)
     async with serving() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /hel")
@@ -162,24 +162,72 @@ async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) 
         writer.close()
 
 
-async def test_one_connection_too_many_is_closed_and_the_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
+async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
     async with serving() as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        silent[1][1].write(b"GET /hello ")
+        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert status == "HTTP/1.1 200 OK"
+        assert await to_the_end(silent[0][0]) == b""
+        silent[1][1].write(b"HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await silent[1][0].read()).endswith(b"hello\n")
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Response:
+        asked.set()
+        await go_on.wait()
+        return Response(b"slow\n")
+
+    monkeypatch.setitem(GETS, "/slow", slow)
+    async with serving() as port:
+        answer = asyncio.create_task(ask(port, b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        await asked.wait()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /hello ")
-        other, other_writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await to_the_end(other) == b""
-        other_writer.close()
-        writer.write(b"HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert (await reader.read()).endswith(b"hello\n")
+        assert await to_the_end(reader) == b""
         writer.close()
+        go_on.set()
+        assert (await answer)[2] == b"slow\n"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"localhost", b"LocalHost:9644", b"localhost.", b"127.0.0.1", b"127.0.0.1:9644", b"[::1]:9644", b"10.1.2.3",
+        b"kafka-1.example", b"Kafka-1.Example.:9644",
+    ],
+)  # fmt: skip
+async def test_its_names_and_addresses_are_answered(host: bytes) -> None:
+    async with serving() as port:
+        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+        assert status == "HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"attacker.example", b"attacker.example:9644", b"127.0.0.1.attacker.example", b"localhost.x", b"", b"[x]:1"],
+)
+async def test_another_name_is_refused(host: bytes) -> None:
+    """DNS rebinding: a page's own name comes to mean this endpoint's address, so the browser lets the page read it."""
+    async with serving() as port:
+        for method, path in ((b"GET", b"/hello"), (b"POST", b"/change")):
+            status, _, body = await ask(port, method + b" " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            assert (status, body) == ("HTTP/1.1 421 Misdirected Request", b"Misdirected Request\n")
 
 
 async def test_closing_ends_what_is_open() -> None:
     async with serving() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET")
-        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+        status, _, _ = await ask(port, b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == "HTTP/1.1 200 OK"
     assert await to_the_end(reader) == b""
     writer.close()
