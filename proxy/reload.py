@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import structlog
 from msgspec import Struct, field
@@ -21,6 +22,14 @@ from proxy.errors import ConfigError
 LOOK_EVERY = 0.5
 """Seconds between two looks at the file. A change acts when it was seen twice, so that no half-written file is read."""
 
+READ_TIMEOUT = 10.0
+"""Seconds that reading the file may take, on a file system that answers late; then the reload is rejected."""
+
+WORK, PAUSE = 0.0005, 0.0005
+"""Seconds that reading works at a time, and then leaves the interpreter to the traffic: a file of 3,000 addresses takes
+0.2 s of work."""
+
+Result = TypeVar("Result")
 Outcome = Literal["applied", "unchanged", "rejected", "draining"]
 
 log = structlog.get_logger(__name__)
@@ -54,6 +63,59 @@ class ReloadState(Struct):
         return not self.last_errors
 
 
+class Aside:
+    """Calls functions in a daemon thread, one at a time. One that never returns holds up neither the loop nor the end
+    of the process. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._busy: asyncio.Future[None] | None = None
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """Return what ``function`` returns. Raises TimeoutError where it, or the one before, does not within
+        ``READ_TIMEOUT``."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(READ_TIMEOUT):
+            while self._busy is not None:
+                await asyncio.shield(self._busy)
+            self._busy = busy = loop.create_future()
+            done: asyncio.Future[Result] = loop.create_future()
+
+            def finish(result: Result | None, error: BaseException | None) -> None:
+                self._busy = None
+                busy.set_result(None)
+                if done.cancelled():
+                    return
+                if error is not None:
+                    done.set_exception(error)
+                else:
+                    done.set_result(result)  # type: ignore[arg-type]
+
+            def run() -> None:
+                result, failure = None, None
+                try:
+                    result = function()
+                except BaseException as error:
+                    failure = error
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(finish, result, failure)
+
+            threading.Thread(target=run, name="configuration", daemon=True).start()
+            return await done
+
+
+class Pauses:
+    """Called again and again by a thread that works: sleeps for ``PAUSE`` after each ``WORK`` seconds."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + WORK
+
+    def __call__(self) -> None:
+        """Sleep if it is time to."""
+        if time.monotonic() >= self._until:
+            time.sleep(PAUSE)
+            self._until = time.monotonic() + WORK
+
+
 class Reloader:
     """Belongs to the loop's thread; files are read in another one.
 
@@ -67,7 +129,9 @@ class Reloader:
         config: Config,
         apply: Callable[[Config], None],
         *,
-        load: Callable[[str | os.PathLike[str]], Config] = load,
+        load: Callable[[str | os.PathLike[str], Callable[[], None]], Config] = lambda path, pause: load(
+            path, pause=pause
+        ),
         now: Callable[[], float] = time.time,
     ) -> None:
         """``config``: what ``file`` was loaded as, after it was noted."""
@@ -81,6 +145,7 @@ class Reloader:
         self._requested = asyncio.Event()
         self._reason = ""
         self._turn = asyncio.Lock()
+        self._aside = Aside()
         self._begun = 0
         self._ended = 0
         self._last = ReloadResult("unchanged")
@@ -99,7 +164,7 @@ class Reloader:
             if self._requested.is_set():
                 self._requested.clear()
                 await self.reload(self._reason)
-            elif self._file.changed():
+            elif await self._has_changed():
                 await self.reload("file")
 
     def stop(self) -> None:
@@ -121,12 +186,19 @@ class Reloader:
                 self._ended = number
             return ReloadResult("draining") if self._stopped else self._last
 
-    async def _reload(self, reason: str) -> ReloadResult:
-        self._file.note()
+    async def _has_changed(self) -> bool:
         try:
-            wanted, digest, found = await asyncio.to_thread(self._read)
+            return await self._aside.call(self._file.changed)
+        except TimeoutError:  # its file system does not answer; that is told by a reload
+            return False
+
+    async def _reload(self, reason: str) -> ReloadResult:
+        try:
+            wanted, digest, found = await self._aside.call(self._read)
         except ConfigError as error:
             return self._reject(reason, error.problems)
+        except TimeoutError:
+            return self._reject(reason, [f"cannot be read: no answer within {READ_TIMEOUT:.0f} s"])
         except Exception as error:
             log.exception("config_not_read", reason=reason)
             return self._reject(reason, [f"cannot be read: {type(error).__name__}, see the log"])
@@ -149,7 +221,8 @@ class Reloader:
 
     def _read(self) -> tuple[Config, str, list[Difference]]:
         """Return what the file holds, its hash, and what is different in it."""
-        wanted = self._load(self._file.path)
+        self._file.note()
+        wanted = self._load(self._file.path, Pauses())
         return wanted, fingerprint(wanted), differences(self.config, wanted)
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
@@ -160,7 +233,10 @@ class Reloader:
 
 
 class FileWatch:
-    """Tells when a file has become another one, whether written, replaced, or reached by another link."""
+    """Tells when a file has become another one, whether written, replaced, or reached by another link.
+
+    Asks the file system, which may take its time: not for the loop's thread.
+    """
 
     def __init__(self, path: Path) -> None:
         """Takes the file as it is now for known."""

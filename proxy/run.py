@@ -21,6 +21,7 @@ from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net.admin import Admin
 from proxy.net.beat import Beat
 from proxy.net.carrying import Carrying
+from proxy.net.deadline import MARGIN, end_within
 from proxy.net.entrance import HELD_SHARE
 from proxy.net.sidecar import Sidecar
 from proxy.net.station import Station
@@ -56,6 +57,8 @@ async def _run(file: FileWatch, config: Config) -> int:
         if stop.is_set():
             log.warning("stopping_at_once", signal=name)
             now.set()
+        else:
+            end_within((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + MARGIN)
         stop.set()
 
     def apply(changed: Config) -> None:
@@ -107,7 +110,8 @@ async def _run(file: FileWatch, config: Config) -> int:
         beat.stop()
         if watch is not None:
             await watch.close()
-        await reloading
+        reloading.cancel()  # it may wait for a file system that does not answer
+        await asyncio.wait([reloading])
         await admin.close()
     log.info("stopped")
     return 0

@@ -5,6 +5,7 @@ Aliases work and tags do not: a tagged value is a mistake.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,10 +102,20 @@ def _upwards(path: Path) -> list[Path]:
     return [path[:end] for end in range(len(path), 0, -1)]
 
 
-def parse(source: str, text: str) -> tuple[Document, list[Problem]]:
-    """Read YAML. Raises ConfigError where nothing can be read; lesser mistakes come back as problems."""
+def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[Document, list[Problem]]:
+    """Read YAML. Raises ConfigError where nothing can be read; lesser mistakes come back as problems.
+
+    ``pause``: called with each value.
+    """
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            pause()
+            node: yaml.Node | None = super().compose_node(parent, index)
+            return node
+
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=Loader)
         reader = _Reader()
         document = reader.read(root)
     except yaml.reader.ReaderError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,12 @@ from proxy.config.document import TAG, TAGS, Document, Problem, parse
 from proxy.config.environment import overlay
 from proxy.config.keys import KEYS, OPEN, find, printable, single, written
 from proxy.config.model import Config
+from proxy.config.regular_files import read_regular
 from proxy.config.secret_files import read_files
 from proxy.errors import ConfigError
+
+MAX_BYTES = 4_194_304
+"""Bytes of a configuration; 10,000 values take some hundred thousand."""
 
 _WHAT = {
     "bool_type": "is not true or false",
@@ -32,10 +36,17 @@ _WHAT = {
 """pydantic's kinds of errors in our words; a ``value_error`` brings its own."""
 
 
-def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> Config:
-    """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with every mistake in it."""
+def load(
+    path: str | os.PathLike[str],
+    environ: Mapping[str, str] = os.environ,
+    pause: Callable[[], None] = lambda: None,
+) -> Config:
+    """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with every mistake in it.
+
+    ``pause``: called again and again, by who has other things to do in the same process.
+    """
     source = os.fspath(path)
-    document, problems = parse(source, _text(source))
+    document, problems = parse(source, _text(source), pause)
     _fill(document)
     problems += _gather_tags(document)
     problems += overlay(document, environ)
@@ -56,11 +67,16 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
 
 def _text(source: str) -> str:
     try:
-        return Path(source).read_text(encoding="utf-8")
+        content = read_regular(Path(source), MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(source, [f"holds more than {MAX_BYTES} bytes"])
+        return content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(source, [f"is not text in UTF-8: byte {error.start}"]) from None
     except OSError as error:
         raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
+    except ValueError as error:
+        raise ConfigError(source, [str(error)]) from None
 
 
 def _fill(document: Document) -> None:

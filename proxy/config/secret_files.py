@@ -11,6 +11,7 @@ from typing import Any
 
 from proxy.config.document import Document, Problem
 from proxy.config.keys import printable
+from proxy.config.regular_files import read_regular
 from proxy.config.values import Secret
 
 MAX_BYTES = 65_536
@@ -53,14 +54,14 @@ def _read(reference: dict[str, Any], folder: Path) -> str:
         raise ValueError("is not a reference to a file (allowed: {file: PATH})")
     shown = printable(repr(name))
     try:
-        with (folder / name).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_regular(folder / name, MAX_BYTES + 1)
         text = content.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise ValueError(f"file {shown} is not text in UTF-8") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name is not one"
-        raise ValueError(f"file {shown} cannot be read: {reason} (allowed: a file with one value)") from None
+    except OSError as error:
+        raise ValueError(f"file {shown} cannot be read: {error.strerror} (allowed: a file with one value)") from None
+    except ValueError as error:  # a NUL in its name, or what it is
+        raise ValueError(f"file {shown} {error}") from None
     if not text or len(content) > MAX_BYTES:
         raise ValueError(f"file {shown} holds {len(content)} bytes (allowed: 1–{MAX_BYTES})")
     return text

@@ -33,6 +33,7 @@ from proxy.net.channel import (
     Throttled,
     ToWorker,
 )
+from proxy.net.deadline import MARGIN, end_within
 from proxy.net.station import Station
 from proxy.telemetry import Repeated, configure_logging
 
@@ -85,6 +86,7 @@ class Worker:
         beat.start()
         self._channel.send(Ready(await self._station.snapshot()))
         await self._stop.wait()
+        end_within((self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + MARGIN)
         await self._station.stop(self._now)
         await self._answer(0)
         self._channel.finish()

@@ -43,7 +43,7 @@ STABLE = 10.0
 CUT_TIMEOUT = 1.0
 """Seconds that workers told to end at once have for it; then they are killed."""
 
-STOP_MARGIN = 5.0
+STOP_MARGIN = 2.0
 """Seconds on top of the times configured for a shutdown after which a worker that has not ended is killed."""
 
 log = structlog.get_logger(__name__)

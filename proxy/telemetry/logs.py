@@ -108,6 +108,12 @@ def _lines_dropped(dropped: Mapping[str, int]) -> None:
     structlog.get_logger(__name__).warning("log_lines_dropped", **dropped)
 
 
+def flush_log() -> None:
+    """Wait up to ``EXIT_PATIENCE`` seconds until all lines are written; for a process that is about to end."""
+    for writer in _writers:
+        writer.flush(EXIT_PATIENCE)
+
+
 def log_lines_dropped() -> dict[str, int]:
     """Lines of this process that were dropped since its start, by level."""
     return _writers[0].dropped() if _writers else {}

@@ -160,3 +160,24 @@ async def test_a_signal_during_a_drain_is_ignored(site: Site) -> None:
     assert site.sidecar is not None
     assert await asyncio.to_thread(site.sidecar.stop)
     assert not [line for line in log.new() if line["event"].startswith("config_")]
+
+
+async def test_a_fifo_in_place_of_the_file_is_a_mistake_and_holds_nothing_up(site: Site) -> None:
+    """Whoever opens a FIFO waits until somebody writes to it: neither a reload nor the end of the process does."""
+    await site.start(QUOTAS)
+    log = Log(site)
+    fifo = site.path.with_suffix(".fifo")
+    os.mkfifo(fifo)
+    fifo.replace(site.path)
+    assert site.sidecar is not None
+    os.kill(site.pid, signal.SIGHUP)
+    rejected = await log.next("config_")
+    assert (rejected["event"], rejected["errors"]) == (
+        "config_rejected",
+        ["is not a regular file (allowed: a regular file, or a link to one)"],
+    )
+    reader, writer = await site.dial()
+    writer.write(request(API_VERSIONS, 0, 5))
+    assert await read_frame(reader) == response(5)
+    writer.close()
+    assert await asyncio.to_thread(site.sidecar.stop)

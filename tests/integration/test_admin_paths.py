@@ -60,7 +60,7 @@ class Served:
     async def ask(self, method: str, path: str) -> tuple[int, str]:
         """The status and the body of an answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         return int(head.split()[1]), body.decode()
@@ -83,7 +83,7 @@ class Served:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     (tmp_path / "secret").write_text("c4n4ry-hunter2")
     served = Served(tmp_path / "brokerside.yaml")
-    await served.admin.start()
+    served.admin.start()
     yield served
     await served.admin.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,11 @@ class Running:
         self.applied.append(config)
         self.has_applied.set()
 
-    def _load(self, path: str | os.PathLike[str]) -> Config:
+    def _load(self, path: str | os.PathLike[str], pause: Callable[[], None]) -> Config:
         self.loads += 1
         self.loading.set()
         assert self.before_load.wait(10)
-        return load(path, {})
+        return load(path, {}, pause)
 
     async def reload(self, text: str | None = None) -> ReloadResult:
         if text is not None:
@@ -405,3 +406,30 @@ class TestDifference:
 
         assert fingerprint(config()) != fingerprint(before)
         assert len(differences(before, config())) == 1
+
+
+class TestDeadFileSystem:
+    """Reading that never returns: it is said, the loop goes on, and no second thread is stuck in it."""
+
+    async def test_a_reload_is_rejected_and_so_are_those_that_follow(self, running, monkeypatch):
+        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
+        running.before_load.clear()
+        threads = threading.active_count()
+
+        with capture_logs():
+            for _ in range(3):
+                assert (await running.reload()).errors == ("cannot be read: no answer within 0 s",)
+
+        assert running.loads == 1
+        assert threading.active_count() <= threads + 1
+        running.before_load.set()
+
+    async def test_when_it_answers_again_so_do_reloads(self, running, monkeypatch):
+        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 0.05)
+        running.before_load.clear()
+        with capture_logs():
+            assert (await running.reload()).result == "rejected"
+        monkeypatch.setattr(proxy.reload, "READ_TIMEOUT", 10)
+        running.before_load.set()
+
+        assert (await running.reload(BASE + "log.level: debug\n")).changed == ("log.level",)

@@ -1,0 +1,26 @@
+"""Reading a small file of the operator's, and nothing that only looks like one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_regular(path: Path, size: int) -> bytes:
+    """Return up to ``size`` bytes of a regular file. A FIFO or a device is not read: it may never begin, or never end.
+
+    Raises OSError where it cannot be read, and ValueError for what is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise ValueError("is not a regular file (allowed: a regular file, or a link to one)")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(size)
+    finally:
+        os.close(descriptor)

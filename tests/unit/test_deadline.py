@@ -1,0 +1,32 @@
+"""A process that something holds up ends all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HUNG = """
+import threading
+from proxy.net.deadline import end_within
+from proxy.telemetry import configure_logging
+
+configure_logging("info")
+end_within({seconds})
+threading.Thread(target=threading.Event().wait, args=({hangs},)).start()  # not a daemon: the interpreter joins it
+"""
+
+
+def run(seconds: float, hangs: float) -> subprocess.CompletedProcess[str]:
+    code = HUNG.format(seconds=seconds, hangs=hangs)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_is_held_up_ends_with_a_line_that_says_so() -> None:
+    done = run(0.1, 3600)
+    assert done.returncode == 1
+    assert '"event": "end_forced", "after_s": 0.1' in done.stderr
+
+
+def test_what_ends_in_time_ends_as_ever() -> None:
+    done = run(3600, 0.1)
+    assert (done.returncode, done.stderr) == (0, "")
