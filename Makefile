@@ -61,6 +61,10 @@ bench: setup ## Measure the sidecar beside other proxies, 20 minutes (ARGS=--qui
 conformance: setup ## The same connects to a real broker and to the sidecar, compared, 5 minutes (ARGS=--quick: 1 minute)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
+.PHONY: hostile
+hostile: setup ## Every known attack at once beside honest clients, 11 minutes (ARGS: --seconds, --only)
+	@$(BIN)/python -m tests.hostile $(ARGS)
+
 .PHONY: interop
 interop: setup ## Clients of other languages through the sidecar (needs node and go)
 	$(BIN)/python -m pytest tests/interop $(ARGS)

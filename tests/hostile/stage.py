@@ -1,0 +1,253 @@
+"""A real broker, a sidecar whose log nobody reads, and the processes of clients and attackers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.errors import LocalError
+from proxy.local import cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.jars import java, resolve
+
+TOPIC = "honest"
+HERE = Path(__file__).parent
+
+DESCRIPTORS = 1024
+"""Limit of the sidecar's open files: attackers that say nothing take more than half of them."""
+
+PIPE = 4096
+"""Bytes of the pipe that is the sidecar's stderr."""
+
+START = 30.0
+"""Seconds until the sidecar has to be ready."""
+
+RELOAD_EVERY = 10.0
+ADDRESSES = 3000
+"""Addresses in the configuration that is loaded again all the time."""
+
+KIB = 1024
+
+
+@dataclass
+class Watched:
+    """What is measured of the sidecar during an attack."""
+
+    peak_rss: int = 0
+    """Bytes."""
+    asked: int = 0
+    late: list[str] = field(default_factory=list)
+    """Each ``/livez`` that was not answered within a second: what happened instead."""
+    slowest: float = 0.0
+    """Seconds of the slowest ``/livez``."""
+
+
+class Stage:
+    """One broker and one sidecar."""
+
+    def __init__(self, folder: Path, settings: Callable[[Path], Mapping[str, Any]]) -> None:
+        self.state: ClusterState = cluster.up(folder)
+        self.folder = folder
+        self.node = self.state.nodes[0]
+        self._config = yaml.safe_load((folder / "sidecar-1.yaml").read_text()) | dict(settings(folder))
+        self._config["listeners"][0]["rewrite.addresses"] = True
+        self._path = folder / "hostile.yaml"
+        self.load(0)
+        admin = AdminClient({"bootstrap.servers": self.state.internal_bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        self._log, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
+        self.process = subprocess.Popen(
+            [
+                "/bin/sh",
+                "-c",
+                f'ulimit -n {DESCRIPTORS}; exec "$@"',
+                "sh",
+                sys.executable,
+                "-m",
+                "proxy",
+                "run",
+                "-c",
+                self._path,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=write,
+        )
+        os.close(write)
+        deadline = time.monotonic() + START
+        while not self._is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                said = "" if self.process.poll() is None else os.read(self._log, PIPE).decode(errors="replace")
+                raise LocalError(f"the sidecar did not become ready: {said}")
+            time.sleep(0.1)
+
+    def load(self, generation: int) -> None:
+        """Write the configuration, with addresses that are other ones in each generation."""
+        ips = {f"10.{generation % 200}.{n >> 8}.{n & 255}": 50 for n in range(ADDRESSES if generation else 0)}
+        quotas = {"max.connection.creation.rate": 500, "ips": {"<default>": {"connection_creation_rate": 50}, **ips}}
+        part = self._path.with_suffix(".part")
+        part.write_text(yaml.safe_dump({**self._config, "quotas": quotas}))
+        part.replace(self._path)
+
+    def end(self) -> float | None:
+        """End the sidecar with SIGTERM, its log still unread; return the seconds that took, None if it was killed."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None
+        finally:
+            os.close(self._log)
+        return time.monotonic() - began
+
+    def metrics(self) -> str:
+        """The text of ``/metrics``."""
+        return self._get("metrics", 10)
+
+    @contextmanager
+    def watched(self, reload: bool) -> Iterator[Watched]:
+        """Measure the sidecar each second, and have it load its configuration again all the time, where wanted."""
+        watched, stop = Watched(), threading.Event()
+
+        def ask() -> None:
+            generation = 0
+            reload_at = time.monotonic()
+            while not stop.wait(1):
+                watched.peak_rss = max(watched.peak_rss, self._rss())
+                began = time.monotonic()
+                try:
+                    self._get("livez", 1)
+                except OSError as error:
+                    watched.late.append(str(error))
+                watched.asked += 1
+                watched.slowest = max(watched.slowest, time.monotonic() - began)
+                if reload and time.monotonic() >= reload_at:
+                    reload_at += RELOAD_EVERY
+                    generation += 1
+                    self.load(generation)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            yield watched
+        finally:
+            stop.set()
+            thread.join()
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(self._get("readyz", 1))
+        except OSError:
+            return False
+
+    def _get(self, path: str, patience: float) -> str:
+        with urllib.request.urlopen(f"http://{self.node.admin}/{path}", timeout=patience) as response:
+            return str(response.read().decode())
+
+    def _rss(self) -> int:
+        try:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return 0
+        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        return int(found[1]) * KIB if found else 0
+
+
+@contextmanager
+def staged(settings: Callable[[Path], Mapping[str, Any]]) -> Iterator[Stage]:
+    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration, given the folder."""
+    with tempfile.TemporaryDirectory(prefix="brokerside-hostile-") as name:
+        folder = Path(name)
+        try:
+            stage = Stage(folder, settings)
+            try:
+                yield stage
+            finally:
+                if stage.process.poll() is None:
+                    stage.process.kill()
+                    stage.process.wait()
+        finally:
+            cluster.down(folder)
+
+
+class Running:
+    """Processes that end by themselves; what each one has printed."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._outputs: dict[str, Path] = {}
+
+    def start(self, name: str, command: Sequence[str], folder: Path) -> None:
+        """Start it; its output goes to a file of ``folder``."""
+        self._outputs[name] = folder / f"{name}.out"
+        with self._outputs[name].open("wb") as output, (folder / f"{name}.err").open("wb") as errors:
+            self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+
+    def output(self, name: str, patience: float) -> str:
+        """What it has printed, once it has ended. Raises LocalError where it does not end, or failed."""
+        process = self._processes[name]
+        try:
+            code = process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise LocalError(f"{name} did not end within {patience:.0f} s") from None
+        if code:
+            errors = self._outputs[name].with_suffix(".err").read_text(errors="replace")
+            raise LocalError(f"{name} ended with {code}: {errors[-2000:]}")
+        return self._outputs[name].read_text()
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command line of a module of this package."""
+    return [sys.executable, "-m", f"tests.hostile.{module}", *arguments]
+
+
+def java_producer(*arguments: str) -> list[str]:
+    """The command line of the honest Java producer."""
+    jars = os.pathsep.join(map(str, resolve("kafka-4.3.1", progress=True)))
+    return [
+        str(java()),
+        "-Xmx128m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        jars,
+        str(HERE / "Honest.java"),
+        *arguments,
+    ]
+
+
+def attack(name: str, stage: Stage, number: int, seconds: float) -> list[str]:
+    """The command line of an attack."""
+    target = {
+        "client": stage.node.advertised, "internal": stage.node.internal, "admin": stage.node.admin, "topic": TOPIC,
+        "seconds": seconds, "source": f"127.0.{number + 1}.1",
+    }  # fmt: skip
+    return python("attacks", name, json.dumps(target))
