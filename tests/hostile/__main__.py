@@ -54,9 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="ATTACK", help=", ".join(ATTACKS)
     )
+    parser.add_argument("--log", type=Path, metavar="FILE", help="let the sidecar's log go to a file, to look at it")
     options = parser.parse_args(arguments)
     try:
-        checks = list(_run(options.only, options.seconds, options.quiet))
+        checks = list(_run(options.only, options.seconds, options.quiet, options.log))
     except KeyboardInterrupt:
         return 130
     except (LocalError, OSError) as error:
@@ -67,17 +68,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _run(names: Sequence[str], seconds: int, quiet: int) -> Iterator[Check]:
+def _run(names: Sequence[str], seconds: int, quiet: int, log: Path | None) -> Iterator[Check]:
     begun = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - begun:5.0f} s  {text}", file=sys.stderr, flush=True)
 
     say(f"{_processor()}, {len(os.sched_getaffinity(0))} CPUs that broker, sidecar, clients and attackers share")
-    with staged(_settings) as stage:
+    with staged(_settings, log) as stage:
         running = Running()
         try:
             yield from _measured(stage, running, names, seconds, quiet, say)
+            if log is None:
+                yield _dropped(stage)
+            yield from _ended(stage)
         finally:
             running.stop()
 
@@ -121,12 +125,18 @@ def _measured(
     share = f"{during.asked - len(during.late)} of {during.asked} within 1 s, slowest {during.slowest:.2f} s"
     yield Check("/livez", share, not during.late)
     yield from _refused(found)
+
+
+def _dropped(stage: Stage) -> Check:
+    what = "log lines dropped, stderr unread"
     try:
         dropped = sample(stage.metrics(), "brokerside_log_lines_dropped_total")
     except OSError as error:
-        yield Check("log lines dropped, stderr unread", f"/metrics: {error}", False)
-    else:
-        yield Check("log lines dropped, stderr unread", f"{dropped:.0f}", dropped > 0)
+        return Check(what, f"/metrics: {error}", False)
+    return Check(what, f"{dropped:.0f}", dropped > 0)
+
+
+def _ended(stage: Stage) -> Iterator[Check]:
     alive = stage.process.poll() is None
     took = stage.end()
     yield Check("the sidecar runs to the end", "yes" if alive else "no", alive)

@@ -1,7 +1,7 @@
 """The attacks. Each one is a process: ``python -m tests.hostile.attacks NAME TARGET-AS-JSON`` prints what it did.
 
-Every attack is bounded in connections, and ends after the seconds it is given. Each comes from a loopback address of its
-own, as another machine would, with a lower priority than the sidecar.
+Every attack is bounded in connections, and ends after the seconds it is given. Each comes from a loopback address of
+its own, as another machine would, with a lower priority than the sidecar.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PIPELINED = 4096
 PARTITIONS = 190_000
 """Of one Produce frame; each takes six bytes."""
 
-WANTED_TOPICS = 40_000
-"""Topics of one Metadata request, none of which exists: the response has about 3 MB."""
+WANTED_TOPICS = 20_000
+"""Topics of one Metadata request, none of which exists: the response has 1.4 MB."""
 
 REST = 0.05
 """Seconds before an attacker dials again."""
@@ -193,9 +193,9 @@ async def held(target: Target) -> None:
         writer.write(frame)
         await asyncio.wait_for(writer.drain(), 30)
         target.counts["requests"] += 1
-        await asyncio.sleep(10)
+        await asyncio.sleep(40)
 
-    await _crowd(target, 30, visit, rest=2.0, receive_buffer=4096)
+    await _crowd(target, 100, visit, rest=2.0, receive_buffer=4096)
 
 
 async def silent(target: Target) -> None:
@@ -204,7 +204,7 @@ async def silent(target: Target) -> None:
     async def visit(target: Target, reader: Reader, writer: Writer) -> None:
         await reader.read(1)
 
-    await _crowd(target, 400, visit, rest=1.0)
+    await _crowd(target, 600, visit, rest=1.0)
 
 
 async def silent_admin(target: Target) -> None:

@@ -62,7 +62,7 @@ class Watched:
 class Stage:
     """One broker and one sidecar."""
 
-    def __init__(self, folder: Path, settings: Callable[[Path], Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path, settings: Callable[[Path], Mapping[str, Any]], log: Path | None) -> None:
         self.state: ClusterState = cluster.up(folder)
         self.folder = folder
         self.node = self.state.nodes[0]
@@ -72,8 +72,12 @@ class Stage:
         self.load(0)
         admin = AdminClient({"bootstrap.servers": self.state.internal_bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
-        self._log, write = os.pipe()
-        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
+        if log is None:
+            self._log, write = os.pipe()
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
+        else:
+            write = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            self._log = os.open(log, os.O_RDONLY)
         self.process = subprocess.Popen(
             [
                 "/bin/sh",
@@ -175,12 +179,15 @@ class Stage:
 
 
 @contextmanager
-def staged(settings: Callable[[Path], Mapping[str, Any]]) -> Iterator[Stage]:
-    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration, given the folder."""
+def staged(settings: Callable[[Path], Mapping[str, Any]], log: Path | None) -> Iterator[Stage]:
+    """A stage in a new folder; everything ends with it. ``settings``: keys of its configuration, given the folder.
+
+    ``log``: the file that is the sidecar's stderr; None: a pipe that nobody reads.
+    """
     with tempfile.TemporaryDirectory(prefix="brokerside-hostile-") as name:
         folder = Path(name)
         try:
-            stage = Stage(folder, settings)
+            stage = Stage(folder, settings, log)
             try:
                 yield stage
             finally:
