@@ -132,7 +132,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     acks: int | None = None
     """Produce: −1, 0 or 1."""
     error_code: int = 0
-    """Top-level error code of the response, where it stands at a fixed place near its start."""
+    """Top-level error code of the response, where it stands at a fixed place near its start. 29 of one that is
+    ``synthesized``: denied, for it would have changed a topic of the sidecars."""
     topics: tuple[TopicPartition, ...] = ()
     """Produce: every partition sent. Fetch and ShareFetch: every partition that returned records or an error."""
     upstream_us: int = 0
@@ -148,8 +149,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     """The part of ``latency_us`` in which the broker read nothing of this connection, because it had told it to wait
     (``throttle_ms`` of earlier responses, from when they came; brokers do so since Kafka 2.0)."""
     synthesized: bool = False
-    """True where the broker never saw the request: the sidecar itself answered it, or closed the connection because of
-    it. ``response_bytes`` are always what the client got."""
+    """True where the broker never had the whole request: the sidecar itself answered it, or closed the connection
+    because of it. ``response_bytes`` are always what the client got."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):

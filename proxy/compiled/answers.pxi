@@ -67,23 +67,31 @@ cdef uint8_t ruling(Session self, int key, int version) except? 255:
 cdef int answer(Session self, bytes data, Py_ssize_t at) except -1:
     """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
     cdef Exchange exchange = self.first
-    cdef int64_t size
+    cdef bytes said
+    cdef Kind kind
+    cdef Py_ssize_t body
     while self.waits and exchange is not None and exchange.synthesized:
         if exchange is self.client.exchange and not self.closing:
             return 0  # its request has not ended yet
-        size = self.answers.answer(data, at)
+        said = self.answers.answer(data, at)
         look(self)
-        if not size:
+        if not said:
             return 0
         self.first = exchange.next
         exchange.next = None
         if self.first is None:
             self.last = None
         self.open -= 1
-        exchange.response_bytes = size
+        exchange.response_bytes = PyBytes_GET_SIZE(said)
         exchange.outcome_code = ANSWERED
         count(self.answered, exchange.api_key)
         if self.told is not None:
-            self.told.piece(True, exchange, NO_WALKER, None, None, NULL, 0, True)
+            kind, body = NO_WALKER, 8 + apis.response_header_is_flexible(exchange.api_key, exchange.api_version)
+            if exchange.wanted & WALKED and PyBytes_GET_SIZE(said) > body:
+                kind = kind_of(exchange.api_key, exchange.api_version, True)
+            self.told.piece(
+                True, exchange, kind, None, said, <const uint8_t *>PyBytes_AS_STRING(said) + body,
+                PyBytes_GET_SIZE(said) - body, True,
+            )
         exchange = self.first
     return 0

@@ -286,3 +286,24 @@ cdef class Told:
 
 cdef inline bint is_learnt(bint response, int key) noexcept:
     return key == SASL_HANDSHAKE or key == SASL_AUTHENTICATE or key == API_VERSIONS and not response
+
+
+cdef int end_session(Session self, double now) except -1:
+    """The connection ended: every open exchange is finished without a response."""
+    cdef Exchange exchange
+    cdef list ended = self.in_flight
+    for exchange in ended:
+        exchange.next = None
+    self.first = self.last = None
+    self.open = 0
+    if self.broker.exchange is not None:  # its response was on its way
+        ended.insert(0, self.broker.exchange)
+        self.broker.exchange = None
+    if self.client.exchange is not None:
+        if self.client.exchange.outcome_code == NO_RESPONSE:
+            ended.append(self.client.exchange)
+        self.client.exchange = None
+    self.client.passing = self.broker.passing = None
+    if self.told is not None:
+        self.told.ended(ended, now)
+    return 0

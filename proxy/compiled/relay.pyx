@@ -339,7 +339,7 @@ cdef class Relay:
         if not (session.diverted or session.waits or client.paused & ANSWERS):
             return 0
         if session.closing and session.answers.ending:
-            self.close("unsupported_request")
+            self.close(session.answers.cause)
         elif session.waits and self.broker.eof:  # what they wait for will not come
             self.close(self.ended_by or CLOSED_BY[True])
         elif session.full or (client.waiting != NULL and (session.resting or session.answers.replied)):

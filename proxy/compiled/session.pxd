@@ -9,6 +9,34 @@ from proxy.compiled.walk cimport Feed
 
 cdef struct Piece  # part of a body to read, see passing.pxi
 
+# What reads the topics of a Produce, see protected.pxi.
+
+cdef enum:
+    ROOM = 272  # bytes of the longest element: a topic's name and its length, or two numbers
+
+cdef enum ScanStep:
+    HEAD
+    TOPIC
+    COUNT
+    PARTITION
+    PARTITION_TAGS
+    TOPIC_TAGS
+    TAG
+    SCANNED
+
+cdef struct Scan:
+    int version
+    ScanStep step
+    ScanStep after  # the step after a section of tagged fields
+    int64_t left  # topics, partitions, tagged fields still to come
+    int64_t in_topic
+    int64_t tags
+    int64_t skip  # bytes to come that are passed over
+    int carried
+    bint found
+    bint named
+    uint8_t carry[ROOM]  # an element that is not complete; never together with a skip
+
 cdef class Watching:
     """A Watch as C reads it; one for all sessions."""
     cdef object watch
@@ -55,6 +83,20 @@ cdef class Told:
     cdef int record(self, Exchange exchange) except -1
     cdef int give_back(self, bytes body) except -1
 
+cdef class Scanning:
+    cdef Scan scan
+
+cdef class Protected:
+    """The topics that a Produce is checked for."""
+    cdef object topics
+    cdef object names
+    cdef object ids
+    cdef bytes first
+    cdef bytes second
+
+    cdef bint has(self, const uint8_t *name, Py_ssize_t size) except -1
+    cdef bint has_id(self, const uint8_t *topic_id) except -1
+
 cdef class Direction:
     """How far one direction has got inside its current frame."""
     cdef int64_t left  # bytes of the current frame still to come, once its prefix is read
@@ -62,6 +104,7 @@ cdef class Direction:
     cdef Exchange exchange  # what the current frame belongs to
     cdef Passing passing  # what is wanted of the current frame's body
     cdef object frame  # what the current frame passes, of proxy.core.answers; None: it goes on as it comes
+    cdef Scanning scanning  # reads the topics of the current frame
 
 cdef class Session:
     cdef object known_as  # the connection where nobody observes
@@ -83,6 +126,7 @@ cdef class Session:
     cdef readonly Py_ssize_t clean
     cdef readonly object answers  # of proxy.core.answers; None where there are no rules
     cdef bytearray ruled  # the table of the rules
+    cdef Protected protected  # None where no Produce is checked
     cdef bytes whole  # the chunk at hand, once it is of use as an object
     cdef bint touched  # the answers were told of something in this chunk
     cdef readonly bint diverted

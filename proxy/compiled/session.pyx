@@ -17,18 +17,18 @@ from proxy.compiled.exchange cimport (
     ANSWERED, CONNECTION_LOST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, UNSUPPORTED, Body, Exchange, Kind,
     free_body, new_exchange,
 )
-from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
+from proxy.compiled.header cimport BAD, INCOMPLETE, acks_at, skip_tags, uvarint
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
-from proxy.core import apis, header, intercept, passing, session, watch
+from proxy.core import apis, header, intercept, passing, protected, session, watch, wire
 from proxy.core.answers import Answers
 from proxy.core.intercept import Request
 from proxy.errors import PeerError
 
 cdef int MIN_FRAME = header.MIN_FRAME
-cdef int MAX_PREFIX = session.MAX_PREFIX
-cdef int CARRY_STEP = session.CARRY_STEP
+cdef int MAX_PREFIX = header.MAX_PREFIX
+cdef int CARRY_STEP = header.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
 cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
@@ -36,6 +36,7 @@ cdef tuple SIDES = ("client", "broker")
 include "header.pxi"
 include "passing.pxi"
 include "answers.pxi"
+include "protected.pxi"
 
 
 @cython.final
@@ -56,6 +57,7 @@ cdef class Session:
             if len(rules.table) != KEYS * VERSIONS:
                 raise ValueError(f"a table of {len(rules.table)} bytes, not {KEYS * VERSIONS}")
             self.answers, self.ruled = Answers(rules, tally), rules.table
+            self.protected = None if rules.topics is None else protected_of(rules.topics)
             if watch is None and identity is not None:
                 watch = NOBODY
         self.told = None if watch is None else Told(connection, tally, watch, identity)
@@ -182,7 +184,7 @@ cdef class Session:
         Returns the offset in ``data`` after what it holds of this frame, or INCOMPLETE.
         """
         cdef Told told = self.told
-        cdef Py_ssize_t passed, body, at, limit
+        cdef Py_ssize_t passed, body, at, limit, ahead = 0, done
         cdef int64_t size
         cdef int16_t key, version, id_length
         cdef int32_t correlation_id
@@ -192,6 +194,7 @@ cdef class Session:
         cdef bint responds = True, learnt = False
         cdef Exchange exchange
         cdef object frame = None
+        cdef Scan scan
         if self.tokens:
             passed = self.token(p, there, start, data, end, now)
             if passed != REQUEST_AGAIN:
@@ -226,12 +229,12 @@ cdef class Session:
             if flags & WALKED:
                 kind = kind_of(key, version, False)
         if self.answers is not None:
-            wanted = ruling(self, key, version) & (DECIDED | ASKED)
-            if wanted & ASKED and size > MAX_ASKED:
-                raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
+            wanted = ruling(self, key, version) & (DECIDED | ASKED | CHECKED)
+            if wanted & ASKED and size > (most := self.answers.rules.max_asked(key, version)):
+                raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
+        limit = there if there < 4 + size else 4 + size
         if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt or wanted & ASKED:
             at = body
-            limit = there if there < 4 + size else 4 + size
             if is_flexible(key, version):
                 at = skip_tags(p, at, limit)
                 if at >= 0:
@@ -239,6 +242,7 @@ cdef class Session:
             if at >= 0 and key == PRODUCE:
                 at = acks_at(p, at, limit, version)
                 if at >= 0:
+                    ahead = at
                     responds = int16_at(p + at) != 0
             if at < 0:
                 if there < 4 + size:
@@ -247,14 +251,25 @@ cdef class Session:
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
                 kind = NO_WALKER  # a version of the future: forwarded, and taken to have a response
 
+        scan.found = False
+        if wanted & CHECKED:
+            begin_scan(&scan, version)
+            read_topics(&scan, self.protected, p + ahead, limit - ahead)
+            if limit < 4 + size and not scan.named:
+                return INCOMPLETE
+            at = start + limit  # from here on the frame is in ``data`` alone
+            read_topics(&scan, self.protected, data + at, min(start + 4 + size, end) - at)
+
         connection = self.known_as if told is None else told.connection
         exchange = new_exchange(connection, self.client_id, key, version, correlation_id, now, size + 4)
         exchange.wanted = flags
         count(self.asked, key)
         self.requests += 1
-        if wanted:
+        if wanted & ~CHECKED or scan.found:
             asked = Request(connection, key, version, self.client_id, responds)
             frame = self.answers.request(wanted, asked, exchange, body)
+            if scan.found and frame is None:
+                frame = self.answers.deny(asked, exchange, ahead)
             look(self)
         if responds or exchange.synthesized:
             self.enqueue(exchange)
@@ -268,7 +283,10 @@ cdef class Session:
         learnt = learnt and not exchange.synthesized  # the broker will not answer it
         if learnt or flags & KEEP_REQUEST:
             passing = told.passing(False, key, flags, 4 + size - body, learnt)
-        return self.begin(False, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
+        done = self.begin(False, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
+        if wanted & CHECKED and self.client.left and not scan.found:
+            self.client.scanning = scanning_of(&scan)
+        return done
 
     cdef int enqueue(self, Exchange exchange) noexcept:
         if self.first is None:
@@ -419,6 +437,8 @@ cdef class Session:
         cdef Exchange exchange = state.exchange
         cdef Passing passing = state.passing
         state.left -= take
+        if state.scanning is not None:
+            check(self, state, exchange, data, take)
         if state.frame is not None:
             whole = chunk(self, data, end)
             self.answers.put(state.frame.take(whole[:take], last), whole, 0, take)
@@ -429,6 +449,7 @@ cdef class Session:
             state.exchange = None
             state.passing = None
             state.frame = None
+            state.scanning = None
             self.finish_frame(response, exchange, data, end, take, now)
         return take
 
@@ -448,9 +469,7 @@ cdef class Session:
         if not response:
             if exchange is not None:
                 exchange.received_at = now
-                if exchange.synthesized and exchange.outcome_code == NO_RESPONSE:
-                    exchange.outcome_code = OPEN  # its place among the others says when the connection ends
-                    self.enqueue(exchange)
+                await_end(self, exchange)
             return 0
         if exchange is not None:
             exchange.responded_at = now
@@ -470,21 +489,4 @@ cdef class Session:
         return 0
 
     cdef int end_all(self, double now) except -1:
-        """The connection ended: every open exchange is finished without a response."""
-        cdef Exchange exchange
-        cdef list ended = self.in_flight
-        for exchange in ended:
-            exchange.next = None
-        self.first = self.last = None
-        self.open = 0
-        if self.broker.exchange is not None:  # its response was on its way
-            ended.insert(0, self.broker.exchange)
-            self.broker.exchange = None
-        if self.client.exchange is not None:
-            if self.client.exchange.outcome_code == NO_RESPONSE:
-                ended.append(self.client.exchange)
-            self.client.exchange = None
-        self.client.passing = self.broker.passing = None
-        if self.told is not None:
-            self.told.ended(ended, now)
-        return 0
+        return end_session(self, now)

@@ -304,6 +304,13 @@ class Config(Section):
         allowed=f"librdkafka settings, each {PLAIN}, or {{file: PATH}}",
         default_factory=dict,
     )
+    internal_topics_protected: bool = switch(
+        "internal.topics.protected",
+        "Whether clients of `PLAINTEXT` and `SASL_PLAINTEXT` listeners are refused what changes the sidecars' own "
+        "topics: those whose names begin with `brokerside-` or `__brokerside_`, and `audit.topic` "
+        "(docs/protected-topics.md).",
+        default=True,
+    )
     listeners: Annotated[tuple[Listener, ...], BeforeValidator(not_empty)] = key(
         "listeners",
         "The ports that clients dial.",

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from proxy.core.exchange import Exchange
-from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Request, Rules, Stream, Verdict, Way
+from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Denied, Request, Rules, Stream, Verdict, Way
+from proxy.core.protected import TOPIC_AUTHORIZATION_FAILED, Partitions, ProduceScan
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 
@@ -29,6 +30,10 @@ that are edited; it ends the connection, for it may hold what clients are not to
 
 _response = struct.Struct(">ii").pack
 _int32 = struct.Struct(">i").pack
+
+
+ClosedBy = Literal["unsupported_request", "protected_topic"]
+"""Why an answer ends the connection: a cause of ``proxy.net.relay``."""
 
 
 class Frame(Protocol):
@@ -57,6 +62,23 @@ class Gathered:
     def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
         self._frame += piece
         return self._then(bytes(self._frame)) if last else b""
+
+
+class Refused:
+    """A Produce of which nothing goes on: its topics and partitions are gathered, for the answer to name them."""
+
+    def __init__(self, before: int, scan: ProduceScan, then: Callable[[Partitions | None], object]) -> None:
+        self._before = before  # bytes until its ``acks``
+        self._scan = scan
+        self._then = then
+
+    def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
+        skipped = min(self._before, len(piece))
+        self._before -= skipped
+        self._scan.feed(piece, skipped, len(piece))
+        if last:
+            self._then(self._scan.partitions)
+        return b""
 
 
 class Overlong:
@@ -118,12 +140,12 @@ class Answers:
     of the client's last chunk was not looked at, because what is to be said was too much (``full``).
 
     ``waiting``: what is said to those of the open requests that the sidecar answers, in their order; None: the
-    connection is to end there. ``closing``: there is such a one, so nothing more is taken of the client. ``ending``: it
-    is its turn.
+    connection is to end there. ``closing``: there is such a one, so nothing more is taken of the client, for ``cause``.
+    ``ending``: it is its turn.
     """
 
     __slots__ = (
-        "_out", "_owed", "_replies", "_sent", "closing", "diverted", "edited", "ending",
+        "_out", "_owed", "_replies", "_sent", "cause", "closing", "diverted", "edited", "ending",
         "failure", "full", "replied", "replies", "rest", "rules", "tally", "waiting",
     )  # fmt: skip
 
@@ -132,6 +154,7 @@ class Answers:
         self.tally = tally
         self.waiting: deque[bytes | None] = deque()
         self.closing = self.ending = self.full = False
+        self.cause: ClosedBy = "unsupported_request"
         self.rest = b""
         self._owed = 0  # bytes of ``waiting`` and ``_replies``
         self._out: bytearray | None = None  # in place of the chunk, as far as it was looked at
@@ -188,20 +211,37 @@ class Answers:
         self._out += piece
         self._sent = upto
 
-    def answer(self, data: bytes | None, at: int) -> int:
+    def answer(self, data: bytes | None, at: int) -> bytes:
         """It is the turn of the first of ``waiting``: say it between the frames of the broker's chunk ``data``, at
-        ``at``, or at once where there is none. Returns its bytes; 0: the connection is to end."""
+        ``at``, or at once where there is none. Returns it; empty: the connection is to end."""
         answer = self.waiting[0]
         if answer is None:
             self.ending = self.diverted = True
-            return 0
+            return b""
         self.waiting.popleft()
         if data is None:
             self._replies += answer
         else:
             self.put(answer, data, at, at)
             self._owe(-len(answer))
-        return len(answer)
+        return answer
+
+    def in_turn(
+        self, in_flight: deque[Exchange], asking: Exchange | None, data: bytes | None, at: int
+    ) -> Iterator[tuple[Exchange, bytes]]:
+        """Answer the first of ``in_flight`` as long as the sidecar is to; ``asking``: what the client's current frame
+        belongs to, if it has not ended. ``data``, ``at``: as for ``answer``."""
+        while self.waiting and in_flight and in_flight[0].synthesized:
+            exchange = in_flight[0]
+            if exchange is asking and not self.closing:
+                return
+            answer = self.answer(data, at)
+            if not answer:
+                return
+            in_flight.popleft()
+            exchange.response_bytes = len(answer)
+            exchange.outcome = "answered"
+            yield exchange, answer
 
     def _owe(self, more: int) -> None:
         self._owed += more
@@ -227,6 +267,33 @@ class Answers:
                 return Dropped()
         return Gathered(partial(self._ask, request, exchange, body)) if flags & ASKED else None
 
+    def scan(self, version: int, buf: bytes | bytearray, start: int, stop: int) -> ProduceScan:
+        """Return what reads the topics of a Produce, of which ``buf[start:stop]`` was read, from its ``acks`` on."""
+        assert self.rules.topics is not None
+        scan = ProduceScan(version, self.rules.topics)
+        scan.feed(buf, start, stop)
+        return scan
+
+    def deny(self, request: Request, exchange: Exchange, before: int) -> Frame:
+        """The same for a Produce that names a protected topic, of which nothing went on; its ``acks`` stand ``before``
+        bytes after its start."""
+        if not request.acks:
+            self._judge(exchange, self.rules.deny(request, None), 0)
+            return Dropped()
+        exchange.synthesized = True
+        assert self.rules.topics is not None
+        scan = ProduceScan(request.api_version, self.rules.topics, collect=True)
+        return Refused(before, scan, lambda partitions: self._denied(request, exchange, partitions))
+
+    def cut(self, exchange: Exchange) -> Frame:
+        """The same for one of which some has gone on: it never becomes whole, and the connection ends in its turn."""
+        request = Request(exchange.connection, exchange.api_key, exchange.api_version, exchange.client_id, 1)
+        self._denied(request, exchange, None)
+        return Dropped()
+
+    def _denied(self, request: Request, exchange: Exchange, partitions: Partitions | None) -> None:
+        self._judge(exchange, self.rules.deny(request, partitions), 1)
+
     def _ask(self, request: Request, exchange: Exchange, body: int, frame: bytes) -> bytes:
         try:
             verdict = self.rules.ask(request, frame[body:])
@@ -242,15 +309,21 @@ class Answers:
         if verdict is Way.FORWARD:
             return True
         exchange.synthesized = True
-        if isinstance(verdict, bytes) and acks:
-            answer = _response(len(verdict) + 4, exchange.correlation_id) + verdict
+        denied = isinstance(verdict, Denied)
+        body = verdict.body if isinstance(verdict, Denied) else verdict
+        if denied:
+            exchange.error_code = TOPIC_AUTHORIZATION_FAILED
+        if isinstance(body, bytes) and acks:
+            answer = _response(len(body) + 4, exchange.correlation_id) + body
             self.waiting.append(answer)
             self._owe(len(answer))
-            self.tally.intercepted[exchange.api_key, "replied"] += 1
+            counted = "replied"
         else:
             self.waiting.append(None)
             self.closing = self.diverted = True
-            self.tally.intercepted[exchange.api_key, "closed"] += 1
+            self.cause = "protected_topic" if denied else "unsupported_request"
+            counted = "closed"
+        self.tally.intercepted[exchange.api_key, "denied" if denied else counted] += 1
         return False
 
     # ---- responses ------------------------------------------------------------------------------------------------

@@ -13,6 +13,12 @@ from proxy.errors import PeerError, Side
 MIN_FRAME = 10
 """Smallest request in bytes: key, version, correlation id, null client id."""
 
+MAX_PREFIX = 131_072
+"""Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
+
+CARRY_STEP = 1024
+"""Bytes added to an incomplete prefix at a time; most prefixes are shorter than that."""
+
 MAX_TOKEN = 524_288
 """Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
 
@@ -28,6 +34,16 @@ def check_size(size: int, most: int) -> None:
         raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {most}")
 
 
+def after_client_id(at: int, size: int, length: int) -> int:
+    """Return the offset after the client id of ``length`` bytes, in a frame of ``size`` that begins at ``at``. Raises
+    PeerError."""
+    if length < -1:
+        raise PeerError("client", "invalid_header", f"client id length {length}")
+    if length > size - 10:
+        raise PeerError("client", "invalid_header", f"client id of {length} bytes in a frame of {size}")
+    return at + 14 + max(length, 0)
+
+
 def skip_header_tags(buf: bytes | bytearray, body: int, stop: int) -> int:
     """Return the offset after the tagged fields of a header. Raises IndexError, PeerError."""
     body = skip_tags(buf, body) if buf[body] else body + 1
@@ -36,8 +52,9 @@ def skip_header_tags(buf: bytes | bytearray, body: int, stop: int) -> int:
     return body
 
 
-def produce_acks(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
-    """The ``acks`` of the ProduceRequest ``buf[body:stop]``. Raises IndexError, struct.error, PeerError."""
+def acks_at(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
+    """Return the offset of ``acks`` in the ProduceRequest ``buf[body:stop]``. Raises IndexError, struct.error,
+    PeerError."""
     if version >= 9:
         length, body = uvarint(buf, body)
         body += max(length - 1, 0)
@@ -45,8 +62,7 @@ def produce_acks(buf: bytes | bytearray, body: int, stop: int, version: int) -> 
         body += 2 + max(_int16(buf, body)[0], 0)
     if body + 2 > stop:
         raise IndexError
-    acks: int = _int16(buf, body)[0]
-    return acks
+    return body
 
 
 def peek(exchange: Exchange, flags: int, buf: bytes | bytearray, body: int, limit: int, stop: int) -> bool:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from proxy.core.exchange import Connection
+from proxy.core.protected import Partitions, ProtectedTopics
 from proxy.core.watch import KEYS, VERSIONS
 
 DECIDED = 1
@@ -27,9 +28,13 @@ EDITED = 4
 STREAMED = 8
 """The response's body passes through a ``Stream``, piece by piece: for bodies that are too large to be held back."""
 
+CHECKED = 16
+"""Of Produce: the topics that it names are compared with ``Interceptor.topics`` as its bytes come. Nothing is held back
+but the bytes before its first topic; from a protected one on nothing goes on."""
+
 MAX_ASKED = 65_536
-"""Bytes of the longest request that is held back, before a login too: BrokerMetadata for 16,000 brokers. A longer one
-closes the connection, as what no broker would take."""
+"""Bytes of the longest request that is held back, before a login too, where its interceptor says nothing else:
+BrokerMetadata for 16,000 brokers. A longer one closes the connection, as what no broker would take."""
 
 
 class Way(Enum):
@@ -40,8 +45,16 @@ class Way(Enum):
     """The connection ends once all answers before it have gone out, as at a broker."""
 
 
-Verdict = Way | bytes
-"""``bytes``: the body of the response, after its header (response header v0: the correlation id)."""
+class Denied(NamedTuple):
+    """The request would change a protected topic: its exchange has Kafka's error 29."""
+
+    body: bytes | None
+    """As ``bytes`` in a verdict; None: the connection ends, as with ``Way.CLOSE``."""
+
+
+Verdict = Way | bytes | Denied
+"""``bytes``: what follows the correlation id in the response: its header's tagged fields, where it has any, and its
+body."""
 
 
 class Request(NamedTuple):
@@ -70,6 +83,11 @@ class Interceptor:
     Who asks for a flag overrides the method that belongs to it.
     """
 
+    max_asked: int = MAX_ASKED
+    """Bytes of the longest request that is held back for it; a longer one closes the connection."""
+    topics: ProtectedTopics | None = None
+    """Where it wants CHECKED."""
+
     def wants(self, api_key: int, api_version: int) -> int:
         """The flags above for this api key and version; 0: it stays opaque. Asked for every pair of the table when
         the rules are made, and for pairs outside of it with each request."""
@@ -83,6 +101,11 @@ class Interceptor:
         """Where it wants ASKED; ``body``: after the header. May raise PeerError for a body that cannot be read."""
         raise NotImplementedError
 
+    def deny(self, request: Request, partitions: Partitions | None) -> Verdict:
+        """Where it wants CHECKED: the Produce names a protected topic. ``partitions``: all that it names; None where
+        they are not to be answered."""
+        raise NotImplementedError
+
     def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Where it wants EDITED; ``body``: after the response's header. What it raises counts; the body stays then."""
         raise NotImplementedError
@@ -93,14 +116,16 @@ class Interceptor:
 
 
 class Rules:
-    """All interceptors of one listener: the first that wants something of a pair has it.
+    """All interceptors of one listener. Of those that want DECIDED the first that does not forward has the last word;
+    of each other flag the first has it.
 
-    ``table``: one byte of flags at ``api_key * VERSIONS + api_version``; changed in place by ``update``, so that
-    sessions of either data path see it at once.
+    ``topics``: what a Produce is CHECKED for. ``table``: one byte of flags at ``api_key * VERSIONS + api_version``;
+    changed in place by ``update``, so that sessions of either data path see it at once.
     """
 
     def __init__(self, interceptors: Sequence[Interceptor]) -> None:
         self._interceptors = interceptors
+        self.topics = next((each.topics for each in interceptors if each.topics is not None), None)
         self.table = bytearray(KEYS * VERSIONS)
         self.update()
 
@@ -117,12 +142,25 @@ class Rules:
         return self._flags(api_key, api_version)
 
     def decide(self, request: Request) -> Verdict:
-        """What its interceptor says of the header."""
-        return self._first(request.api_key, request.api_version, DECIDED).decide(request)
+        """What its interceptors say of the header."""
+        for interceptor in self._interceptors:
+            if interceptor.wants(request.api_key, request.api_version) & DECIDED:
+                verdict = interceptor.decide(request)
+                if verdict is not Way.FORWARD:
+                    return verdict
+        return Way.FORWARD
+
+    def max_asked(self, api_key: int, api_version: int) -> int:
+        """Bytes of the longest such request that is held back."""
+        return self._first(api_key, api_version, ASKED).max_asked
 
     def ask(self, request: Request, body: bytes) -> Verdict:
         """What its interceptor says of the whole request."""
         return self._first(request.api_key, request.api_version, ASKED).ask(request, body)
+
+    def deny(self, request: Request, partitions: Partitions | None) -> Verdict:
+        """What becomes of a Produce that names a protected topic."""
+        return self._first(request.api_key, request.api_version, CHECKED).deny(request, partitions)
 
     def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """The body that the client gets: every interceptor that wants it has its turn."""
@@ -138,10 +176,7 @@ class Rules:
     def _flags(self, api_key: int, api_version: int) -> int:
         flags = 0
         for interceptor in self._interceptors:
-            wanted = interceptor.wants(api_key, api_version)
-            if flags & (DECIDED | ASKED):
-                wanted &= ~(DECIDED | ASKED)
-            flags |= wanted
+            flags |= interceptor.wants(api_key, api_version)
         return flags
 
     def _first(self, api_key: int, api_version: int, flag: int) -> Interceptor:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from proxy.core.answers import Frame
+from proxy.core.apis import response_header_is_flexible
 from proxy.core.exchange import Connection, ConnectionChange, Exchange, RequestFacts, ResponseFacts
 from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
+from proxy.core.protected import ProduceScan
 from proxy.core.tally import Tally
-from proxy.core.walk import BodyFeed, Facts, WalkerFunction, walk_whole
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, Watch
+from proxy.core.walk import BodyFeed, Facts, WalkerFunction, walk_whole, walker_for_response
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED, Watch
 from proxy.errors import Side
 
 SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
@@ -41,7 +43,7 @@ class Passing:
 class Direction:
     """How far one direction has got inside its current frame."""
 
-    __slots__ = ("carry", "exchange", "frame", "left", "passing")
+    __slots__ = ("carry", "exchange", "frame", "left", "passing", "scan")
 
     def __init__(self) -> None:
         self.left = 0  # bytes of the current frame still to come, once its prefix is read
@@ -49,6 +51,7 @@ class Direction:
         self.exchange: Exchange | None = None  # what the current frame belongs to
         self.passing: Passing | None = None  # what is wanted of the current frame's body
         self.frame: Frame | None = None  # what the current frame passes; None: it goes on as it comes
+        self.scan: ProduceScan | None = None  # reads the topics of the current frame
 
 
 _Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, bytes, int, int, bool]
@@ -105,6 +108,14 @@ class Told:
     def piece(self, *piece: *_Piece) -> None:
         """Take a piece until ``walk``."""
         self._pieces.append(piece)
+
+    def answer(self, exchange: Exchange, answer: bytes) -> None:
+        """The sidecar itself has answered: the same as for a response of the broker."""
+        key, version = exchange.api_key, exchange.api_version
+        body = 8 + response_header_is_flexible(key, version)
+        walked = self.flags(key, version) & WALKED and len(answer) > body
+        walker = walker_for_response(key, version) if walked else None
+        self.piece("broker", exchange, walker, None, answer, body, len(answer), True)
 
     def walk(self, now: float) -> None:
         """Read the bodies of the last chunk that somebody asked for, and record what ended in it; it was handed on at

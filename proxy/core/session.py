@@ -17,12 +17,11 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from proxy.core import apis
+from proxy.core import apis, header
 from proxy.core.answers import Answers, Frame
 from proxy.core.exchange import Connection, Exchange
-from proxy.core.header import MIN_FRAME, PEEKED, check_size, peek, produce_acks, skip_header_tags, token_size
 from proxy.core.identity import SASL_HANDSHAKE, Identity
-from proxy.core.intercept import ASKED, DECIDED, EDITED, MAX_ASKED, STREAMED, Request, Rules
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, STREAMED, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
@@ -32,17 +31,12 @@ from proxy.errors import PeerError, Side
 MAX_FRAME = 104_857_600
 """Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
 
-MAX_PREFIX = 131_072
-"""Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
-
-CARRY_STEP = 1024
-"""Bytes added to an incomplete prefix at a time; most prefixes are shorter than that."""
-
 MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
 
 PRODUCE = 0
 
+_int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _key_version = struct.Struct(">hh").unpack_from
 _request = struct.Struct(">ihhih").unpack_from
@@ -162,42 +156,35 @@ class Session:
             return passed
         if limit - at < 14:
             if limit - at >= 4:
-                check_size(_int32(buf, at)[0], self._max_frame)
+                header.check_size(_int32(buf, at)[0], self._max_frame)
             return None
         size, key, version, correlation_id, id_length = _request(buf, at)
-        check_size(size, self._max_frame)
+        header.check_size(size, self._max_frame)
         stop = at + 4 + size
-        body = at + 14
-        if id_length > 0:
-            body += id_length
-            if body > stop:
-                raise PeerError("client", "invalid_header", f"client id of {id_length} bytes in a frame of {size}")
-            if body > limit:
-                return None
-            raw = buf[at + 14 : body]
-            if raw != self._client_id_raw:
-                self._client_id_raw = raw
-                self.client_id = raw.decode("utf-8", "replace")
-        elif id_length >= -1:
-            self._client_id_raw, self.client_id = b"", None if id_length else ""
-        else:
-            raise PeerError("client", "invalid_header", f"client id length {id_length}")
+        body = header.after_client_id(at, size, id_length)
+        if body > limit:
+            return None
+        raw = buf[at + 14 : body]
+        if not raw or raw != self._client_id_raw:
+            self._client_id_raw = raw
+            self.client_id = None if id_length < 0 else raw.decode("utf-8", "replace")
 
         told = self._told
         flags = told.flags(key, version) if told is not None else 0
         walker = walker_for_request(key, version) if flags & WALKED else None
         learnt = told is not None and told.learns("client", key)
         answers = self.answers
-        wanted = answers.rules.of(key, version) & (DECIDED | ASKED) if answers is not None else 0
-        if wanted & ASKED and size > MAX_ASKED:
-            raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
-        acks = 1
+        wanted = answers.rules.of(key, version) & (DECIDED | ASKED | CHECKED) if answers is not None else 0
+        if answers is not None and wanted & ASKED and size > (most := answers.rules.max_asked(key, version)):
+            raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
+        acks, ahead = 1, 0
         if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt or wanted & ASKED:
             try:
                 if apis.request_is_flexible(key, version):
-                    body = skip_header_tags(buf, body, stop)
+                    body = header.skip_header_tags(buf, body, stop)
                 if key == PRODUCE:
-                    acks = produce_acks(buf, body, stop, version)
+                    ahead = header.acks_at(buf, body, stop, version)
+                    acks = _int16(buf, ahead)[0]
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
                     return None
@@ -205,13 +192,23 @@ class Session:
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
                 walker = None  # a version of the future: forwarded, and taken to have a response
 
+        scan = None
+        if answers is not None and wanted & CHECKED:
+            scan = answers.scan(version, buf, ahead, min(limit, stop))
+            if limit < stop and not scan.named:
+                return None
+            rest = start + limit - at  # what of the frame is in ``data`` alone
+            scan.feed(data, rest, max(rest, min(start + 4 + size, len(data))))
+
         exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
         self._tally.requests[key] += 1
         self.requests += 1
         frame = None
-        if wanted and answers is not None:
+        if answers is not None and (wanted & ~CHECKED or (scan is not None and scan.found)):
             asked = Request(exchange.connection, key, version, self.client_id, acks)
             frame = answers.request(wanted, asked, exchange, body - at)
+            if scan is not None and scan.found:
+                frame, scan = frame or answers.deny(asked, exchange, ahead - at), None
         if acks or exchange.synthesized:
             self.in_flight.append(exchange)
         else:
@@ -225,9 +222,12 @@ class Session:
         learnt = learnt and not exchange.synthesized  # the broker will not answer it
         if told is not None and (learnt or flags & KEEP_REQUEST):
             passing = told.passing("client", key, flags, stop - body, learnt)
-        return self._open(
+        done = self._open(
             self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
         )
+        if self._client.left:
+            self._client.scan = scan
+        return done
 
     def _token(self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float) -> int | None:
         """After SaslHandshake v0, tokens travel as bare frames until the first frame that is a request.
@@ -236,8 +236,8 @@ class Session:
         """
         if limit - at < 4:
             return None
-        size = token_size("client", buf, at)
-        if size >= MIN_FRAME:
+        size = header.token_size("client", buf, at)
+        if size >= header.MIN_FRAME:
             if limit - at < 8:
                 return None
             if apis.is_known(*_key_version(buf, at + 4)):
@@ -281,15 +281,15 @@ class Session:
         body, stop = at + 8, at + 4 + size
         if (flags & ~TOLD or learnt or wanted) and apis.response_header_is_flexible(key, version):
             try:
-                body = skip_header_tags(buf, body, stop)
+                body = header.skip_header_tags(buf, body, stop)
             except (IndexError, PeerError):
                 if limit < stop:
                     return None
-                body, walker, flags = at + 8, None, flags & ~PEEKED
+                body, walker, flags = at + 8, None, flags & ~header.PEEKED
                 if answers is not None and wanted:
                     answers.failed(ValueError("the response's header cannot be read"))
                     wanted = 0
-        if flags & PEEKED and not peek(exchange, flags, buf, body, limit, stop):
+        if flags & header.PEEKED and not header.peek(exchange, flags, buf, body, limit, stop):
             return None
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
@@ -309,7 +309,7 @@ class Session:
             return None
         if not self._tokens:
             raise PeerError("broker", "out_of_sync", "a response without a request")
-        return self._pass_token("broker", buf, at, token_size("broker", buf, at), start, data, now)
+        return self._pass_token("broker", buf, at, header.token_size("broker", buf, at), start, data, now)
 
     # ---- both directions ----------------------------------------------------------------------------------------
 
@@ -357,12 +357,12 @@ class Session:
                 start = pos - len(carry)  # of the frame, in coordinates of data
                 self.clean = max(start, 0)
                 # Doubling, so that a long header is not read from its start again and again.
-                grown = min(pos + max(CARRY_STEP, len(carry)), end)
+                grown = min(pos + max(header.CARRY_STEP, len(carry)), end)
                 carry += data[pos:grown]
                 done = start_frame(carry, 0, len(carry), start, data, now)
                 if done is None:
                     pos = grown
-                    if len(carry) > MAX_PREFIX:
+                    if len(carry) > header.MAX_PREFIX:
                         raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
                     continue
                 carry.clear()
@@ -429,12 +429,17 @@ class Session:
         state.left = left - take
         exchange, passing, told = state.exchange, state.passing, self._told
         last = take == left
+        if self.answers is not None and state.scan is not None and exchange is not None:
+            state.scan.feed(data, 0, take)
+            if state.scan.found:
+                state.scan, state.frame = None, self.answers.cut(exchange)
+                self._await_end(exchange)
         if state.frame is not None and self.answers is not None:
             self.answers.put(state.frame.take(data[:take], last), data, 0, take)
         if told is not None and (last or passing is not None):
             told.piece(side, exchange, None, passing, data, 0, take, last)
         if last:
-            state.exchange = state.passing = state.frame = None
+            state.exchange = state.passing = state.frame = state.scan = None
             self._end(side, exchange, data, take, now)
         return take
 
@@ -443,9 +448,7 @@ class Session:
         if side == "client":
             if exchange is not None:
                 exchange.received_at = now
-                if exchange.synthesized and exchange.outcome == "no_response":
-                    exchange.outcome = "open"  # its place among the others says when the connection ends
-                    self.in_flight.append(exchange)
+                self._await_end(exchange)
             return
         if exchange is not None:
             exchange.responded_at = now
@@ -454,22 +457,20 @@ class Session:
         if self.answers is not None and self.answers.waiting:
             self._answer(data, stop)
 
+    def _await_end(self, exchange: Exchange) -> None:
+        """The place of a refused request without a response among the others says when the connection ends."""
+        if exchange.synthesized and exchange.outcome == "no_response":
+            exchange.outcome = "open"
+            self.in_flight.append(exchange)
+
     def _answer(self, data: bytes | None = None, at: int = 0) -> None:
         """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
-        answers, in_flight = self.answers, self.in_flight
-        while answers is not None and answers.waiting and in_flight and in_flight[0].synthesized:
-            exchange = in_flight[0]
-            if exchange is self._client.exchange and not answers.closing:
-                return  # its request has not ended yet
-            size = answers.answer(data, at)
-            if not size:
-                return
-            in_flight.popleft()
-            exchange.response_bytes = size
-            exchange.outcome = "answered"
+        if self.answers is None:
+            return
+        for exchange, answer in self.answers.in_turn(self.in_flight, self._client.exchange, data, at):
             self._tally.responses[exchange.api_key] += 1
             if self._told is not None:
-                self._told.piece("broker", exchange, None, None, b"", 0, 0, True)
+                self._told.answer(exchange, answer)
 
     def walk(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in

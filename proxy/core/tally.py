@@ -43,6 +43,6 @@ class Tally(Struct):
     decoded: dict[str, int] = field(default_factory=_counts)  # bodies, by what came of them
     invalid_frames: dict[tuple[str, str], int] = field(default_factory=_counts_by_pair)  # by (side, reason)
     intercepted: dict[tuple[int, str], int] = field(default_factory=_counts_by_verdict)
-    """Requests that were not forwarded, by api key and "replied" or "closed"."""
+    """Requests that were not forwarded, by api key and "replied", "closed" or "denied"."""
     edited: dict[int, int] = field(default_factory=_counts_by_number)  # responses, by api key
     intercept_errors: int = 0  # requests and responses that went on as they came, because an interceptor failed

@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
+from msgspec import structs
 
 from proxy.config import Config, Endpoint
+from proxy.core.protected import REGISTRY
 from proxy.core.wire import TRUNCATED
 from proxy.errors import BrokersideError
 from proxy.fleet import messages, record
@@ -77,6 +79,8 @@ class FleetWatch:
         self._cluster: ClusterFacts | None = None
         self._seen: Mapping[int, Sighting] | None = None
         self._asked: dict[int, Said] = {}
+        self._protected: set[bytes] = set()  # ids of the sidecars' own topics
+        self._tells_topic_ids = False
         self._told: FleetView | None = None
         self._failures: dict[str, str] = {}
         self._altered, self._changed = asyncio.Event(), asyncio.Event()
@@ -97,7 +101,7 @@ class FleetWatch:
         work = [self._watch_versions()]
         if self._registry is not None:
             self._registry.start()
-            work += [self._watch_brokers(), self._watch_configuration()]
+            work += [self._watch_brokers(), self._watch_topics(), self._watch_configuration()]
         self._tasks = [asyncio.create_task(one) for one in work]
 
     def poke(self) -> None:
@@ -140,6 +144,7 @@ class FleetWatch:
             self._registry.withdraw()
         running = None if self._cluster is None else self._cluster.brokers
         view = fleet_view(own_view(self._config, self._own), running, self._seen, self._asked)
+        view = structs.replace(view, protected=tuple(sorted(self._protected)))
         if view != self._told:
             self._told = view
             self._tell(view)
@@ -164,6 +169,27 @@ class FleetWatch:
         self._own = self._own._replace(cluster_id=found.cluster_id, rack=mine.rack if mine is not None else None)
         self._asked = {node_id: said for node_id, said in self._asked.items() if node_id in found.brokers}
         self._publish()
+
+    async def _watch_topics(self) -> None:
+        """Ask for the ids of the sidecars' own topics: a Produce may name them by these alone."""
+        while True:
+            done = await self._tried("topic ids", self._look_at_topics)
+            await asyncio.sleep(self._config.metadata_watch_ms / 1000 if done else LAST_RETRY)
+
+    async def _look_at_topics(self) -> None:
+        if not self._tells_topic_ids:
+            supported = supported_by((await self._ask(messages.api_versions()))[0])
+            first, last = supported.get(messages.METADATA, (0, 0))
+            self._tells_topic_ids = first <= messages.TELLS_TOPIC_IDS <= last
+            if not self._tells_topic_ids:
+                return
+        self._tells_topic_ids = False  # unless it answers: it may be another broker the next time
+        names = sorted({REGISTRY, self._config.audit.topic})
+        found = messages.topic_ids_of((await self._ask(messages.topic_ids(names)))[0])
+        self._tells_topic_ids = True
+        if found != self._protected:
+            self._protected = found
+            self._publish()
 
     async def _watch_configuration(self) -> None:
         """Ask the own broker for its configuration."""

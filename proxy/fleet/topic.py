@@ -24,10 +24,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from observers.cluster import RECONNECT, RdkafkaLog
+from proxy.core.protected import REGISTRY
 from proxy.errors import BrokersideError
 from proxy.fleet.sightings import HEARTBEAT, Written
 
-TOPIC = "__brokerside_registry"
+TOPIC = REGISTRY
 
 CREATED_WITH: Mapping[str, str] = {
     "cleanup.policy": "compact",

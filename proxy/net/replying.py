@@ -9,12 +9,15 @@ import structlog
 from proxy.config import Config, Listener
 from proxy.core.apis import api_name
 from proxy.core.intercept import Interceptor, Request, Rules
+from proxy.core.protected import ProtectedTopics
 from proxy.net.inquiry import Inquiry
 from proxy.net.upstream import Upstream
 from proxy.protocol.private import moved
-from proxy.replies.addresses import Addresses, newest
+from proxy.replies import addresses, protected
+from proxy.replies.addresses import Addresses
 from proxy.replies.api_versions import ApiVersions
 from proxy.replies.broker_metadata import Address, BrokerMetadata, Fleet
+from proxy.replies.protected import Protected
 from proxy.replies.unsupported import Unsupported
 from proxy.replies.upstream import Supported, Versions
 from proxy.telemetry import Repeated
@@ -38,21 +41,27 @@ class Replying:
         self._addresses: dict[int, Address] = {}
         base = config.private_api_key_base
         private = {key: api.versions for key, api in moved(base).items()}
-        self._supported = Supported(private, newest if listener.rewrite_addresses else lambda api_key: None)
+        self._supported = Supported(private, self._newest)
         self._unsupported = Unsupported(self._supported, listener.unsupported_request_response, self._refused)
+        self._topics = ProtectedTopics([config.audit.topic])
+        self._protected = Protected(self._topics, self._denied, enabled=config.internal_topics_protected)
+        self._versions = ApiVersions(self._supported, self._learn)
         interceptors: list[Interceptor] = [
             BrokerMetadata(fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication),
             self._unsupported,
-            ApiVersions(self._supported, self._learn),
+            self._protected,
+            self._versions,
         ]
         if listener.rewrite_addresses:
             interceptors.append(Addresses(self._addresses, self._unmapped))
-            self.look()
+        self.look()
         self.rules = Rules(interceptors)
         self.inquiry = Inquiry(upstream, self._learn)
 
     def look(self) -> None:
         """The view of the fleet is another one."""
+        self._topics.ids.clear()
+        self._topics.ids.update(self._fleet.view.protected)
         name = self._listener.name.lower()
         told = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
         configured = {node: (to.host, to.port) for node, to in self._listener.rewrite_addresses_map.items()}
@@ -60,11 +69,20 @@ class Replying:
         self._addresses.clear()
         self._addresses |= configured | told | {self._fleet.view.node_id: (own.host, own.port)}
 
-    def change(self, listener: Listener) -> None:
-        """Take another policy for requests that the broker does not support; nothing else of ``listener``."""
-        if self._unsupported.policy != listener.unsupported_request_response:
-            self._unsupported.policy = listener.unsupported_request_response
+    def change(self, listener: Listener, *, protected: bool) -> None:
+        """Take another policy for requests that the broker does not support, and for those that change the sidecars'
+        own topics; nothing else of ``listener``."""
+        before = self._unsupported.policy, self._protected.enabled
+        self._unsupported.policy, self._protected.enabled = listener.unsupported_request_response, protected
+        if before != (self._unsupported.policy, self._protected.enabled):
+            self._versions.forget()
             self.rules.update()
+
+    def _newest(self, api_key: int) -> int | None:
+        """The last version of an api whose requests can be checked, and whose responses can be rewritten."""
+        if self._protected.enabled and (found := protected.newest(api_key)) is not None:
+            return found
+        return addresses.newest(api_key) if self._listener.rewrite_addresses else None
 
     def _learn(self, ranges: Mapping[int, Versions]) -> None:
         """The broker has said what it supports, to a client or to ourselves."""
@@ -81,8 +99,14 @@ class Replying:
             log.info("upstream_versions_changed", **names, changed=[api_name(key) for key in changed])
 
     def _refused(self, request: Request) -> None:
+        self._warn("unsupported_request", request)
+
+    def _denied(self, request: Request) -> None:
+        self._warn("protected_topic", request)
+
+    def _warn(self, event: str, request: Request) -> None:
         self._repeated.warning(
-            "unsupported_request",
+            event,
             connection_id=request.connection.id,
             api=api_name(request.api_key),
             api_version=request.api_version,

@@ -40,6 +40,10 @@ class ApiVersions(Interceptor):
         self._seen: dict[int, tuple[bytes, bytes, Mapping[int, Versions]]] = {}
         # by version, up to the end of the list: as the broker sent it last, as it is told, and what it says
 
+    def forget(self) -> None:
+        """What may pass has changed."""
+        self._seen.clear()
+
     def wants(self, api_key: int, api_version: int) -> int:
         """The responses of all versions that are known."""
         return EDITED if api_key == API_VERSIONS and 0 <= api_version <= LAST else 0

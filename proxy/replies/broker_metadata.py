@@ -53,10 +53,14 @@ class BrokerView(Struct, frozen=True, array_like=True):
 
 
 class FleetView(Struct, frozen=True, array_like=True):
-    """What the sidecar knows of all brokers, its own (``node_id``) among them; for whoever carries connections."""
+    """What the sidecar knows of all brokers, its own (``node_id``) among them; for whoever carries connections.
+
+    ``protected``: topic ids (16 bytes) of the sidecars' own topics, as far as the cluster has told them.
+    """
 
     node_id: int
     brokers: tuple[BrokerView, ...]
+    protected: tuple[bytes, ...] = ()
 
 
 class Fleet:

@@ -226,8 +226,8 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("listener", "api", "verdict"),
         "requests",
-        "Requests that were not forwarded, by what became of them: `replied` by the sidecar, or `closed` with their "
-        "connection.",
+        "Requests that were not forwarded, by what became of them: `replied` by the sidecar, `closed` with their "
+        "connection, or `denied` (either way), for they would have changed a topic of the sidecars.",
         _intercepted,
     ),
     Definition(

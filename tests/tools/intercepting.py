@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Request, Stream, Verdict, Way
+from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Interceptor, Request, Stream, Verdict, Way
 from proxy.errors import PeerError
 
 REPLIED, SHUT, RAISING = 100, 101, 102
@@ -35,7 +35,7 @@ WANTED = {
 }
 
 
-class Chooser:
+class Chooser(Interceptor):
     """See above. ``asked``: the requests it was asked about, with their bodies."""
 
     def __init__(self) -> None:
