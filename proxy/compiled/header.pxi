@@ -11,6 +11,7 @@ cdef int ASKED = intercept.ASKED
 cdef int EDITED = intercept.EDITED
 cdef int STREAMED = intercept.STREAMED
 cdef int CHECKED = intercept.CHECKED
+cdef int UNREAD = intercept.UNREAD
 cdef int KEYS = watch.KEYS
 cdef int VERSIONS = watch.VERSIONS
 cdef int TOLD = watch.TOLD

@@ -312,7 +312,8 @@ cdef class Session:
         if size >= MIN_FRAME:
             if there < 8:
                 return INCOMPLETE
-            if is_known(int16_at(p + 4), int16_at(p + 6)):
+            unread = self.answers is not None and ruling(self, int16_at(p + 4), int16_at(p + 6)) & UNREAD
+            if unread or is_known(int16_at(p + 4), int16_at(p + 6)):
                 self.tokens = False
                 return REQUEST_AGAIN
         return self.pass_token(False, p, start, data, end, now)

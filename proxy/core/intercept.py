@@ -32,6 +32,9 @@ CHECKED = 16
 """Of Produce: the topics that it names are compared with ``Interceptor.topics`` as its bytes come. Nothing is held back
 but the bytes before its first topic; from a protected one on nothing goes on."""
 
+UNREAD = 32
+"""Beside DECIDED: a version of the future, which must not pass as a raw SASL token either."""
+
 MAX_ASKED = 65_536
 """Bytes of the longest request that is held back, before a login too, where its interceptor says nothing else:
 BrokerMetadata for 16,000 brokers. A longer one closes the connection, as what no broker would take."""

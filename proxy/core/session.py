@@ -21,7 +21,7 @@ from proxy.core import apis, header
 from proxy.core.answers import Answers, Frame
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.identity import SASL_HANDSHAKE, Identity
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, STREAMED, Request, Rules
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, STREAMED, UNREAD, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
@@ -36,7 +36,6 @@ MAX_IN_FLIGHT = 256
 
 PRODUCE = 0
 
-_int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _key_version = struct.Struct(">hh").unpack_from
 _request = struct.Struct(">ihhih").unpack_from
@@ -170,7 +169,7 @@ class Session:
             self.client_id = None if id_length < 0 else raw.decode("utf-8", "replace")
 
         told = self._told
-        flags = told.flags(key, version) if told is not None else 0
+        flags = 0 if told is None else told.flags(key, version)
         walker = walker_for_request(key, version) if flags & WALKED else None
         learnt = told is not None and told.learns("client", key)
         answers = self.answers
@@ -184,7 +183,7 @@ class Session:
                     body = header.skip_header_tags(buf, body, stop)
                 if key == PRODUCE:
                     ahead = header.acks_at(buf, body, stop, version)
-                    acks = _int16(buf, ahead)[0]
+                    acks = buf[ahead : ahead + 2] != b"\0\0"
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
                     return None
@@ -240,7 +239,8 @@ class Session:
         if size >= header.MIN_FRAME:
             if limit - at < 8:
                 return None
-            if apis.is_known(*_key_version(buf, at + 4)):
+            key, version = _key_version(buf, at + 4)
+            if apis.is_known(key, version) or (self.answers and self.answers.rules.of(key, version) & UNREAD):
                 self._tokens = False
                 return -1
         return self._pass_token("client", buf, at, size, start, data, now)

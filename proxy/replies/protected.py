@@ -22,10 +22,11 @@ from proxy.core.apis import (
     response_header_is_flexible,
 )
 from proxy.core.encode import encode
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, MAX_ASKED, Denied, Interceptor, Request, Verdict, Way
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, MAX_ASKED, UNREAD, Denied, Interceptor, Request, Verdict, Way
 from proxy.core.protected import MAX_ITEMS, TOPIC_AUTHORIZATION_FAILED, Partitions, ProtectedTopics
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.struct import view
+from proxy.core.watch import VERSIONS
 
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 0, 19, 20, 21
 ADD_PARTITIONS_TO_TXN, CREATE_PARTITIONS = 24, 37
@@ -99,7 +100,8 @@ class Protected(Interceptor):
         if not self.enabled or newest(api_key) is None:
             return 0
         if not is_known(api_key, api_version):
-            return DECIDED
+            # No token of a login that begins so has a low version there: after a zero byte comes a name, or its end.
+            return DECIDED | UNREAD if 0 <= api_version < VERSIONS else DECIDED
         return CHECKED if api_key == PRODUCE else ASKED
 
     def decide(self, request: Request) -> Verdict:

@@ -1,0 +1,237 @@
+"""Requests made to slip past the check of topics, in both implementations of the session."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from proxy.core.exchange import Connection, Exchange
+from proxy.core.intercept import Request, Rules
+from proxy.core.protected import MAX_ITEMS, ProtectedTopics
+from proxy.core.session import Session
+from proxy.core.tally import Tally
+from proxy.core.watch import TOLD, WALKED
+from proxy.errors import PeerError
+from proxy.net.datapath import PYTHON, choose
+from proxy.replies.protected import MAX_CHANGE, Protected
+from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
+from tests.tools.implementations import compiled
+from tests.tools.watching import watching
+
+CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+REGISTRY = b"__brokerside_registry"
+DELETE_TOPICS = 20
+
+
+class Site:
+    def __init__(self, implementation: type[Session]) -> None:
+        self.refused: list[Request] = []
+        self.told: list[Exchange] = []
+        self.tally = Tally()
+        self.topics = ProtectedTopics(["audit"])
+        self.rules = Rules([Protected(self.topics, self.refused.append)])
+        watch = watching(self.told.append, wanted=TOLD | WALKED)
+        self.session = implementation(CONNECTION, self.tally, watch, 1 << 24, None, self.rules)
+        self.to_broker = self.to_client = b""
+
+    def ask(self, *pieces: bytes) -> bytes:
+        """What goes on to the broker of these pieces."""
+        before = len(self.to_broker)
+        for piece in pieces:
+            self._step(self.session.client_data, piece)
+        return self.to_broker[before:]
+
+    def answer(self, data: bytes) -> None:
+        self._step(self.session.broker_data, data, of_client=False)
+
+    def _step(self, take: object, data: bytes, *, of_client: bool = True) -> None:
+        take(data, 1.0)  # type: ignore[operator]
+        session = self.session
+        assert session.answers is not None
+        onward = data if not session.diverted or session.answers.edited is None else session.answers.edited
+        if of_client:
+            self.to_broker += onward
+            self.to_client += session.answers.replies if session.diverted else b""
+        else:
+            self.to_client += onward
+        session.walk(1.0)
+
+    @property
+    def ends(self) -> str | None:
+        """Why the connection is to end."""
+        answers = self.session.answers
+        assert answers is not None
+        return answers.cause if answers.ending else None
+
+
+@pytest.fixture(params=["python", "compiled"])
+def site(request: pytest.FixtureRequest) -> Site:
+    if request.param == "compiled" and compiled("proxy.compiled.session") is None:
+        pytest.skip("not built")
+    return Site(PYTHON.session if request.param == "python" else choose("compiled").session)
+
+
+def flexible(topics: bytes, acks: int = 1, version: int = 9) -> bytes:
+    """A Produce of a flexible version; ``topics``: with their count before them."""
+    return request(0, version, 1, b"\0" + b"\0" + struct.pack(">hi", acks, 1) + topics)
+
+
+def named(name: bytes, partitions: bytes = b"\1") -> bytes:
+    return bytes([len(name) + 1]) + name + partitions + b"\0"
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        # A length of 12 to a broker, which drops what is above 32 bits, and of 4 GiB to others.
+        b"\3" + named(b"t", b"\2\0\0\0\0" + b"\x8c\x80\x80\x80\x10" + b"v" * 11 + b"\0") + named(REGISTRY),
+        b"\3" + b"\2t\1\1\0" + b"\x8c\x80\x80\x80\x10" + b"v" * 12 + named(REGISTRY),  # so long a tagged field
+        b"\x81\x80\x80\x80\x80\x01" + named(REGISTRY),  # more than five bytes
+        b"\0",  # null
+        b"\2\0",
+        b"\2\x81\x80\x02" + b"x" * 100,  # a name of 32,768 bytes
+    ],
+    ids=["records", "tag", "varint", "topics", "name", "long"],
+)
+def test_what_a_broker_reads_otherwise_or_not_at_all_does_not_pass(site: Site, topics: bytes) -> None:
+    frame = flexible(topics)
+    with pytest.raises(PeerError) as raised:
+        site.ask(frame)
+    assert raised.value.reason == "invalid_request"
+    assert site.to_broker == b""
+
+
+def test_a_negative_count_does_not_pass(site: Site) -> None:
+    for body in (struct.pack(">hhii", -1, 1, 1, -1), struct.pack(">hhiih", -1, 1, 1, 1, -1)):
+        with pytest.raises(PeerError):
+            site.ask(request(0, 7, 1, body))
+    assert site.to_broker == b""
+
+
+@pytest.mark.parametrize("topic", ["__brokerside_registry", "brokerside-audit", "audit"])
+def test_nothing_goes_on_before_the_first_topic_is_known(site: Site, topic: str) -> None:
+    frame = produce(1, 1, batch(1), topic=topic)
+    first = frame.index(topic.encode()) + len(topic)
+    for at in range(first):
+        assert site.ask(frame[at : at + 1]) == b""
+    assert site.ask(frame[first:]) == b""
+    assert site.to_client[4:8] == b"\0\0\0\1"
+    assert site.to_client.count(struct.pack(">h", 29)) == 1
+    (told,) = site.told
+    assert (told.synthesized, told.error_code, told.outcome, told.decode) == (True, 29, "answered", "full")
+    assert [one.error_code for one in told.response.partitions] == [29]
+    assert site.tally.intercepted == {(0, "denied"): 1}
+    assert site.ends is None
+
+
+def test_names_that_only_look_like_it_pass(site: Site) -> None:
+    for topic in ("audit2", "my-brokerside-audit", "brokerside", "__brokersideregistry", "a" * 249, "b" * 400):
+        frame = produce(1, 0, batch(1, b"__brokerside_registry"), topic=topic)
+        assert site.ask(frame) == frame
+    assert not site.refused
+
+
+def test_a_topic_after_forwarded_bytes_ends_the_connection_in_its_turn(site: Site) -> None:
+    name = REGISTRY
+    frame = flexible(b"\3" + named(b"t", b"\2\0\0\0\0" + b"\x65" + b"v" * 100 + b"\0") + named(name))
+    earlier = request(METADATA, 1, 7, bytes(4))
+    cut = frame.index(name) + 5
+    assert site.ask(earlier + frame[:cut]) == earlier + frame[:cut]
+    assert site.ask(frame[cut : cut + 30]) == b""
+    assert site.ends is None, "the broker has not answered yet what was asked before"
+    assert site.ask(frame[cut + 30 :], produce(9, 1, batch(1))) == b""
+    answer = response(7, b"brokers")
+    site.answer(answer)
+    assert (site.to_client, site.ends) == (answer, "protected_topic")
+    site.session.lost(2.0)
+    told = site.told[-1]
+    assert (told.synthesized, told.error_code, told.outcome) == (True, 29, "connection_lost")
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_without_acks_the_connection_ends(site: Site, pieces: int) -> None:
+    frame = flexible(b"\3" + named(b"t", b"\2\0\0\0\0" + b"\x65" + b"v" * 100 + b"\0") + named(REGISTRY), acks=0)
+    cut = frame.index(b"v") if pieces == 2 else 0
+    assert site.ask(frame[:cut]) == frame[:cut] if cut else True
+    assert site.ask(frame[cut:]) == b""
+    assert site.ends == "protected_topic"
+    site.session.lost(2.0)
+    assert [(one.synthesized, one.error_code) for one in site.told] == [(True, 29)]
+
+
+def test_a_long_frame_is_dropped_as_it_comes_and_answered_at_its_end(site: Site) -> None:
+    frame = produce(3, 1, batch(1, b"v" * 500_000), topic="brokerside-audit")
+    for at in range(0, len(frame), 65_536):
+        assert not site.to_client
+        assert site.ask(frame[at : at + 65_536]) == b""
+    assert site.to_client[4:8] == b"\0\0\0\3"
+    honest = produce(4, 1, batch(1))
+    assert site.ask(honest) == honest
+
+
+def test_more_partitions_than_are_answered_end_the_connection(site: Site) -> None:
+    for count, cause in ((MAX_ITEMS, None), (MAX_ITEMS + 1, "protected_topic")):
+        partitions = b"".join(struct.pack(">ii", at, -1) for at in range(count))
+        body = struct.pack(">hhiih", -1, 1, 1, 1, len(REGISTRY)) + REGISTRY + struct.pack(">i", count) + partitions
+        assert site.ask(request(0, 7, 1, body)) == b""
+        assert site.ends == cause
+
+
+def test_topic_ids(site: Site) -> None:
+    known, other = b"\1" * 16, b"\2" * 16
+    site.topics.ids.add(known)
+    assert site.ask(flexible(b"\2" + other + b"\1\0", version=13))
+    site.answer(response(1, b"\0" * 8))
+    assert site.ask(flexible(b"\2" + known + b"\1\0", version=13)) == b""
+    assert known in site.to_client
+    site.topics.ids.clear()
+    assert site.ask(flexible(b"\2" + known + b"\1\0", version=13))
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 14), (0, 31), (0, 99), (0, -1), (20, 7), (44, 2)])
+def test_a_version_that_is_not_known_does_not_pass(site: Site, key: int, version: int) -> None:
+    assert site.ask(request(key, version, 1, bytes(20))) == b""
+    assert site.ends == "unsupported_request"
+
+
+def test_a_version_that_is_not_known_does_not_pass_as_a_token(site: Site) -> None:
+    handshake = request(SASL_HANDSHAKE, 0, 1, struct.pack(">h", 5) + b"PLAIN")
+    tokens = [
+        b"\0alice\0secret",
+        b"\0!\0!secret",
+        b"n,,n=alice,r=x",
+        bytes([0x60, 0x82]) * 9,
+        b"\0\0\0\x63" + bytes(20),
+    ]
+    assert site.ask(handshake) == handshake
+    for token in map(sized, tokens):
+        assert site.ask(token) == token
+    assert site.ask(request(0, 14, 2, bytes(20))) == b""
+    site.answer(response(1, b"\0" * 6))
+    assert site.ends == "unsupported_request"
+
+
+def test_a_change_is_held_back_up_to_its_bound(site: Site) -> None:
+    def delete(*names: bytes) -> bytes:
+        body = struct.pack(">i", len(names)) + b"".join(struct.pack(">h", len(name)) + name for name in names)
+        return request(DELETE_TOPICS, 1, 5, body + struct.pack(">i", 1))
+
+    long = delete(*[b"t" * 100] * 9_000)
+    assert 800_000 < len(long) < MAX_CHANGE
+    assert site.ask(long[:700_000]) == b""
+    assert site.ask(long[700_000:]) == long
+    assert site.ask(delete(b"a", REGISTRY)) == b""
+    with pytest.raises(PeerError) as raised:
+        site.ask(delete(*[b"t" * 100] * 11_000))
+    assert raised.value.reason == "invalid_size"
+    assert site.tally.intercepted == {(DELETE_TOPICS, "denied"): 1}
+
+
+def test_turned_off_nothing_is_looked_at(site: Site) -> None:
+    protected = site.rules._interceptors[0]
+    assert isinstance(protected, Protected)
+    protected.enabled = False
+    site.rules.update()
+    for frame in (produce(1, 1, batch(1), topic="brokerside-audit"), request(0, 14, 1, bytes(9))):
+        assert site.ask(frame) == frame

@@ -1,0 +1,156 @@
+"""Which changes of topics are refused, and what the answer says."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from proxy.core.accessors import Accessors
+from proxy.core.apis import APIS, response_header_is_flexible
+from proxy.core.encode import encode
+from proxy.core.exchange import Connection
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, MAX_ASKED, Denied, Request, Verdict, Way
+from proxy.core.protected import MAX_ITEMS, ProtectedTopics
+from proxy.core.schema import layout
+from proxy.core.struct import view
+from proxy.errors import MalformedBody
+from proxy.replies.protected import (
+    ADD_PARTITIONS_TO_TXN,
+    CHANGES,
+    CREATE_TOPICS,
+    DELETE_RECORDS,
+    DELETE_TOPICS,
+    PRODUCE,
+    Protected,
+)
+
+ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 33, 44
+CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+GUARDED, HONEST = "__brokerside_registry", "orders"
+ID = b"\7" * 16
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.refused: list[Request] = []
+        topics = ProtectedTopics(["audit"])
+        topics.ids.add(ID)
+        self.protected = Protected(topics, self.refused.append)
+
+    def ask(self, key: int, version: int, values: Mapping[str, Any] | bytes) -> Verdict:
+        made = layout(key, version, response=False)
+        body = values if isinstance(values, bytes) else encode(made, values)
+        return self.protected.ask(Request(CONNECTION, key, version, "c", 1), body)
+
+    def told(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
+        verdict = self.ask(key, version, values)
+        assert isinstance(verdict, Denied)
+        assert verdict.body is not None
+        header = b"\0" if response_header_is_flexible(key, version) else b""
+        assert verdict.body.startswith(header)
+        body = verdict.body[len(header) :]
+        told = view(key, version, body, response=True)
+        assert len(body) == told.size_of()
+        return told
+
+
+def resources(*names: str, kind: int = 2) -> dict[str, Any]:
+    return {"Resources": [{"ResourceType": kind, "ResourceName": name} for name in names]}
+
+
+def values_of(key: int, *names: str) -> dict[str, Any]:
+    """A request of any version that changes these topics."""
+    if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS):
+        return resources(*names)
+    one = [{"PartitionIndex": 0}, {"PartitionIndex": 4}]
+    topics = [{"Name": name, "Partitions": one if key == DELETE_RECORDS else (0, 4)} for name in names]
+    transactions = [{"TransactionalId": "t", "Topics": topics}]
+    return {"Topics": topics, "TopicNames": names, "V3AndBelowTopics": topics, "Transactions": transactions}
+
+
+VERSIONS = [(key, version) for key in CHANGES for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
+
+
+def leaves(value: Any, name: str) -> list[Any]:
+    if isinstance(value, tuple):
+        return [found for one in value for found in leaves(one, name)]
+    if not isinstance(value, Accessors):
+        return []
+    found = [value.get(name)] if value.has_field(name) else []
+    return found + [one for field in value.field_names() for one in leaves(value.get(field), name)]
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_every_version_is_answered_for_every_item(key: int, version: int) -> None:
+    bench = Bench()
+    told = bench.told(key, version, values_of(key, HONEST, GUARDED))
+    names = leaves(told, "ResourceName" if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS) else "Name")
+    assert names == [HONEST, GUARDED]
+    found = leaves(told, "PartitionErrorCode") or leaves(told, "ErrorCode")
+    assert found == [29] * (4 if key in (DELETE_RECORDS, ADD_PARTITIONS_TO_TXN) else 2)
+    assert leaves(told, "PartitionIndex") in ([], [0, 4, 0, 4])
+    assert [request.api_key for request in bench.refused] == [key]
+    assert bench.ask(key, version, values_of(key, HONEST, "my-brokerside-topic")) is Way.FORWARD
+    assert len(bench.refused) == 1
+
+
+def test_the_top_of_an_answer_has_no_error() -> None:
+    told = Bench().told(ADD_PARTITIONS_TO_TXN, 5, values_of(ADD_PARTITIONS_TO_TXN, GUARDED))
+    assert told.get("ErrorCode") == 0, "clients would take it for that of the whole batch"
+
+
+@pytest.mark.parametrize("name", ["brokerside-", "brokerside-audit", "__brokerside_x", "audit"])
+def test_what_is_protected(name: str) -> None:
+    assert Bench().told(CREATE_TOPICS, 7, values_of(CREATE_TOPICS, name))
+
+
+def test_a_topic_id() -> None:
+    told = Bench().told(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": ID}]})
+    (one,) = told.get("Responses")
+    assert (one.get("Name"), one.get("TopicId"), one.get("ErrorCode")) == (None, "BwcHBwcHBwcHBwcHBwcHBw", 29)
+    assert Bench().ask(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": b"\1" * 16}]}) is Way.FORWARD
+
+
+def test_only_topics_count() -> None:
+    for kind in (4, 8, 32):  # a broker, its loggers, a group
+        assert Bench().ask(INCREMENTAL_ALTER_CONFIGS, 1, resources(GUARDED, kind=kind)) is Way.FORWARD
+    values = {"Resources": [{"ResourceType": 2, "ResourceName": HONEST, "Configs": [{"Name": "x", "Value": GUARDED}]}]}
+    assert Bench().ask(ALTER_CONFIGS, 2, values) is Way.FORWARD
+
+
+def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
+    bench = Bench()
+    assert bench.told(DELETE_TOPICS, 5, {"TopicNames": [GUARDED] * MAX_ITEMS})
+    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": [GUARDED] * (MAX_ITEMS + 1)}) == Denied(None)
+    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 700 + [GUARDED]}) == Denied(None)
+    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 700}) is Way.FORWARD
+    partitions = [{"PartitionIndex": at} for at in range(MAX_ITEMS)]
+    assert bench.ask(DELETE_RECORDS, 2, {"Topics": [{"Name": GUARDED, "Partitions": partitions}]}) == Denied(None)
+    grown = "\udcff".encode("utf-8", "surrogatepass")[:1] * 32_000  # three bytes each, once it is read as text
+    body = struct.pack(">ih", 2, len(GUARDED)) + GUARDED.encode() + struct.pack(">h", len(grown)) + grown + bytes(4)
+    assert len(body) < MAX_ASKED
+    assert bench.ask(DELETE_TOPICS, 0, body) == Denied(None)
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 4))
+def test_a_broken_body_does_not_pass(cut: int) -> None:
+    body = encode(layout(CREATE_TOPICS, 7, response=False), values_of(CREATE_TOPICS, HONEST, GUARDED))
+    with pytest.raises(MalformedBody):
+        Bench().ask(CREATE_TOPICS, 7, body[:12] + b"\xff" * 5 + body[12:])
+    whole = body[: len(body) - cut]
+    try:
+        verdict = Bench().ask(CREATE_TOPICS, 7, whole)
+    except MalformedBody:
+        return
+    assert verdict is not Way.FORWARD or GUARDED.encode() not in whole
+
+
+def test_what_is_wanted() -> None:
+    wants = Bench().protected.wants
+    assert [wants(PRODUCE, version) & ~DECIDED for version in (0, 13)] == [CHECKED] * 2
+    assert all(wants(key, version) == ASKED for key, version in VERSIONS)
+    assert all(wants(key, APIS[key].max_version + 1) & DECIDED for key in (PRODUCE, *CHANGES))
+    assert not any(wants(key, 0) for key in APIS if key != PRODUCE and key not in CHANGES)
