@@ -365,6 +365,24 @@ def test_java_is_refused_by_name_and_by_topic_id(site: Site) -> None:
     assert value.encode() not in consume_all(site, REGISTRY)
 
 
+def test_it_can_be_turned_off_while_it_runs(site: Site) -> None:
+    config = yaml.safe_load(site.sidecar.config.read_text())
+
+    def settles(protected: bool, expected: int) -> None:
+        site.sidecar.config.write_text(yaml.safe_dump(config | {"internal.topics.protected": protected}))
+        deadline, agreed = time.monotonic() + 20, 0
+        with Asker(site.cluster.bootstrap) as asker:
+            while agreed < 8:  # on any worker
+                assert time.monotonic() < deadline
+                with Asker(site.cluster.bootstrap) as another:
+                    found = [codes(one.told(PRODUCE, 9, produced(site.topic))) for one in (asker, another)]
+                agreed = agreed + 1 if found == [[expected]] * 2 else 0
+                time.sleep(0.05)
+
+    settles(False, 0)
+    settles(True, REFUSED)
+
+
 def consume_all(site: Site, topic: str) -> list[bytes]:
     """Reading stays allowed: through the sidecar."""
     return [message.value() or b"" for message in messages(site.cluster.bootstrap, topic)]

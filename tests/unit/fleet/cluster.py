@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from proxy.core.encode import encode
+from proxy.core.schema import layout
+from proxy.core.struct import view
 from proxy.fleet import messages
 from proxy.fleet.connection import Unreachable
 from proxy.fleet.messages import Request
@@ -19,6 +22,7 @@ class Cluster:
         self.refused: dict[int, int] = {}  # error codes by api key
         self.brokers: dict[int, str] = {1: "127.0.0.1:11", 2: "127.0.0.1:12", 3: "127.0.0.1:13"}
         self.supported: dict[int, tuple[int, int]] = {0: (0, 9)}
+        self.topic_ids: dict[str, bytes] = {}
         self.down = False
         self.asked: list[int] = []
 
@@ -31,6 +35,8 @@ class Cluster:
             return self._quotas(code)
         if request.key == messages.ALTER_CLIENT_QUOTAS:
             return self._altered(request.body, code)
+        if request.key == messages.METADATA and request.version == messages.TELLS_TOPIC_IDS:
+            return self._topics(request.body)
         if request.key == messages.METADATA:
             parts = [self._broker(node, address) for node, address in self.brokers.items()]
             return struct.pack(">i", len(parts)) + b"".join(parts) + text("cluster-1") + struct.pack(">ii", 1, 0)
@@ -43,6 +49,16 @@ class Cluster:
 
     def close(self) -> None:
         return
+
+    def _topics(self, body: bytes) -> bytes:
+        asked = view(messages.METADATA, messages.TELLS_TOPIC_IDS, body[1:], response=False)
+        assert not asked.get("AllowAutoTopicCreation")
+        topics = [
+            {"Name": name, "TopicId": self.topic_ids.get(name), "ErrorCode": 0 if name in self.topic_ids else 3}
+            for name in (one.get("Name") for one in asked.get("Topics"))
+        ]
+        made = layout(messages.METADATA, messages.TELLS_TOPIC_IDS, response=True)
+        return b"\0" + encode(made, {"Topics": topics})
 
     @staticmethod
     def _broker(node: int, address: str) -> bytes:

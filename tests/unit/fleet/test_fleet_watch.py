@@ -204,6 +204,28 @@ async def test_but_another_broker_does_not_speak_for_the_own_one(cluster):
         assert "message.max.bytes" not in watched.entry(1).tags
 
 
+async def test_the_ids_of_the_sidecars_own_topics_are_told(cluster):
+    cluster.supported = dict(NEW)
+    first, second, audit = (bytes([at]) * 16 for at in (1, 2, 3))
+    cluster.topic_ids = {"__brokerside_registry": first, "orders": bytes(16)}
+    async with watching(config_of(1, audit={"topic": "audited"}), cluster) as watched:
+        await watched.until(lambda: watched.views[-1].protected == (first,))
+        cluster.topic_ids = {"__brokerside_registry": second, "audited": audit}  # it was made again
+        await watched.until(lambda: watched.views[-1].protected == (second, audit))
+        cluster.down = True
+        await asyncio.sleep(0.3)
+        assert watched.views[-1].protected == (second, audit), "what is known stays"
+
+
+async def test_a_broker_without_topic_ids_is_not_asked_for_them(cluster):
+    cluster.supported = {messages.METADATA: (0, 9)}
+    with capture_logs() as logged:
+        async with watching(config_of(1), cluster) as watched:
+            await eventually(lambda: cluster.asked.count(messages.API_VERSIONS) > 2)
+        assert not watched.views[-1].protected
+    assert not [line for line in logged if line.get("what") == "topic ids"]
+
+
 async def test_an_alteration_is_looked_at_at_once(cluster):
     async with watching(config_of(1), cluster) as watched:
         await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "1048588")
