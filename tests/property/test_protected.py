@@ -17,6 +17,7 @@ from proxy.core.session import Session
 from proxy.core.struct import view
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
+from proxy.errors import PeerError
 from proxy.replies.protected import Protected
 from tests.frames import METADATA, batch, request, response
 from tests.property.test_session_answers import CONNECTION, FIELDS, MAX_FRAME, SESSIONS, Side
@@ -176,3 +177,31 @@ def refused(call: Call, got: bytes) -> None:
     ]
     assert found == [(29, -1)] * call.partitions
     assert len(message.get("Responses")) == len(call.topics)
+
+
+@given(call=calls(), seed=st.integers(0, 2**32), sizes=st.sampled_from([[1], [3, 20], [100_000]]))
+def test_broken_frames_are_taken_alike(call: Call, seed: int, sizes: list[int]) -> None:
+    rng = Random(seed)
+    frame = bytearray(call.sent)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(8, len(frame))
+        frame[at : at + rng.randrange(2)] = rng.choice(
+            [b"\xff", b"\x80", b"\x7f", b"\0", b"\1", b"\xff\xff\xff\xff\x7f"]
+        )
+    frame[:4] = struct.pack(">i", len(frame) - 4)
+    outcomes = []
+    for side in [start(implementation, TOLD | WALKED) for implementation in SESSIONS]:
+        rest, reason = bytes(frame), ""
+        sizes_of = Random(seed)
+        while rest:
+            piece = rest[: sizes_of.choice(sizes)]
+            try:
+                side.step("client", piece, 1.0)
+            except PeerError as error:
+                reason = f"{error.reason}: {error.detail}"
+                break
+            rest = rest[len(piece) :]
+        side.session.lost(2.0)
+        told = [{name: getattr(one, name) for name in FIELDS} for one in side.exchanges]
+        outcomes.append((reason, len(rest), side.to_broker, side.to_client, told, side.tally))
+    assert all(one == outcomes[0] for one in outcomes)
