@@ -278,7 +278,7 @@ class Answers:
         """The same for a Produce that names a protected topic, of which nothing went on; its ``acks`` stand ``before``
         bytes after its start."""
         if not request.acks:
-            self._judge(exchange, self.rules.deny(request, None), 0)
+            self._denied(request, exchange, None)
             return Dropped()
         exchange.synthesized = True
         assert self.rules.topics is not None
@@ -287,12 +287,17 @@ class Answers:
 
     def cut(self, exchange: Exchange) -> Frame:
         """The same for one of which some has gone on: it never becomes whole, and the connection ends in its turn."""
-        request = Request(exchange.connection, exchange.api_key, exchange.api_version, exchange.client_id, 1)
+        request = Request(exchange.connection, exchange.api_key, exchange.api_version, exchange.client_id, 0)
         self._denied(request, exchange, None)
         return Dropped()
 
     def _denied(self, request: Request, exchange: Exchange, partitions: Partitions | None) -> None:
-        self._judge(exchange, self.rules.deny(request, partitions), 1)
+        try:
+            verdict = self.rules.deny(request, partitions)
+        except Exception as error:
+            self.failed(error)
+            verdict = Denied(None)
+        self._judge(exchange, verdict, request.acks)
 
     def _ask(self, request: Request, exchange: Exchange, body: int, frame: bytes) -> bytes:
         try:
@@ -301,7 +306,7 @@ class Answers:
             raise PeerError("client", "invalid_request", error.detail) from None
         except Exception as error:
             self.failed(error)
-            verdict = Way.FORWARD
+            verdict = self.rules.on_error(request)
         return frame if self._judge(exchange, verdict, request.acks) else b""
 
     def _judge(self, exchange: Exchange, verdict: Verdict, acks: int) -> bool:

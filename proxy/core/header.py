@@ -60,7 +60,7 @@ def acks_at(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
         body += max(length - 1, 0)
     elif version >= 3:
         body += 2 + max(_int16(buf, body)[0], 0)
-    if body + 2 > stop:
+    if body + 2 > min(stop, len(buf)):
         raise IndexError
     return body
 

@@ -88,6 +88,8 @@ class Interceptor:
 
     max_asked: int = MAX_ASKED
     """Bytes of the longest request that is held back for it; a longer one closes the connection."""
+    on_error: Way = Way.FORWARD
+    """What becomes of a request where ``ask`` raises by mistake."""
     topics: ProtectedTopics | None = None
     """Where it wants CHECKED."""
 
@@ -156,6 +158,10 @@ class Rules:
     def max_asked(self, api_key: int, api_version: int) -> int:
         """Bytes of the longest such request that is held back."""
         return self._first(api_key, api_version, ASKED).max_asked
+
+    def on_error(self, request: Request) -> Way:
+        """What becomes of a request that its interceptor failed to judge by its body."""
+        return self._first(request.api_key, request.api_version, ASKED).on_error
 
     def ask(self, request: Request, body: bytes) -> Verdict:
         """What its interceptor says of the whole request."""

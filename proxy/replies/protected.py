@@ -88,6 +88,7 @@ class Protected(Interceptor):
     """
 
     max_asked = MAX_CHANGE
+    on_error = Way.CLOSE
     topics: ProtectedTopics
 
     def __init__(self, topics: ProtectedTopics, refused: Callable[[Request], None], *, enabled: bool = True) -> None:

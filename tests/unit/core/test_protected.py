@@ -228,6 +228,25 @@ def test_a_change_is_held_back_up_to_its_bound(site: Site) -> None:
     assert site.tally.intercepted == {(DELETE_TOPICS, "denied"): 1}
 
 
+def test_a_mistake_of_the_sidecar_opens_nothing(site: Site) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    site.rules._interceptors[0].ask = fail  # type: ignore[method-assign,assignment]
+    assert site.ask(request(DELETE_TOPICS, 1, 5, struct.pack(">iih", 1, 1, 0))) == b""
+    assert (site.ends, site.tally.intercept_errors) == ("unsupported_request", 1)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_nor_does_one_in_a_produce(site: Site, acks: int) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    site.rules._interceptors[0].deny = fail  # type: ignore[method-assign,assignment]
+    assert site.ask(produce(1, acks, batch(1), topic="brokerside-audit")) == b""
+    assert (site.ends, site.tally.intercept_errors) == ("protected_topic", 1)
+
+
 def test_turned_off_nothing_is_looked_at(site: Site) -> None:
     protected = site.rules._interceptors[0]
     assert isinstance(protected, Protected)
