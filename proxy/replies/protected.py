@@ -22,7 +22,7 @@ from proxy.core.apis import (
     response_header_is_flexible,
 )
 from proxy.core.encode import encode
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, MAX_ASKED, UNREAD, Denied, Interceptor, Request, Verdict, Way
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, UNREAD, Denied, Interceptor, Request, Verdict, Way
 from proxy.core.protected import MAX_ITEMS, TOPIC_AUTHORIZATION_FAILED, Partitions, ProtectedTopics
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.struct import view
@@ -54,6 +54,10 @@ TOPIC = 2
 MAX_CHANGE = 1_048_576
 """Bytes of the longest such request that is held back: some 30,000 topics of usual names, where Kafka changes 10,000 at
 most at once. A longer one closes the connection: forwarded it would pass by the check."""
+
+MAX_READ = 16_384
+"""Bytes of the longest body that is read to see whether it names a protected topic or only seems to: up to 30 ms of the
+loop's time where a client makes the most of them. A longer one closes the connection."""
 
 MESSAGE = "A topic of the sidecars: no client may change it."
 """The error's text, where a response has one."""
@@ -128,7 +132,7 @@ class Protected(Interceptor):
         """
         if not self.topics.mentioned(body):
             return Way.FORWARD
-        if len(body) > MAX_ASKED:  # reading it would take too long
+        if len(body) > MAX_READ:
             self._refused(request)
             return Denied(None)
         message = view(request.api_key, request.api_version, body, response=False)
