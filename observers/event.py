@@ -132,8 +132,8 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     acks: int | None = None
     """Produce: −1, 0 or 1."""
     error_code: int = 0
-    """Top-level error code of the response, where it stands at a fixed place near its start. 29 of one that is
-    ``synthesized``: denied, for it would have changed a topic of the sidecars."""
+    """Top-level error code of the response, where it stands at a fixed place near its start. 29 with
+    ``synthesized``: denied, because it would have changed a topic of the sidecars."""
     topics: tuple[TopicPartition, ...] = ()
     """Produce: every partition sent. Fetch and ShareFetch: every partition that returned records or an error."""
     upstream_us: int = 0

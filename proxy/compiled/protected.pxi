@@ -225,7 +225,7 @@ cdef inline Py_ssize_t scanned_length(
 
 
 cdef int check(Session self, Direction state, Exchange exchange, const uint8_t *data, Py_ssize_t take) except -1:
-    """Read the topics in the next piece: from the piece with a protected one on, nothing of the frame goes on."""
+    """Read the topics in the next piece: from the piece with a protected one on, nothing of the frame is forwarded."""
     cdef Scanning scanning = state.scanning
     read_topics(&scanning.scan, self.protected, data, take)
     if not scanning.scan.found:

@@ -65,7 +65,7 @@ class Gathered:
 
 
 class Refused:
-    """A Produce of which nothing goes on: its topics and partitions are gathered, for the answer to name them."""
+    """A Produce of which nothing is forwarded: its topics and partitions are gathered, for the answer to name them."""
 
     def __init__(self, before: int, scan: ProduceScan, then: Callable[[Partitions | None], object]) -> None:
         self._before = before  # bytes until its ``acks``
@@ -275,8 +275,8 @@ class Answers:
         return scan
 
     def deny(self, request: Request, exchange: Exchange, before: int) -> Frame:
-        """The same for a Produce that names a protected topic, of which nothing went on; its ``acks`` stand ``before``
-        bytes after its start."""
+        """The same for a Produce that names a protected topic, of which nothing was forwarded; its ``acks`` stand
+        ``before`` bytes after its start."""
         if not request.acks:
             self._denied(request, exchange, None)
             return Dropped()
@@ -286,7 +286,7 @@ class Answers:
         return Refused(before, scan, lambda partitions: self._denied(request, exchange, partitions))
 
     def cut(self, exchange: Exchange) -> Frame:
-        """The same for one of which some has gone on: it never becomes whole, and the connection ends in its turn."""
+        """The same where some of it was forwarded: it never becomes whole, and the connection ends in its turn."""
         request = Request(exchange.connection, exchange.api_key, exchange.api_version, exchange.client_id, 0)
         self._denied(request, exchange, None)
         return Dropped()

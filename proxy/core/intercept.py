@@ -30,7 +30,7 @@ STREAMED = 8
 
 CHECKED = 16
 """Of Produce: the topics that it names are compared with ``Interceptor.topics`` as its bytes come. Nothing is held back
-but the bytes before its first topic; from a protected one on nothing goes on."""
+but the bytes before its first topic; from a protected one on nothing is forwarded."""
 
 UNREAD = 32
 """Beside DECIDED: a version of the future, which must not pass as a raw SASL token either."""

@@ -80,7 +80,7 @@ class FleetWatch:
         self._seen: Mapping[int, Sighting] | None = None
         self._asked: dict[int, Said] = {}
         self._protected: set[bytes] = set()  # ids of the sidecars' own topics
-        self._tells_topic_ids = False
+        self._has_topic_ids = False
         self._told: FleetView | None = None
         self._failures: dict[str, str] = {}
         self._altered, self._changed = asyncio.Event(), asyncio.Event()
@@ -173,20 +173,20 @@ class FleetWatch:
     async def _watch_topics(self) -> None:
         """Ask for the ids of the sidecars' own topics: a Produce may name them by these alone."""
         while True:
-            done = await self._tried("topic ids", self._look_at_topics)
+            done = await self._tried("topic ids", self._ask_for_topics)
             await asyncio.sleep(self._config.metadata_watch_ms / 1000 if done else LAST_RETRY)
 
-    async def _look_at_topics(self) -> None:
-        if not self._tells_topic_ids:
+    async def _ask_for_topics(self) -> None:
+        if not self._has_topic_ids:
             supported = supported_by((await self._ask(messages.api_versions()))[0])
             first, last = supported.get(messages.METADATA, (0, 0))
-            self._tells_topic_ids = first <= messages.TELLS_TOPIC_IDS <= last
-            if not self._tells_topic_ids:
+            self._has_topic_ids = first <= messages.TOPIC_IDS_SINCE <= last
+            if not self._has_topic_ids:
                 return
-        self._tells_topic_ids = False  # unless it answers: it may be another broker the next time
+        self._has_topic_ids = False  # unless it answers: it may be another broker the next time
         names = sorted({REGISTRY, self._config.audit.topic})
         found = messages.topic_ids_of((await self._ask(messages.topic_ids(names)))[0])
-        self._tells_topic_ids = True
+        self._has_topic_ids = True
         if found != self._protected:
             self._protected = found
             self._publish()

@@ -1,7 +1,7 @@
 """Requests of the sidecar's own to the cluster, and the answers to them, as bytes.
 
 The layouts are those of Kafka's message JSONs, in versions that are not flexible, which every broker from 2.6 on has,
-but for the one that tells topic ids. Reading an answer raises MalformedBody where it is not what its definition says,
+but for the one with topic ids. Reading an answer raises MalformedBody where it is not what its definition says,
 and ``Refused`` where the cluster says no. Nothing is allocated from a declared length.
 """
 
@@ -26,8 +26,8 @@ from proxy.errors import BrokersideError, MalformedBody
 METADATA, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_CONFIGS = 3, 17, 18, 32
 SASL_AUTHENTICATE, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 36, 48, 49
 
-TELLS_TOPIC_IDS = 10
-"""Version of Metadata that tells topic ids (KIP-516), the first one."""
+TOPIC_IDS_SINCE = 10
+"""First version of Metadata whose response has topic ids (KIP-516)."""
 
 IP = "ip"
 """Kafka's entity type of client addresses."""
@@ -127,16 +127,16 @@ def cluster_of(answer: Buffer) -> ClusterFacts:
 
 
 def topic_ids(names: Iterable[str]) -> Request:
-    """The topics of these names; none is created. Of brokers since 2.8, see ``TELLS_TOPIC_IDS``."""
-    body = encode(layout(METADATA, TELLS_TOPIC_IDS, response=False), {"Topics": [{"Name": name} for name in names]})
-    return Request(METADATA, TELLS_TOPIC_IDS, b"\0" + body)  # the header is flexible too
+    """The topics of these names; none is created. Of brokers since 2.8, see ``TOPIC_IDS_SINCE``."""
+    body = encode(layout(METADATA, TOPIC_IDS_SINCE, response=False), {"Topics": [{"Name": name} for name in names]})
+    return Request(METADATA, TOPIC_IDS_SINCE, b"\0" + body)  # the header is flexible too
 
 
 def topic_ids_of(answer: Buffer) -> set[bytes]:
     """The ids (16 bytes) of those topics that there are."""
     with _read(answer):
-        told = view(METADATA, TELLS_TOPIC_IDS, bytes(answer[wire.skip_tags(answer, 0) :]), response=True)
-        return {urlsafe_b64decode(one.get("TopicId") + "==") for one in told.get("Topics") if not one.get("ErrorCode")}
+        found = view(METADATA, TOPIC_IDS_SINCE, bytes(answer[wire.skip_tags(answer, 0) :]), response=True)
+        return {urlsafe_b64decode(one.get("TopicId") + "==") for one in found.get("Topics") if not one.get("ErrorCode")}
 
 
 def api_versions() -> Request:

@@ -58,7 +58,7 @@ Cause = Literal[
     "broker_invalid_header",
     "broker_out_of_sync",  # a response that matches no request
     "unsupported_request",  # one that is answered by closing
-    "protected_topic",  # the same for one that would have changed a topic of the sidecars
+    "protected_topic",  # a request that would have changed a topic of the sidecars
     "session_failed",  # an error of the sidecar's own, while it held back some of the connection's bytes
     "drain_completed",  # closed by a shutdown when nothing was open
     "drain_timeout",  # closed by a shutdown with a request open

@@ -55,7 +55,7 @@ class BrokerView(Struct, frozen=True, array_like=True):
 class FleetView(Struct, frozen=True, array_like=True):
     """What the sidecar knows of all brokers, its own (``node_id``) among them; for whoever carries connections.
 
-    ``protected``: topic ids (16 bytes) of the sidecars' own topics, as far as the cluster has told them.
+    ``protected``: topic ids (16 bytes) of the sidecars' own topics, as far as they are known.
     """
 
     node_id: int

@@ -178,8 +178,8 @@ def topic_id(asker: Asker, topic: str) -> bytes:
         (one,) = view(METADATA, 12, body, response=True).get("Topics")
         return one.get("ErrorCode") == 0
 
-    told = asker.until(METADATA, 12, {"Topics": [{"Name": topic}]}, found)
-    (one,) = view(METADATA, 12, told, response=True).get("Topics")
+    answer = asker.until(METADATA, 12, {"Topics": [{"Name": topic}]}, found)
+    (one,) = view(METADATA, 12, answer, response=True).get("Topics")
     return urlsafe_b64decode(one.get("TopicId") + "==")
 
 
@@ -195,8 +195,8 @@ def test_topic_ids_of_the_registry_are_refused(site: Site) -> None:
             with Asker(site.cluster.bootstrap) as another:
                 assert codes(another.told(PRODUCE, 13, produced(registry, values=value))) == [REFUSED]
                 assert codes(another.told(PRODUCE, 13, produced(other))) == [0]
-        told = asker.told(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": registry}], "TimeoutMs": 1000})
-        assert codes(told) == [REFUSED]
+        answer = asker.told(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": registry}], "TimeoutMs": 1000})
+        assert codes(answer) == [REFUSED]
 
 
 def changes(topic: str) -> list[tuple[int, str, dict[str, Any]]]:
@@ -233,9 +233,9 @@ def test_every_version_of_a_change_is_refused_as_a_whole(site: Site, index: int)
     with Asker(site.cluster.bootstrap) as asker:
         versions = list(asker.versions()[key])
         for version in versions:
-            told = codes(asker.told(key, version, values))
-            assert told.count(REFUSED) >= 2, (version, told)
-            assert set(told) <= {REFUSED, 0}, (version, told)
+            answer = codes(asker.told(key, version, values))
+            assert answer.count(REFUSED) >= 2, (version, answer)
+            assert set(answer) <= {REFUSED, 0}, (version, answer)
         assert site.denied(name) == denied + len(versions)
         # What names no protected topic is the broker's to answer.
         if key not in (CREATE_TOPICS, DELETE_TOPICS):
@@ -287,7 +287,7 @@ def test_librdkafka_is_told_that_it_is_not_authorized(site: Site) -> None:
     assert [error and error.code() for error in reports] == [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2
     producer.produce(site.other, b"v", on_delivery=lambda error, message: reports.append(error))
     producer.flush(30)
-    assert reports[2] is None, "the same producer goes on with other topics"
+    assert reports[2] is None, "the same producer serves other topics"
     admin = AdminClient({"bootstrap.servers": site.cluster.bootstrap})
     alter = ConfigResource(
         ConfigResource.Type.TOPIC,
@@ -406,10 +406,10 @@ def test_the_audit_says_who_was_refused(site: Site) -> None:
         assert time.monotonic() < deadline, found
         time.sleep(0.3)
         for value in consume_all(site, "brokerside-audit"):
-            for event in json.loads(value)["events"]:
-                if event.get("client_id") == client_id and event["kind"] == "request":
-                    found[event["api"]] = event
-    told = found["Produce"]
-    assert (told["synthesized"], told["error_code"], told.get("outcome", "answered")) == (True, REFUSED, "answered")
-    assert [(one["topic"], one["error_code"]) for one in told["topics"]] == [(site.topic, REFUSED)]
+            for one in json.loads(value)["events"]:
+                if one.get("client_id") == client_id and one["kind"] == "request":
+                    found[one["api"]] = one
+    event = found["Produce"]
+    assert (event["synthesized"], event["error_code"], event.get("outcome", "answered")) == (True, REFUSED, "answered")
+    assert [(one["topic"], one["error_code"]) for one in event["topics"]] == [(site.topic, REFUSED)]
     assert (found["DeleteTopics"]["synthesized"], found["DeleteTopics"]["error_code"]) == (True, REFUSED)

@@ -65,7 +65,7 @@ def calls(draw: st.DrawFn) -> Call:
         guarded = draw(st.integers(0, 3)) == 0
         protected.append(guarded)
         partitions = [
-            {"index": at, "records": Made(records, None), UNKNOWN_TAGS: tags}  # type: ignore[arg-type]  # not looked at
+            {"index": at, "records": Made(records, None), UNKNOWN_TAGS: tags}  # type: ignore[arg-type]  # its sums are of no use here
             for at in range(draw(st.integers(0, 3)))
             for records in [draw(st.sampled_from([None, b"", batch(1, b"brokerside-v"), batch(2, b"v" * 3000)]))]
         ]
@@ -160,10 +160,10 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
     assert pure.tally.intercepted == {} or [*pure.tally.intercepted] == [(0, "denied")]
     for each in sides:
         each.session.lost(now)
-    told = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
-    assert all(other == told[0] for other in told), "they tell something else"
+    exchanges = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
+    assert all(other == exchanges[0] for other in exchanges), "the exchanges differ"
     assert all(each.tally == pure.tally for each in sides)
-    for one in told[0]:
+    for one in exchanges[0]:
         assert (one["error_code"] == 29) <= one["synthesized"]
 
 
@@ -202,6 +202,6 @@ def test_broken_frames_are_taken_alike(call: Call, seed: int, sizes: list[int]) 
                 break
             rest = rest[len(piece) :]
         side.session.lost(2.0)
-        told = [{name: getattr(one, name) for name in FIELDS} for one in side.exchanges]
-        outcomes.append((reason, len(rest), side.to_broker, side.to_client, told, side.tally))
+        exchanges = [{name: getattr(one, name) for name in FIELDS} for one in side.exchanges]
+        outcomes.append((reason, len(rest), side.to_broker, side.to_client, exchanges, side.tally))
     assert all(one == outcomes[0] for one in outcomes)

@@ -27,16 +27,16 @@ DELETE_TOPICS = 20
 class Site:
     def __init__(self, implementation: type[Session]) -> None:
         self.refused: list[Request] = []
-        self.told: list[Exchange] = []
+        self.exchanges: list[Exchange] = []
         self.tally = Tally()
         self.topics = ProtectedTopics(["audit"])
         self.rules = Rules([Protected(self.topics, self.refused.append)])
-        watch = watching(self.told.append, wanted=TOLD | WALKED)
+        watch = watching(self.exchanges.append, wanted=TOLD | WALKED)
         self.session = implementation(CONNECTION, self.tally, watch, 1 << 24, None, self.rules)
         self.to_broker = self.to_client = b""
 
     def ask(self, *pieces: bytes) -> bytes:
-        """What goes on to the broker of these pieces."""
+        """What the broker gets of these pieces."""
         before = len(self.to_broker)
         for piece in pieces:
             self._step(self.session.client_data, piece)
@@ -110,7 +110,7 @@ def test_a_negative_count_does_not_pass(site: Site) -> None:
 
 
 @pytest.mark.parametrize("topic", ["__brokerside_registry", "brokerside-audit", "audit"])
-def test_nothing_goes_on_before_the_first_topic_is_known(site: Site, topic: str) -> None:
+def test_nothing_is_forwarded_before_the_first_topic_is_known(site: Site, topic: str) -> None:
     frame = produce(1, 1, batch(1), topic=topic)
     first = frame.index(topic.encode()) + len(topic)
     for at in range(first):
@@ -118,9 +118,14 @@ def test_nothing_goes_on_before_the_first_topic_is_known(site: Site, topic: str)
     assert site.ask(frame[first:]) == b""
     assert site.to_client[4:8] == b"\0\0\0\1"
     assert site.to_client.count(struct.pack(">h", 29)) == 1
-    (told,) = site.told
-    assert (told.synthesized, told.error_code, told.outcome, told.decode) == (True, 29, "answered", "full")
-    assert [one.error_code for one in told.response.partitions] == [29]
+    (exchange,) = site.exchanges
+    assert (exchange.synthesized, exchange.error_code, exchange.outcome, exchange.decode) == (
+        True,
+        29,
+        "answered",
+        "full",
+    )
+    assert [one.error_code for one in exchange.response.partitions] == [29]
     assert site.tally.intercepted == {(0, "denied"): 1}
     assert site.ends is None
 
@@ -145,8 +150,8 @@ def test_a_topic_after_forwarded_bytes_ends_the_connection_in_its_turn(site: Sit
     site.answer(answer)
     assert (site.to_client, site.ends) == (answer, "protected_topic")
     site.session.lost(2.0)
-    told = site.told[-1]
-    assert (told.synthesized, told.error_code, told.outcome) == (True, 29, "connection_lost")
+    exchange = site.exchanges[-1]
+    assert (exchange.synthesized, exchange.error_code, exchange.outcome) == (True, 29, "connection_lost")
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -157,7 +162,7 @@ def test_without_acks_the_connection_ends(site: Site, pieces: int) -> None:
     assert site.ask(frame[cut:]) == b""
     assert site.ends == "protected_topic"
     site.session.lost(2.0)
-    assert [(one.synthesized, one.error_code) for one in site.told] == [(True, 29)]
+    assert [(one.synthesized, one.error_code) for one in site.exchanges] == [(True, 29)]
 
 
 def test_a_long_frame_is_dropped_as_it_comes_and_answered_at_its_end(site: Site) -> None:
@@ -247,7 +252,7 @@ def test_nor_does_one_in_a_produce(site: Site, acks: int) -> None:
     assert (site.ends, site.tally.intercept_errors) == ("protected_topic", 1)
 
 
-def test_turned_off_nothing_is_looked_at(site: Site) -> None:
+def test_turned_off_nothing_is_refused(site: Site) -> None:
     protected = site.rules._interceptors[0]
     assert isinstance(protected, Protected)
     protected.enabled = False

@@ -35,7 +35,7 @@ class Cluster:
             return self._quotas(code)
         if request.key == messages.ALTER_CLIENT_QUOTAS:
             return self._altered(request.body, code)
-        if request.key == messages.METADATA and request.version == messages.TELLS_TOPIC_IDS:
+        if request.key == messages.METADATA and request.version == messages.TOPIC_IDS_SINCE:
             return self._topics(request.body)
         if request.key == messages.METADATA:
             parts = [self._broker(node, address) for node, address in self.brokers.items()]
@@ -51,13 +51,13 @@ class Cluster:
         return
 
     def _topics(self, body: bytes) -> bytes:
-        asked = view(messages.METADATA, messages.TELLS_TOPIC_IDS, body[1:], response=False)
+        asked = view(messages.METADATA, messages.TOPIC_IDS_SINCE, body[1:], response=False)
         assert not asked.get("AllowAutoTopicCreation")
         topics = [
             {"Name": name, "TopicId": self.topic_ids.get(name), "ErrorCode": 0 if name in self.topic_ids else 3}
             for name in (one.get("Name") for one in asked.get("Topics"))
         ]
-        made = layout(messages.METADATA, messages.TELLS_TOPIC_IDS, response=True)
+        made = layout(messages.METADATA, messages.TOPIC_IDS_SINCE, response=True)
         return b"\0" + encode(made, {"Topics": topics})
 
     @staticmethod

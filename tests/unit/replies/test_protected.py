@@ -46,16 +46,16 @@ class Bench:
         body = values if isinstance(values, bytes) else encode(made, values)
         return self.protected.ask(Request(CONNECTION, key, version, "c", 1), body)
 
-    def told(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
+    def answer(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
         verdict = self.ask(key, version, values)
         assert isinstance(verdict, Denied)
         assert verdict.body is not None
         header = b"\0" if response_header_is_flexible(key, version) else b""
         assert verdict.body.startswith(header)
         body = verdict.body[len(header) :]
-        told = view(key, version, body, response=True)
-        assert len(body) == told.size_of()
-        return told
+        answer = view(key, version, body, response=True)
+        assert len(body) == answer.size_of()
+        return answer
 
 
 def resources(*names: str, kind: int = 2) -> dict[str, Any]:
@@ -87,30 +87,30 @@ def leaves(value: Any, name: str) -> list[Any]:
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_every_version_is_answered_for_every_item(key: int, version: int) -> None:
     bench = Bench()
-    told = bench.told(key, version, values_of(key, HONEST, GUARDED))
-    names = leaves(told, "ResourceName" if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS) else "Name")
+    answer = bench.answer(key, version, values_of(key, HONEST, GUARDED))
+    names = leaves(answer, "ResourceName" if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS) else "Name")
     assert names == [HONEST, GUARDED]
-    found = leaves(told, "PartitionErrorCode") or leaves(told, "ErrorCode")
+    found = leaves(answer, "PartitionErrorCode") or leaves(answer, "ErrorCode")
     assert found == [29] * (4 if key in (DELETE_RECORDS, ADD_PARTITIONS_TO_TXN) else 2)
-    assert leaves(told, "PartitionIndex") in ([], [0, 4, 0, 4])
+    assert leaves(answer, "PartitionIndex") in ([], [0, 4, 0, 4])
     assert [request.api_key for request in bench.refused] == [key]
     assert bench.ask(key, version, values_of(key, HONEST, "my-brokerside-topic")) is Way.FORWARD
     assert len(bench.refused) == 1
 
 
 def test_the_top_of_an_answer_has_no_error() -> None:
-    told = Bench().told(ADD_PARTITIONS_TO_TXN, 5, values_of(ADD_PARTITIONS_TO_TXN, GUARDED))
-    assert told.get("ErrorCode") == 0, "clients would take it for that of the whole batch"
+    answer = Bench().answer(ADD_PARTITIONS_TO_TXN, 5, values_of(ADD_PARTITIONS_TO_TXN, GUARDED))
+    assert answer.get("ErrorCode") == 0, "clients would take it for that of the whole batch"
 
 
 @pytest.mark.parametrize("name", ["brokerside-", "brokerside-audit", "__brokerside_x", "audit"])
 def test_what_is_protected(name: str) -> None:
-    assert Bench().told(CREATE_TOPICS, 7, values_of(CREATE_TOPICS, name))
+    assert Bench().answer(CREATE_TOPICS, 7, values_of(CREATE_TOPICS, name))
 
 
 def test_a_topic_id() -> None:
-    told = Bench().told(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": ID}]})
-    (one,) = told.get("Responses")
+    answer = Bench().answer(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": ID}]})
+    (one,) = answer.get("Responses")
     assert (one.get("Name"), one.get("TopicId"), one.get("ErrorCode")) == (None, "BwcHBwcHBwcHBwcHBwcHBw", 29)
     assert Bench().ask(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": b"\1" * 16}]}) is Way.FORWARD
 
@@ -124,7 +124,7 @@ def test_only_topics_count() -> None:
 
 def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
     bench = Bench()
-    assert bench.told(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_ITEMS})
+    assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_ITEMS})
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * (MAX_ITEMS + 1)}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200 + [GUARDED]}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200}) is Way.FORWARD
