@@ -17,7 +17,7 @@ from proxy.compiled.exchange cimport (
     ANSWERED, CONNECTION_LOST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, UNSUPPORTED, Body, Exchange, Kind,
     free_body, new_exchange,
 )
-from proxy.compiled.header cimport INCOMPLETE, acks_at, skip_tags
+from proxy.compiled.header cimport INCOMPLETE, acks_at, least_header, skip_tags
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
@@ -155,13 +155,16 @@ cdef class Session:
                 had = PyByteArray_GET_SIZE(carry)
             else:
                 p = data + pos
-            if response:
+            if had and had < state.enough:
+                done = INCOMPLETE
+            elif response:
                 done = self.start_response(p, had or end - pos, start, data, end, now)
             else:
                 done = self.start_request(p, had or end - pos, start, data, end, now)
             if done != INCOMPLETE:
                 if had:
                     carry.clear()
+                    state.enough = 0
                 pos = done
             elif had:
                 pos = grown
@@ -182,7 +185,7 @@ cdef class Session:
         Returns the offset in ``data`` after what it holds of this frame, or INCOMPLETE.
         """
         cdef Told told = self.told
-        cdef Py_ssize_t passed, body, at, limit
+        cdef Py_ssize_t passed, body, at, limit, tags
         cdef int64_t size
         cdef int16_t key, version, id_length
         cdef int32_t correlation_id
@@ -209,6 +212,7 @@ cdef class Session:
             if body > 4 + size:
                 raise PeerError("client", "invalid_header", f"client id of {id_length} bytes in a frame of {size}")
             if body > there:
+                self.client.enough = body
                 return INCOMPLETE
             if PyBytes_GET_SIZE(self.client_id_raw) != id_length or memcmp(
                 PyBytes_AS_STRING(self.client_id_raw), p + 14, id_length
@@ -230,7 +234,7 @@ cdef class Session:
             if wanted & ASKED and size > MAX_ASKED:
                 raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
         if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt or wanted & ASKED:
-            at = body
+            at = tags = body
             limit = there if there < 4 + size else 4 + size
             if is_flexible(key, version):
                 at = skip_tags(p, at, limit)
@@ -242,6 +246,8 @@ cdef class Session:
                     responds = int16_at(p + at) != 0
             if at < 0:
                 if there < 4 + size:
+                    at = least_header(p, tags, there, is_flexible(key, version), version if key == PRODUCE else -1)
+                    self.client.enough = at if at < 4 + size else 4 + size
                     return INCOMPLETE
                 if is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
@@ -340,6 +346,8 @@ cdef class Session:
             if at >= 0:
                 body = at
             elif there < 4 + size:
+                at = least_header(p, body, there, True, -1)
+                self.broker.enough = at if at < 4 + size else 4 + size
                 return INCOMPLETE
             else:
                 kind, flags = NO_WALKER, flags & ~PEEKED

@@ -20,7 +20,16 @@ from collections.abc import Callable
 from proxy.core import apis
 from proxy.core.answers import Answers, Frame
 from proxy.core.exchange import Connection, Exchange
-from proxy.core.header import MIN_FRAME, PEEKED, check_size, peek, produce_acks, skip_header_tags, token_size
+from proxy.core.header import (
+    MIN_FRAME,
+    PEEKED,
+    check_size,
+    least_header,
+    peek,
+    produce_acks,
+    skip_header_tags,
+    token_size,
+)
 from proxy.core.identity import SASL_HANDSHAKE, Identity
 from proxy.core.intercept import ASKED, DECIDED, EDITED, MAX_ASKED, STREAMED, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
@@ -173,6 +182,7 @@ class Session:
             if body > stop:
                 raise PeerError("client", "invalid_header", f"client id of {id_length} bytes in a frame of {size}")
             if body > limit:
+                self._client.enough = body - at
                 return None
             raw = buf[at + 14 : body]
             if raw != self._client_id_raw:
@@ -193,13 +203,16 @@ class Session:
             raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {MAX_ASKED}")
         acks = 1
         if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt or wanted & ASKED:
+            tagged, tags = apis.request_is_flexible(key, version), body
             try:
-                if apis.request_is_flexible(key, version):
+                if tagged:
                     body = skip_header_tags(buf, body, stop)
                 if key == PRODUCE:
                     acks = produce_acks(buf, body, stop, version)
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
+                    least = least_header(buf, tags, tagged=tagged, produce=version if key == PRODUCE else None)
+                    self._client.enough = min(least, stop) - at
                     return None
                 if apis.is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
@@ -284,6 +297,7 @@ class Session:
                 body = skip_header_tags(buf, body, stop)
             except (IndexError, PeerError):
                 if limit < stop:
+                    self._broker.enough = min(least_header(buf, body, tagged=True), stop) - at
                     return None
                 body, walker, flags = at + 8, None, flags & ~PEEKED
                 if answers is not None and wanted:
@@ -359,13 +373,14 @@ class Session:
                 # Doubling, so that a long header is not read from its start again and again.
                 grown = min(pos + max(CARRY_STEP, len(carry)), end)
                 carry += data[pos:grown]
-                done = start_frame(carry, 0, len(carry), start, data, now)
+                done = None if len(carry) < state.enough else start_frame(carry, 0, len(carry), start, data, now)
                 if done is None:
                     pos = grown
                     if len(carry) > MAX_PREFIX:
                         raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
                     continue
                 carry.clear()
+                state.enough = 0
             else:
                 self.clean = start = pos
                 done = start_frame(data, pos, end, start, data, now)
