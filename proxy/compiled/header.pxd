@@ -11,7 +11,6 @@ from proxy.compiled.wire cimport int16_at
 cdef enum:
     INCOMPLETE = -2  # more bytes may mend that; −1 is left to exceptions
     BAD = -3  # bytes that can never become right
-    FAR = 2147483647  # an offset after every frame
 
 
 cdef inline Py_ssize_t uvarint(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limit, int64_t *value) noexcept nogil:
@@ -59,36 +58,34 @@ cdef inline Py_ssize_t acks_at(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limi
     return INCOMPLETE if pos + 2 > limit else pos
 
 
-cdef inline Py_ssize_t least_header(
-    const uint8_t *p, Py_ssize_t pos, Py_ssize_t there, bint tagged, int produce
+cdef inline int64_t least_header(
+    const uint8_t *p, int64_t pos, Py_ssize_t there, int64_t frame, bint tagged, int produce
 ) noexcept nogil:
-    """Return the offset before which a header cannot end of which ``p[0:there]`` is known. ``produce``: the version of
-    a ProduceRequest, else −1. What it is for is told in ``proxy.core.header``."""
+    """Return how much of a frame of ``frame`` bytes, of which ``p[0:there]`` is known, its header takes at least.
+    ``produce``: the version of a ProduceRequest, else −1. What it is for is told in ``proxy.core.header``."""
     cdef int64_t left, size
     cdef Py_ssize_t after
     if tagged:
         after = uvarint(p, pos, there, &left)
         if after < 0:
-            return there + 1 if after == INCOMPLETE else FAR
+            return there + 1 if after == INCOMPLETE else frame
         pos = after
         while left > 0:
             after = uvarint(p, pos, there, &size)
             if after >= 0:
                 after = uvarint(p, after, there, &size)
-            if after == BAD:
-                return FAR
-            if after == INCOMPLETE:
-                pos += 2 * left  # a field takes two bytes or more
-                return pos if pos > there else there + 1
+            if after < 0:
+                pos = pos + 2 * left if after == INCOMPLETE else frame  # a field takes two bytes or more
+                return there + 1 if pos <= there else pos if pos < frame else frame
             pos = after + size
             left -= 1
     if produce >= 9:
         after = uvarint(p, pos, there, &size)
         if after == BAD:
-            return FAR
+            return frame
         if after >= 0:
             pos = after + (size - 1 if size > 1 else 0) + 2
     elif produce >= 3 and pos + 2 <= there:
         size = int16_at(p + pos)
         pos += 2 + (size if size > 0 else 0) + 2
-    return pos if pos > there else there + 1
+    return there + 1 if pos <= there else pos if pos < frame else frame

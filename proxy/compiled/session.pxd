@@ -91,6 +91,7 @@ cdef class Session:
     cdef bint full
     cdef bint closing
     cdef bint resting  # the answers have a rest
+    cdef int64_t decided  # requests in a row, up to the last one
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
     cdef int read_bodies(self, double now) except -1

@@ -27,9 +27,10 @@ from proxy.core.intercept import Request
 from proxy.errors import PeerError
 
 cdef int MIN_FRAME = header.MIN_FRAME
-cdef int MAX_PREFIX = session.MAX_PREFIX
+cdef int MAX_PREFIX = header.MAX_PREFIX
 cdef int CARRY_STEP = session.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
+cdef int TURN = session.TURN
 cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
 
@@ -50,7 +51,7 @@ cdef class Direction:
 cdef class Session:
     """As ``proxy.core.session.Session``."""
 
-    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME, identity=None, rules=None):
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=header.MAX_FRAME, identity=None, rules=None):
         self.known_as = connection
         if rules is not None:
             if len(rules.table) != KEYS * VERSIONS:
@@ -137,10 +138,10 @@ cdef class Session:
         cdef Direction state = self.broker if response else self.client
         cdef bytearray carry = state.carry
         cdef Py_ssize_t pos = self.go_on(response, state, data, end, now) if state.left else 0
-        cdef Py_ssize_t start, done, had, grown = 0
+        cdef Py_ssize_t start, done, had, grown = 0, frames = 0
         cdef const uint8_t *p
         while pos < end:
-            if not response and (self.full or self.closing):
+            if not response and (frames == TURN or self.full or self.closing) and self.answers is not None:
                 return pos
             had = PyByteArray_GET_SIZE(carry)
             start = pos - had  # of the frame, in coordinates of data
@@ -165,6 +166,7 @@ cdef class Session:
                 if had:
                     carry.clear()
                     state.enough = 0
+                frames += 1
                 pos = done
             elif had:
                 pos = grown
@@ -246,8 +248,8 @@ cdef class Session:
                     responds = int16_at(p + at) != 0
             if at < 0:
                 if there < 4 + size:
-                    at = least_header(p, tags, there, is_flexible(key, version), version if key == PRODUCE else -1)
-                    self.client.enough = at if at < 4 + size else 4 + size
+                    limit = version if key == PRODUCE else -1
+                    self.client.enough = least_header(p, tags, there, 4 + size, is_flexible(key, version), limit)
                     return INCOMPLETE
                 if is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
@@ -258,8 +260,9 @@ cdef class Session:
         exchange.wanted = flags
         count(self.asked, key)
         self.requests += 1
+        self.decided = self.decided + 1 if wanted & DECIDED else 0
         if wanted:
-            asked = Request(connection, key, version, self.client_id, responds)
+            asked = Request(connection, key, version, self.client_id, responds, self.decided)
             frame = self.answers.request(wanted, asked, exchange, body)
             look(self)
         if responds or exchange.synthesized:
@@ -346,8 +349,7 @@ cdef class Session:
             if at >= 0:
                 body = at
             elif there < 4 + size:
-                at = least_header(p, body, there, True, -1)
-                self.broker.enough = at if at < 4 + size else 4 + size
+                self.broker.enough = least_header(p, body, there, 4 + size, True, -1)
                 return INCOMPLETE
             else:
                 kind, flags = NO_WALKER, flags & ~PEEKED

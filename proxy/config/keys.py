@@ -29,6 +29,7 @@ RELOADABLE = (
     ("log.level",),
     ("tags",),
     ("unsupported.request.response",),
+    ("unsupported.request.max.consecutive",),
     ("listeners", ITEM, "unsupported.request.response"),
 )
 """What a running sidecar takes over when it changes; with all below it. Anything else needs a restart."""

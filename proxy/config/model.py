@@ -285,6 +285,15 @@ class Config(Section):
         allowed=UNSUPPORTED,
         default="empty",
     )
+    unsupported_request_max_consecutive: int = number(
+        "unsupported.request.max.consecutive",
+        "Requests in a row that the broker does not support, after which the next one ends its connection, where they "
+        "are answered `empty`. Any other request begins a new count.",
+        1000,
+        1,
+        1_000_000,
+        "requests",
+    )
     metadata_watch_ms: int = number(
         "metadata.watch.ms", "How often the cluster is asked which brokers there are.", 1000, 100, 60_000, "ms"
     )

@@ -19,6 +19,7 @@ tag.rack: r8a9
 private.api.key.base: 30000
 broker.metadata.before.authentication: false
 unsupported.request.response: empty
+unsupported.request.max.consecutive: 1000
 metadata.watch.ms: 1000
 
 # The sidecar's own Kafka traffic: audit events, look-ups. Never through a port of a sidecar.

@@ -13,6 +13,12 @@ from proxy.errors import PeerError, Side
 MIN_FRAME = 10
 """Smallest request in bytes: key, version, correlation id, null client id."""
 
+MAX_FRAME = 104_857_600
+"""Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
+
+MAX_PREFIX = 131_072
+"""Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
+
 MAX_TOKEN = 524_288
 """Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
 

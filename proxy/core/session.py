@@ -17,19 +17,10 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from proxy.core import apis
+from proxy.core import apis, header
 from proxy.core.answers import Answers, Frame
 from proxy.core.exchange import Connection, Exchange
-from proxy.core.header import (
-    MIN_FRAME,
-    PEEKED,
-    check_size,
-    least_header,
-    peek,
-    produce_acks,
-    skip_header_tags,
-    token_size,
-)
+from proxy.core.header import MIN_FRAME, PEEKED, check_size, peek, produce_acks, skip_header_tags, token_size
 from proxy.core.identity import SASL_HANDSHAKE, Identity
 from proxy.core.intercept import ASKED, DECIDED, EDITED, MAX_ASKED, STREAMED, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
@@ -38,17 +29,15 @@ from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
 from proxy.errors import PeerError, Side
 
-MAX_FRAME = 104_857_600
-"""Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
-
-MAX_PREFIX = 131_072
-"""Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
-
 CARRY_STEP = 1024
 """Bytes added to an incomplete prefix at a time; most prefixes are shorter than that."""
 
 MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
+
+TURN = 100
+"""Frames of a client that a session with rules reads at once. What a chunk has more of waits (``rest``) until the loop
+has served the other connections: 100 answers take up to a millisecond, and a chunk may hold 18,000 requests."""
 
 PRODUCE = 0
 
@@ -72,27 +61,16 @@ class Session:
     """
 
     __slots__ = (
-        "_broker",
-        "_client",
-        "_client_id_raw",
-        "_connection",
-        "_max_frame",
-        "_tally",
-        "_tokens",
-        "_told",
-        "answers",
-        "clean",
-        "client_id",
-        "in_flight",
-        "requests",
-    )
+        "_broker", "_client", "_client_id_raw", "_connection", "_decided", "_max_frame", "_tally", "_tokens", "_told",
+        "answers", "clean", "client_id", "in_flight", "requests",
+    )  # fmt: skip
 
     def __init__(
         self,
         connection: Connection,
         tally: Tally,
         watch: Watch | None = None,
-        max_frame: int = MAX_FRAME,
+        max_frame: int = header.MAX_FRAME,
         identity: Identity | None = None,
         rules: Rules | None = None,
     ) -> None:
@@ -107,6 +85,7 @@ class Session:
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
         self._tokens = False
+        self._decided = 0  # requests in a row, up to the last one
         self.in_flight: deque[Exchange] = deque()
         self.answers = None if rules is None else Answers(rules, tally)
         self.requests = 0
@@ -129,7 +108,7 @@ class Session:
 
     @property
     def rest(self) -> bytes:
-        """What of the client's last chunk is to be given again, once there is room for the answers."""
+        """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
         return b"" if self.answers is None else self.answers.rest
 
     @property
@@ -211,7 +190,7 @@ class Session:
                     acks = produce_acks(buf, body, stop, version)
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
-                    least = least_header(buf, tags, tagged=tagged, produce=version if key == PRODUCE else None)
+                    least = header.least_header(buf, tags, tagged=tagged, produce=version if key == PRODUCE else None)
                     self._client.enough = min(least, stop) - at
                     return None
                 if apis.is_known(key, version):
@@ -222,8 +201,9 @@ class Session:
         self._tally.requests[key] += 1
         self.requests += 1
         frame = None
+        self._decided = self._decided + 1 if wanted & DECIDED else 0
         if wanted and answers is not None:
-            asked = Request(exchange.connection, key, version, self.client_id, acks)
+            asked = Request(exchange.connection, key, version, self.client_id, acks, self._decided)
             frame = answers.request(wanted, asked, exchange, body - at)
         if acks or exchange.synthesized:
             self.in_flight.append(exchange)
@@ -297,7 +277,7 @@ class Session:
                 body = skip_header_tags(buf, body, stop)
             except (IndexError, PeerError):
                 if limit < stop:
-                    self._broker.enough = min(least_header(buf, body, tagged=True), stop) - at
+                    self._broker.enough = min(header.least_header(buf, body, tagged=True), stop) - at
                     return None
                 body, walker, flags = at + 8, None, flags & ~PEEKED
                 if answers is not None and wanted:
@@ -344,7 +324,7 @@ class Session:
             except PeerError:
                 self._settle(answers, side, data, self.clean)
                 raise
-            if side == "client" and answers.full:
+            if side == "client" and upto < len(data) and not answers.closing:
                 answers.rest = data[upto:]
             elif state.carry:
                 upto = self.clean  # the beginning of a header waits for the rest of it
@@ -360,12 +340,12 @@ class Session:
 
     def _read(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> int:
         """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns up to where."""
-        end = len(data)
+        end, frames = len(data), 0
         answers = self.answers if side == "client" else None
         pos = self._go_on(state, side, data, now) if state.left else 0
         carry = state.carry
         while pos < end:
-            if answers is not None and (answers.full or answers.closing):
+            if answers is not None and (frames == TURN or answers.full or answers.closing):
                 return pos
             if carry:
                 start = pos - len(carry)  # of the frame, in coordinates of data
@@ -376,7 +356,7 @@ class Session:
                 done = None if len(carry) < state.enough else start_frame(carry, 0, len(carry), start, data, now)
                 if done is None:
                     pos = grown
-                    if len(carry) > MAX_PREFIX:
+                    if len(carry) > header.MAX_PREFIX:
                         raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
                     continue
                 carry.clear()
@@ -387,6 +367,7 @@ class Session:
                 if done is None:
                     carry += data[pos:end]
                     break
+            frames += 1
             pos = done
         return end
 

@@ -39,7 +39,12 @@ class Replying:
         base = config.private_api_key_base
         private = {key: api.versions for key, api in moved(base).items()}
         self._supported = Supported(private, newest if listener.rewrite_addresses else lambda api_key: None)
-        self._unsupported = Unsupported(self._supported, listener.unsupported_request_response, self._refused)
+        self._unsupported = Unsupported(
+            self._supported,
+            listener.unsupported_request_response,
+            config.unsupported_request_max_consecutive,
+            self._refused,
+        )
         interceptors: list[Interceptor] = [
             BrokerMetadata(fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication),
             self._unsupported,
@@ -60,8 +65,9 @@ class Replying:
         self._addresses.clear()
         self._addresses |= configured | told | {self._fleet.view.node_id: (own.host, own.port)}
 
-    def change(self, listener: Listener) -> None:
-        """Take another policy for requests that the broker does not support; nothing else of ``listener``."""
+    def change(self, config: Config, listener: Listener) -> None:
+        """Take what may change of the answers to requests that the broker does not support; nothing else."""
+        self._unsupported.limit = config.unsupported_request_max_consecutive
         if self._unsupported.policy != listener.unsupported_request_response:
             self._unsupported.policy = listener.unsupported_request_response
             self.rules.update()

@@ -5,6 +5,8 @@ import struct
 import structlog
 
 from proxy.config import Config
+from proxy.core.exchange import Connection
+from proxy.core.intercept import Request, Verdict, Way
 from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import BrokerView, Fleet, FleetView
@@ -53,3 +55,17 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     assert replying.rules.edit(METADATA, 0, sent) == metadata(
         dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items()))
     )
+
+
+def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_over() -> None:
+    (listener,) = CONFIG.listeners
+    upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
+    replying = Replying(CONFIG, listener, upstream, Fleet(FleetView(1, ())), Repeated(structlog.get_logger()))
+    anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+
+    def verdict(consecutive: int) -> Verdict:
+        return replying.rules.decide(Request(anybody, 30_000, 1, "c", 1, consecutive))
+
+    assert (verdict(1000), verdict(1001)) == (b"", Way.CLOSE)
+    replying.change(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
+    assert (verdict(7), verdict(8)) == (b"", Way.CLOSE)
