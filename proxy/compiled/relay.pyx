@@ -27,6 +27,7 @@ import structlog
 
 from proxy.errors import PeerError
 from proxy.net import relay
+from proxy.net.turns import turns_of
 
 log = structlog.get_logger("proxy.net.relay")
 
@@ -249,7 +250,7 @@ cdef class Relay:
     cdef int go_on(self) except -1:
         if self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
             self.pause(self.client, TURN)
-            self.poller.loop.call_soon(self.take_turn)
+            self.poller.turns.enter(self.take_turn)
         return 0
 
     def take_turn(self):
@@ -260,7 +261,7 @@ cdef class Relay:
                 rest = self.session.answers.rest
                 self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
                 if self.client.paused == TURN and self.session is not None and self.session.resting:
-                    self.poller.loop.call_soon(self.take_turn)
+                    self.poller.turns.enter(self.take_turn)
                     return
             self.resume(self.client, TURN)
         except Exception as error:

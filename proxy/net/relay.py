@@ -24,6 +24,7 @@ from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError, Side
+from proxy.net.turns import turns_of
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
@@ -414,12 +415,12 @@ class ClientEnd(End):
         self.go_on()
 
     def go_on(self) -> None:
-        """Carry what was read and not looked at, in the loop's next turn: a chunk may hold many requests, short
+        """Carry what was read and not looked at, in a later round of the loop: a chunk may hold many requests, short
         requests may have long answers, and other connections are not to wait for all of them."""
         session = self.relay.session
         if session is not None and session.rest and not self.paused_for and not self.relay.closed:
             self.pause("turn")
-            asyncio.get_running_loop().call_soon(self.take_turn)
+            turns_of(asyncio.get_running_loop()).enter(self.take_turn)
 
     def take_turn(self) -> None:
         """Carry as much of it as one turn takes."""
@@ -427,7 +428,7 @@ class ClientEnd(End):
         if session is not None and session.rest and self.paused_for == {"turn"} and not self.relay.closed:
             self.carry(session.rest)
             if session.rest and self.paused_for == {"turn"} and not self.relay.closed:
-                asyncio.get_running_loop().call_soon(self.take_turn)
+                turns_of(asyncio.get_running_loop()).enter(self.take_turn)
                 return
         self.resume("turn")
 
