@@ -1,4 +1,4 @@
-"""Who may go on when: connections that have sent more than one turn takes share the loop with all others."""
+"""Turns of connections whose clients have sent more than is read at once: they share the loop with all others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class Turns:
-    """Of one loop. One of those that wait has its turn in each round of the loop, in their order: so what others wait
-    for does not grow with the number of connections that ask without end."""
+    """Of one loop. Each round of it is the turn of one connection, in the order in which they entered: so the time that
+    others wait does not grow with the number of connections that ask without end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

@@ -202,7 +202,8 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("listener", "side"),
         "pauses",
-        "Times that reading from `client` or `broker` stopped, because the other side was slow or too much was open.",
+        "Times that reading from `client` or `broker` stopped, because the other side was slow, too much was open, or "
+        "more was sent than one turn takes.",
         _split(lambda t: t.pauses),
     ),
     Definition(
