@@ -57,12 +57,16 @@ audit:
   topic: brokerside-audit
   exclude.topics: [__consumer_offsets]
   exclude.principals: [User:monitoring]
+  hmac.keys.file: secrets/audit-keys
   producer: {compression.type: zstd, compression.level: 1}
   mode: event
   rollup.interval.ms: 1000
   inventory.interval.ms: 60000
   spool.path: /var/lib/brokerside/spool
   spool.max.bytes: 1073741824
+
+registry:
+  hmac.keys.file: secrets/registry-keys
 
 admin:
   bind: 127.0.0.1:9644

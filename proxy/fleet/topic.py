@@ -5,6 +5,8 @@ Imported when it is first used: librdkafka is large, and the start does not wait
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from observers.cluster import RECONNECT, RdkafkaLog
+from proxy.core.authentication import Authenticator
 from proxy.errors import BrokersideError
 from proxy.fleet.sightings import HEARTBEAT, Written
 
@@ -31,7 +34,9 @@ TOPIC = "__brokerside_registry"
 
 CREATED_WITH: Mapping[str, str] = {
     "cleanup.policy": "compact",
-    "compression.type": "producer",
+    # The broker unpacks what writers have compressed, and holds it to its limit: no small record becomes a large one.
+    "compression.type": "uncompressed",
+    "max.message.bytes": "1048576",
     "message.timestamp.type": "LogAppendTime",
     # Each sidecar writes every 3 s, and reads all there is when it starts: what is old has to go soon.
     "segment.bytes": "1048576",
@@ -46,6 +51,15 @@ TIMEOUT = 5.0
 
 MAX_BATCH = 1000
 """Records read at a time."""
+
+MAX_BATCH_BYTES = 1_048_576
+"""Bytes of records read at a time, or one record."""
+
+MAX_FETCH = 1_048_576
+"""Bytes of one answer of the broker, or one batch of records."""
+
+MAX_UNPACKED = 4_194_304
+"""Bytes that librdkafka unpacks one batch to; a batch of more is passed over."""
 
 LOST = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -65,15 +79,24 @@ class TopicError(BrokersideError):
 class Topic:
     """Read from its beginning, and written. For one thread."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Make the topic where there is none. Raises TopicError."""
+    def __init__(self, settings: Mapping[str, Any], authenticator: Authenticator | None = None) -> None:
+        """Make the topic where there is none. Raises TopicError.
+
+        ``authenticator``: signs what is written; what is read must be signed then.
+        """
+        self._authenticator = authenticator
+        self.dropped: Counter[str] = Counter()
+        """Records that nobody with a key has signed, by what is wrong with them."""
         common = {**RECONNECT, **settings, "allow.auto.create.topics": False}
         reading = {
             "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            "queued.max.messages.kbytes": 4096,
+            "queued.max.messages.kbytes": 1024,
+            "fetch.message.max.bytes": MAX_FETCH,
+            "fetch.max.bytes": MAX_FETCH,
+            "receive.message.max.bytes": MAX_UNPACKED,
         }
         writing = {"acks": "all", "linger.ms": 0, "message.timeout.ms": int(HEARTBEAT * 1000)}
         with _raising():
@@ -84,17 +107,33 @@ class Topic:
 
     def read(self, seconds: float) -> tuple[list[Written], bool]:
         """Return the records that come within that time, and whether the end was reached. Raises TopicError."""
-        records, end = [], False
+        records: list[Written] = []
+        size, until = 0, time.monotonic() + seconds
         with _raising():
-            for message in self._consumer.consume(MAX_BATCH, seconds):
+            while len(records) < MAX_BATCH and size < MAX_BATCH_BYTES and (left := until - time.monotonic()) > 0:
+                message = self._consumer.poll(left)
+                if message is None:
+                    break
                 error = message.error()
                 if error is None:
-                    records.append(written(message.key() or b"", message.value(), message.timestamp()))
+                    key, value = message.key() or b"", message.value()
+                    size += len(key) + len(value or b"")
+                    if self._is_authentic(message):
+                        records.append(written(key, value, message.timestamp()))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    end = True
+                    return records, True
                 elif error.code() in LOST:
                     raise KafkaException(error)
-        return records, end
+        return records, False
+
+    def _is_authentic(self, message: Message) -> bool:
+        if self._authenticator is None:
+            return True
+        headers: Any = message.headers()  # pairs, as far as a consumer has them
+        verdict = self._authenticator.verify(message.key(), message.value(), headers)
+        if verdict != "authentic":
+            self.dropped[verdict] += 1
+        return verdict == "authentic"
 
     def write(self, key: bytes, value: bytes, done: Callable[[str | None], None]) -> None:
         """Send a record; ``done`` is told in a later call why the topic does not have it (None: it has)."""
@@ -104,7 +143,8 @@ class Topic:
 
         self._producer.poll(0)
         try:
-            self._producer.produce(TOPIC, key=key, value=value, partition=0, on_delivery=delivered)
+            headers: Any = [] if self._authenticator is None else [self._authenticator.header(key, value)]
+            self._producer.produce(TOPIC, key=key, value=value, partition=0, headers=headers, on_delivery=delivered)
         except BufferError:
             done("too much waits to be sent")
         self._producer.poll(0)

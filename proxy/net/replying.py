@@ -57,13 +57,24 @@ class Replying:
         self.inquiry = Inquiry(upstream, self._learn)
 
     def look(self) -> None:
-        """The view of the fleet is another one."""
+        """The view of the fleet is another one: what is configured goes before what other sidecars have written."""
         name = self._listener.name.lower()
-        told = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
+        written = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
         configured = {node: (to.host, to.port) for node, to in self._listener.rewrite_addresses_map.items()}
         own = self._listener.advertised
+        addresses = written | configured | {self._fleet.view.node_id: (own.host, own.port)}
+        for node_id, (host, port) in addresses.items():
+            before = self._addresses.get(node_id, (host, port))
+            if before != (host, port):
+                self._repeated.warning(
+                    "registry_address_changed",
+                    listener=self._listener.name,
+                    node_id=node_id,
+                    address=f"{host}:{port}",
+                    before=f"{before[0]}:{before[1]}",
+                )
         self._addresses.clear()
-        self._addresses |= configured | told | {self._fleet.view.node_id: (own.host, own.port)}
+        self._addresses |= addresses
 
     def change(self, config: Config, listener: Listener) -> None:
         """Take what may change of the answers to requests that the broker does not support; nothing else."""
