@@ -23,6 +23,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from observers.cluster import RECONNECT, RdkafkaLog
@@ -32,11 +34,17 @@ from proxy.fleet.sightings import HEARTBEAT, Written
 
 TOPIC = "__brokerside_registry"
 
-CREATED_WITH: Mapping[str, str] = {
-    "cleanup.policy": "compact",
-    # The broker unpacks what writers have compressed, and holds it to its limit: no small record becomes a large one.
+BOUNDED_BY: Mapping[str, str] = {
+    # The broker unpacks what writers have compressed, and holds it to its limit. A reader has no such limit: of a batch
+    # of some kilobytes librdkafka makes any number of megabytes.
     "compression.type": "uncompressed",
     "max.message.bytes": "1048576",
+}
+"""Also set on a topic that exists, of an older release or somebody else's making."""
+
+CREATED_WITH: Mapping[str, str] = {
+    **BOUNDED_BY,
+    "cleanup.policy": "compact",
     "message.timestamp.type": "LogAppendTime",
     # Each sidecar writes every 3 s, and reads all there is when it starts: what is old has to go soon.
     "segment.bytes": "1048576",
@@ -57,9 +65,6 @@ MAX_BATCH_BYTES = 1_048_576
 
 MAX_FETCH = 1_048_576
 """Bytes of one answer of the broker, or one batch of records."""
-
-MAX_UNPACKED = 4_194_304
-"""Bytes that librdkafka unpacks one batch to; a batch of more is passed over."""
 
 LOST = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -96,7 +101,6 @@ class Topic:
             "queued.max.messages.kbytes": 1024,
             "fetch.message.max.bytes": MAX_FETCH,
             "fetch.max.bytes": MAX_FETCH,
-            "receive.message.max.bytes": MAX_UNPACKED,
         }
         writing = {"acks": "all", "linger.ms": 0, "message.timeout.ms": int(HEARTBEAT * 1000)}
         with _raising():
@@ -165,6 +169,7 @@ def written(key: bytes, value: bytes | None, timestamp: tuple[int, int]) -> Writ
 def _create(admin: AdminClient) -> None:
     listed = admin.list_topics(timeout=TIMEOUT)
     if TOPIC in listed.topics:
+        _bound(admin)
         return
     replicas = min(MAX_REPLICATION, len(listed.brokers))
     config = {**CREATED_WITH, "min.insync.replicas": str(min(2, replicas))}
@@ -176,6 +181,24 @@ def _create(admin: AdminClient) -> None:
             raise
     else:
         log.info("registry_created", topic=TOPIC, replicas=replicas)
+
+
+def _bound(admin: AdminClient) -> None:
+    """Give an existing topic the limits of a new one. Where that is not allowed, the operator has to."""
+    topic = ConfigResource(ResourceType.TOPIC, TOPIC)
+    try:
+        found = admin.describe_configs([topic], request_timeout=TIMEOUT)[topic].result()
+        wrong = {name: value for name, value in BOUNDED_BY.items() if found[name].value != value}
+        if wrong:
+            entries = [
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wrong.items()
+            ]
+            altered = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+            admin.incremental_alter_configs([altered], request_timeout=TIMEOUT)[altered].result()
+            log.info("registry_bounded", topic=TOPIC, **wrong)
+    except KafkaException as error:
+        advice = ", ".join(f"{name}={value}" for name, value in BOUNDED_BY.items())
+        log.warning("registry_not_bounded", topic=TOPIC, error=error.args[0].str(), advice=f"set {advice}")
 
 
 @contextmanager
