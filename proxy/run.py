@@ -80,7 +80,7 @@ async def _run(file: FileWatch, config: Config) -> int:
     problems = Problems(sidecar)
     watch = _quota_watch(config, sidecar, carrying, beat, partial(problems.tell, "quotas"))
     fleet = _fleet_watch(config, carrying, beat, partial(problems.tell, "fleet"))
-    admin = Admin(sidecar, reloader, watch.state if watch is not None else None)
+    admin = Admin(sidecar, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped)
     reloading = asyncio.create_task(reloader.watch())
     try:
         admin.start()

@@ -21,10 +21,9 @@ cdef int read_ruled(Session self, bint response, const uint8_t *data, Py_ssize_t
     except PeerError:
         settle(self, response, data, end, self.clean)
         raise
-    if not response and self.full:
-        if upto < end:
-            self.answers.rest = chunk(self, data, end)[upto:]
-            self.resting = True
+    if not response and upto < end and not self.closing:
+        self.answers.rest = chunk(self, data, end)[upto:]
+        self.resting = True
     elif PyByteArray_GET_SIZE(state.carry):
         upto = self.clean
     return settle(self, response, data, end, upto)

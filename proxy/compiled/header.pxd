@@ -56,3 +56,36 @@ cdef inline Py_ssize_t acks_at(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limi
         length = int16_at(p + pos)
         pos += 2 + (length if length > 0 else 0)
     return INCOMPLETE if pos + 2 > limit else pos
+
+
+cdef inline int64_t least_header(
+    const uint8_t *p, int64_t pos, Py_ssize_t there, int64_t frame, bint tagged, int produce
+) noexcept nogil:
+    """Return how much of a frame of ``frame`` bytes, of which ``p[0:there]`` is known, its header takes at least.
+    ``produce``: the version of a ProduceRequest, else −1. What it is for is told in ``proxy.core.header``."""
+    cdef int64_t left, size
+    cdef Py_ssize_t after
+    if tagged:
+        after = uvarint(p, pos, there, &left)
+        if after < 0:
+            return there + 1 if after == INCOMPLETE else frame
+        pos = after
+        while left > 0:
+            after = uvarint(p, pos, there, &size)
+            if after >= 0:
+                after = uvarint(p, after, there, &size)
+            if after < 0:
+                pos = pos + 2 * left if after == INCOMPLETE else frame  # a field takes two bytes or more
+                return there + 1 if pos <= there else pos if pos < frame else frame
+            pos = after + size
+            left -= 1
+    if produce >= 9:
+        after = uvarint(p, pos, there, &size)
+        if after == BAD:
+            return frame
+        if after >= 0:
+            pos = after + (size - 1 if size > 1 else 0) + 2
+    elif produce >= 3 and pos + 2 <= there:
+        size = int16_at(p + pos)
+        pos += 2 + (size if size > 0 else 0) + 2
+    return there + 1 if pos <= there else pos if pos < frame else frame

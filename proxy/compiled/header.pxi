@@ -53,6 +53,14 @@ cdef inline bint is_flexible(int key, int version) noexcept:
     return 0 <= key < APIS and table[key].exists and version >= table[key].flexible_since
 
 
+cdef Py_ssize_t after_client_id(int64_t size, int length) except -1:
+    if length < -1:
+        raise PeerError("client", "invalid_header", f"client id length {length}")
+    if length > size - 10:
+        raise PeerError("client", "invalid_header", f"client id of {length} bytes in a frame of {size}")
+    return 14 + (length if length > 0 else 0)
+
+
 cdef int64_t token_size(bint response, const uint8_t *p) except -1:
     cdef int64_t size = int32_at(p)
     if not 0 <= size <= MAX_TOKEN:

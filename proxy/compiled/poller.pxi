@@ -72,6 +72,7 @@ cdef class End:
 cdef class Poller:
     """The epoll set of all relays of one loop."""
     cdef object loop
+    cdef object turns
     cdef int fd
     cdef bint serving
     cdef set relays  # with a descriptor in the set: whoever an event names is alive
@@ -79,7 +80,7 @@ cdef class Poller:
     cdef epoll_event[ROUND] events
 
     def __cinit__(self, loop):
-        self.loop = loop
+        self.loop, self.turns = loop, turns_of(loop)
         self.relays = set()
         self.gone = []
         self.fd = epoll_create1(EPOLL_CLOEXEC)

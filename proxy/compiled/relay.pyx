@@ -27,6 +27,7 @@ import structlog
 
 from proxy.errors import PeerError
 from proxy.net import relay
+from proxy.net.turns import turns_of
 
 log = structlog.get_logger("proxy.net.relay")
 
@@ -249,7 +250,7 @@ cdef class Relay:
     cdef int go_on(self) except -1:
         if self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
             self.pause(self.client, TURN)
-            self.poller.loop.call_soon(self.take_turn)
+            self.poller.turns.enter(self.take_turn)
         return 0
 
     def take_turn(self):
@@ -259,6 +260,9 @@ cdef class Relay:
             if there and self.client.paused == TURN:
                 rest = self.session.answers.rest
                 self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
+                if self.client.paused == TURN and self.session is not None and self.session.resting:
+                    self.poller.turns.enter(self.take_turn)
+                    return
             self.resume(self.client, TURN)
         except Exception as error:
             self.broken(self.client, error)
@@ -336,11 +340,11 @@ cdef class Relay:
         cdef End client = self.client
         if session is None or self.cause is not None:
             return 0
-        if not (session.diverted or session.waits or client.paused & ANSWERS):
+        if not (session.diverted or session.waits or client.paused & ANSWERS or self.broker.eof):
             return 0
         if session.closing and session.answers.ending:
             self.close(session.answers.cause)
-        elif session.waits and self.broker.eof:  # what they wait for will not come
+        elif self.broker.eof and (session.waits or session.is_saturated()):  # what they wait for will not come
             self.close(self.ended_by or CLOSED_BY[True])
         elif session.full or (client.waiting != NULL and (session.resting or session.answers.replied)):
             self.pause(client, ANSWERS)

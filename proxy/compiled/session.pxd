@@ -101,6 +101,7 @@ cdef class Direction:
     """How far one direction has got inside its current frame."""
     cdef int64_t left  # bytes of the current frame still to come, once its prefix is read
     cdef bytearray carry  # what came of a frame whose prefix is not complete
+    cdef int64_t enough  # bytes of it below which it cannot be complete
     cdef Exchange exchange  # what the current frame belongs to
     cdef Passing passing  # what is wanted of the current frame's body
     cdef object frame  # what the current frame passes, of proxy.core.answers; None: it goes on as it comes
@@ -134,6 +135,7 @@ cdef class Session:
     cdef bint full
     cdef bint closing
     cdef bint resting  # the answers have a rest
+    cdef int64_t decided  # requests in a row, up to the last one
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1
     cdef int read_bodies(self, double now) except -1

@@ -17,7 +17,7 @@ from proxy.compiled.exchange cimport (
     ANSWERED, CONNECTION_LOST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, UNSUPPORTED, Body, Exchange, Kind,
     free_body, new_exchange,
 )
-from proxy.compiled.header cimport BAD, INCOMPLETE, acks_at, skip_tags, uvarint
+from proxy.compiled.header cimport BAD, INCOMPLETE, acks_at, least_header, skip_tags, uvarint
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
@@ -30,6 +30,8 @@ cdef int MIN_FRAME = header.MIN_FRAME
 cdef int MAX_PREFIX = header.MAX_PREFIX
 cdef int CARRY_STEP = header.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
+cdef int TURN = session.TURN
+cdef int FIRST_TOPIC = protected.FIRST_TOPIC
 cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
 
@@ -51,7 +53,7 @@ cdef class Direction:
 cdef class Session:
     """As ``proxy.core.session.Session``."""
 
-    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME, identity=None, rules=None):
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=header.MAX_FRAME, identity=None, rules=None):
         self.known_as = connection
         if rules is not None:
             if len(rules.table) != KEYS * VERSIONS:
@@ -139,10 +141,10 @@ cdef class Session:
         cdef Direction state = self.broker if response else self.client
         cdef bytearray carry = state.carry
         cdef Py_ssize_t pos = self.go_on(response, state, data, end, now) if state.left else 0
-        cdef Py_ssize_t start, done, had, grown = 0
+        cdef Py_ssize_t start, done, had, grown = 0, frames = 0
         cdef const uint8_t *p
         while pos < end:
-            if not response and (self.full or self.closing):
+            if not response and (frames == TURN or self.full or self.closing) and self.answers is not None:
                 return pos
             had = PyByteArray_GET_SIZE(carry)
             start = pos - had  # of the frame, in coordinates of data
@@ -157,13 +159,17 @@ cdef class Session:
                 had = PyByteArray_GET_SIZE(carry)
             else:
                 p = data + pos
-            if response:
+            if had and had < state.enough:
+                done = INCOMPLETE
+            elif response:
                 done = self.start_response(p, had or end - pos, start, data, end, now)
             else:
                 done = self.start_request(p, had or end - pos, start, data, end, now)
             if done != INCOMPLETE:
                 if had:
                     carry.clear()
+                    state.enough = 0
+                frames += 1
                 pos = done
             elif had:
                 pos = grown
@@ -184,7 +190,7 @@ cdef class Session:
         Returns the offset in ``data`` after what it holds of this frame, or INCOMPLETE.
         """
         cdef Told told = self.told
-        cdef Py_ssize_t passed, body, at, limit, ahead = 0, done
+        cdef Py_ssize_t passed, body, at, limit, tags, ahead = 0, done
         cdef int64_t size
         cdef int16_t key, version, id_length
         cdef int32_t correlation_id
@@ -206,22 +212,17 @@ cdef class Session:
         size = int32_at(p)
         self.check_size(size)
         key, version, correlation_id, id_length = int16_at(p + 4), int16_at(p + 6), int32_at(p + 8), int16_at(p + 12)
-        body = 14
-        if id_length > 0:
-            body += id_length
-            if body > 4 + size:
-                raise PeerError("client", "invalid_header", f"client id of {id_length} bytes in a frame of {size}")
-            if body > there:
-                return INCOMPLETE
-            if PyBytes_GET_SIZE(self.client_id_raw) != id_length or memcmp(
-                PyBytes_AS_STRING(self.client_id_raw), p + 14, id_length
-            ):
-                self.client_id_raw = PyBytes_FromStringAndSize(<const char *>p + 14, id_length)
-                self.client_id = PyUnicode_DecodeUTF8(<const char *>p + 14, id_length, "replace")
-        elif id_length >= -1:
+        body = after_client_id(size, id_length)
+        if body > there:
+            self.client.enough = body
+            return INCOMPLETE
+        if id_length <= 0:
             self.client_id_raw, self.client_id = b"", None if id_length else ""
-        else:
-            raise PeerError("client", "invalid_header", f"client id length {id_length}")
+        elif PyBytes_GET_SIZE(self.client_id_raw) != id_length or memcmp(
+            PyBytes_AS_STRING(self.client_id_raw), p + 14, id_length
+        ):
+            self.client_id_raw = PyBytes_FromStringAndSize(<const char *>p + 14, id_length)
+            self.client_id = PyUnicode_DecodeUTF8(<const char *>p + 14, id_length, "replace")
 
         if told is not None:
             flags = told.watching.flags(key, version)
@@ -234,7 +235,7 @@ cdef class Session:
                 raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
         limit = there if there < 4 + size else 4 + size
         if key == PRODUCE or kind != NO_WALKER or flags & KEEP_REQUEST or learnt or wanted & ASKED:
-            at = body
+            at = tags = body
             if is_flexible(key, version):
                 at = skip_tags(p, at, limit)
                 if at >= 0:
@@ -246,6 +247,8 @@ cdef class Session:
                     responds = int16_at(p + at) != 0
             if at < 0:
                 if there < 4 + size:
+                    at = version if key == PRODUCE else -1
+                    self.client.enough = least_header(p, tags, there, 4 + size, is_flexible(key, version), at)
                     return INCOMPLETE
                 if is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
@@ -256,6 +259,7 @@ cdef class Session:
             begin_scan(&scan, version)
             read_topics(&scan, self.protected, p + ahead, limit - ahead)
             if limit < 4 + size and not scan.named:
+                self.client.enough = min(ahead + FIRST_TOPIC, 4 + size)
                 return INCOMPLETE
             at = start + limit  # from here on the frame is in ``data`` alone
             read_topics(&scan, self.protected, data + at, min(start + 4 + size, end) - at)
@@ -265,8 +269,9 @@ cdef class Session:
         exchange.wanted = flags
         count(self.asked, key)
         self.requests += 1
+        self.decided = self.decided + 1 if wanted & DECIDED else 0
         if wanted & ~CHECKED or scan.found:
-            asked = Request(connection, key, version, self.client_id, responds)
+            asked = Request(connection, key, version, self.client_id, responds, self.decided)
             frame = self.answers.request(wanted, asked, exchange, body)
             if scan.found and frame is None:
                 frame = self.answers.deny(asked, exchange, ahead)
@@ -359,6 +364,7 @@ cdef class Session:
             if at >= 0:
                 body = at
             elif there < 4 + size:
+                self.broker.enough = least_header(p, body, there, 4 + size, True, -1)
                 return INCOMPLETE
             else:
                 kind, flags = NO_WALKER, flags & ~PEEKED

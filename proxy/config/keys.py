@@ -30,6 +30,7 @@ RELOADABLE = (
     ("tags",),
     ("unsupported.request.response",),
     ("internal.topics.protected",),
+    ("unsupported.request.max.consecutive",),
     ("listeners", ITEM, "unsupported.request.response"),
 )
 """What a running sidecar takes over when it changes; with all below it. Anything else needs a restart."""

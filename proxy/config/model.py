@@ -24,6 +24,7 @@ from proxy.config.types import (
     ClassName,
     ClientSettings,
     DataPathChoice,
+    FilePath,
     Folder,
     Host,
     HostName,
@@ -133,11 +134,25 @@ class Listener(Section):
     )
     rewrite_addresses_map: AddressesByNode = key(
         "rewrite.addresses.map",
-        "What stands for the addresses of other brokers with `rewrite.addresses`, by node id, where their sidecar is "
-        "not in the fleet's registry.",
+        "What stands for the addresses of other brokers with `rewrite.addresses`, by node id. It goes before what "
+        "their sidecars have written to the fleet's registry.",
         kind="mapping",
         allowed=f"node ids of other brokers, each with {ENDPOINT}",
         default_factory=dict,
+    )
+
+
+class Registry(Section):
+    """The topic in which the sidecars of a cluster find each other."""
+
+    hmac_keys_file: FilePath | None = key(
+        "hmac.keys.file",
+        "File of keys that all sidecars of the cluster share: a line `ID:KEY` for each, the first one signs, all are "
+        "accepted. With it, records that no sidecar has signed are ignored (docs/security.md). A relative path is "
+        "relative to the configuration's folder; another content of the file needs a restart.",
+        kind="text",
+        allowed="the path of a file",
+        default=None,
     )
 
 
@@ -164,6 +179,14 @@ class Audit(Section):
         kind="list of text",
         allowed="a list of principals such as User:alice",
         default=(),
+    )
+    hmac_keys_file: FilePath | None = key(
+        "hmac.keys.file",
+        "The same for the events of the audit: the sidecar signs with the first key, and the Spark job accepts what "
+        "one of its keys has signed.",
+        kind="text",
+        allowed="the path of a file",
+        default=None,
     )
     producer: Producer = key(
         "producer",
@@ -285,6 +308,15 @@ class Config(Section):
         allowed=UNSUPPORTED,
         default="empty",
     )
+    unsupported_request_max_consecutive: int = number(
+        "unsupported.request.max.consecutive",
+        "Requests in a row that the broker does not support, after which the next one ends its connection, where they "
+        "are answered `empty`. Any other request begins a new count.",
+        1000,
+        1,
+        1_000_000,
+        "requests",
+    )
     metadata_watch_ms: int = number(
         "metadata.watch.ms", "How often the cluster is asked which brokers there are.", 1000, 100, 60_000, "ms"
     )
@@ -340,6 +372,7 @@ class Config(Section):
         default=False,
     )
     audit: Audit = key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
+    registry: Registry = key("registry", "", kind="mapping", allowed="the keys of registry", default=Registry())
     admin: Admin = key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
     quotas: Quotas = key("quotas", "", kind="mapping", allowed="the keys of quotas", default_factory=Quotas)
     workers: int = number(

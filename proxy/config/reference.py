@@ -20,6 +20,7 @@ private.api.key.base: 30000
 broker.metadata.before.authentication: false
 unsupported.request.response: empty
 internal.topics.protected: true
+unsupported.request.max.consecutive: 1000
 metadata.watch.ms: 1000
 
 # The sidecar's own Kafka traffic: audit events, look-ups. Never through a port of a sidecar.
@@ -57,12 +58,16 @@ audit:
   topic: brokerside-audit
   exclude.topics: [__consumer_offsets]
   exclude.principals: [User:monitoring]
+  hmac.keys.file: secrets/audit-keys
   producer: {compression.type: zstd, compression.level: 1}
   mode: event
   rollup.interval.ms: 1000
   inventory.interval.ms: 60000
   spool.path: /var/lib/brokerside/spool
   spool.max.bytes: 1073741824
+
+registry:
+  hmac.keys.file: secrets/registry-keys
 
 admin:
   bind: 127.0.0.1:9644

@@ -1,4 +1,4 @@
-"""Values of ``internal`` that stand in files of their own: ``{file: PATH}``.
+"""Values of ``internal`` that stand in files of their own, ``{file: PATH}``, and files of HMAC keys.
 
 Secrets have to: the configuration itself may then be shown to anybody.
 """
@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from proxy.config.document import Document, Problem
+from proxy.config.hmac_keys import AUDIT, REGISTRY, load_authenticator
 from proxy.config.keys import printable
 from proxy.config.regular_files import read_regular
 from proxy.config.values import Secret
+
+HMAC_KEYS = {("registry", "hmac.keys.file"): REGISTRY, ("audit", "hmac.keys.file"): AUDIT}
 
 MAX_BYTES = 65_536
 """Bytes of a secret's file; a key in PEM form has some thousands."""
@@ -30,8 +33,9 @@ def is_secret(setting: str) -> bool:
 def read_files(document: Document, folder: Path) -> Iterator[Problem]:
     """Put the texts of files in the place of their names; relative names are relative to ``folder``.
 
-    Yields a problem for each file that cannot be read and each secret that stands in the configuration itself.
+    Yields a problem for each file that cannot be read, or is wrong, and for each secret in the configuration itself.
     """
+    yield from _check_hmac_keys(document, folder)
     settings = document.values.get("internal")
     if not isinstance(settings, dict):
         return
@@ -46,6 +50,20 @@ def read_files(document: Document, folder: Path) -> Iterator[Problem]:
             variable = "BROKERSIDE_INTERNAL__" + name.upper().replace(".", "_")
             text = f"must not stand in the configuration (allowed: {{file: PATH}}, or the variable {variable})"
             yield Problem(path, text, final=True)
+
+
+def _check_hmac_keys(document: Document, folder: Path) -> Iterator[Problem]:
+    """Make the names of these files absolute, and say what is wrong with their contents."""
+    for path, label in HMAC_KEYS.items():
+        section = document.get(path[:-1])
+        name = section.get(path[-1]) if isinstance(section, dict) else None
+        if not isinstance(name, str) or not name or "\0" in name:
+            continue
+        section[path[-1]] = str((folder / name).absolute())
+        try:
+            load_authenticator(label, section[path[-1]])
+        except ValueError as error:
+            yield Problem(path, f"file {printable(repr(name))} {error}", final=True)
 
 
 def _read(reference: dict[str, Any], folder: Path) -> str:

@@ -96,6 +96,13 @@ def _folder(value: object) -> str:
     return value
 
 
+def _path(value: object) -> str:
+    value = _text(value)
+    if not value or "\0" in value:
+        raise ValueError("is no path")
+    return value
+
+
 def _version(value: object) -> str:
     value = _text(value)
     if len(value) > MAX_VERSION:
@@ -151,6 +158,7 @@ ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
 Folder = Annotated[str, PlainValidator(_folder)]
+FilePath = Annotated[str, PlainValidator(_path)]
 Version = Annotated[str, PlainValidator(_version)]
 TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
 Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]

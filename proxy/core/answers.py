@@ -137,7 +137,8 @@ class Answers:
 
     Of the last chunk, where ``diverted``: ``edited`` goes on in its place (None: it goes on as it came); ``replies``
     are for the client, ``replied`` says that there were some; ``failure``: what an interceptor raised. ``rest``: what
-    of the client's last chunk was not looked at, because what is to be said was too much (``full``).
+    of the client's last chunk was not looked at, because it was too much for one turn, or what is to be said was too
+    much (``full``).
 
     ``waiting``: what is said to those of the open requests that the sidecar answers, in their order; None: the
     connection is to end there. ``closing``: there is such a one, so nothing more is taken of the client, for ``cause``.
@@ -287,7 +288,7 @@ class Answers:
 
     def cut(self, exchange: Exchange) -> Frame:
         """The same where some of it was forwarded: it never becomes whole, and the connection ends in its turn."""
-        request = Request(exchange.connection, exchange.api_key, exchange.api_version, exchange.client_id, 0)
+        request = Request(exchange.connection, exchange.api_key, exchange.api_version, exchange.client_id, 0, 0)
         self._denied(request, exchange, None)
         return Dropped()
 

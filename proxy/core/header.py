@@ -13,6 +13,9 @@ from proxy.errors import PeerError, Side
 MIN_FRAME = 10
 """Smallest request in bytes: key, version, correlation id, null client id."""
 
+MAX_FRAME = 104_857_600
+"""Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
+
 MAX_PREFIX = 131_072
 """Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
 
@@ -21,6 +24,9 @@ CARRY_STEP = 1024
 
 MAX_TOKEN = 524_288
 """Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
+
+NEVER = 1 << 31
+"""An offset after every frame."""
 
 PEEKED = THROTTLE_FIRST | ERROR_FIRST | ERROR_AFTER_THROTTLE
 
@@ -63,6 +69,32 @@ def acks_at(buf: bytes | bytearray, body: int, stop: int, version: int) -> int:
     if body + 2 > min(stop, len(buf)):
         raise IndexError
     return body
+
+
+def least_header(buf: bytes | bytearray, pos: int, *, tagged: bool, produce: int | None = None) -> int:
+    """Return the offset before which a header cannot end that is cut at the end of ``buf``, so that one that comes byte
+    by byte is not read from its start for each of them.
+
+    ``pos``: after the client id, where tagged fields begin if it is ``tagged``. ``produce``: the version of a
+    ProduceRequest, of which all is needed up to its ``acks``.
+    """
+    left = 0
+    try:
+        if tagged:
+            left, pos = uvarint(buf, pos)
+            while left:
+                size, after = uvarint(buf, uvarint(buf, pos)[1])
+                pos, left = after + size, left - 1
+        if produce is not None and produce >= 9:
+            size, pos = uvarint(buf, pos)
+            pos += max(size - 1, 0) + 2
+        elif produce is not None and produce >= 3:
+            pos += 2 + max(_int16(buf, pos)[0], 0) + 2
+    except (IndexError, struct.error):
+        pos += 2 * left  # a field takes two bytes or more
+    except PeerError:
+        return NEVER
+    return max(pos, len(buf) + 1)
 
 
 def peek(exchange: Exchange, flags: int, buf: bytes | bytearray, body: int, limit: int, stop: int) -> bool:

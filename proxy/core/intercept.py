@@ -70,6 +70,8 @@ class Request(NamedTuple):
     client_id: str | None
     acks: int
     """Of a Produce; 1 for everything else. 0: the client expects no response at all."""
+    consecutive: int
+    """Requests of this connection in a row, up to this one, that were for DECIDED; 0 where this one is not."""
 
 
 class Stream(Protocol):

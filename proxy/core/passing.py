@@ -43,11 +43,12 @@ class Passing:
 class Direction:
     """How far one direction has got inside its current frame."""
 
-    __slots__ = ("carry", "exchange", "frame", "left", "passing", "scan")
+    __slots__ = ("carry", "enough", "exchange", "frame", "left", "passing", "scan")
 
     def __init__(self) -> None:
         self.left = 0  # bytes of the current frame still to come, once its prefix is read
         self.carry = bytearray()  # what came of a frame whose prefix is not complete
+        self.enough = 0  # bytes of it below which it cannot be complete
         self.exchange: Exchange | None = None  # what the current frame belongs to
         self.passing: Passing | None = None  # what is wanted of the current frame's body
         self.frame: Frame | None = None  # what the current frame passes; None: it goes on as it comes

@@ -27,6 +27,10 @@ TOPIC_AUTHORIZATION_FAILED = 29
 MAX_NAME = 249
 """Bytes of the longest name that a topic can have (``Topic.MAX_NAME_LENGTH``). A longer one is passed over."""
 
+FIRST_TOPIC = 16 + MAX_NAME
+"""Bytes of a Produce from its ``acks`` on within which its first topic's name ends: before it stand two numbers of six
+bytes together, and two lengths of five at most. A Produce cut before that is read again when they are there."""
+
 MAX_ITEMS = 1000
 """Partitions, or topics and resources, of a refused request that are answered; one with more ends its connection."""
 

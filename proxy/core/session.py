@@ -23,16 +23,18 @@ from proxy.core.exchange import Connection, Exchange
 from proxy.core.identity import SASL_HANDSHAKE, Identity
 from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, STREAMED, UNREAD, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
+from proxy.core.protected import FIRST_TOPIC
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
 from proxy.errors import PeerError, Side
 
-MAX_FRAME = 104_857_600
-"""Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
-
 MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
+
+TURN = 100
+"""Frames of a client that a session with rules reads at once. What a chunk has more of waits (``rest``) until the loop
+has served the other connections: 100 answers take up to a millisecond, and a chunk may hold 18,000 requests."""
 
 PRODUCE = 0
 
@@ -56,27 +58,16 @@ class Session:
     """
 
     __slots__ = (
-        "_broker",
-        "_client",
-        "_client_id_raw",
-        "_connection",
-        "_max_frame",
-        "_tally",
-        "_tokens",
-        "_told",
-        "answers",
-        "clean",
-        "client_id",
-        "in_flight",
-        "requests",
-    )
+        "_broker", "_client", "_client_id_raw", "_connection", "_decided", "_max_frame", "_tally", "_tokens", "_told",
+        "answers", "clean", "client_id", "in_flight", "requests",
+    )  # fmt: skip
 
     def __init__(
         self,
         connection: Connection,
         tally: Tally,
         watch: Watch | None = None,
-        max_frame: int = MAX_FRAME,
+        max_frame: int = header.MAX_FRAME,
         identity: Identity | None = None,
         rules: Rules | None = None,
     ) -> None:
@@ -91,6 +82,7 @@ class Session:
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
         self._tokens = False
+        self._decided = 0  # requests in a row, up to the last one
         self.in_flight: deque[Exchange] = deque()
         self.answers = None if rules is None else Answers(rules, tally)
         self.requests = 0
@@ -113,7 +105,7 @@ class Session:
 
     @property
     def rest(self) -> bytes:
-        """What of the client's last chunk is to be given again, once there is room for the answers."""
+        """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
         return b"" if self.answers is None else self.answers.rest
 
     @property
@@ -162,6 +154,7 @@ class Session:
         stop = at + 4 + size
         body = header.after_client_id(at, size, id_length)
         if body > limit:
+            self._client.enough = body - at
             return None
         raw = buf[at + 14 : body]
         if not raw or raw != self._client_id_raw:
@@ -178,14 +171,17 @@ class Session:
             raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
         acks, ahead = 1, 0
         if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt or wanted & ASKED:
+            tagged, tags = apis.request_is_flexible(key, version), body
             try:
-                if apis.request_is_flexible(key, version):
+                if tagged:
                     body = header.skip_header_tags(buf, body, stop)
                 if key == PRODUCE:
                     ahead = header.acks_at(buf, body, stop, version)
                     acks = buf[ahead : ahead + 2] != b"\0\0"
             except (IndexError, struct.error, PeerError):
                 if limit < stop:
+                    least = header.least_header(buf, tags, tagged=tagged, produce=version if key == PRODUCE else None)
+                    self._client.enough = min(least, stop) - at
                     return None
                 if apis.is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
@@ -195,6 +191,7 @@ class Session:
         if answers is not None and wanted & CHECKED:
             scan = answers.scan(version, buf, ahead, min(limit, stop))
             if limit < stop and not scan.named:
+                self._client.enough = min(ahead + FIRST_TOPIC, stop) - at
                 return None
             rest = start + limit - at  # what of the frame is in ``data`` alone
             scan.feed(data, rest, max(rest, min(start + 4 + size, len(data))))
@@ -203,8 +200,9 @@ class Session:
         self._tally.requests[key] += 1
         self.requests += 1
         frame = None
+        self._decided = self._decided + 1 if wanted & DECIDED else 0
         if answers is not None and (wanted & ~CHECKED or (scan is not None and scan.found)):
-            asked = Request(exchange.connection, key, version, self.client_id, acks)
+            asked = Request(exchange.connection, key, version, self.client_id, acks, self._decided)
             frame = answers.request(wanted, asked, exchange, body - at)
             if scan is not None and scan.found:
                 frame, scan = frame or answers.deny(asked, exchange, ahead - at), None
@@ -284,6 +282,7 @@ class Session:
                 body = header.skip_header_tags(buf, body, stop)
             except (IndexError, PeerError):
                 if limit < stop:
+                    self._broker.enough = min(header.least_header(buf, body, tagged=True), stop) - at
                     return None
                 body, walker, flags = at + 8, None, flags & ~header.PEEKED
                 if answers is not None and wanted:
@@ -330,7 +329,7 @@ class Session:
             except PeerError:
                 self._settle(answers, side, data, self.clean)
                 raise
-            if side == "client" and answers.full:
+            if side == "client" and upto < len(data) and not answers.closing:
                 answers.rest = data[upto:]
             elif state.carry:
                 upto = self.clean  # the beginning of a header waits for the rest of it
@@ -346,12 +345,12 @@ class Session:
 
     def _read(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> int:
         """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns up to where."""
-        end = len(data)
+        end, frames = len(data), 0
         answers = self.answers if side == "client" else None
         pos = self._go_on(state, side, data, now) if state.left else 0
         carry = state.carry
         while pos < end:
-            if answers is not None and (answers.full or answers.closing):
+            if answers is not None and (frames == TURN or answers.full or answers.closing):
                 return pos
             if carry:
                 start = pos - len(carry)  # of the frame, in coordinates of data
@@ -359,19 +358,21 @@ class Session:
                 # Doubling, so that a long header is not read from its start again and again.
                 grown = min(pos + max(header.CARRY_STEP, len(carry)), end)
                 carry += data[pos:grown]
-                done = start_frame(carry, 0, len(carry), start, data, now)
+                done = None if len(carry) < state.enough else start_frame(carry, 0, len(carry), start, data, now)
                 if done is None:
                     pos = grown
                     if len(carry) > header.MAX_PREFIX:
                         raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
                     continue
                 carry.clear()
+                state.enough = 0
             else:
                 self.clean = start = pos
                 done = start_frame(data, pos, end, start, data, now)
                 if done is None:
                     carry += data[pos:end]
                     break
+            frames += 1
             pos = done
         return end
 
@@ -424,11 +425,9 @@ class Session:
 
     def _go_on(self, state: Direction, side: Side, data: bytes, now: float) -> int:
         """Pass more of the current frame's body; return the offset after it."""
-        left = state.left
-        take = min(left, len(data))
-        state.left = left - take
-        exchange, passing, told = state.exchange, state.passing, self._told
-        last = take == left
+        take = min(state.left, len(data))
+        state.left -= take
+        exchange, passing, told, last = state.exchange, state.passing, self._told, not state.left
         if self.answers is not None and state.scan is not None and exchange is not None:
             state.scan.feed(data, 0, take)
             if state.scan.found:

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from msgspec import structs
 
-from proxy.config import Config, Endpoint
+from proxy.config import Config, Endpoint, hmac_keys
 from proxy.core.protected import REGISTRY
 from proxy.core.wire import TRUNCATED
 from proxy.errors import BrokersideError
@@ -82,6 +82,7 @@ class FleetWatch:
         self._protected: set[bytes] = set()  # ids of the sidecars' own topics
         self._has_topic_ids = False
         self._told: FleetView | None = None
+        self._known_brokers = {config.broker_id}  # that the cluster has, or had: one that restarts keeps its address
         self._failures: dict[str, str] = {}
         self._altered, self._changed = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,7 +92,9 @@ class FleetWatch:
         self._registry: Registry | None = None
         if config.internal_bootstrap_servers is not None:
             self._asking = asking or Client(config, self._client_id)
-            make = registry or (lambda told: Registry(config.internal_client_settings(), self._client_id, told))
+            authenticator = hmac_keys.load_authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
+            settings = config.internal_client_settings()
+            make = registry or (lambda told: Registry(settings, self._client_id, told, authenticator))
             self._registry = make(self._heard)
 
     def start(self) -> None:
@@ -113,6 +116,11 @@ class FleetWatch:
         """Go on with other tags; how the cluster is reached stays."""
         self._config = config
         self._publish()
+
+    @property
+    def registry_dropped(self) -> Mapping[str, int]:
+        """Records of the registry that were not taken, by reason."""
+        return {} if self._registry is None else self._registry.dropped
 
     async def close(self) -> None:
         """Stop looking."""
@@ -165,6 +173,9 @@ class FleetWatch:
         if before is None or before.brokers.keys() != found.brokers.keys():
             log.info("brokers", running=sorted(found.brokers))
             self._changed.set()
+            self._known_brokers |= found.brokers.keys()
+            if self._registry is not None:
+                self._registry.brokers(self._known_brokers)
         mine = found.brokers.get(self._own.node_id)
         self._own = self._own._replace(cluster_id=found.cluster_id, rack=mine.rack if mine is not None else None)
         self._asked = {node_id: said for node_id, said in self._asked.items() if node_id in found.brokers}

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from proxy.core.authentication import Authenticator
 from proxy.errors import BrokersideError
 from proxy.fleet.record import key_of, node_of
 from proxy.fleet.sightings import HEARTBEAT, Sighting, Sightings, Written
@@ -28,6 +30,9 @@ FIRST_RETRY, LAST_RETRY = 1.0, 10.0
 WAIT = 0.5
 """Seconds for which records are gathered; so long a stop may take."""
 
+DROPPED_EVERY = 10.0
+"""Seconds between two lines about records that were dropped."""
+
 CLOSE_TIMEOUT = 1.0
 """Seconds that a stop waits for the thread, which would end with the process."""
 
@@ -40,16 +45,21 @@ log = structlog.get_logger(__name__)
 class Registry:
     """``start`` it, tell it what to ``register``, ``close`` it."""
 
-    def __init__(self, settings: Mapping[str, Any], client_id: str, told: Told) -> None:
-        """``settings``: librdkafka's, of the INTERNAL listeners."""
+    def __init__(
+        self, settings: Mapping[str, Any], client_id: str, told: Told, authenticator: Authenticator | None = None
+    ) -> None:
+        """``settings``: librdkafka's, of the INTERNAL listeners. ``authenticator``: of the topic's records."""
         self._settings = {**settings, "client.id": client_id}
         self._told = told
         self._own: tuple[bytes, bytes] | None = None
-        self._sightings = Sightings()
+        self._authenticator = authenticator
+        self._sightings = Sightings(signed=authenticator is not None)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
         self._clock_told = False
+        self._dropped: Counter[str] = Counter()
+        self._dropped_at = 0.0
 
     def start(self) -> None:
         """Begin, on the running loop."""
@@ -65,6 +75,15 @@ class Registry:
     def register(self, node_id: int, value: bytes) -> None:
         """Write this from now on; within ``WAIT`` seconds where it is new."""
         self._own = key_of(node_id), value
+
+    def brokers(self, ids: Collection[int]) -> None:
+        """Take from now on the records of these brokers' sidecars alone."""
+        self._sightings.brokers = frozenset(ids)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Records that were not taken, by reason."""
+        return self._sightings.dropped
 
     def withdraw(self) -> None:
         """Write nothing from now on, until something is registered again."""
@@ -82,7 +101,7 @@ class Registry:
         retry = FIRST_RETRY
         while not self._stop.is_set():
             try:
-                topic = Topic(self._settings)
+                topic = Topic(self._settings, self._authenticator)
                 retry = FIRST_RETRY
                 try:
                     self._serve(topic, tell)
@@ -99,14 +118,24 @@ class Registry:
         written, due = None, 0.0
         while not self._stop.is_set():
             records, end = topic.read(WAIT)
+            self._sightings.dropped += topic.dropped
+            topic.dropped.clear()
             if records or end:
                 self._check_clock(records)
                 self._sightings.add(records)
                 tell(self._sightings.now(), end)
+            self._report_dropped()
             own, now = self._own, time.monotonic()
             if own is not None and (own != written or now >= due):
                 topic.write(*own, self._report)
                 written, due = own, now + HEARTBEAT
+
+    def _report_dropped(self) -> None:
+        """Say now and then what was not taken: whoever may write the topic may write anything."""
+        now, dropped = time.monotonic(), self._sightings.dropped
+        if dropped != self._dropped and now >= self._dropped_at:
+            log.warning("registry_records_dropped", **(dropped - self._dropped))
+            self._dropped, self._dropped_at = dropped.copy(), now + DROPPED_EVERY
 
     def _check_clock(self, records: Sequence[Written]) -> None:
         """Say once that nobody can be found not to run."""

@@ -5,6 +5,8 @@ Imported when it is first used: librdkafka is large, and the start does not wait
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,18 +23,29 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from observers.cluster import RECONNECT, RdkafkaLog
+from proxy.core.authentication import Authenticator
 from proxy.core.protected import REGISTRY
 from proxy.errors import BrokersideError
 from proxy.fleet.sightings import HEARTBEAT, Written
 
 TOPIC = REGISTRY
 
+BOUNDED_BY: Mapping[str, str] = {
+    # The broker unpacks what writers have compressed, and holds it to its limit. A reader has no such limit: of a batch
+    # of some kilobytes librdkafka makes any number of megabytes.
+    "compression.type": "uncompressed",
+    "max.message.bytes": "1048576",
+}
+"""Also set on a topic that exists, of an older release or somebody else's making."""
+
 CREATED_WITH: Mapping[str, str] = {
+    **BOUNDED_BY,
     "cleanup.policy": "compact",
-    "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",
     # Each sidecar writes every 3 s, and reads all there is when it starts: what is old has to go soon.
     "segment.bytes": "1048576",
@@ -47,6 +60,12 @@ TIMEOUT = 5.0
 
 MAX_BATCH = 1000
 """Records read at a time."""
+
+MAX_BATCH_BYTES = 1_048_576
+"""Bytes of records read at a time, or one record."""
+
+MAX_FETCH = 1_048_576
+"""Bytes of one answer of the broker, or one batch of records."""
 
 LOST = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -66,15 +85,23 @@ class TopicError(BrokersideError):
 class Topic:
     """Read from its beginning, and written. For one thread."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Make the topic where there is none. Raises TopicError."""
+    def __init__(self, settings: Mapping[str, Any], authenticator: Authenticator | None = None) -> None:
+        """Make the topic where there is none. Raises TopicError.
+
+        ``authenticator``: signs what is written; what is read must be signed then.
+        """
+        self._authenticator = authenticator
+        self.dropped: Counter[str] = Counter()
+        """Records that nobody with a key has signed, by what is wrong with them."""
         common = {**RECONNECT, **settings, "allow.auto.create.topics": False}
         reading = {
             "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            "queued.max.messages.kbytes": 4096,
+            "queued.max.messages.kbytes": 1024,
+            "fetch.message.max.bytes": MAX_FETCH,
+            "fetch.max.bytes": MAX_FETCH,
         }
         writing = {"acks": "all", "linger.ms": 0, "message.timeout.ms": int(HEARTBEAT * 1000)}
         with _raising():
@@ -85,17 +112,33 @@ class Topic:
 
     def read(self, seconds: float) -> tuple[list[Written], bool]:
         """Return the records that come within that time, and whether the end was reached. Raises TopicError."""
-        records, end = [], False
+        records: list[Written] = []
+        size, until = 0, time.monotonic() + seconds
         with _raising():
-            for message in self._consumer.consume(MAX_BATCH, seconds):
+            while len(records) < MAX_BATCH and size < MAX_BATCH_BYTES and (left := until - time.monotonic()) > 0:
+                message = self._consumer.poll(left)
+                if message is None:
+                    break
                 error = message.error()
                 if error is None:
-                    records.append(written(message.key() or b"", message.value(), message.timestamp()))
+                    key, value = message.key() or b"", message.value()
+                    size += len(key) + len(value or b"")
+                    if self._is_authentic(message):
+                        records.append(written(key, value, message.timestamp()))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    end = True
+                    return records, True
                 elif error.code() in LOST:
                     raise KafkaException(error)
-        return records, end
+        return records, False
+
+    def _is_authentic(self, message: Message) -> bool:
+        if self._authenticator is None:
+            return True
+        headers: Any = message.headers()  # pairs, as far as a consumer has them
+        verdict = self._authenticator.verify(message.key(), message.value(), headers)
+        if verdict != "authentic":
+            self.dropped[verdict] += 1
+        return verdict == "authentic"
 
     def write(self, key: bytes, value: bytes, done: Callable[[str | None], None]) -> None:
         """Send a record; ``done`` is told in a later call why the topic does not have it (None: it has)."""
@@ -105,7 +148,8 @@ class Topic:
 
         self._producer.poll(0)
         try:
-            self._producer.produce(TOPIC, key=key, value=value, partition=0, on_delivery=delivered)
+            headers: Any = [] if self._authenticator is None else [self._authenticator.header(key, value)]
+            self._producer.produce(TOPIC, key=key, value=value, partition=0, headers=headers, on_delivery=delivered)
         except BufferError:
             done("too much waits to be sent")
         self._producer.poll(0)
@@ -126,6 +170,7 @@ def written(key: bytes, value: bytes | None, timestamp: tuple[int, int]) -> Writ
 def _create(admin: AdminClient) -> None:
     listed = admin.list_topics(timeout=TIMEOUT)
     if TOPIC in listed.topics:
+        _bound(admin)
         return
     replicas = min(MAX_REPLICATION, len(listed.brokers))
     config = {**CREATED_WITH, "min.insync.replicas": str(min(2, replicas))}
@@ -137,6 +182,24 @@ def _create(admin: AdminClient) -> None:
             raise
     else:
         log.info("registry_created", topic=TOPIC, replicas=replicas)
+
+
+def _bound(admin: AdminClient) -> None:
+    """Give an existing topic the limits of a new one. Where that is not allowed, the operator has to."""
+    topic = ConfigResource(ResourceType.TOPIC, TOPIC)
+    try:
+        found = admin.describe_configs([topic], request_timeout=TIMEOUT)[topic].result()
+        wrong = {name: value for name, value in BOUNDED_BY.items() if found[name].value != value}
+        if wrong:
+            entries = [
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wrong.items()
+            ]
+            altered = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+            admin.incremental_alter_configs([altered], request_timeout=TIMEOUT)[altered].result()
+            log.info("registry_bounded", topic=TOPIC, **wrong)
+    except KafkaException as error:
+        advice = ", ".join(f"{name}={value}" for name, value in BOUNDED_BY.items())
+        log.warning("registry_not_bounded", topic=TOPIC, error=error.args[0].str(), advice=f"set {advice}")
 
 
 @contextmanager

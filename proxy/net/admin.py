@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -51,12 +52,20 @@ class Source(Protocol):
 class Admin:
     """Tells of ``sidecar``, its configuration, and how it goes with asking the cluster, where that is done."""
 
-    def __init__(self, sidecar: Sidecar, reloader: Reloader, source: Source | None) -> None:
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        reloader: Reloader,
+        source: Source | None,
+        registry_dropped: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """``registry_dropped``: counts of what the fleet's registry did not take."""
         self._bind = reloader.config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
         self._sidecar = sidecar
         self._reloader = reloader
         self._source = source
+        self._registry_dropped = registry_dropped
         self._server = HttpServer(
             {
                 "/metrics": self._metrics,
@@ -81,6 +90,7 @@ class Admin:
         snapshot = await self._sidecar.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
+        snapshot.registry_dropped = dict(self._registry_dropped())
         text, content_type = await asyncio.to_thread(render, snapshot)
         return Response(text, content_type=content_type)
 

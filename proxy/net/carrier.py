@@ -83,7 +83,7 @@ class Carrier:
         """Take what can be changed of the listeners' answers; nothing else of ``config``."""
         for listener in config.listeners:
             if listener.name in self._replying:
-                self._replying[listener.name].change(listener, protected=config.internal_topics_protected)
+                self._replying[listener.name].change(config, listener)
 
     def tell(self, view: FleetView) -> None:
         """Take what is known of all brokers now."""

@@ -268,7 +268,8 @@ class Handle:
 def spawn() -> Spawned:
     """Start a fresh interpreter that finds the same modules as this one. Raises OSError.
 
-    Waits until the program is loaded, which a frozen disk makes long: not for the loop's thread.
+    Waits until the kernel has begun the program, some milliseconds or as long as its disk takes: not for the loop's
+    thread.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

@@ -6,7 +6,7 @@ on once it was written; what the kernel does not take at once waits in the side'
 
 Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the reading of the other side until it is below
 ``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests, or one that does not read what the sidecar itself
-answers: then even what was already read of it waits (``Answers.rest``).
+answers: then even what was already read of it waits (``Answers.rest``), as does what is too much for one turn.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError, Side
+from proxy.net.turns import turns_of
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
@@ -237,13 +238,13 @@ class Relay:
     def follow(self) -> None:
         """After a chunk, or once the client has taken what was written: pause or resume the client for want of room for
         answers, or end what is to end."""
-        answers = None if self.session is None else self.session.answers
-        client = self.client
-        if answers is None or self.closed:
+        session, client = self.session, self.client
+        answers = None if session is None else session.answers
+        if session is None or answers is None or self.closed:
             return
         if answers.ending:
             self.close(answers.cause)
-        elif answers.waiting and self.broker.eof:  # what they wait for will not come
+        elif self.broker.eof and (answers.waiting or session.saturated):  # what they wait for will not come
             self.close(self.ended_by or "broker_closed")
         elif answers.full or (client.choked and (answers.rest or answers.replied)):
             client.pause("answers")
@@ -415,18 +416,21 @@ class ClientEnd(End):
         self.go_on()
 
     def go_on(self) -> None:
-        """Carry what was read and not looked at, in the loop's next turn: short requests may have long answers, and
-        other connections are not to wait for all of them."""
+        """Carry what was read and not looked at, in a later round of the loop: a chunk may hold many requests, short
+        requests may have long answers, and other connections are not to wait for all of them."""
         session = self.relay.session
         if session is not None and session.rest and not self.paused_for and not self.relay.closed:
             self.pause("turn")
-            asyncio.get_running_loop().call_soon(self.take_turn)
+            turns_of(asyncio.get_running_loop()).enter(self.take_turn)
 
     def take_turn(self) -> None:
-        """Carry as much of it as there is room for answers."""
+        """Carry as much of it as one turn takes."""
         session = self.relay.session
         if session is not None and session.rest and self.paused_for == {"turn"} and not self.relay.closed:
             self.carry(session.rest)
+            if session.rest and self.paused_for == {"turn"} and not self.relay.closed:
+                turns_of(asyncio.get_running_loop()).enter(self.take_turn)
+                return
         self.resume("turn")
 
     def pause_writing(self) -> None:

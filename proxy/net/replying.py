@@ -42,7 +42,12 @@ class Replying:
         base = config.private_api_key_base
         private = {key: api.versions for key, api in moved(base).items()}
         self._supported = Supported(private, self._newest)
-        self._unsupported = Unsupported(self._supported, listener.unsupported_request_response, self._refused)
+        self._unsupported = Unsupported(
+            self._supported,
+            listener.unsupported_request_response,
+            config.unsupported_request_max_consecutive,
+            self._refused,
+        )
         self._topics = ProtectedTopics([config.audit.topic])
         self._protected = Protected(self._topics, self._denied, enabled=config.internal_topics_protected)
         self._versions = ApiVersions(self._supported, self._learn)
@@ -59,21 +64,34 @@ class Replying:
         self.inquiry = Inquiry(upstream, self._learn)
 
     def look(self) -> None:
-        """The view of the fleet is another one."""
+        """The view of the fleet is another one: what is configured goes before what other sidecars have written."""
         self._topics.ids.clear()
         self._topics.ids.update(self._fleet.view.protected)
         name = self._listener.name.lower()
-        told = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
+        written = {one.node_id: one.addresses[name] for one in self._fleet.view.brokers if name in one.addresses}
         configured = {node: (to.host, to.port) for node, to in self._listener.rewrite_addresses_map.items()}
         own = self._listener.advertised
+        addresses = written | configured | {self._fleet.view.node_id: (own.host, own.port)}
+        for node_id, (host, port) in addresses.items():
+            before = self._addresses.get(node_id, (host, port))
+            if before != (host, port):
+                self._repeated.warning(
+                    "registry_address_changed",
+                    listener=self._listener.name,
+                    node_id=node_id,
+                    address=f"{host}:{port}",
+                    before=f"{before[0]}:{before[1]}",
+                )
         self._addresses.clear()
-        self._addresses |= configured | told | {self._fleet.view.node_id: (own.host, own.port)}
+        self._addresses |= addresses
 
-    def change(self, listener: Listener, *, protected: bool) -> None:
-        """Take another policy for requests that the broker does not support, and for those that change the sidecars'
-        own topics; nothing else of ``listener``."""
+    def change(self, config: Config, listener: Listener) -> None:
+        """Take what may change of the answers to requests that the broker does not support, and to those that change
+        the sidecars' own topics; nothing else."""
+        self._unsupported.limit = config.unsupported_request_max_consecutive
         before = self._unsupported.policy, self._protected.enabled
-        self._unsupported.policy, self._protected.enabled = listener.unsupported_request_response, protected
+        self._unsupported.policy = listener.unsupported_request_response
+        self._protected.enabled = config.internal_topics_protected
         if before != (self._unsupported.policy, self._protected.enabled):
             self._versions.forget()
             self.rules.update()

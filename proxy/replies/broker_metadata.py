@@ -69,20 +69,29 @@ class Fleet:
     def __init__(self, view: FleetView) -> None:
         self.view = view
 
+    @property
+    def view(self) -> FleetView:
+        """What is known now."""
+        return self._view
+
+    @view.setter
+    def view(self, view: FleetView) -> None:
+        self._view = view
+        running = sorted((broker for broker in view.brokers if broker.running), key=lambda broker: broker.node_id)
+        self._running = {broker.node_id: broker for broker in running}
+
     def select(self, listener: str, wanted: Sequence[int]) -> list[BrokerEntry]:
         """Return the brokers asked for, by node id, as clients of ``listener`` see them.
 
         None asked for: all. Those that do not run or are not known are left out, and nobody is told twice.
         """
         ids = {self.view.node_id if node_id == THIS_BROKER else node_id for node_id in wanted}
+        known = self._running
         name = listener.lower()
         found = []
-        for broker in sorted(self.view.brokers, key=lambda one: one.node_id):
-            if broker.running and (not wanted or broker.node_id in ids):
-                host, port = broker.addresses.get(name, NOWHERE)
-                found.append(
-                    BrokerEntry(broker.node_id, host, port, broker.protocol_min, broker.protocol_max, broker.tags)
-                )
+        for broker in [known[node_id] for node_id in sorted(ids & known.keys())] if wanted else known.values():
+            host, port = broker.addresses.get(name, NOWHERE)
+            found.append(BrokerEntry(broker.node_id, host, port, broker.protocol_min, broker.protocol_max, broker.tags))
         return found
 
 

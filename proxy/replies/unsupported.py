@@ -17,13 +17,15 @@ Policy = Literal["empty", "close", "forward"]
 
 
 class Unsupported(Interceptor):
-    """Of one listener. ``refused`` is called for each request that is not forwarded.
+    """Of one listener. ``limit``: requests in a row that a connection may have answered; the next one ends it.
+    ``refused`` is called for each request that is not forwarded.
 
     After a change of ``policy``, or of what is supported, the rules want to be updated.
     """
 
-    def __init__(self, supported: Supported, policy: Policy, refused: Callable[[Request], None]) -> None:
+    def __init__(self, supported: Supported, policy: Policy, limit: int, refused: Callable[[Request], None]) -> None:
         self.policy = policy
+        self.limit = limit
         self._supported = supported
         self._refused = refused
 
@@ -37,4 +39,5 @@ class Unsupported(Interceptor):
             return Way.FORWARD
         self._refused(request)
         # A producer that wants no acks reads no answer, and would take this one for that of its next request.
-        return b"" if self.policy == "empty" and request.acks else Way.CLOSE
+        answered = self.policy == "empty" and request.acks and request.consecutive <= self.limit
+        return b"" if answered else Way.CLOSE

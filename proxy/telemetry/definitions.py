@@ -87,6 +87,13 @@ def _observer(read: Callable[[ObserverStats], float]) -> Callable[[Snapshot], Sa
 CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
 """Every cause with no connection yet, so that each series exists from the start."""
 
+REGISTRY_REASONS: dict[str, float] = dict.fromkeys(
+    (
+        "unknown_broker", "too_much", "malformed", "key", "unsigned", "unknown_key", "bad_signature", "repeated",
+    ),
+    0,
+)  # fmt: skip
+
 LOG_LEVELS: dict[str, float] = dict.fromkeys(("debug", "info", "warning", "error", "critical"), 0)
 
 METRICS: tuple[Definition, ...] = (
@@ -113,6 +120,16 @@ METRICS: tuple[Definition, ...] = (
         "seconds",
         "By how much the event loop's last beat was late; of several workers the worst, or how long one is silent.",
         lambda s: [((), s.loop_lag)],
+    ),
+    Definition(
+        "registry_records_dropped_total",
+        "counter",
+        ("reason",),
+        "records",
+        "Records of the fleet's registry that were not taken: `unknown_broker` (the cluster has no such broker), "
+        "`too_much` (4 MiB, or 1,000 sidecars), `malformed`, `key`; and with `registry.hmac.keys.file` `unsigned`, "
+        "`unknown_key`, `bad_signature`, `repeated` (of an earlier run).",
+        lambda s: [((reason,), count) for reason, count in {**REGISTRY_REASONS, **s.registry_dropped}.items()],
     ),
     Definition(
         "log_lines_dropped_total",
@@ -202,7 +219,8 @@ METRICS: tuple[Definition, ...] = (
         "counter",
         ("listener", "side"),
         "pauses",
-        "Times that reading from `client` or `broker` stopped, because the other side was slow or too much was open.",
+        "Times that reading from `client` or `broker` stopped, because the other side was slow, too much was open, or "
+        "more was sent than one turn takes.",
         _split(lambda t: t.pauses),
     ),
     Definition(

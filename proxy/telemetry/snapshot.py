@@ -68,6 +68,8 @@ class Snapshot(Struct):
     reload: ReloadState | None = None
     private_apis: dict[int, str] = field(default_factory=dict)
     """Names of what the sidecar answers itself, by api key."""
+    registry_dropped: dict[str, int] = field(default_factory=dict)
+    """Records of the fleet's registry that were not taken, by reason."""
     source: QuotaSource | None = None
     """None where the cluster is not asked for quotas."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,9 +15,10 @@ import pytest
 
 from proxy.core.answers import MAX_OWED
 from proxy.core.intercept import Request, Rules, Verdict
+from proxy.core.session import MAX_IN_FLIGHT, TURN
 from proxy.net.inquiry import Inquiry
 from proxy.net.relay import HIGH_WATER
-from tests.frames import METADATA, request, response
+from tests.frames import METADATA, produce, request, response
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay import Bench, bench
 from tests.tools.implementations import both
@@ -249,6 +251,64 @@ async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) 
         await running.until(lambda: running.tally.closed == {"client_closed": 1})
     assert answers == [response(n, b"a" * 30_000) for n in range(40)]
     assert max(after - before for before, after in pairwise(told)) <= MAX_OWED // 30_000 + 1
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(request(REPLIED, 0, 1), id="answered"),
+        pytest.param(request(HELD, 0, 1, b"held"), id="held"),
+        pytest.param(request(METADATA, 1, 1), id="forwarded"),
+        pytest.param(produce(1, 0, b""), id="without a response"),
+    ],
+)
+async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path, one: bytes) -> None:
+    """However many requests a client sends at once, the loop does not read more than ``TURN`` of them in a row, or
+    twice as many where a chunk ends and the next one is there already."""
+    got = bytearray()
+
+    async def take(reader: Reader, writer: Writer) -> None:
+        while data := await reader.read(100_000):
+            got.extend(data)
+            if one[5] == METADATA:
+                writer.write(response(1) * (len(got) // len(one) - (len(got) - len(data)) // len(one)))
+
+    async with answering(tmp_path, take) as running:
+        loop, asked = asyncio.get_running_loop(), [0]
+
+        def look() -> None:
+            nonlocal looking
+            asked.append(sum(running.tally.requests.values()))
+            looking = loop.call_soon(look)
+
+        reader, writer = await running.dial()
+        looking = loop.call_soon(look)
+        count = 2_000
+        writer.write(one * count)
+        await running.until(lambda: sum(running.tally.requests.values()) == count)
+        looking.cancel()
+        answer = {REPLIED: response(1, replied(0)), HELD: response(1, b"held"), METADATA: response(1)}.get(one[5], b"")
+        assert await asyncio.wait_for(reader.readexactly(len(answer) * count), 10) == answer * count
+        if one[5] not in (REPLIED, HELD):
+            await running.until(lambda: got == one * count)
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+    assert max(after - before for before, after in pairwise(asked)) <= 2 * TURN
+
+
+async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open_requests(tmp_path: Path) -> None:
+    async def never(reader: Reader, writer: Writer) -> None:
+        with contextlib.suppress(TimeoutError):
+            while await asyncio.wait_for(reader.read(100_000), 0.3):
+                pass
+
+    async with answering(tmp_path, never) as running:
+        reader, writer = await running.dial()
+        writer.write(request(METADATA, 1, 1) * 5_000)
+        await running.until(lambda: running.tally.requests[METADATA] >= MAX_IN_FLIGHT)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
 
 
 async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:

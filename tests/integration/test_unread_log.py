@@ -137,9 +137,10 @@ def test_clients_and_probes_do_not_notice(cluster: ClusterState, topic: str, wor
     assert parsed[-1]["event"] == "stopped"
 
 
-def test_it_ends_while_nobody_reads(cluster: ClusterState) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_it_ends_while_nobody_reads(cluster: ClusterState, workers: int) -> None:
     host, _, port = cluster.nodes[0].advertised.rpartition(":")
-    with running(cluster, 1) as sidecar:
+    with running(cluster, workers) as sidecar:
         make_it_log(sidecar, (host, int(port)))
         sidecar.process.send_signal(signal.SIGTERM)
         assert sidecar.process.wait(PATIENCE) == 0

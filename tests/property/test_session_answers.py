@@ -142,12 +142,14 @@ def start(implementation: type[Session], wanted: int | None) -> Side:
 @given(
     made=st.lists(calls(), min_size=1, max_size=12),
     wanted=st.sampled_from([None, TOLD, TOLD | WALKED, TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE]),
+    times=st.sampled_from([1, 1, 30]),  # more than one turn takes
     seed=st.integers(0, 2**32),
 )
 def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
-    made: list[Call], wanted: int | None, seed: int
+    made: list[Call], wanted: int | None, times: int, seed: int
 ) -> None:
     rng = Random(seed)
+    made = made * times
     end = next((at for at, call in enumerate(made) if call.closes), len(made))
     alive = made[:end]
     forwarded = b"".join(call.asked for call in alive if call.forwarded)

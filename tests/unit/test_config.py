@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.config import Endpoint, Secret, load, redacted, reference_markdown
+from proxy.config.quotas import Quotas
 from proxy.config.reference import EXAMPLE
 from proxy.config.transfer import pack, unpack
 from proxy.errors import ConfigError
@@ -472,6 +473,8 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "secrets").mkdir()
     (folder / "secrets" / "internal-password").write_text(CANARY)
+    for name in ("audit-keys", "registry-keys"):
+        (folder / "secrets" / name).write_text("k1:" + 64 * "a")
     (folder / "c.yaml").write_text("\n".join(lines))
 
     problems = ["none, it loads"]
@@ -487,6 +490,8 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
 def test_the_example_loads_and_uses_every_key(write, tmp_path):
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "internal-password").write_text(CANARY)
+    for name in ("audit-keys", "registry-keys"):
+        (tmp_path / "secrets" / name).write_text("k1:" + 64 * "a")
 
     config = load(write(EXAMPLE), {})
 
@@ -509,11 +514,36 @@ def test_the_page_is_that_of_the_model():
 def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
     (tmp_path / "password").write_text(CANARY)
     settings = "internal: {sasl.username: brokerside, sasl.password: {file: password}, enable.ssl: false}\n"
-    config = load(write(MINIMAL + settings), {"BROKERSIDE_ADMIN__BIND": "[::1]:9000"})
+    quotas = "quotas: {max.connections: 5}\n"
+    config = load(write(MINIMAL + settings + quotas), {"BROKERSIDE_ADMIN__BIND": "[::1]:9000"})
 
     arrived = unpack(pack(config))
 
-    assert arrived == config
+    assert arrived == config.model_copy(update={"quotas": arrived.quotas})
+    assert arrived.quotas == Quotas(), "no worker needs them"
     assert arrived.internal_client_settings()["sasl.password"] == CANARY
     assert CANARY not in repr(arrived)
+    (tmp_path / "secrets").mkdir()
+    for name in ("audit-keys", "registry-keys"):
+        (tmp_path / "secrets" / name).write_text("k1:" + 64 * "a")
     assert unpack(pack(load(write(EXAMPLE.replace("{file: secrets/internal-password}", "{file: password}")), {})))
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "holds 0 keys (allowed: 1–8)"),
+        (b"\xff", "is not text in UTF-8"),
+        (b"k1", "line 1 is not ID:KEY (allowed: an id of A-Z a-z 0-9 _ . -, a key without spaces)"),
+        (b"# keys\nk1:" + CANARY.encode(), "line 2: the key of 'k1' is too short (allowed: 32 bytes or more)"),
+        (2 * (b"k1:" + 32 * b"a" + b"\n"), "line 2: the id 'k1' is given twice (allowed: once)"),
+    ],
+)
+def test_a_file_of_hmac_keys_that_is_wrong_is_a_mistake(problems, tmp_path, content, wrong):
+    if content is not None:
+        (tmp_path / "keys").write_bytes(content)
+    for section in ("registry", "audit"):
+        (problem,) = problems(MINIMAL + f"{section}: {{hmac.keys.file: keys}}\n")
+        assert problem.startswith(f"{section}.hmac.keys.file: file 'keys' {wrong} at line ")
+        assert CANARY not in problem

@@ -99,7 +99,8 @@ def test_what_is_said_for_all_listeners_holds_for_those_without_their_own(loaded
 def test_what_a_running_sidecar_takes_over(loaded):
     running = loaded()
     wanted = loaded(
-        "tag.rack: b\nunsupported.request.response: close\nbroker.version: 4.3.1\nprivate.api.key.base: 20000\n"
+        "tag.rack: b\nunsupported.request.response: close\nunsupported.request.max.consecutive: 50\n"
+        "broker.version: 4.3.1\nprivate.api.key.base: 20000\n"
         "broker.metadata.before.authentication: true\nmetadata.watch.ms: 500\n"
     )
 
@@ -108,6 +109,7 @@ def test_what_a_running_sidecar_takes_over(loaded):
     assert found == {
         "tags.rack": True,
         "unsupported.request.response": True,
+        "unsupported.request.max.consecutive": True,
         "listeners[0].unsupported.request.response": True,
         "broker.version": False,
         "private.api.key.base": False,

@@ -18,7 +18,7 @@ NOT_FOR_RUN = {
 }
 """Modules of the jobs, the demo, the tests and of output for people."""
 
-SHOW = "import atexit, sys; atexit.register(lambda: print(*sys.modules, sep='\\n'))\n"
+SHOW = "import atexit, sys; atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.__stdout__))\n"
 
 
 START = "from proxy.commands import sidecar\nwith sidecar.lean(): import proxy.run"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import pytest
 
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.intercept import Request, Rules
 from proxy.core.protected import MAX_ITEMS, ProtectedTopics
-from proxy.core.session import Session
+from proxy.core.session import TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
@@ -173,6 +174,27 @@ def test_a_long_frame_is_dropped_as_it_comes_and_answered_at_its_end(site: Site)
     assert site.to_client[4:8] == b"\0\0\0\3"
     honest = produce(4, 1, batch(1))
     assert site.ask(honest) == honest
+
+
+def test_a_first_topic_that_comes_byte_by_byte_is_not_looked_for_with_each_of_them(site: Site) -> None:
+    """The header before it may have 128 KiB."""
+    tags = b"\xe8\xfb\x03" + b"\1\0" * 65_000
+    topics = b"\2\xfa\1" + b"t" * 249 + b"\1\0\0"
+    frame = sized(struct.pack(">hhih", 0, 9, 1, -1) + tags + b"\0" + struct.pack(">hi", 1, 1) + topics)
+    cut = frame.index(b"t" * 249) + 248
+    began = time.process_time()
+    assert site.ask(frame[: cut - 250], *[frame[at : at + 1] for at in range(cut - 250, cut)]) == b""
+    assert time.process_time() - began < 1  # to parse it 250 times takes several seconds
+    assert site.ask(frame[cut:]) == frame
+
+
+def test_refused_requests_are_taken_in_turns_like_all_others(site: Site) -> None:
+    frame = produce(1, 1, batch(1), topic="brokerside-audit")
+    assert site.ask(frame * (TURN + 50)) == b""
+    assert len(site.refused) == TURN
+    assert site.ask(site.session.rest) == b""
+    assert (len(site.refused), site.session.rest, site.ends) == (TURN + 50, b"", None)
+    assert site.to_client.count(b"brokerside-audit") == TURN + 50
 
 
 def test_more_partitions_than_are_answered_end_the_connection(site: Site) -> None:

@@ -11,7 +11,7 @@ from proxy.core.answers import MAX_OWED
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
-from proxy.core.session import Session
+from proxy.core.session import TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
 from proxy.errors import PeerError
@@ -134,6 +134,56 @@ def test_what_nobody_wants_passes_as_it_came() -> None:
     assert not bench.session.diverted
     assert (bench.to_broker, bench.to_client) == (asked, response(1, b"y" * 70) + response(3))
     assert bench.session.untouched
+
+
+@pytest.mark.parametrize("wanted", [None, TOLD])
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(request(REPLIED, 5, 7), id="answered"),
+        pytest.param(request(HELD, 0, 7, b"held"), id="held"),
+        pytest.param(request(METADATA, 1, 7), id="forwarded"),
+        pytest.param(produce(7, 0, batch(1)), id="without a response"),
+    ],
+)
+def test_a_turn_takes_so_many_requests_and_leaves_the_rest(one: bytes, wanted: int | None) -> None:
+    bench = Bench(wanted=wanted)
+    bench.client(one * 250 + one[:9], later=True)
+    for turn in (1, 2):
+        assert bench.session.requests == turn * TURN
+        assert bench.session.rest == one * (250 - turn * TURN) + one[:9]
+        assert not bench.session.between_requests
+        bench.client(bench.session.rest, later=True)
+    assert (bench.session.requests, bench.session.rest) == (250, b"")
+    bench.client(one[9:])
+    assert bench.session.requests == 251
+    assert bench.to_client == (response(7, replied(5)) if one[5] == REPLIED else response(7, b"held")) * 251 or (
+        bench.to_broker == one * 251
+    )
+
+
+def test_a_turn_counts_raw_sasl_tokens_too() -> None:
+    bench = Bench()
+    bench.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")))
+    bench.client(sized(b"") * 1000, later=True)
+    assert bench.session.rest == sized(b"") * (1000 - TURN)
+
+
+def test_a_long_request_is_not_cut_into_turns() -> None:
+    bench = Bench()
+    asked = request(METADATA, 1, 7, bytes(200_000))
+    for at in range(0, len(asked), 100):
+        bench.client(asked[at : at + 100], later=True)
+        assert not bench.session.rest
+    assert bench.to_broker == asked
+
+
+def test_it_is_said_how_many_requests_in_a_row_their_headers_decided() -> None:
+    bench = Bench()
+    some, held, passing = request(REPLIED, 0, 1), request(HELD, 0, 1, b"held"), request(METADATA, 1, 1)
+    bench.client(some * 3 + passing + some + held + some * 2 + produce(1, 0, batch(1)) + some)
+    asked = [each.consecutive for each, _ in bench.chooser.asked if each.api_key == REPLIED]
+    assert asked == [1, 2, 3, 1, 1, 2, 1]
 
 
 def test_an_answer_goes_out_at_once_where_nothing_is_open() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,6 +52,9 @@ class Topic(Registry):
 
     def withdraw(self) -> None:
         self.registered = False
+
+    def brokers(self, ids: Collection[int]) -> None:
+        self.sightings.brokers = frozenset(ids)
 
     async def close(self) -> None:
         return

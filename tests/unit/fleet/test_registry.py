@@ -1,6 +1,7 @@
 """The registry's thread, before a topic that only this process knows."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from structlog.testing import capture_logs
@@ -18,6 +19,7 @@ class Topic:
 
     def __init__(self, reads: list[list[Written]]) -> None:
         self.reads = reads
+        self.dropped: Counter[str] = Counter()
         self.written: list[tuple[bytes, bytes]] = []
 
     def read(self, seconds: float) -> tuple[list[Written], bool]:
@@ -31,7 +33,7 @@ class Topic:
 
 
 async def told_by(made: Topic, monkeypatch) -> Mapping[int, Sighting]:
-    monkeypatch.setattr(topic, "Topic", lambda settings: made)
+    monkeypatch.setattr(topic, "Topic", lambda settings, authenticator: made)
     told: asyncio.Future[Mapping[int, Sighting]] = asyncio.get_running_loop().create_future()
     registry = Registry({}, "me", lambda seen, end: told.set_result(seen) if end and not told.done() else None)
     registry.register(1, VALUE)

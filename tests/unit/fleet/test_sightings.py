@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.section import INT32_MAX
-from proxy.fleet.record import MAX_ENDPOINTS, MAX_RECORD, FeatureRange, SidecarRecord, decode, encode, key_of, node_of
+from proxy.fleet.record import (
+    MAX_ENDPOINTS,
+    MAX_RECORD,
+    FeatureRange,
+    SidecarRecord,
+    decode,
+    encode,
+    key_of,
+    node_of,
+)
 from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
 
 RECORD = SidecarRecord(
@@ -193,12 +202,38 @@ class TestWhoRuns:
 
         assert alive(sightings) == {1: True}
 
-    def test_whoever_wrote_longest_ago_is_forgotten(self, monkeypatch):
+    def test_those_that_the_cluster_does_not_have_are_dropped(self):
+        sightings = Sightings()
+        sightings.add([written(1, 1000), written(2, 1000)])
+        sightings.brokers = {1, 3}
+        sightings.add([written(2, 1001), written(3, 1001), written(4, 1001, None)])
+
+        assert alive(sightings) == {1: True, 3: True}
+        assert sightings.dropped == {"unknown_broker": 2}
+
+    def test_one_too_many_is_dropped(self, monkeypatch):
         monkeypatch.setattr("proxy.fleet.sightings.MAX_KNOWN", 2)
         sightings = Sightings()
         sightings.add([written(1, 1000), written(2, 1001), written(1, 1002), written(3, 1003)])
 
-        assert alive(sightings) == {1: True, 3: True}
+        assert alive(sightings) == {1: True, 2: True}
+        assert sightings.dropped == {"too_much": 1}
+
+    def test_all_together_are_bounded_in_bytes(self, monkeypatch):
+        large = encode(SidecarRecord({}, (), None, -1, "1", tags={"a": "x" * 1000}))
+        monkeypatch.setattr("proxy.fleet.sightings.MAX_BYTES", 2 * len(large))
+        sightings = Sightings()
+        sightings.add([written(1, 1000, large), written(2, 1000, large), written(3, 1000, large)])
+        assert (alive(sightings), sightings.dropped) == ({1: True, 2: True}, {"too_much": 1})
+
+        sightings.add([written(1, 1001, large.replace(b"x", b"y")), written(2, 1001, None), written(3, 1002, large)])
+        assert (alive(sightings), sightings.dropped) == ({1: True, 3: True}, {"too_much": 1})
+
+    def test_what_is_dropped_is_counted_by_its_reason(self):
+        sightings = Sightings()
+        sightings.add([Written(b"other", b"", 1), written(1, 1, b"junk"), written(1, 1, b"x" * (MAX_RECORD + 1))])
+
+        assert sightings.dropped == {"key": 1, "malformed": 2}
 
     def test_the_last_record_counts(self):
         sightings = Sightings()

@@ -3,8 +3,11 @@
 import struct
 
 import structlog
+from structlog.testing import capture_logs
 
 from proxy.config import Config
+from proxy.core.exchange import Connection
+from proxy.core.intercept import Request, Verdict, Way
 from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import BrokerView, Fleet, FleetView
@@ -53,3 +56,35 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     assert replying.rules.edit(METADATA, 0, sent) == metadata(
         dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items()))
     )
+
+
+def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_logged() -> None:
+    """Whoever may write the registry cannot send clients elsewhere where the operator has said where to."""
+    (listener,) = CONFIG.listeners
+    fleet = Fleet(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
+    upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
+    replying = Replying(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
+    sent = metadata(dict.fromkeys((2, 3), ("10.0.0.1", 9092)))
+    spoofed = {"client": ("attacker.example", 9)}
+    with capture_logs() as logged:
+        fleet.view = FleetView(1, (BrokerView(2, spoofed), BrokerView(3, spoofed)))
+        replying.look()
+    edited = replying.rules.edit(METADATA, 0, sent)
+    assert edited == metadata({2: ("attacker.example", 9), 3: ("kafka-3.example", 9092)})
+    (line,) = logged
+    assert (line["event"], line["node_id"]) == ("registry_address_changed", 2)
+    assert (line["before"], line["address"]) == ("kafka-2.example:9092", "attacker.example:9")
+
+
+def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_over() -> None:
+    (listener,) = CONFIG.listeners
+    upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
+    replying = Replying(CONFIG, listener, upstream, Fleet(FleetView(1, ())), Repeated(structlog.get_logger()))
+    anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+
+    def verdict(consecutive: int) -> Verdict:
+        return replying.rules.decide(Request(anybody, 30_000, 1, "c", 1, consecutive))
+
+    assert (verdict(1000), verdict(1001)) == (b"", Way.CLOSE)
+    replying.change(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
+    assert (verdict(7), verdict(8)) == (b"", Way.CLOSE)

@@ -217,6 +217,6 @@ def test_versions_that_are_not_known_are_refused() -> None:
         assert rules.of(key, last) in (EDITED, STREAMED)
         assert [rules.of(key, version) for version in (last + 1, 31, 32, 32_767)] == [DECIDED] * 4
     assert [newest(18), newest(30_000), rules.of(18, 4), rules.of(2, 99)] == [None, None, 0, 0]
-    assert rules.decide(Request(ANYBODY, 0, 99, "c", 1)) == b""
-    assert rules.decide(Request(ANYBODY, 0, 99, "c", 0)) is Way.CLOSE
-    assert rules.decide(Request(NOBODY, 3, 99, "c", 1)) is Way.FORWARD
+    assert rules.decide(Request(ANYBODY, 0, 99, "c", 1, 1)) == b""
+    assert rules.decide(Request(ANYBODY, 0, 99, "c", 0, 1)) is Way.CLOSE
+    assert rules.decide(Request(NOBODY, 3, 99, "c", 1, 1)) is Way.FORWARD

@@ -120,7 +120,7 @@ def broker(node_id: int) -> BrokerView:
 
 def asked(*, source="anonymous", version=0) -> Request:
     connection = Connection("c", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source=source)
-    return Request(connection, KEY, version, "c", 1)
+    return Request(connection, KEY, version, "c", 1, 0)
 
 
 @pytest.fixture

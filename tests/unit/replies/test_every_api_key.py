@@ -41,13 +41,13 @@ def test_the_configured_answer(implementation: type[Session], policy: Policy) ->
     supported = Supported({})
     supported.learn(TOLD)
     refused: list[object] = []
-    rules = Rules([Unsupported(supported, policy, refused.append)])
+    asked = every()
+    rules = Rules([Unsupported(supported, policy, len(asked), refused.append)])
     tally = Tally()
 
     def connected() -> Session:
         return implementation(ANYBODY, tally, None, 1 << 20, None, rules)
 
-    asked = every()
     assert len(asked) > 3 * 65_536 - 500
     session = connected()
     for number, (key, version) in enumerate(asked):

@@ -44,7 +44,7 @@ class Bench:
     def ask(self, key: int, version: int, values: Mapping[str, Any] | bytes) -> Verdict:
         made = layout(key, version, response=False)
         body = values if isinstance(values, bytes) else encode(made, values)
-        return self.protected.ask(Request(CONNECTION, key, version, "c", 1), body)
+        return self.protected.ask(Request(CONNECTION, key, version, "c", 1, 0), body)
 
     def answer(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
         verdict = self.ask(key, version, values)

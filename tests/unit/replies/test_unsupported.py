@@ -15,6 +15,7 @@ ALICE = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:alice", principal
 MODERN = {0: (0, 13), 1: (4, 18), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
 OLD = {0: (0, 11), 1: (0, 17), 3: (0, 12), 18: (0, 4)}
 PRIVATE = {30000: (0, 0)}
+LIMIT = 5
 
 
 class Bench:
@@ -23,14 +24,16 @@ class Bench:
         self.supported = Supported(PRIVATE, (newest or {}).get)
         if known:
             self.supported.learn(MODERN)
-        self.unsupported = Unsupported(self.supported, policy, self.refused.append)
+        self.unsupported = Unsupported(self.supported, policy, LIMIT, self.refused.append)
 
     def wanted(self, key: int, *versions: int) -> list[int]:
         return [version for version in versions if self.unsupported.wants(key, version)]
 
 
-def asked(connection: Connection = ANYBODY, key: int = 9999, version: int = 0, acks: int = 1) -> Request:
-    return Request(connection, key, version, "c", acks)
+def asked(
+    connection: Connection = ANYBODY, key: int = 9999, version: int = 0, acks: int = 1, consecutive: int = 1
+) -> Request:
+    return Request(connection, key, version, "c", acks, consecutive)
 
 
 @pytest.mark.parametrize("policy", ["empty", "close"])
@@ -109,3 +112,16 @@ def test_another_policy_holds_once_the_rules_are_updated() -> None:
     bench.unsupported.policy = "empty"
     rules.update()
     assert (rules.of(9999, 0), rules.of(3, 14), rules.of(3, 13)) == (DECIDED, DECIDED, 0)
+
+
+def test_so_many_in_a_row_are_answered_and_the_next_one_ends_the_connection() -> None:
+    bench = Bench()
+    verdicts = [bench.unsupported.decide(asked(consecutive=number)) for number in range(1, LIMIT + 3)]
+    assert verdicts == [b""] * LIMIT + [Way.CLOSE] * 2
+    assert len(bench.refused) == LIMIT + 2
+    bench.unsupported.limit += 1
+    assert bench.unsupported.decide(asked(consecutive=LIMIT + 1)) == b""
+
+
+def test_before_the_login_it_is_for_the_broker_to_end_it() -> None:
+    assert Bench().unsupported.decide(asked(NOBODY, consecutive=LIMIT + 1)) is Way.FORWARD

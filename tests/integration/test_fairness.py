@@ -1,0 +1,159 @@
+"""A client that asks more than any client does: others are served in between, whatever it asks for. Real broker, real
+sidecar process; what came before what is what an observer was told, not how long it took."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.core.session import TURN
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import API_VERSIONS, METADATA, request
+from tests.integration import recorder
+from tests.integration.metrics import sample
+from tests.integration.recorder import RECORDER
+from tests.tools.implementations import both
+
+pytestmark = pytest.mark.kafka
+
+BROKER_METADATA, UNKNOWN, PRODUCE = 30_000, 9999, 0
+CHUNK = 120_000
+"""Bytes that a client has sent before the sidecar reads: less than either data path takes at once, or the kernel."""
+
+KINDS = {
+    "unsupported": request(UNKNOWN, 0, 1, client_id=None),
+    "BrokerMetadata": request(BROKER_METADATA, 0, 1, bytes(4), client_id=None),
+    "forwarded": request(API_VERSIONS, 0, 1, client_id=None),
+}
+"""One request of each kind that costs work, as short as it can be."""
+
+
+@dataclass(frozen=True)
+class Site:
+    address: tuple[str, int]
+    sidecar: SidecarProcess
+    told: Path
+
+    def dial(self) -> socket.socket:
+        return socket.create_connection(self.address, 30)
+
+
+@pytest.fixture(scope="module", params=both("python", "compiled"))
+def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site]:
+    node = cluster.nodes[0]
+    folder = node.home.parent
+    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    config |= {
+        "data.path": request.param,
+        "observer.class.names": [RECORDER],
+        "unsupported.request.max.consecutive": CHUNK,
+    }
+    path = folder / f"fairness-{request.param}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    told = path.with_suffix(".told")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(recorder.FILE, str(told))
+        process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+    host, _, port = node.advertised.rpartition(":")
+    try:
+        yield Site((host, int(port)), process, told)
+    finally:
+        assert process.stop()
+
+
+def answer(sock: socket.socket) -> bytes:
+    """The next answer, without its size."""
+    size = int.from_bytes(_exactly(sock, 4), "big")
+    return _exactly(sock, size)
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = sock.recv(size - len(data))
+        assert more, "the connection has ended"
+        data += more
+    return data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_that_asks_much_at_once_has_its_turn_like_others(site: Site, kind: str) -> None:
+    one = KINDS[kind]
+    count = CHUNK // len(one)
+    with site.dial() as greedy, site.dial() as honest:
+        for sock in (greedy, honest):  # it is known what the broker supports, and both are carried
+            sock.sendall(request(API_VERSIONS, 0, 1))
+            answer(sock)
+        os.kill(site.sidecar.process.pid, signal.SIGSTOP)
+        try:
+            greedy.sendall(one * count)
+            honest.sendall(request(BROKER_METADATA, 0, 77, bytes(4), client_id=f"honest {kind}"))
+        finally:
+            os.kill(site.sidecar.process.pid, signal.SIGCONT)
+        assert answer(honest)[:4] == struct.pack(">i", 77)
+        for _ in range(count):
+            answer(greedy)
+    deadline = time.monotonic() + 30
+    while not any(
+        each.client_id == f"honest {kind}" and each.correlation_id == 77 for each in recorder.read(site.told)
+    ):
+        assert time.monotonic() < deadline, "it was not told"
+        time.sleep(0.05)
+    exchanges = [each for each in recorder.read(site.told) if each.what == "exchange"]
+    at = next(at for at, each in enumerate(exchanges) if each.client_id == f"honest {kind}")
+    before = list(takewhile(lambda each: each.connection != exchanges[at].connection, reversed(exchanges[:at])))
+    assert len(before) <= 5 * TURN
+
+
+def test_a_client_that_asks_without_end_for_what_is_not_supported_is_closed(site: Site) -> None:
+    """As a broker would have done at the first; any other request in between begins a new count."""
+    config = yaml.safe_load(site.sidecar.config.read_text())
+    config["unsupported.request.max.consecutive"] = 300
+    unsupported, other = request(UNKNOWN, 0, 7), request(METADATA, 1, 8, bytes(4))
+
+    def closed() -> float:
+        return sample(
+            site.sidecar.metrics(),
+            "brokerside_connections_closed_total",
+            listener="CLIENT",
+            cause="unsupported_request",
+        )
+
+    before = site.sidecar.config.read_text()
+    site.sidecar.config.write_text(yaml.safe_dump(config))
+    try:
+        _reload(site)
+        with site.dial() as sock:
+            sock.sendall((unsupported * 300 + other) * 2 + unsupported * 300)
+            for _ in range(2):
+                assert [answer(sock) for _ in range(300)] == [unsupported[8:12]] * 300
+                assert len(answer(sock)) > 30
+            assert [answer(sock) for _ in range(300)] == [unsupported[8:12]] * 300
+            assert closed() == 0
+            sock.sendall(unsupported)
+            assert sock.recv(1) == b""
+        assert closed() == 1
+    finally:
+        site.sidecar.config.write_text(before)
+        _reload(site)
+
+
+def _reload(site: Site) -> None:
+    """Let the sidecar take its configuration again, and wait until it has."""
+    count = site.sidecar.metric("brokerside_config_reloads_total")
+    os.kill(site.sidecar.process.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 30
+    while site.sidecar.metric("brokerside_config_reloads_total") == count:
+        assert time.monotonic() < deadline, "it was not reloaded"
+        time.sleep(0.05)

@@ -1,0 +1,169 @@
+"""Who may write the registry: large records, records of brokers that there are not, and records nobody has signed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.client import BrokerMetadataClient
+from proxy.core.authentication import Authenticator
+from proxy.fleet.record import SidecarRecord, encode, key_of
+from proxy.fleet.topic import TOPIC
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from tests.integration.metrics import sample
+
+pytestmark = pytest.mark.kafka
+
+MIB = 1 << 20
+LARGEST_BATCH = 10 * MIB
+"""Bytes of the longest compressed batch that the broker here takes."""
+
+LABEL = "brokerside-registry/1"
+OLD, NEW = "old:" + 32 * "o", "new:" + 32 * "n"
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterState]:
+    """A broker whose registry was made by somebody else: it keeps what is compressed as it is."""
+    folder = tmp_path_factory.mktemp("cluster")
+    properties = {"message.max.bytes": str(LARGEST_BATCH)}
+    state = local_cluster.up(folder, progress=False, broker_properties=properties)
+    config = {"cleanup.policy": "compact", "compression.type": "producer", "message.timestamp.type": "LogAppendTime"}
+    admin = AdminClient({"bootstrap.servers": state.internal_bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+    yield state
+    local_cluster.down(folder)
+
+
+class Running:
+    """A sidecar, and somebody who writes its registry at the broker."""
+
+    def __init__(self, state: ClusterState, process: SidecarProcess) -> None:
+        self._state = state
+        self._process = process
+        self.log = process.log
+
+    def write(self, records: list[tuple[bytes, bytes]], headers: Any = None, **settings: Any) -> list[str]:
+        """Produce them; return the names of the errors."""
+        errors: list[str] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                errors.append(error.name())
+
+        bounds = {"message.max.bytes": 1_000_000_000, "batch.size": 1_000_000_000, "linger.ms": 500}
+        producer = Producer({"bootstrap.servers": self._state.internal_bootstrap, **bounds, **settings})
+        for key, value in records:
+            producer.produce(TOPIC, value, key, headers=headers, on_delivery=delivered)
+        assert producer.flush(30) == 0
+        return errors
+
+    def dropped(self, reason: str) -> float:
+        return sample(self._process.metrics(), "brokerside_registry_records_dropped_total", reason=reason)
+
+    def until_dropped(self, reason: str, count: int) -> None:
+        deadline = time.monotonic() + 20
+        while self.dropped(reason) < count:
+            assert time.monotonic() < deadline, f"{self.dropped(reason)} of {count} dropped as {reason}"
+            time.sleep(0.05)
+
+    def peak(self) -> int:
+        """Most bytes that were resident since the last call."""
+        proc = Path(f"/proc/{self._process.process.pid}")
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", (proc / "status").read_text(), re.MULTILINE)
+        assert found is not None
+        (proc / "clear_refs").write_text("5")
+        return int(found[1]) * 1024
+
+
+@contextmanager
+def running(state: ClusterState, folder: Path, settings: Mapping[str, Any]) -> Iterator[Running]:
+    node = state.nodes[0]
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    path = folder / "sidecar.yaml"
+    path.write_text(yaml.safe_dump({**config, **settings}))
+    process = SidecarProcess.start(path, folder / "sidecar.log", node.admin)
+    try:
+        yield Running(state, process)
+    finally:
+        assert process.stop()
+
+
+def spoofed(node_id: int, tags: Mapping[str, str]) -> tuple[bytes, bytes]:
+    record = SidecarRecord({"CLIENT": "PLAINTEXT"}, ("CLIENT://127.9.9.9:9",), "127.9.9.9", 9, "1", tags=tags)
+    return key_of(node_id), encode(record)
+
+
+LARGE = {f"t{n}": "x" * 1000 for n in range(100)}
+"""Tags of a record of 100 KB, which compresses to nothing."""
+
+
+def test_no_record_becomes_large_in_a_reader(state: ClusterState, tmp_path: Path) -> None:
+    """300 sidecars that there are not, 30 MB in some kilobytes: an existing topic is bounded as a new one is."""
+    with running(state, tmp_path, {}) as sidecar:
+        before = sidecar.peak()
+        for codec in ("zstd", "gzip"):
+            errors = sidecar.write([spoofed(1000 + n, LARGE) for n in range(300)], **{"compression.type": codec})
+            assert set(errors) == {"MSG_SIZE_TOO_LARGE"}
+        one_by_one = {"batch.num.messages": 1, "compression.type": "zstd"}
+        assert sidecar.write([spoofed(1000 + n, LARGE) for n in range(300)], **one_by_one) == []
+        sidecar.until_dropped("unknown_broker", 300)
+        assert sidecar.peak() - before < 16 * MIB
+
+
+def test_it_starts_beside_what_is_there_already(state: ClusterState, tmp_path: Path) -> None:
+    with running(state, tmp_path, {}) as sidecar:
+        assert sidecar.write([spoofed(1000 + n, LARGE) for n in range(300)], **{"batch.num.messages": 1}) == []
+    with running(state, tmp_path, {}) as sidecar:
+        sidecar.until_dropped("unknown_broker", 300)
+        assert sidecar.peak() < 128 * MIB
+
+
+def test_what_nobody_has_signed_is_ignored(state: ClusterState, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{NEW}\n{OLD}\n")
+    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
+        record = spoofed(1, {})
+        audit = Authenticator.of("brokerside-audit/1", NEW)
+        forged = {
+            "unsigned": None,
+            "unknown_key": [Authenticator.of(LABEL, "other:" + 32 * "x").header(*record)],
+            "bad_signature": [audit.header(*record)],
+        }
+        for reason, headers in forged.items():
+            assert sidecar.write([record], headers) == []
+            sidecar.until_dropped(reason, 1)
+        with contextlib.closing(sidecar.log.open()) as log:
+            assert '"registry_records_dropped"' in log.read()
+        stranger = spoofed(7, {})
+        for line in (OLD, NEW):
+            assert sidecar.write([stranger], [Authenticator.of(LABEL, line).header(*stranger)]) == []
+        sidecar.until_dropped("unknown_broker", 2)
+
+
+def test_sidecars_with_either_key_know_each_other_while_keys_are_rotated(state: ClusterState, tmp_path: Path) -> None:
+    """What one run has signed with the old key, the next run accepts with both."""
+    keys = tmp_path / "keys"
+    keys.write_text(OLD)
+    address = state.nodes[0].advertised
+    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}), BrokerMetadataClient(address) as client:
+        assert [one.node_id for one in client.brokers()] == [1]
+    keys.write_text(f"{NEW}\n{OLD}\n")
+    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
+        time.sleep(1)
+        assert sidecar.dropped("unknown_key") == 0
+    keys.write_text(NEW)
+    with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
+        sidecar.until_dropped("unknown_key", 1)

@@ -1,0 +1,54 @@
+"""Whose turn it is."""
+
+import asyncio
+
+from proxy.net.turns import Turns, turns_of
+
+
+async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wait() -> None:
+    turns, rounds = turns_of(asyncio.get_running_loop()), list[list[str]]()
+
+    def wanting(name: str, times: int) -> None:
+        def take_turn() -> None:
+            nonlocal times
+            rounds[-1].append(name)
+            times -= 1
+            if times:
+                turns.enter(take_turn)
+
+        turns.enter(take_turn)
+
+    wanting("a", 3)
+    wanting("b", 1)
+    wanting("c", 2)
+    for _ in range(9):
+        rounds.append([])
+        await asyncio.sleep(0)
+        if rounds[-1] == ["b"]:
+            wanting("d", 1)
+    assert rounds == [["a"], ["b"], ["c"], ["a"], ["d"], ["c"], ["a"], [], []]
+
+
+async def test_an_error_costs_nobody_else_a_turn() -> None:
+    loop = asyncio.get_running_loop()
+    turns, taken, errors = turns_of(loop), [0], list[object]()
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+
+    def fail() -> None:
+        raise RuntimeError
+
+    turns.enter(fail)
+    turns.enter(lambda: taken.append(1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert taken == [0, 1]
+    assert len(errors) == 1
+
+
+def test_each_loop_has_its_own() -> None:
+    async def own() -> Turns:
+        found = turns_of(asyncio.get_running_loop())
+        assert turns_of(asyncio.get_running_loop()) is found
+        return found
+
+    assert asyncio.run(own()) is not asyncio.run(own())
