@@ -6,7 +6,8 @@ on once it was written; what the kernel does not take at once waits in the side'
 
 Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the reading of the other side until it is below
 ``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests, or one that does not read what the sidecar itself
-answers: then even what was already read of it waits (``Answers.rest``), as does what is too much for one turn.
+answers: then even what was already read of it waits (``Answers.rest``), as does what is too much for one turn. So does
+a side that makes the process hold too much memory (``proxy.core.budget``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Literal, cast
 
 import structlog
 
+from proxy.core.budget import SCARCE_CHUNK
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
@@ -212,13 +214,15 @@ class Relay:
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         if session is not None:
-            with contextlib.suppress(Exception):  # it has failed once already
-                session.walk(monotonic())
-                session.lost(monotonic())
+            for step in (session.walk, session.lost):
+                with contextlib.suppress(Exception):  # it has failed once already
+                    step(monotonic())
         if not whole:
             self.close("session_failed", f"{type(error).__name__}")
-        elif "in_flight" in self.client.paused_for:
-            self.client.resume("in_flight")
+            return
+        for end in (self.client, self.broker):
+            for reason in end.paused_for & {"in_flight", "memory"}:
+                end.resume(reason)
 
     def divert(self, end: End, session: Session, data: bytes) -> None:
         """Hand on what goes on in place of the chunk ``data`` of ``end``, and what is said to the client."""
@@ -270,6 +274,7 @@ def report_failure(connection_id: str, error: Exception) -> None:
 
 
 _chunk = memoryview(bytearray(READ_SIZE))  # every relay's: what is read is taken out before the next read
+_scarce_chunk = _chunk[:SCARCE_CHUNK]
 
 
 class End(asyncio.BufferedProtocol):
@@ -302,7 +307,8 @@ class End(asyncio.BufferedProtocol):
             self._early.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _chunk
+        session = self.relay.session
+        return _scarce_chunk if session is not None and session.account.budget.full else _chunk
 
     def buffer_updated(self, nbytes: int) -> None:
         relay = self.relay
@@ -333,7 +339,17 @@ class End(asyncio.BufferedProtocol):
             self.pass_on(data)
         if bodies:
             session.walk(monotonic())
+        if session.must_wait(self.side):
+            self.pause("memory")
+            session.account.budget.wait(self.go_on_reading)
         self.forwarded(session)
+
+    def go_on_reading(self) -> bool:
+        """There is memory for a chunk of this side. Returns whether it waited for that."""
+        waited = "memory" in self.paused_for and not self.relay.closed
+        if waited:
+            self.resume("memory")
+        return waited
 
     def pass_on(self, data: bytes) -> None:
         """Write ``data`` of this side to the other."""
