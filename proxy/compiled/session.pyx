@@ -276,7 +276,7 @@ cdef class Session:
         connection = self.known_as if told is None else told.connection
         exchange = new_exchange(connection, self.client_id, key, version, correlation_id, now, size + 4)
         exchange.wanted = flags
-        exchange.charged = EXCHANGE + CLIENT_ID * max(id_length, 0)
+        exchange.charged = EXCHANGE + CLIENT_ID * id_length
         self.account.charge(exchange.charged)
         count(self.asked, key)
         self.requests += 1

@@ -204,7 +204,7 @@ class Session:
                 walker = None  # a version of the future: forwarded, and taken to have a response
 
         exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
-        exchange.charged = EXCHANGE + CLIENT_ID * max(id_length, 0)
+        exchange.charged = EXCHANGE + CLIENT_ID * id_length
         self.account.charge(exchange.charged)
         self._tally.requests[key] += 1
         self.requests += 1
