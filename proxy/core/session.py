@@ -68,15 +68,9 @@ class Session:
     )  # fmt: skip
 
     def __init__(
-        self,
-        connection: Connection,
-        tally: Tally,
-        watch: Watch | None = None,
-        max_frame: int = header.MAX_FRAME,
-        identity: Identity | None = None,
-        rules: Rules | None = None,
-        budget: Budget | None = None,
-    ) -> None:
+        self, connection: Connection, tally: Tally, watch: Watch | None = None, max_frame: int = header.MAX_FRAME,
+        identity: Identity | None = None, rules: Rules | None = None, budget: Budget | None = None,
+    ) -> None:  # fmt: skip
         self._connection = connection
         self.account = Account(budget or Budget())
         self._tally, self._max_frame = tally, max_frame
@@ -382,20 +376,10 @@ class Session:
         return end
 
     def _open(
-        self,
-        state: Direction,
-        side: Side,
-        exchange: Exchange | None,
-        frame: Frame | None,
-        walker: WalkerFunction | None,
-        passing: Passing | None,
-        buf: bytes | bytearray,
-        body: int,
-        stop: int,
-        shift: int,
-        data: bytes,
-        now: float,
-    ) -> int:
+        self, state: Direction, side: Side, exchange: Exchange | None, frame: Frame | None,
+        walker: WalkerFunction | None, passing: Passing | None, buf: bytes | bytearray, body: int, stop: int,
+        shift: int, data: bytes, now: float,
+    ) -> int:  # fmt: skip
         """The prefix of a frame is read: pass its body ``buf[body:stop]``, as far as ``data`` holds it.
 
         ``shift`` leads from offsets in ``buf`` to those in ``data``, of which the first may be < 0: before ``data``.

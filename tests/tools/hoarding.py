@@ -163,11 +163,12 @@ class Hoard:
         while len(data) < MILLION:
             data += self._flood.frames()
         at = 0
-        while at < len(data) and not session.saturated and not session.must_wait("client"):
+        while (session.rest or at < len(data)) and not session.saturated and not session.must_wait("client"):
             size = SCARCE_CHUNK if self.budget.full else CHUNK
-            session.client_data(data[at : at + size], 1.0)
+            chunk = session.rest or data[at : at + size]
+            at += 0 if session.rest else size
+            session.client_data(chunk, 1.0)
             session.walk(1.0)
-            at += size
             if session.answers is not None:
                 session.answers.let_go()
 
