@@ -72,7 +72,7 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
     with capture_logs() as logged:
         fleet.view = FleetView(1, (BrokerView(2, spoofed), BrokerView(3, spoofed)))
         replying.look()
-    edited = replying.rules.edit(METADATA, 0, sent)
+    edited = led(replying, sent)
     assert edited == metadata({2: ("attacker.example", 9), 3: ("kafka-3.example", 9092)})
     (line,) = logged
     assert (line["event"], line["node_id"]) == ("registry_address_changed", 2)
