@@ -130,6 +130,9 @@ cdef class Relay:
         cdef End end = self.client if side == "client" else self.broker
         return end.size - end.sent
 
+    def descriptor(self, side):
+        return self.client.fd if side == "client" else self.broker.fd
+
     async def attach(self, client, broker):
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()

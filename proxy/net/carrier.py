@@ -20,6 +20,7 @@ from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.datapath import choose
+from proxy.net.lost_peers import LostPeers
 from proxy.net.relay import Cause, Relay, repeated
 from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
@@ -71,6 +72,7 @@ class Carrier:
             replying.inquiry.ask()
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._ended: Callable[[int], None] = lambda number: None
+        self._lost_peers = LostPeers(self.relays)
 
     @property
     def connecting(self) -> int:
@@ -230,10 +232,11 @@ class Carrier:
             relay.abort()
         log.info("drained", cut=cut)
 
-    def flush(self) -> None:
+    def beat(self) -> None:
         """To be called at each beat, once observers have been handed what was recorded: let connections go on that wait
-        for memory, and log how often a repeated warning was held back, where it is time to."""
+        for memory, end those whose peer is gone, and log how often a repeated warning was held back."""
         self.budget.handed_over()
         self.budget.wake()
+        self._lost_peers.beat()
         self._repeated.flush()
         repeated.flush()

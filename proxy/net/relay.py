@@ -51,8 +51,10 @@ LINGER = 10.0
 Cause = Literal[
     "client_closed",  # the client ended it, as clients do
     "client_reset",
+    "client_timeout",  # it confirms nothing any more: its machine or the network is gone
     "broker_closed",
     "broker_reset",
+    "broker_timeout",
     "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
     "client_invalid_size",
     "client_invalid_header",
@@ -160,6 +162,13 @@ class Relay:
         """Bytes written to ``side`` that the kernel has not taken yet."""
         transport = (self.client if side == "client" else self.broker).transport
         return 0 if transport is None else transport.get_write_buffer_size()
+
+    def descriptor(self, side: Side) -> int:
+        """Of the socket of ``side``; −1 before it is attached and after it is closed."""
+        transport = (self.client if side == "client" else self.broker).transport
+        if transport is None or transport.is_closing():
+            return -1
+        return int(transport.get_extra_info("socket").fileno())
 
     async def attach(self, client: socket.socket, broker: socket.socket) -> None:
         """Take over both connections and carry from now on. Raises OSError; the sockets are taken care of then too."""

@@ -56,7 +56,7 @@ class Station:
         self.tell = self._carrier.tell
         if self._dispatcher is not None:
             beat.calls.append(self._dispatcher.flush)
-        beat.calls.append(self._carrier.flush)
+        beat.calls.append(self._carrier.beat)
         log.info("carrying", boot_id=boot_id)
 
     @property
