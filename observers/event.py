@@ -374,8 +374,8 @@ class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kin
     listener: str
     """Name of the listener the clients came in by."""
     client_ip: str
-    """Address of the clients; ``*`` for those of all addresses that are not told one by one, because too many were
-    throttled in that second."""
+    """Address of the clients, or their IPv6 network; ``*`` for those of all that are not told one by one, because too
+    many were throttled in that second."""
     scope: ThrottleScope
     """Whose limit it is: the whole broker's, the listener's, or that of each address."""
     quota: ThrottleQuota
