@@ -226,7 +226,7 @@ class ObservedExchange(Protocol):
 
     @property
     def decode(self) -> str:
-        """``none``, ``full``, ``malformed`` or ``unsupported``: how far the bodies were read."""
+        """``none``, ``full``, ``malformed``, ``unsupported`` or ``not_kept``: how far the bodies were read."""
 
     @property
     def request(self) -> Any:

@@ -20,6 +20,7 @@ from proxy.compiled.exchange cimport (
     FULL,
     MALFORMED,
     NO_RESPONSE,
+    NOT_KEPT,
     UNSUPPORTED,
     Body,
     DecodeCode,

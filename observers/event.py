@@ -48,7 +48,7 @@ LOSSES = {
 """Why events are lost; besides, librdkafka's names of errors that will not pass (``topic_authorization_failed``, …)."""
 
 Outcome = Literal["answered", "no_response", "connection_lost"]
-Decode = Literal["none", "full", "malformed", "unsupported"]
+Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
 ThrottleScope = Literal["broker", "listener", "ip"]
 ThrottleQuota = Literal["connection_creation_rate", "connections"]
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
@@ -116,8 +116,9 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     outcome: Outcome = "answered"
     """``no_response``: there is none by design (acks=0). ``connection_lost``: it ended before the response did."""
     decode: Decode = "none"
-    """How far the bodies were read: ``none`` (not asked for), ``full``, ``malformed``, or ``unsupported`` (newer than
-    this sidecar knows). Unless ``full``, ``topics`` and what else stands in bodies may be missing."""
+    """How far the bodies were read: ``none`` (not asked for), ``full``, ``malformed``, ``unsupported`` (newer than this
+    sidecar knows), or ``not_kept`` (clients made it hold too much memory at the time). Unless ``full``, ``topics`` and
+    what else stands in bodies may be missing; the sizes are always right."""
     client_id: str | None = None
     """As the client chose it."""
     client_software_name: str | None = None
@@ -374,8 +375,8 @@ class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kin
     listener: str
     """Name of the listener the clients came in by."""
     client_ip: str
-    """Address of the clients; ``*`` for those of all addresses that are not told one by one, because too many were
-    throttled in that second."""
+    """Address of the clients, or their IPv6 network; ``*`` for those of all that are not told one by one, because too
+    many were throttled in that second."""
     scope: ThrottleScope
     """Whose limit it is: the whole broker's, the listener's, or that of each address."""
     quota: ThrottleQuota

@@ -65,6 +65,8 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
         at = _put(at, b',"decode":"malformed"')
     elif row.decode == UNSUPPORTED:
         at = _put(at, b',"decode":"unsupported"')
+    elif row.decode == NOT_KEPT:
+        at = _put(at, b',"decode":"not_kept"')
     at = _put_text(at, row.software)
     if row.basics.throttle_ms:
         at = _put_int(_put(at, b',"throttle_ms":'), row.basics.throttle_ms)

@@ -10,6 +10,7 @@ observer    code outside the data path that is told about exchanges (KIP-388); i
 limit       a bound on connections or their rate (KIP-612, KIP-402).
 upstream    the real broker's private port that this sidecar fronts.
 interceptor answers requests in the broker's place, or changes its answers, on one listener.
+budget      the memory that clients may make one process hold; beyond it bodies are not kept, and connections wait.
 cause       why a connection ended; a closed list, also the label of the metric.
 
 Folders

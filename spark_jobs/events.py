@@ -95,7 +95,7 @@ REQUEST_EVENT = (
     Field("request_bytes", "bigint", required=True, least=0, most=MAX_FRAME),
     Field("response_bytes", "bigint", default=0, least=0, most=MAX_FRAME),
     Field("outcome", "string", default="answered", allowed=("answered", "no_response", "connection_lost")),
-    Field("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported")),
+    Field("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported", "not_kept")),
     Field("client_id", "string"),
     Field("client_software_name", "string"),
     Field("client_software_version", "string"),

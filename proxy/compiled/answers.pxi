@@ -13,7 +13,7 @@ cdef int read_ruled(Session self, bint response, const uint8_t *data, Py_ssize_t
     self.whole = None
     self.clean = 0
     if not response and self.resting:
-        self.answers.rest = b""
+        self.answers.keep(b"")
         self.resting = False
     try:
         if response or not self.closing:
@@ -22,7 +22,7 @@ cdef int read_ruled(Session self, bint response, const uint8_t *data, Py_ssize_t
         settle(self, response, data, end, self.clean)
         raise
     if not response and upto < end and not self.closing:
-        self.answers.rest = chunk(self, data, end)[upto:]
+        self.answers.keep(chunk(self, data, end)[upto:])
         self.resting = True
     elif PyByteArray_GET_SIZE(state.carry):
         upto = self.clean
@@ -84,6 +84,7 @@ cdef int answer(Session self, bytes data, Py_ssize_t at) except -1:
         exchange.response_bytes = PyBytes_GET_SIZE(said)
         exchange.outcome_code = ANSWERED
         count(self.answered, exchange.api_key)
+        self.close_exchange(exchange)
         if self.told is not None:
             kind, body = NO_WALKER, 8 + apis.response_header_is_flexible(exchange.api_key, exchange.api_version)
             if exchange.wanted & WALKED and PyBytes_GET_SIZE(said) > body:

@@ -24,6 +24,7 @@ cdef enum DecodeCode:
     FULL = 1
     MALFORMED = 2
     UNSUPPORTED = 3
+    NOT_KEPT = 4
 
 cdef struct RecordSums:  # RecordSet
     int64_t size
@@ -58,6 +59,7 @@ cdef struct Body:  # the facts of one body; fields that its kind does not have s
     PyObject *transactional_id  # bytes or NULL; owned
     Py_ssize_t count
     Py_ssize_t forgotten  # of Fetch requests: as many parts after those, with nothing but topic and partition
+    int64_t names  # bytes of names, as they are charged
     Py_ssize_t capacity
     Part *parts  # &first until there are more
     Part first
@@ -66,6 +68,7 @@ cdef Body *new_body(Kind kind, int version) except NULL
 cdef Part *add_part(Body *body) except NULL  # zeroed but for the −1 defaults of RecordSet; may move the others
 cdef Part *add_forgotten(Body *body) except NULL  # after all others
 cdef void free_body(Body *body) noexcept  # NULL is fine
+cdef int64_t size_of(const Body *body) noexcept  # bytes that it is charged with
 cdef object facts_of(const Body *body)  # the pure struct of proxy.core.exchange; None for NULL
 
 cdef class Exchange:
@@ -91,6 +94,7 @@ cdef class Exchange:
     cdef object request_facts  # None until asked for
     cdef object response_facts
     cdef public bint synthesized
+    cdef public int64_t charged
     cdef uint8_t wanted  # flags of proxy.core.watch; 0: it is not to be told of
     cdef Exchange next  # of the session that holds it: the one that was asked after it
 

@@ -6,6 +6,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.string cimport memcpy, memset
 
+from proxy.core import budget
 from proxy.core.exchange import (
     EMPTY_RECORD_SET,
     AnsweredPartition,
@@ -21,10 +22,12 @@ from proxy.core.exchange import (
 from proxy.core.exchange import Exchange as PureExchange
 
 OUTCOMES = ("open", "answered", "no_response", "connection_lost")  # by OutcomeCode
-DECODES = ("none", "full", "malformed", "unsupported")  # by DecodeCode
+DECODES = ("none", "full", "malformed", "unsupported", "not_kept")  # by DecodeCode
 
 FIELDS = PureExchange.__struct_fields__
 
+cdef int64_t BODY = budget.BODY
+cdef int64_t PARTITION = budget.PARTITION
 cdef Py_ssize_t GROWN = 8  # partitions that a body has room for once it has more than one
 
 
@@ -90,6 +93,10 @@ cdef void free_body(Body *body) noexcept:
         PyMem_Free(body.parts)
     Py_XDECREF(body.transactional_id)
     PyMem_Free(body)
+
+
+cdef int64_t size_of(const Body *body) noexcept:
+    return BODY + PARTITION * (body.count + body.forgotten) + body.names
 
 
 # ---- facts of bodies, and bodies of facts ---------------------------------------------------------------------------
@@ -234,6 +241,7 @@ cdef class Exchange:
         object request_raw=None,
         object response_raw=None,
         bint synthesized=False,
+        int64_t charged=0,
     ):
         self.connection = connection
         self.api_key = api_key
@@ -253,6 +261,7 @@ cdef class Exchange:
         self.request_raw = request_raw
         self.response_raw = response_raw
         self.synthesized = synthesized
+        self.charged = charged
         free_body(self.request_body)
         self.request_body = NULL
         self.request_body = body_of(request)

@@ -55,6 +55,8 @@ cdef int forgotten_topic(Walk *walk) except -1:
         return malformed(walk.body.kind, "a topic without a name")
     if count < 0 or walk.body.count + walk.body.forgotten + count > MAX_PARTITIONS:
         return refuse_count(walk, count)
+    if count:
+        walk.body.names += NAME + size
     keep_topic(walk, start, size)
     walk.elements -= 1
     walk.partitions = count

@@ -9,6 +9,7 @@ cdef int ERROR_AFTER_THROTTLE = watch.ERROR_AFTER_THROTTLE
 cdef int DECIDED = intercept.DECIDED
 cdef int ASKED = intercept.ASKED
 cdef int EDITED = intercept.EDITED
+cdef int LED = intercept.LED
 cdef int STREAMED = intercept.STREAMED
 cdef int CHECKED = intercept.CHECKED
 cdef int UNREAD = intercept.UNREAD

@@ -31,7 +31,7 @@ cdef void drop(Piece *pieces, int count) noexcept:
 cdef class Watching:
     def __cinit__(self, watch):
         self.watch = watch
-        self.record, self.note, self.room = watch.record, watch.note, watch.room
+        self.record, self.note = watch.record, watch.note
         self.table, self.others, self.max_body = watch.interest.table, watch.interest.others, watch.max_body
         if len(self.table) != KEYS * VERSIONS:
             raise ValueError(f"a table of {len(self.table)} bytes, not {KEYS * VERSIONS}")
@@ -76,8 +76,8 @@ cdef Passing new_passing(int64_t length, bint raw, bint learnt):
 @cython.final
 @cython.no_gc  # refers to nothing that refers back
 cdef class Told:
-    def __init__(self, connection, tally, watch, identity):
-        self.connection, self.identity = connection, identity
+    def __init__(self, connection, tally, watch, identity, Account account):
+        self.connection, self.identity, self.account = connection, identity, account
         self.decoded = tally.decoded
         self.watching = watching_of(watch)
 
@@ -88,11 +88,8 @@ cdef class Told:
     cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length, bint learnt):
         cdef bint raw = False
         if flags & (KEEP_RESPONSE if response else KEEP_REQUEST) and key != SASL_AUTHENTICATE:
-            if length <= self.watching.max_body and length <= self.watching.room.left:
-                raw = True
-                self.watching.room.left -= length
-                self.taken += length
-            else:
+            raw = length <= self.watching.max_body
+            if not raw:
                 count(self.decoded, "not_kept")
         return new_passing(length, raw, learnt) if raw or learnt else None
 
@@ -168,18 +165,30 @@ cdef class Told:
 
     cdef int read(self, Piece *piece, Exchange exchange, Passing passing) except -1:
         cdef Body *body = NULL
+        cdef bint fits = True
+        cdef int64_t more
         try:
             if piece.kind != NO_WALKER:
                 body = walk_body(piece.kind, exchange.api_version, piece.data, piece.size)
+                fits = self.hold(exchange, size_of(body))
             else:
                 passing.feed.feed(piece.data, piece.size)
+                more = passing.feed.size() - passing.charged
                 if piece.last:
                     body = passing.feed.finish()
+                    more = size_of(body) - passing.charged
+                fits = self.hold(exchange, more)
+                passing.charged += more if fits else 0
         except Exception:  # whatever it is, it concerns the record of this exchange only
             exchange.decode_code = MALFORMED
             count(self.decoded, "malformed")
-            if passing is not None:
-                passing.feed = None  # the rest of this body passes unread
+            self.forget(exchange, passing)
+        if not fits:
+            free_body(body)
+            if exchange.decode_code != MALFORMED:
+                exchange.decode_code = NOT_KEPT
+            self.forget(exchange, passing)
+            return count(self.decoded, "not_kept")
         if body == NULL:
             return 0
         if piece.response:
@@ -192,17 +201,42 @@ cdef class Told:
             exchange.decode_code = FULL
         return count(self.decoded, "full")
 
+    cdef bint hold(self, Exchange exchange, int64_t size) noexcept:
+        cdef bint fits = self.account.take(size)
+        if fits:
+            exchange.charged += size
+        return fits
+
+    cdef void forget(self, Exchange exchange, Passing passing) noexcept:
+        if passing is not None:
+            self.give_back(exchange, passing.charged)
+            passing.feed = None
+            passing.charged = 0
+
+    cdef void give_back(self, Exchange exchange, int64_t size) noexcept:
+        exchange.charged -= size
+        self.account.charge(-size)
+
     cdef int gather(self, Piece *piece, Exchange exchange, Passing passing, double now) except -1:
         cdef bint short = passing.length <= MAX_LEARNED
-        cdef Py_ssize_t had
+        cdef Py_ssize_t had = 0 if passing.gathered is None else PyByteArray_GET_SIZE(passing.gathered)
         cdef bytes body = None
+        if passing.raw and not self.hold(exchange, piece.size):
+            passing.raw = False
+            self.give_back(exchange, had)
+            count(self.decoded, "not_kept")
+            if passing.learnt and short:
+                self.account.charge(had)
+            else:
+                passing.gathered = None
+        if not passing.raw and passing.learnt and short:
+            self.account.charge(-had if piece.last else piece.size)
         if piece.last and passing.gathered is None:
-            if passing.raw or short:
+            if passing.raw or (passing.learnt and short):
                 body = PyBytes_FromStringAndSize(<const char *>piece.data, piece.size)
-        elif passing.raw or short:
+        elif passing.raw or (passing.learnt and short):
             if passing.gathered is None:
                 passing.gathered = bytearray()
-            had = PyByteArray_GET_SIZE(passing.gathered)
             PyByteArray_Resize(passing.gathered, had + piece.size)
             memcpy(PyByteArray_AS_STRING(passing.gathered) + had, piece.data, piece.size)
             if piece.last:
@@ -257,9 +291,6 @@ cdef class Told:
         finally:
             drop(pieces, there)
             PyMem_Free(pieces)
-            if self.taken:
-                self.watching.room.left += self.taken
-                self.taken = 0
         return self.learn("closed", (now,))
 
     cdef int lost(self, Exchange exchange) except -1:
@@ -268,19 +299,13 @@ cdef class Told:
         return self.record(exchange)
 
     cdef int record(self, Exchange exchange) except -1:
+        cdef int64_t charged = exchange.charged
+        exchange.charged = 0
         if not exchange.wanted:
-            return 0
-        if exchange.request_raw is not None:
-            self.give_back(exchange.request_raw)
-        if exchange.response_raw is not None:
-            self.give_back(exchange.response_raw)
+            return self.account.charge(-charged)
+        self.account.record(charged)
         self.watching.count()
         self.watching.record(exchange)
-        return 0
-
-    cdef int give_back(self, bytes body) except -1:
-        self.watching.room.left += PyBytes_GET_SIZE(body)
-        self.taken -= PyBytes_GET_SIZE(body)
         return 0
 
 
@@ -304,6 +329,10 @@ cdef int end_session(Session self, double now) except -1:
             ended.append(self.client.exchange)
         self.client.exchange = None
     self.client.passing = self.broker.passing = None
-    if self.told is not None:
-        self.told.ended(ended, now)
+    self.client.frame = self.broker.frame = None
+    try:
+        if self.told is not None:
+            self.told.ended(ended, now)
+    finally:
+        self.account.close()
     return 0

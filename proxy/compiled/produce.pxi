@@ -12,6 +12,7 @@ cdef int produce_request_head(Walk *walk) except -1:
         return 0
     if size >= 0:
         walk.body.transactional_id = PyBytes_FromStringAndSize(<const char *>start, size)
+        walk.body.names += NAME + size if size else 0
     walk.body.acks = int16_at(fixed)
     walk.body.timeout_ms = int32_at(fixed + 2)
     return 1

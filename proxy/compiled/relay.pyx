@@ -25,6 +25,7 @@ import os
 
 import structlog
 
+from proxy.core import budget
 from proxy.errors import PeerError
 from proxy.net import relay
 from proxy.net.turns import turns_of
@@ -41,6 +42,7 @@ cdef enum Reason:  # why a side is not read
     DRAIN = 4
     LOST = 8  # the other side takes no more
     ANSWERS = 16  # there is no room for what the sidecar answers
+    MEMORY = 64  # connections hold too much memory
     TURN = 32  # what was read of it has its turn when the loop's other work has had its own
 
 cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callback
@@ -48,6 +50,7 @@ cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callba
 CLOSED_BY = ("client_closed", "broker_closed")
 RESET_BY = ("client_reset", "broker_reset")
 
+cdef Py_ssize_t SCARCE_CHUNK = budget.SCARCE_CHUNK
 cdef double SILENCE = relay.SILENCE
 cdef double LINGER = relay.LINGER
 
@@ -127,6 +130,9 @@ cdef class Relay:
         cdef End end = self.client if side == "client" else self.broker
         return end.size - end.sent
 
+    def descriptor(self, side):
+        return self.client.fd if side == "client" else self.broker.fd
+
     async def attach(self, client, broker):
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()
@@ -192,7 +198,10 @@ cdef class Relay:
         """Read a chunk and carry it to the other side."""
         cdef End other = self.other(end)
         cdef ssize_t most = BULK_SIZE if end.bulk and unacknowledged(other.fd) < BULK_SIZE else READ_SIZE
-        cdef ssize_t size = recv(end.fd, chunk, most, 0)
+        cdef ssize_t size
+        if self.session is not None and self.session.account.is_scarce():
+            most = SCARCE_CHUNK
+        size = recv(end.fd, chunk, most, 0)
         if size <= 0:
             if size < 0 and (errno == EAGAIN or errno == EINTR):
                 return 0
@@ -231,6 +240,10 @@ cdef class Relay:
                 self.write(other, size, data)
             if bodies:
                 session.read_bodies(monotonic())
+        if session is not None and session.is_to_wait(end.is_broker):
+            if not end.paused & MEMORY:
+                session.account.budget.wait(self.broker_goes_on if end.is_broker else self.client_goes_on)
+            self.pause(end, MEMORY)
         if other.failure and not end.paused & LOST:
             self.cannot_send(other)
         elif end.failure and not other.paused & LOST:
@@ -246,6 +259,19 @@ cdef class Relay:
             if self.draining and session.is_between_requests():
                 self.pause(end, DRAIN)
         return self.follow()
+
+    def client_goes_on(self):
+        return self.goes_on(self.client)
+
+    def broker_goes_on(self):
+        return self.goes_on(self.broker)
+
+    cdef bint goes_on(self, End end) except -1:
+        """There is memory for a chunk of this side. Returns whether it waited for that."""
+        cdef bint waited = end.paused & MEMORY and self.cause is None
+        if waited:
+            self.resume(end, MEMORY)
+        return waited
 
     cdef int go_on(self) except -1:
         if self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
@@ -406,15 +432,19 @@ cdef class Relay:
         self.known_as, self.requests_before, self.session = self.connection, session.requests, None
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
-        try:
-            session.read_bodies(monotonic())
-            session.end_all(monotonic())
-        except Exception:  # it has failed once already
-            pass
+        for step in (session.walk, session.lost):
+            try:
+                step(monotonic())
+            except Exception:  # noqa: S110  # it has failed once already
+                pass
         if not whole:
             self.close("session_failed", type(error).__name__)
-        elif self.client.paused & IN_FLIGHT:
+            return 0
+        if self.client.paused & (IN_FLIGHT | MEMORY):
+            self.client.paused &= ~MEMORY
             self.resume(self.client, IN_FLIGHT)
+        if self.broker.paused & MEMORY:
+            self.resume(self.broker, MEMORY)
         return 0
 
     cdef int pause(self, End end, Reason reason) except -1:

@@ -42,7 +42,6 @@ cdef class Watching:
     cdef object watch
     cdef object record
     cdef object note
-    cdef object room
     cdef bytes table
     cdef uint8_t others
     cdef int64_t max_body
@@ -51,10 +50,30 @@ cdef class Watching:
     cdef uint8_t flags(self, int key, int version) noexcept
     cdef void count(self) noexcept
 
+cdef enum:  # places in the counts of a budget
+    OPEN_BYTES = 0
+    RECORDED = 1
+    LIMIT = 2
+    OPTIONAL = 3
+
+cdef class Account:
+    """What one session holds of the budget."""
+    cdef readonly object budget
+    cdef int64_t[::1] counts
+    cdef readonly int64_t held
+
+    cdef bint is_scarce(self) noexcept  # all connections together hold too much
+    cdef bint is_full(self) noexcept
+    cpdef int charge(self, int64_t size) except -1
+    cdef bint take(self, int64_t size) noexcept
+    cdef void record(self, int64_t size) noexcept
+    cdef void close(self) noexcept
+
 cdef class Passing:
     """One body that somebody wants, while it passes."""
     cdef Feed feed  # reads it as it comes
     cdef bytearray gathered
+    cdef int64_t charged  # bytes, for what the feed keeps
     cdef int64_t length
     cdef bint raw  # the exchange is to have its bytes
     cdef bint learnt  # whoever learns the client's identity is to have them
@@ -68,7 +87,7 @@ cdef class Told:
     cdef Piece *pieces
     cdef int count
     cdef int room  # pieces that there is room for
-    cdef int64_t taken  # of the watch's room
+    cdef Account account
     cdef bint undecided
 
     cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length, bint learnt)
@@ -81,7 +100,9 @@ cdef class Told:
     cdef int learn(self, str method, tuple told) except -1
     cdef int lost(self, Exchange exchange) except -1
     cdef int record(self, Exchange exchange) except -1
-    cdef int give_back(self, bytes body) except -1
+    cdef bint hold(self, Exchange exchange, int64_t size) noexcept
+    cdef void forget(self, Exchange exchange, Passing passing) noexcept
+    cdef void give_back(self, Exchange exchange, int64_t size) noexcept
 
 cdef class Scanning:
     cdef Scan scan
@@ -108,6 +129,7 @@ cdef class Direction:
     cdef Scanning scanning  # reads the topics of the current frame
 
 cdef class Session:
+    cdef readonly Account account
     cdef object known_as  # the connection where nobody observes
     cdef Told told  # None: nobody observes
     cdef object asked  # dicts of the tally
@@ -143,13 +165,12 @@ cdef class Session:
     cdef int enqueue(self, Exchange exchange) noexcept
     cdef bint is_between_requests(self) noexcept
     cdef bint is_saturated(self) noexcept
+    cdef bint is_to_wait(self, bint response) except -1
+    cdef void close_exchange(self, Exchange exchange) noexcept
     cdef int end_all(self, double now) except -1
 
     cdef Py_ssize_t start_request(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t start_response(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef Py_ssize_t token(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef Py_ssize_t token_reply(self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
-    cdef Py_ssize_t pass_token(self, bint response, const uint8_t *p, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t begin(self, bint response, Exchange exchange, object frame, Kind kind, Passing passing, const uint8_t *p, Py_ssize_t body, int64_t length, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef Py_ssize_t go_on(self, bint response, Direction state, const uint8_t *data, Py_ssize_t end, double now) except? -1
     cdef int finish_frame(self, bint response, Exchange exchange, const uint8_t *data, Py_ssize_t end, Py_ssize_t stop, double now) except -1

@@ -14,15 +14,16 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
 from proxy.compiled.exchange cimport (
-    ANSWERED, CONNECTION_LOST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, OPEN, UNSUPPORTED, Body, Exchange, Kind,
-    free_body, new_exchange,
+    ANSWERED, CONNECTION_LOST, FULL, MALFORMED, NO_RESPONSE, NO_WALKER, NONE, NOT_KEPT, OPEN, UNSUPPORTED, Body,
+    Exchange, Kind, free_body, new_exchange, size_of,
 )
 from proxy.compiled.header cimport BAD, INCOMPLETE, acks_at, least_header, skip_tags, uvarint
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
-from proxy.core import apis, header, intercept, passing, protected, session, watch, wire
+from proxy.core import apis, budget, header, intercept, passing, protected, session, watch, wire
 from proxy.core.answers import Answers
+from proxy.core.budget import Budget
 from proxy.core.intercept import Request
 from proxy.errors import PeerError
 
@@ -36,9 +37,11 @@ cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
 
 include "header.pxi"
+include "account.pxi"
 include "passing.pxi"
 include "answers.pxi"
 include "protected.pxi"
+include "tokens.pxi"
 
 
 @cython.final
@@ -53,16 +56,18 @@ cdef class Direction:
 cdef class Session:
     """As ``proxy.core.session.Session``."""
 
-    def __init__(self, connection, tally, watch=None, int64_t max_frame=header.MAX_FRAME, identity=None, rules=None):
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=header.MAX_FRAME, identity=None, rules=None,
+                 budget=None):
         self.known_as = connection
+        self.account = Account(budget or Budget())
         if rules is not None:
             if len(rules.table) != KEYS * VERSIONS:
                 raise ValueError(f"a table of {len(rules.table)} bytes, not {KEYS * VERSIONS}")
-            self.answers, self.ruled = Answers(rules, tally), rules.table
+            self.answers, self.ruled = Answers(rules, tally, self.account), rules.table
             self.protected = None if rules.topics is None else protected_of(rules.topics)
             if watch is None and identity is not None:
                 watch = NOBODY
-        self.told = None if watch is None else Told(connection, tally, watch, identity)
+        self.told = None if watch is None else Told(connection, tally, watch, identity, self.account)
         self.asked, self.answered, self.decoded = tally.requests, tally.responses, tally.decoded
         self.max_frame = max_frame
         self.client, self.broker = Direction(), Direction()
@@ -77,6 +82,9 @@ cdef class Session:
     @property
     def saturated(self):
         return self.is_saturated()
+
+    def must_wait(self, side):
+        return self.is_to_wait(side == "broker")
 
     @property
     def rest(self):
@@ -125,15 +133,25 @@ cdef class Session:
     cdef bint is_saturated(self) noexcept:
         return self.open >= MAX_IN_FLIGHT or self.closing
 
+    cdef bint is_to_wait(self, bint response) except -1:
+        if not self.account.is_full():
+            return False
+        return not response or self.broker.frame is not None and self.broker.frame.holds
+
     cdef bint is_between_requests(self) noexcept:
         return not self.client.left and not PyByteArray_GET_SIZE(self.client.carry) and not self.resting
 
     cdef int read(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
         """Take ``data``. Returns whether there are bodies to read. Raises PeerError."""
+        cdef Direction state = self.broker if response else self.client
+        cdef Py_ssize_t had = PyByteArray_GET_SIZE(state.carry)
         if self.answers is None:
             self.read_frames(response, data, end, now)
         else:
             read_ruled(self, response, data, end, now)
+        had = PyByteArray_GET_SIZE(state.carry) - had
+        if had:
+            self.account.charge(had)
         return self.told is not None and self.told.count != 0
 
     cdef Py_ssize_t read_frames(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
@@ -202,7 +220,7 @@ cdef class Session:
         cdef object frame = None
         cdef Scan scan
         if self.tokens:
-            passed = self.token(p, there, start, data, end, now)
+            passed = token(self, p, there, start, data, end, now)
             if passed != REQUEST_AGAIN:
                 return passed
         if there < 14:
@@ -267,6 +285,8 @@ cdef class Session:
         connection = self.known_as if told is None else told.connection
         exchange = new_exchange(connection, self.client_id, key, version, correlation_id, now, size + 4)
         exchange.wanted = flags
+        exchange.charged = EXCHANGE + CLIENT_ID * id_length
+        self.account.charge(exchange.charged)
         count(self.asked, key)
         self.requests += 1
         self.decided = self.decided + 1 if wanted & DECIDED else 0
@@ -307,22 +327,6 @@ cdef class Session:
             raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {MIN_FRAME} to {self.max_frame}")
         return 0
 
-    cdef Py_ssize_t token(
-        self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
-    ) except? -1:
-        """A raw SASL token passes; REQUEST_AGAIN where the frame is a request."""
-        if there < 4:
-            return INCOMPLETE
-        cdef int64_t size = token_size(False, p)
-        if size >= MIN_FRAME:
-            if there < 8:
-                return INCOMPLETE
-            unread = self.answers is not None and ruling(self, int16_at(p + 4), int16_at(p + 6)) & UNREAD
-            if unread or is_known(int16_at(p + 4), int16_at(p + 6)):
-                self.tokens = False
-                return REQUEST_AGAIN
-        return self.pass_token(False, p, start, data, end, now)
-
     # ---- broker to client ---------------------------------------------------------------------------------------
 
     cdef Py_ssize_t start_response(
@@ -339,7 +343,7 @@ cdef class Session:
         cdef Passing passing = None
         cdef bint learnt
         if there < 8 or exchange is None:
-            return self.token_reply(p, there, start, data, end, now)
+            return token_reply(self, p, there, start, data, end, now)
         size, correlation_id = int32_at(p), int32_at(p + 4)
         if size < 4:
             raise PeerError("broker", "invalid_size", f"response of {size} bytes")
@@ -354,7 +358,7 @@ cdef class Session:
             kind = kind_of(exchange.api_key, exchange.api_version, True)
         learnt = told is not None and told.identity is not None and is_learnt(True, exchange.api_key)
         if self.answers is not None:
-            wanted = ruling(self, exchange.api_key, exchange.api_version) & (EDITED | STREAMED)
+            wanted = ruling(self, exchange.api_key, exchange.api_version) & (EDITED | LED | STREAMED)
         if (
             (flags & ~TOLD or learnt or wanted)
             and exchange.api_key != API_VERSIONS  # its header has no tags, whatever its body is (KIP-511)
@@ -386,16 +390,6 @@ cdef class Session:
             frame = self.answers.response(wanted, exchange, body, 4 + size)
             look(self)
         return self.begin(True, exchange, frame, kind, passing, p, body, 4 + size, start, data, end, now)
-
-    cdef Py_ssize_t token_reply(
-        self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
-    ) except? -1:
-        """A frame that answers no request: right only while raw SASL tokens are exchanged."""
-        if self.open or there < 4:
-            return INCOMPLETE
-        if not self.tokens:
-            raise PeerError("broker", "out_of_sync", "a response without a request")
-        return self.pass_token(True, p, start, data, end, now)
 
     # ---- both directions ----------------------------------------------------------------------------------------
 
@@ -460,15 +454,6 @@ cdef class Session:
             self.finish_frame(response, exchange, data, end, take, now)
         return take
 
-    cdef Py_ssize_t pass_token(
-        self, bint response, const uint8_t *p, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
-    ) except? -1:
-        cdef int64_t size = token_size(response, p)
-        cdef Passing passing = None
-        if self.told is not None and self.told.identity is not None:
-            passing = new_passing(size, False, True)
-        return self.begin(response, None, None, NO_WALKER, passing, p, 4, 4 + size, start, data, end, now)
-
     cdef int finish_frame(
         self, bint response, Exchange exchange, const uint8_t *data, Py_ssize_t end, Py_ssize_t stop, double now
     ) except -1:
@@ -476,15 +461,23 @@ cdef class Session:
         if not response:
             if exchange is not None:
                 exchange.received_at = now
+                if exchange.outcome_code == NO_RESPONSE and not exchange.synthesized:
+                    self.close_exchange(exchange)
                 await_end(self, exchange)
             return 0
         if exchange is not None:
             exchange.responded_at = now
             exchange.outcome_code = ANSWERED
             count(self.answered, exchange.api_key)
+            self.close_exchange(exchange)
         if self.waits:
             answer(self, chunk(self, data, end), stop)
         return 0
+
+    cdef void close_exchange(self, Exchange exchange) noexcept:
+        """It is not open any more; where somebody observes, it is recorded first."""
+        if self.told is None:
+            self.account.charge(-exchange.charged)
 
     cdef int read_bodies(self, double now) except -1:
         """Read the bodies of the last chunk and record what ended in it. A bad body is counted, never raised."""

@@ -60,6 +60,7 @@ cdef class Feed:
     cdef int _keep(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int _check_carry(self) except -1
     cdef int feed(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int64_t size(self) noexcept  # bytes that it is charged with, until `finish`
     cdef Body *finish(self) except NULL  # hands the body to the caller. Raises MalformedBody if that was not all of it
 
 cdef Feed new_feed(Kind kind, int version)

@@ -26,16 +26,18 @@ from proxy.compiled.exchange cimport (
     add_part,
     free_body,
     new_body,
+    size_of,
 )
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
-from proxy.core import fetch, records, steps, walk, wire
+from proxy.core import budget, fetch, records, steps, walk, wire
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":
     PyObject *PyBytes_FromStringAndSize(const char *text, Py_ssize_t size) except NULL
 
 cdef int64_t MAX_CARRY = walk.MAX_CARRY
+cdef int64_t NAME = budget.NAME
 cdef int64_t MAX_PARTITIONS = steps.MAX_PARTITIONS
 cdef int64_t MAX_STRING = wire.MAX_STRING
 cdef int64_t BATCH_HEADER = records.BATCH_HEADER
@@ -169,6 +171,8 @@ cdef int topic(Walk *walk) except -1:
         return malformed(walk.body.kind, "a topic without a name")
     if count < 0 or walk.body.count + count > MAX_PARTITIONS:
         return refuse_count(walk, count)
+    if count:
+        walk.body.names += NAME + size
     keep_topic(walk, start, size)
     walk.topics -= 1
     walk.partitions = count
@@ -324,6 +328,9 @@ cdef class Feed:
         memcpy(self.carry + self.carried, data, size)
         self.carried += size
         return 0
+
+    cdef int64_t size(self) noexcept:
+        return size_of(self.body)
 
     cdef Body *finish(self) except NULL:
         cdef Body *body = self.body

@@ -40,6 +40,7 @@ def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
         window_ms=quotas.quota_window_size_seconds * 1000,
         recheck=quotas.ip_throttle_recheck,
         max_held=quotas.ip_throttle_max_delayed,
+        ip_v6_prefix_length=quotas.ip_v6_prefix_length,
     )
 
 

@@ -205,6 +205,15 @@ class Quotas(Section):
         "Without, it is closed after its hold, as Kafka does.",
         default=True,
     )
+    ip_v6_prefix_length: int = number(
+        "ip.v6.prefix.length",
+        "Limits of addresses count IPv6 addresses with the same first bits together, for one host may have as many as "
+        "it likes. An address with a limit of its own counts alone, and with 128 each does, as in Kafka.",
+        64,
+        1,
+        128,
+        "bits",
+    )
     ip_throttle_max_delayed: int = number(
         "ip.throttle.max.delayed",
         "Connections held at a time because of their address' rate; more are closed at once. At most a twentieth "

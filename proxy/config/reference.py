@@ -93,6 +93,7 @@ quotas:
   connection_creation_rate.action: enforce
   ip.throttle.recheck: true
   ip.throttle.max.delayed: 1000
+  ip.v6.prefix.length: 64
   ip.store: broker
   source: file
   protect.upstream: true

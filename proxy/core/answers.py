@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Protocol
 
+from proxy.core.budget import Account
 from proxy.core.exchange import Exchange
-from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Denied, Request, Rules, Stream, Verdict, Way
+from proxy.core.intercept import ASKED, DECIDED, EDITED, LED, STREAMED, Denied, Request, Rules, Stream, Verdict, Way
 from proxy.core.protected import TOPIC_AUTHORIZATION_FAILED, Partitions, ProduceScan
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
@@ -24,9 +25,15 @@ MAX_OWED = 65_536
 """Bytes of answers that wait from which the connection's next request is not looked at: a short request may have a
 long answer, and a client may ask faster than it reads."""
 
-MAX_EDITED = 104_857_600
-"""Bytes of the longest response that is held back, whatever clients may send. No broker sends a longer one of the apis
-that are edited; it ends the connection, for it may hold what clients are not to see."""
+MAX_REFUSED = 300_000
+"""Bytes that a refused Produce is charged with at most: the names of as many partitions as are answered."""
+
+MAX_EDITED = 1_048_576
+"""Bytes of the longest response that is held back, or of its beginning. A longer one ends the connection, for it may
+hold what clients are not to see."""
+
+STREAMED_FROM = 65_536
+"""Bytes from which a response is streamed that may be held back as well."""
 
 _response = struct.Struct(">ii").pack
 _int32 = struct.Struct(">i").pack
@@ -39,6 +46,10 @@ ClosedBy = Literal["unsupported_request", "protected_topic"]
 class Frame(Protocol):
     """One frame that does not pass as it comes."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether it holds back bytes that go on later."""
+
     def take(self, piece: bytes, last: bool) -> bytes:
         """Take the next piece of it, from its size on; return what goes on now."""
 
@@ -46,29 +57,83 @@ class Frame(Protocol):
 class Dropped:
     """Nothing of it goes on."""
 
+    holds = False
+
     def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102  # as Frame has it, like those below
         return b""
 
 
 class Gathered:
-    """Waits until it is whole; ``then`` says what goes on."""
+    """Waits until it is whole; ``then`` says what goes on. It is charged to ``account`` for as long."""
 
-    __slots__ = ("_frame", "_then")
+    __slots__ = ("_account", "_frame", "_then")
 
-    def __init__(self, then: Callable[[bytes], bytes]) -> None:
+    holds = True
+
+    def __init__(self, account: Account, then: Callable[[bytes], bytes]) -> None:
+        self._account = account
         self._frame = bytearray()  # grows with what comes: a declared length allocates nothing
         self._then = then
 
     def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
+        if not last:
+            self._account.charge(len(piece))
+            self._frame += piece
+            return b""
+        self._account.charge(-len(self._frame))
+        return self._then(bytes(self._frame) + piece)
+
+
+class Leading:
+    """A response whose beginning waits until ``lead`` says what goes on in its place; after that all passes as it came.
+
+    ``lead`` gets what has come, and whether that is all; None from it: more is needed.
+    """
+
+    __slots__ = ("_account", "_enough", "_frame", "_lead")
+
+    def __init__(self, account: Account, lead: Callable[[bytes, bool], bytes | None]) -> None:
+        self._account = account
+        self._lead = lead
+        self._frame = bytearray()
+        self._enough = 0  # bytes with which to ask again: twice as many, so that short pieces cost no more than long
+
+    @property
+    def holds(self) -> bool:  # noqa: D102
+        return len(self._frame) > 0
+
+    def take(self, piece: bytes, last: bool) -> bytes:  # noqa: D102
+        if self._enough < 0:
+            return piece
+        self._account.charge(len(piece))
         self._frame += piece
-        return self._then(bytes(self._frame)) if last else b""
+        if len(self._frame) < self._enough and not last:
+            return b""
+        out = self._lead(bytes(self._frame), last)
+        if out is None:
+            self._enough = 2 * len(self._frame)
+            if len(self._frame) > MAX_EDITED:
+                raise PeerError("broker", "invalid_size", f"a beginning of more than {MAX_EDITED} bytes")
+            return b""
+        self._enough = -1
+        self._account.charge(-len(self._frame))
+        self._frame.clear()
+        return out
 
 
 class Refused:
     """A Produce of which nothing is forwarded: its topics and partitions are gathered, for the answer to name them."""
 
-    def __init__(self, before: int, scan: ProduceScan, then: Callable[[Partitions | None], object]) -> None:
+    __slots__ = ("_account", "_before", "_charged", "_scan", "_then")
+
+    holds = False
+
+    def __init__(
+        self, account: Account, before: int, scan: ProduceScan, then: Callable[[Partitions | None], object]
+    ) -> None:
+        self._account = account
         self._before = before  # bytes until its ``acks``
+        self._charged = 0
         self._scan = scan
         self._then = then
 
@@ -76,7 +141,11 @@ class Refused:
         skipped = min(self._before, len(piece))
         self._before -= skipped
         self._scan.feed(piece, skipped, len(piece))
+        more = min(len(piece), MAX_REFUSED - self._charged)
+        self._charged += more
+        self._account.charge(more)
         if last:
+            self._account.charge(-self._charged)
             self._then(self._scan.partitions)
         return b""
 
@@ -88,6 +157,8 @@ class Overlong:
     """
 
     __slots__ = ("_began", "_size")
+
+    holds = False
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -104,6 +175,8 @@ class Streamed:
     """Passes an interceptor's stream after its header. Where that fails, the rest passes as it came."""
 
     __slots__ = ("_answers", "_api_key", "_header", "_held", "_stream")
+
+    holds = False
 
     def __init__(self, answers: Answers, api_key: int, header: int, stream: Stream) -> None:
         self._answers = answers
@@ -146,11 +219,12 @@ class Answers:
     """
 
     __slots__ = (
-        "_out", "_owed", "_replies", "_sent", "cause", "closing", "diverted", "edited", "ending",
+        "_account", "_out", "_owed", "_replies", "_sent", "cause", "closing", "diverted", "edited", "ending",
         "failure", "full", "replied", "replies", "rest", "rules", "tally", "waiting",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, tally: Tally) -> None:
+    def __init__(self, rules: Rules, tally: Tally, account: Account) -> None:
+        self._account = account
         self.rules = rules
         self.tally = tally
         self.waiting: deque[bytes | None] = deque()
@@ -244,8 +318,14 @@ class Answers:
             exchange.outcome = "answered"
             yield exchange, answer
 
+    def keep(self, rest: bytes) -> None:
+        """``rest`` of the client's chunk waits; empty: it does not any more."""
+        self._account.charge(len(rest) - len(self.rest))
+        self.rest = rest
+
     def _owe(self, more: int) -> None:
         self._owed += more
+        self._account.charge(more)
         self.full = self._owed >= MAX_OWED
 
     def failed(self, error: Exception) -> None:
@@ -266,7 +346,7 @@ class Answers:
                 verdict = Way.FORWARD
             if not self._judge(exchange, verdict, request.acks):
                 return Dropped()
-        return Gathered(partial(self._ask, request, exchange, body)) if flags & ASKED else None
+        return Gathered(self._account, partial(self._ask, request, exchange, body)) if flags & ASKED else None
 
     def scan(self, version: int, buf: bytes | bytearray, start: int, stop: int) -> ProduceScan:
         """Return what reads the topics of a Produce, of which ``buf[start:stop]`` was read, from its ``acks`` on."""
@@ -284,7 +364,7 @@ class Answers:
         exchange.synthesized = True
         assert self.rules.topics is not None
         scan = ProduceScan(request.api_version, self.rules.topics, collect=True)
-        return Refused(before, scan, lambda partitions: self._denied(request, exchange, partitions))
+        return Refused(self._account, before, scan, lambda partitions: self._denied(request, exchange, partitions))
 
     def cut(self, exchange: Exchange) -> Frame:
         """The same where some of it was forwarded: it never becomes whole, and the connection ends in its turn."""
@@ -337,14 +417,36 @@ class Answers:
     def response(self, flags: int, exchange: Exchange, header: int, size: int) -> Frame | None:
         """The same for a response; ``header``: bytes of the frame of ``size`` bytes before its body."""
         key, version = exchange.api_key, exchange.api_version
-        if flags & EDITED:
-            return Overlong(size) if size > MAX_EDITED else Gathered(partial(self._edit, exchange, header))
+        if flags & LED:
+            return Leading(self._account, partial(self._begin, exchange, header, size))
+        if flags & EDITED and not (flags & STREAMED and size > STREAMED_FROM):
+            if size > MAX_EDITED:
+                return Overlong(size)
+            return Gathered(self._account, partial(self._edit, exchange, header))
         if flags & STREAMED and size > header:
             try:
                 return Streamed(self, key, header, self.rules.stream(key, version, size - header))
             except Exception as error:
                 self.failed(error)
         return None
+
+    def _begin(self, exchange: Exchange, header: int, size: int, frame: bytes, whole: bool) -> bytes | None:
+        """What goes on in place of the beginning ``frame`` of a frame of ``size`` bytes."""
+        try:
+            found = self.rules.lead(exchange.api_key, exchange.api_version, frame[header:], whole)
+            if found is None and not whole:
+                return None
+            if found is None:
+                raise ValueError("nothing in place of the whole response")
+            beginning, replaced = found
+            new_size = size - replaced + len(beginning)
+            edited = b"".join((_int32(new_size - 4), frame[4:header], beginning, frame[header + replaced :]))
+        except Exception as error:
+            self.failed(error)
+            return frame
+        self.tally.edited[exchange.api_key] += 1
+        exchange.response_bytes = new_size  # as the client counts it
+        return edited
 
     def _edit(self, exchange: Exchange, header: int, frame: bytes) -> bytes:
         try:

@@ -14,9 +14,9 @@ from msgspec import Struct
 Outcome = Literal["open", "answered", "no_response", "connection_lost"]
 """``no_response``: acks=0 has none by design. ``connection_lost``: the connection ended before the response did."""
 
-Decode = Literal["none", "full", "malformed", "unsupported"]
+Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
 """``none``: nobody asked. ``unsupported``: a version newer than the walkers know. ``malformed``: not what its version
-says."""
+says. ``not_kept``: there was no memory for the facts of a body, see ``proxy.core.budget``."""
 
 
 PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
@@ -183,6 +183,8 @@ class Exchange(Struct, gc=False):
     ``synthesized``: the broker never saw it, for the sidecar itself gave the answer, or ended the connection.
     ``response_bytes`` are always what the client got; all else that is told of a response that was edited on its way is
     as the broker sent it.
+
+    ``charged``: bytes that it takes of the process's budget; 0 once it is recorded.
     """
 
     connection: Connection
@@ -205,3 +207,4 @@ class Exchange(Struct, gc=False):
     request_raw: bytes | None = None
     response_raw: bytes | None = None
     synthesized: bool = False
+    charged: int = 0

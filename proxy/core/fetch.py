@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 
+from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
 from proxy.core.records import BATCH_HEADER, one_batch, record_set
 from proxy.core.steps import (
@@ -13,6 +14,7 @@ from proxy.core.steps import (
     NO_TAGS,
     OLD,
     WITH_IDS,
+    Kept,
     Walker,
     forgotten_topics,
     pass_tags,
@@ -51,7 +53,7 @@ _FETCHED = [struct.Struct(">ihq")] * 4 + [struct.Struct(">ihq8x")] + [struct.Str
 _throttle_error_session = struct.Struct(">ihi").unpack_from
 
 
-def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
+def fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[FetchRequest]:
     """Walk a FetchRequest."""
     flexible = version >= 12
     length, text, name = _READERS[version]
@@ -59,7 +61,7 @@ def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
     no_topics = b"\1" if flexible else bytes(4)
     replica_id = -1
     session_id, session_epoch = 0, -1
-    partitions: list[WantedPartition] = []
+    partitions: list[WantedPartition] = kept.partitions
     while True:
         mark = pos
         try:
@@ -90,6 +92,8 @@ def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
             raise Nonsense("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             count -= 1
             while True:
@@ -116,7 +120,7 @@ def fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
         if buf[pos : pos + len(no_topics)] == no_topics:
             pos += len(no_topics)
         else:
-            forgotten, buf, pos = yield from forgotten_topics(buf, pos, _READERS[version], len(partitions))
+            forgotten, buf, pos = yield from forgotten_topics(buf, pos, _READERS[version], kept)
     while version >= 11:
         mark = pos
         try:
@@ -164,14 +168,14 @@ def _replica_id(buf: Buffer, pos: int) -> Generator[int, tuple[bytes, int], tupl
     return replica_id, buf, pos
 
 
-def fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchResponse]:
+def fetch_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[FetchResponse]:
     """Walk a FetchResponse."""
     flexible = version >= 12
     length, _, name = _READERS[version]
     fetched = _FETCHED[version]
     replica_bytes = 4 if version >= 11 else 0  # the preferred read replica
     throttle_ms = error_code = session_id = 0
-    partitions: list[FetchedPartition] = []
+    partitions: list[FetchedPartition] = kept.partitions
     while True:
         mark = pos
         try:
@@ -201,6 +205,8 @@ def fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchResponse]
             raise Nonsense("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             count -= 1
             aborted = 0

@@ -33,6 +33,10 @@ MAX_NAME = 255
 """Longest name in bytes of a mechanism or of a client's software; longer ones are none that anybody has, and count as
 not told."""
 
+MAX_PRINCIPAL = 1024
+"""Longest name in characters of a client that logs in; one with a longer name is told as unknown. What a client says
+before its login is kept until the broker answers it."""
+
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _GIVEN_UP = b"\x01"  # what a client says to a rejected OAUTHBEARER token
 _BARE = -1  # in place of an api key: a token without a request around it
@@ -307,7 +311,11 @@ def _claim(mechanism: str | None, token: bytes | None, sub_claim: str) -> _Claim
         return _scram(mechanism, token)
     elif mechanism == "OAUTHBEARER":
         name = _oauth(token, sub_claim)
-    return _Claim(f"User:{name}") if name else _unknown(mechanism)
+    return _named(name, mechanism) if name else _unknown(mechanism)
+
+
+def _named(name: str, mechanism: str | None) -> _Claim:
+    return _Claim(f"User:{name}") if len(name) <= MAX_PRINCIPAL else _unknown(mechanism)
 
 
 def _plain(token: bytes) -> str | None:
@@ -325,7 +333,7 @@ def _scram(mechanism: str, token: bytes) -> _Claim:
     extensions = dict(pair.split(b"=", 1) for pair in first["extensions"].split(b",") if pair)
     if extensions.get(b"tokenauth", b"").lower() == b"true":
         return _unknown(f"{mechanism} token")
-    return _Claim("User:" + first["name"].decode().replace("=2C", ",").replace("=3D", "="))
+    return _named(first["name"].decode().replace("=2C", ",").replace("=3D", "="), mechanism)
 
 
 def _oauth(token: bytes, sub_claim: str) -> str | None:

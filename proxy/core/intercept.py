@@ -35,6 +35,10 @@ but the bytes before its first topic; from a protected one on nothing is forward
 UNREAD = 32
 """Beside DECIDED: a version of the future, which must not pass as a raw SASL token either."""
 
+LED = 64
+"""The beginning of the response's body is held back until what is replaced in it is there (``Interceptor.lead``); all
+that comes after it passes as it came."""
+
 MAX_ASKED = 65_536
 """Bytes of the longest request that is held back, before a login too, where its interceptor says nothing else:
 BrokerMetadata for 16,000 brokers. A longer one closes the connection, as what no broker would take."""
@@ -117,8 +121,14 @@ class Interceptor:
         """Where it wants EDITED; ``body``: after the response's header. What it raises counts; the body stays then."""
         raise NotImplementedError
 
+    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+        """Where it wants LED; ``body``: as much of it as has come, ``whole``: that is all. Returns what replaces its
+        beginning, and how many bytes that was; None where more of it is needed. As ``edit`` where something raises."""
+        raise NotImplementedError
+
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
-        """Where it wants STREAMED; ``length``: bytes of the body. As ``edit`` where something raises."""
+        """Where it wants STREAMED; ``length``: bytes of the body. As ``edit`` where something raises. With EDITED: only
+        responses of more than ``answers.STREAMED_FROM`` bytes."""
         raise NotImplementedError
 
 
@@ -179,6 +189,10 @@ class Rules:
             if interceptor.wants(api_key, api_version) & EDITED:
                 body = interceptor.edit(api_key, api_version, body)
         return body
+
+    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+        """What replaces the beginning of this body."""
+        return self._first(api_key, api_version, LED).lead(api_key, api_version, body, whole)
 
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
         """What this body passes through."""

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 from proxy.core.answers import Frame
 from proxy.core.apis import response_header_is_flexible
+from proxy.core.budget import Account
 from proxy.core.exchange import Connection, ConnectionChange, Exchange, RequestFacts, ResponseFacts
 from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
 from proxy.core.protected import ProduceScan
+from proxy.core.steps import Kept
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, Facts, WalkerFunction, walk_whole, walker_for_response
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED, Watch
@@ -30,7 +32,7 @@ MAX_LEARNED = 65_536
 class Passing:
     """One body that somebody wants, while it passes."""
 
-    __slots__ = ("feed", "gathered", "learnt", "length", "raw")
+    __slots__ = ("charged", "feed", "gathered", "learnt", "length", "raw")
 
     def __init__(self, length: int, *, raw: bool, learnt: bool) -> None:
         self.length = length
@@ -38,6 +40,7 @@ class Passing:
         self.learnt = learnt  # whoever learns the client's identity is to have them
         self.feed: BodyFeed | None = None  # reads it as it comes
         self.gathered = bytearray()  # grows with what comes: a declared length allocates nothing
+        self.charged = 0  # bytes, for what the feed keeps
 
 
 class Direction:
@@ -63,16 +66,17 @@ _Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, byt
 class Told:
     """One per observed session. ``connection``: as it is known now."""
 
-    __slots__ = ("_identity", "_pieces", "_room", "_taken", "_tally", "_undecided", "_watch", "connection")
+    __slots__ = ("_account", "_identity", "_pieces", "_tally", "_undecided", "_watch", "connection")
 
-    def __init__(self, connection: Connection, tally: Tally, watch: Watch, identity: Identity | None) -> None:
+    def __init__(
+        self, connection: Connection, tally: Tally, watch: Watch, identity: Identity | None, account: Account
+    ) -> None:
         self.connection = connection
         self._tally = tally
         self._watch = watch
-        self._room = watch.room
+        self._account = account
         self._identity = identity
         self._pieces: list[_Piece] = []
-        self._taken = 0  # of the room
         self._undecided = False  # only the broker's answer to something else shows that the client is through
 
     @property
@@ -94,11 +98,8 @@ class Told:
         raw = False
         # What proves who a client is goes nowhere but to its session's identity.
         if flags & (KEEP_REQUEST if side == "client" else KEEP_RESPONSE) and key != SASL_AUTHENTICATE:
-            if length <= self._watch.max_body and length <= self._room.left:
-                raw = True
-                self._room.left -= length
-                self._taken += length
-            else:
+            raw = length <= self._watch.max_body
+            if not raw:
                 self._tally.decoded["not_kept"] += 1
         return Passing(length, raw=raw, learnt=learnt) if raw or learnt else None
 
@@ -150,8 +151,6 @@ class Told:
                 self._lost(exchange)
         for exchange in exchanges:
             self._lost(exchange)
-        self._room.left += self._taken
-        self._taken = 0
         self._learn(Identity.closed, now)
 
     def _read(
@@ -166,17 +165,28 @@ class Told:
         last: bool,
     ) -> None:
         facts: Facts | None = None
+        fits = True
         try:
             if walker is not None:
-                facts = walk_whole(walker, data, start, stop, exchange.api_version, side)
+                kept = Kept()
+                facts = walk_whole(walker, data, start, stop, exchange.api_version, side, kept)
+                fits = self._hold(exchange, kept.size)
             elif passing is not None and passing.feed is not None:
                 passing.feed.feed(data, start, stop)
                 facts = passing.feed.finish() if last else None
+                more = passing.feed.size - passing.charged
+                if fits := self._hold(exchange, more):
+                    passing.charged += more
         except Exception:  # whatever it is, it concerns the record of this exchange only
             exchange.decode = "malformed"
             self._tally.decoded["malformed"] += 1
-            if passing is not None:
-                passing.feed = None  # the rest of this body passes unread
+            self._forget(exchange, passing)
+        if not fits:
+            if exchange.decode != "malformed":
+                exchange.decode = "not_kept"
+            self._tally.decoded["not_kept"] += 1
+            self._forget(exchange, passing)
+            return
         if facts is None:
             return
         self._tally.decoded["full"] += 1
@@ -186,6 +196,23 @@ class Told:
             exchange.request = cast(RequestFacts, facts)
         else:
             exchange.response = cast(ResponseFacts, facts)
+
+    def _hold(self, exchange: Exchange, size: int) -> bool:
+        """Charge ``size`` bytes more for ``exchange``; False where there is no room for them."""
+        fits = self._account.take(size)
+        if fits:
+            exchange.charged += size
+        return fits
+
+    def _forget(self, exchange: Exchange, passing: Passing | None) -> None:
+        """The rest of this body passes unread, and what was read of it is not kept."""
+        if passing is not None:
+            self._give_back(exchange, passing.charged)
+            passing.feed, passing.charged = None, 0
+
+    def _give_back(self, exchange: Exchange, size: int) -> None:
+        exchange.charged -= size
+        self._account.charge(-size)
 
     def _gather(
         self,
@@ -199,7 +226,18 @@ class Told:
         now: float,
     ) -> None:
         short = passing.length <= MAX_LEARNED
-        if passing.raw or short:
+        if passing.raw and exchange is not None and not self._hold(exchange, stop - start):
+            passing.raw = False
+            self._give_back(exchange, len(passing.gathered))
+            self._tally.decoded["not_kept"] += 1
+            if passing.learnt and short:
+                self._account.charge(len(passing.gathered))
+            else:
+                passing.gathered.clear()
+        if passing.raw:
+            passing.gathered += data[start:stop]
+        elif passing.learnt and short:
+            self._account.charge(-len(passing.gathered) if last else stop - start)
             passing.gathered += data[start:stop]
         if not last:
             return
@@ -242,11 +280,10 @@ class Told:
         self._record(exchange)
 
     def _record(self, exchange: Exchange) -> None:
+        charged, exchange.charged = exchange.charged, 0
         if not self.flags(exchange.api_key, exchange.api_version):
+            self._account.charge(-charged)
             return
-        for kept in (exchange.request_raw, exchange.response_raw):
-            if kept is not None:
-                self._room.left += len(kept)
-                self._taken -= len(kept)
+        self._account.record(charged)
         self._watch.observed[0] += 1
         self._watch.record(exchange)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 
+from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, AnsweredPartition, ProducedPartition, ProduceRequest, ProduceResponse
 from proxy.core.records import BATCH_HEADER, one_batch, record_set
-from proxy.core.steps import FLEXIBLE, MAX_PARTITIONS, NO_TAGS, OLD, WITH_IDS, Walker, pass_tags, refuse_count
+from proxy.core.steps import FLEXIBLE, MAX_PARTITIONS, NO_TAGS, OLD, WITH_IDS, Kept, Walker, pass_tags, refuse_count
 from proxy.core.wire import TRUNCATED, Buffer, Nonsense
 
 _int32 = struct.Struct(">i").unpack_from
@@ -17,12 +18,12 @@ _READERS = [OLD] * 9 + [FLEXIBLE] * 4 + [WITH_IDS]
 _ANSWERS = [struct.Struct(">ihq")] * 2 + [struct.Struct(">ihq8x")] * 3 + [struct.Struct(">ihq16x")] * 9
 
 
-def produce_request(buf: Buffer, pos: int, version: int) -> Walker[ProduceRequest]:
+def produce_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[ProduceRequest]:
     """Walk a ProduceRequest."""
     flexible = version >= 9
     length, text, name = _READERS[version]
     transactional_id = None
-    partitions: list[ProducedPartition] = []
+    partitions: list[ProducedPartition] = kept.partitions
     while True:
         mark = pos
         try:
@@ -33,6 +34,8 @@ def produce_request(buf: Buffer, pos: int, version: int) -> Walker[ProduceReques
             break
         except TRUNCATED:
             buf, pos = yield mark
+    if transactional_id:
+        kept.names += NAME + len(transactional_id)
     if topics < 0:
         refuse_count(topics)
     while topics:
@@ -49,6 +52,8 @@ def produce_request(buf: Buffer, pos: int, version: int) -> Walker[ProduceReques
             raise Nonsense("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             count -= 1
             while True:
@@ -85,12 +90,12 @@ def produce_request(buf: Buffer, pos: int, version: int) -> Walker[ProduceReques
     return ProduceRequest(acks, timeout_ms, transactional_id, tuple(partitions), version >= 13), pos
 
 
-def produce_response(buf: Buffer, pos: int, version: int) -> Walker[ProduceResponse]:
+def produce_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[ProduceResponse]:
     """Walk a ProduceResponse."""
     flexible = version >= 9
     length, text, name = _READERS[version]
     answer = _ANSWERS[version]
-    partitions: list[AnsweredPartition] = []
+    partitions: list[AnsweredPartition] = kept.partitions
     while True:
         mark = pos
         try:
@@ -114,6 +119,8 @@ def produce_response(buf: Buffer, pos: int, version: int) -> Walker[ProduceRespo
             raise Nonsense("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             count -= 1
             while True:

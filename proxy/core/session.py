@@ -19,9 +19,10 @@ from collections.abc import Callable
 
 from proxy.core import apis, header
 from proxy.core.answers import Answers, Frame
+from proxy.core.budget import CLIENT_ID, EXCHANGE, Account, Budget
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.identity import SASL_HANDSHAKE, Identity
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, STREAMED, UNREAD, Request, Rules
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, LED, STREAMED, UNREAD, Request, Rules
 from proxy.core.passing import Direction, Passing, Told
 from proxy.core.protected import FIRST_TOPIC
 from proxy.core.tally import Tally
@@ -49,6 +50,7 @@ _StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, float], int | N
 class Session:
     """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
     learns for them, and for ``rules``, who the client is. ``rules``: what is answered or changed here; None: nothing.
+    ``budget``: what all sessions of the process hold is charged to; None: one of its own.
 
     Where there are rules the caller looks after each chunk whether it is ``diverted``: then ``answers`` says what goes
     on in its place, what the client is told, and whether the connection is to end.
@@ -59,34 +61,27 @@ class Session:
 
     __slots__ = (
         "_broker", "_client", "_client_id_raw", "_connection", "_decided", "_max_frame", "_tally", "_tokens", "_told",
-        "answers", "clean", "client_id", "in_flight", "requests",
+        "account", "answers", "clean", "client_id", "in_flight", "requests",
     )  # fmt: skip
 
     def __init__(
-        self,
-        connection: Connection,
-        tally: Tally,
-        watch: Watch | None = None,
-        max_frame: int = header.MAX_FRAME,
-        identity: Identity | None = None,
-        rules: Rules | None = None,
-    ) -> None:
+        self, connection: Connection, tally: Tally, watch: Watch | None = None, max_frame: int = header.MAX_FRAME,
+        identity: Identity | None = None, rules: Rules | None = None, budget: Budget | None = None,
+    ) -> None:  # fmt: skip
         self._connection = connection
-        self._tally = tally
+        self.account = Account(budget or Budget())
+        self._tally, self._max_frame = tally, max_frame
         if watch is None and rules is not None and identity is not None:
             watch = NOBODY
-        self._told = None if watch is None else Told(connection, tally, watch, identity)
-        self._max_frame = max_frame
-        self._client = Direction()
-        self._broker = Direction()
+        self._told = None if watch is None else Told(connection, tally, watch, identity, self.account)
+        self._client, self._broker = Direction(), Direction()
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
         self._tokens = False
         self._decided = 0  # requests in a row, up to the last one
         self.in_flight: deque[Exchange] = deque()
-        self.answers = None if rules is None else Answers(rules, tally)
-        self.requests = 0
-        self.clean = 0
+        self.answers = None if rules is None else Answers(rules, tally, self.account)
+        self.requests = self.clean = 0
 
     @property
     def connection(self) -> Connection:
@@ -97,6 +92,12 @@ class Session:
     def saturated(self) -> bool:
         """Whether so many requests are open that the client should not be read for now, or one of them ends it all."""
         return len(self.in_flight) >= MAX_IN_FLIGHT or (self.answers is not None and self.answers.closing)
+
+    def must_wait(self, side: Side) -> bool:
+        """Whether this side should not be read for now, because connections hold too much memory: of the broker only
+        while a response is held back, for every other one makes room."""
+        frame = self._broker.frame
+        return self.account.full and (side == "client" or (frame is not None and frame.holds))
 
     @property
     def diverted(self) -> bool:
@@ -111,8 +112,7 @@ class Session:
     @property
     def untouched(self) -> bool:
         """Whether all that came has gone on, or is in the chunk at hand, just as it came."""
-        sides = (self._client, self._broker)
-        held = any(side.carry or side.frame is not None for side in sides)
+        held = any(side.carry or side.frame is not None for side in (self._client, self._broker))
         return self.answers is None or (self.answers.untouched and not held)
 
     @property
@@ -197,6 +197,8 @@ class Session:
             scan.feed(data, rest, max(rest, min(start + 4 + size, len(data))))
 
         exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
+        exchange.charged = EXCHANGE + CLIENT_ID * id_length
+        self.account.charge(exchange.charged)
         self._tally.requests[key] += 1
         self.requests += 1
         frame = None
@@ -233,8 +235,7 @@ class Session:
         """
         if limit - at < 4:
             return None
-        size = header.token_size("client", buf, at)
-        if size >= header.MIN_FRAME:
+        if (size := header.token_size("client", buf, at)) >= header.MIN_FRAME:
             if limit - at < 8:
                 return None
             key, version = _key_version(buf, at + 4)
@@ -275,7 +276,7 @@ class Session:
         walker = walker_for_response(key, version) if flags & WALKED else None
         learnt = told is not None and told.learns("broker", key)
         answers = self.answers
-        wanted = answers.rules.of(key, version) & (EDITED | STREAMED) if answers is not None else 0
+        wanted = answers.rules.of(key, version) & (EDITED | LED | STREAMED) if answers is not None else 0
         body, stop = at + 8, at + 4 + size
         if (flags & ~TOLD or learnt or wanted) and apis.response_header_is_flexible(key, version):
             try:
@@ -322,7 +323,7 @@ class Session:
                 answers.begin()
             self.clean = upto = 0
             if side == "client" and answers.rest:
-                answers.rest = b""
+                answers.keep(b"")
             try:
                 if side == "broker" or not answers.closing:
                     upto = self._read(state, side, start_frame, data, now)
@@ -330,7 +331,7 @@ class Session:
                 self._settle(answers, side, data, self.clean)
                 raise
             if side == "client" and upto < len(data) and not answers.closing:
-                answers.rest = data[upto:]
+                answers.keep(data[upto:])
             elif state.carry:
                 upto = self.clean  # the beginning of a header waits for the rest of it
             self._settle(answers, side, data, upto)
@@ -358,12 +359,14 @@ class Session:
                 # Doubling, so that a long header is not read from its start again and again.
                 grown = min(pos + max(header.CARRY_STEP, len(carry)), end)
                 carry += data[pos:grown]
+                self.account.charge(grown - pos)
                 done = None if len(carry) < state.enough else start_frame(carry, 0, len(carry), start, data, now)
                 if done is None:
                     pos = grown
                     if len(carry) > header.MAX_PREFIX:
                         raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
                     continue
+                self.account.charge(-len(carry))
                 carry.clear()
                 state.enough = 0
             else:
@@ -371,26 +374,17 @@ class Session:
                 done = start_frame(data, pos, end, start, data, now)
                 if done is None:
                     carry += data[pos:end]
+                    self.account.charge(end - pos)
                     break
             frames += 1
             pos = done
         return end
 
     def _open(
-        self,
-        state: Direction,
-        side: Side,
-        exchange: Exchange | None,
-        frame: Frame | None,
-        walker: WalkerFunction | None,
-        passing: Passing | None,
-        buf: bytes | bytearray,
-        body: int,
-        stop: int,
-        shift: int,
-        data: bytes,
-        now: float,
-    ) -> int:
+        self, state: Direction, side: Side, exchange: Exchange | None, frame: Frame | None,
+        walker: WalkerFunction | None, passing: Passing | None, buf: bytes | bytearray, body: int, stop: int,
+        shift: int, data: bytes, now: float,
+    ) -> int:  # fmt: skip
         """The prefix of a frame is read: pass its body ``buf[body:stop]``, as far as ``data`` holds it.
 
         ``shift`` leads from offsets in ``buf`` to those in ``data``, of which the first may be < 0: before ``data``.
@@ -447,12 +441,16 @@ class Session:
         if side == "client":
             if exchange is not None:
                 exchange.received_at = now
+                if exchange.outcome == "no_response" and not exchange.synthesized and self._told is None:
+                    self.account.charge(-exchange.charged)
                 self._await_end(exchange)
             return
         if exchange is not None:
             exchange.responded_at = now
             exchange.outcome = "answered"
             self._tally.responses[exchange.api_key] += 1
+            if self._told is None:  # else it is recorded first
+                self.account.charge(-exchange.charged)
         if self.answers is not None and self.answers.waiting:
             self._answer(data, stop)
 
@@ -464,11 +462,12 @@ class Session:
 
     def _answer(self, data: bytes | None = None, at: int = 0) -> None:
         """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
-        if self.answers is None:
-            return
-        for exchange, answer in self.answers.in_turn(self.in_flight, self._client.exchange, data, at):
+        asking = self._client.exchange
+        for exchange, answer in self.answers.in_turn(self.in_flight, asking, data, at) if self.answers else ():
             self._tally.responses[exchange.api_key] += 1
-            if self._told is not None:
+            if self._told is None:
+                self.account.charge(-exchange.charged)
+            else:
                 self._told.answer(exchange, answer)
 
     def walk(self, now: float) -> None:
@@ -480,20 +479,22 @@ class Session:
     def lost(self, now: float) -> None:
         """The connection ended at ``now``: every open exchange is finished without a response."""
         open_, self.in_flight = list(self.in_flight), deque()
-        answering, self._broker.exchange = self._broker.exchange, None
+        answering, asking = self._broker.exchange, self._client.exchange
         if answering is not None:  # its response was on its way
             open_.insert(0, answering)
-        asking, self._client.exchange = self._client.exchange, None
         if asking is not None and asking.outcome == "no_response":
             open_.append(asking)
-        self._client.passing = self._broker.passing = None
-        if self._told is not None:
-            self._told.ended(open_, now)
+        self._client, self._broker = Direction(), Direction()
+        try:
+            if self._told is not None:
+                self._told.ended(open_, now)
+        finally:
+            self.account.close()
 
     def _pass_token(
         self, side: Side, buf: bytes | bytearray, at: int, size: int, start: int, data: bytes, now: float
     ) -> int:
         """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
-        state = self._client if side == "client" else self._broker
         passing = self._told.token(size) if self._told is not None else None
+        state = self._client if side == "client" else self._broker
         return self._open(state, side, None, None, None, passing, buf, at + 4, at + 4 + size, start - at, data, now)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 
+from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
 from proxy.core.records import BATCH_HEADER, one_batch, record_set
 from proxy.core.steps import (
     MAX_PARTITIONS,
     WITH_IDS,
+    Kept,
     Part,
     Walker,
     array_length,
@@ -33,10 +35,10 @@ _throttle_error = struct.Struct(">ih").unpack_from
 _partition_error = struct.Struct(">ih").unpack_from
 
 
-def share_fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequest]:
+def share_fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[FetchRequest]:
     """Walk a ShareFetchRequest."""
     wishes, wanted = _WISHES[version], _WANTED[version]
-    partitions: list[WantedPartition] = []
+    partitions: list[WantedPartition] = kept.partitions
     while True:
         mark = pos
         try:
@@ -59,6 +61,8 @@ def share_fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequ
                 buf, pos = yield mark
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             count -= 1
             while True:
@@ -76,16 +80,16 @@ def share_fetch_request(buf: Buffer, pos: int, version: int) -> Walker[FetchRequ
             partitions.append(WantedPartition(topic, partition, -1))
             buf, pos = yield from pass_tags(buf, pos)
         buf, pos = yield from pass_tags(buf, pos)
-    forgotten, buf, pos = yield from forgotten_topics(buf, pos, WITH_IDS, len(partitions))
+    forgotten, buf, pos = yield from forgotten_topics(buf, pos, WITH_IDS, kept)
     buf, pos = yield from pass_tags(buf, pos)
     facts = FetchRequest(-1, max_wait_ms, min_bytes, 0, session_epoch, tuple(partitions), True, forgotten)
     return facts, pos
 
 
-def share_fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchResponse]:
+def share_fetch_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[FetchResponse]:
     """Walk a ShareFetchResponse."""
     lock_bytes = 4 if version >= 1 else 0  # how long acquired records are locked
-    partitions: list[FetchedPartition] = []
+    partitions: list[FetchedPartition] = kept.partitions
     while True:
         mark = pos
         try:
@@ -107,6 +111,8 @@ def share_fetch_response(buf: Buffer, pos: int, version: int) -> Walker[FetchRes
                 buf, pos = yield mark
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             count -= 1
             while True:

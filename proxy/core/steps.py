@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
+from proxy.core.budget import BODY, NAME, PARTITION
 from proxy.core.wire import (
     TRUNCATED,
     Buffer,
@@ -19,8 +20,8 @@ from proxy.core.wire import (
 )
 
 MAX_PARTITIONS = 200_000
-"""Most partitions of one message; one with more counts as malformed. Facts take about 150 bytes a partition, and a
-hostile frame of null record sets needs six, so without a bound 100 MiB of them would become gigabytes."""
+"""Most partitions of one message; one with more counts as malformed. Facts take up to ``budget.PARTITION`` bytes a
+partition, and a hostile frame of null record sets needs six: they are charged as they are read, chunk by chunk."""
 
 NO_TAGS: Final = b"\0"
 """A section of tagged fields that holds none, which is nearly every one."""
@@ -31,6 +32,23 @@ Facts_co = TypeVar("Facts_co", covariant=True)
 Walker = Generator[int, tuple[bytes, int], tuple[Facts_co, int]]
 Part = Generator[int, tuple[bytes, int], tuple[Buffer, int]]
 """A part of a walker that only moves on: returns the buffer and position after what it skipped."""
+
+
+class Kept:
+    """What a walker has kept so far: partitions, those that leave a fetch session, and bytes of names."""
+
+    __slots__ = ("forgotten", "names", "partitions")
+
+    def __init__(self) -> None:
+        self.partitions: list[Any] = []
+        self.forgotten: list[tuple[bytes, int]] = []
+        self.names = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it is charged with."""
+        return BODY + PARTITION * (len(self.partitions) + len(self.forgotten)) + self.names
+
 
 Readers = tuple[
     Callable[[Buffer, int], tuple[int, int]],
@@ -74,15 +92,15 @@ def array_length(
 
 
 def forgotten_topics(
-    buf: Buffer, pos: int, readers: Readers, taken: int
+    buf: Buffer, pos: int, readers: Readers, kept: Kept
 ) -> Generator[int, tuple[bytes, int], tuple[tuple[tuple[bytes, int], ...], Buffer, int]]:
     """Read the topics and partitions that leave a fetch session, as a part of a walker.
 
-    ``taken``: partitions that the message has besides. Returns (topic, partition) of each, the buffer and the position.
+    Returns (topic, partition) of each, the buffer and the position.
     """
     length, _, name = readers
     flexible = length is compact_length
-    found: list[tuple[bytes, int]] = []
+    found, taken = kept.forgotten, len(kept.partitions)
     topics, buf, pos = yield from array_length(buf, pos, length)
     while topics:
         topics -= 1
@@ -98,6 +116,8 @@ def forgotten_topics(
             raise Nonsense("a topic without a name")
         if count < 0 or taken + len(found) + count > MAX_PARTITIONS:
             refuse_count(count)
+        if count:
+            kept.names += NAME + len(topic)
         while count:
             try:
                 found.append((topic, _int32(buf, pos)[0]))

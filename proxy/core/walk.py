@@ -1,8 +1,9 @@
 """Reads bodies of Produce, Fetch and ShareFetch in place, whole or in the pieces they come in; records stay untouched.
 
-A walker is a generator: ``walker(buf, pos, version)`` starts on the body at ``buf[pos]``. Where it runs out of bytes it
-yields the offset of the first byte it still needs, which may lie beyond the end of ``buf`` because records are skipped;
-it is sent the next buffer and the position of that byte in it. It returns its facts and the offset after the body.
+A walker is a generator: ``walker(buf, pos, version, kept)`` starts on the body at ``buf[pos]``. Where it runs out of
+bytes it yields the offset of the first byte it still needs, which may lie beyond the end of ``buf`` because records are
+skipped; it is sent the next buffer and the position of that byte in it. It returns its facts and the offset after the
+body; ``kept`` says at any time what it keeps.
 So the grammar of a message is written once, as straight code over local variables, and a body that is whole in one
 buffer never suspends.
 
@@ -17,7 +18,7 @@ from proxy.core.exchange import RequestFacts, ResponseFacts
 from proxy.core.fetch import fetch_request, fetch_response
 from proxy.core.produce import produce_request, produce_response
 from proxy.core.share import share_fetch_request, share_fetch_response
-from proxy.core.steps import Walker
+from proxy.core.steps import Kept, Walker
 from proxy.core.wire import Buffer, Nonsense
 from proxy.errors import MalformedBody, Side
 
@@ -25,7 +26,7 @@ MAX_CARRY = 131_072
 """Most bytes kept from one piece to the next; the longest element that is read as a whole holds two 32 KiB strings."""
 
 Facts = RequestFacts | ResponseFacts
-WalkerFunction = Callable[[Buffer, int, int], Walker[Facts]]
+WalkerFunction = Callable[[Buffer, int, int, Kept], Walker[Facts]]
 
 PRODUCE_VERSIONS = range(14)
 FETCH_VERSIONS = range(19)
@@ -68,10 +69,15 @@ def walker_for_response(key: int, version: int) -> WalkerFunction | None:
     return None
 
 
-def walk_whole(walker: WalkerFunction, data: bytes, start: int, end: int, version: int, side: Side) -> Facts:
-    """Read the body ``data[start:end]``; ``data`` may go on with other frames. Raises MalformedBody."""
+def walk_whole(
+    walker: WalkerFunction, data: bytes, start: int, end: int, version: int, side: Side, kept: Kept | None = None
+) -> Facts:
+    """Read the body ``data[start:end]``; ``data`` may go on with other frames. ``kept``: then has what is kept of it.
+
+    Raises MalformedBody.
+    """
     try:
-        next(walker(data, start, version))
+        next(walker(data, start, version, kept or Kept()))
     except StopIteration as stop:
         facts: Facts
         facts, stopped = stop.value
@@ -86,13 +92,14 @@ def walk_whole(walker: WalkerFunction, data: bytes, start: int, end: int, versio
 class BodyFeed:
     """Reads one body that comes in pieces. After MalformedBody it must not be used again."""
 
-    __slots__ = ("_carry", "_facts", "_side", "_skip", "_version", "_walk", "_walker")
+    __slots__ = ("_carry", "_facts", "_kept", "_side", "_skip", "_version", "_walk", "_walker")
 
     def __init__(self, walker: WalkerFunction, version: int, side: Side) -> None:
         self._walker = walker
         self._version = version
         self._side = side
         self._walk: Walker[Facts] | None = None
+        self._kept = Kept()
         self._carry = b""  # the bytes from the one the walker asked for; never together with a skip
         self._skip = 0  # bytes to come that nobody needs
         self._facts: Facts | None = None
@@ -112,7 +119,7 @@ class BodyFeed:
             pos = 0
         try:
             if self._walk is None:
-                self._walk = self._walker(buf, pos, self._version)
+                self._walk = self._walker(buf, pos, self._version, self._kept)
                 need = next(self._walk)
             else:
                 need = self._walk.send((buf, pos))
@@ -126,6 +133,11 @@ class BodyFeed:
         self._carry = buf[need:]
         if len(self._carry) > MAX_CARRY:
             raise MalformedBody(self._side, f"an element of more than {MAX_CARRY} bytes")
+
+    @property
+    def size(self) -> int:
+        """Bytes that it is charged with."""
+        return self._kept.size
 
     def finish(self) -> Facts:
         """Return the facts; every byte of the body has been fed. Raises MalformedBody if that was not all of it."""

@@ -49,12 +49,6 @@ class Interest(Struct, frozen=True, gc=False):
         return self.others
 
 
-class Room(Struct, gc=False):
-    """Bytes that all sessions of a process may still keep of bodies that are not recorded yet."""
-
-    left: int
-
-
 class Watch(Struct, frozen=True, gc=False):
     """Those who observe the sessions of a process, as the sessions see them. Nothing here waits or raises."""
 
@@ -67,12 +61,11 @@ class Watch(Struct, frozen=True, gc=False):
     """One number of 64 bits, counted up for every call of ``record`` and ``note``; others may read it at any time."""
     max_body: int
     """Bytes of the longest body that is kept."""
-    room: Room
 
 
 def _nobody(_: object) -> None:
     pass
 
 
-NOBODY = Watch(_nobody, _nobody, Interest(bytes(KEYS * VERSIONS), 0), memoryview(bytearray(8)).cast("q"), 0, Room(0))
+NOBODY = Watch(_nobody, _nobody, Interest(bytes(KEYS * VERSIONS), 0), memoryview(bytearray(8)).cast("q"), 0)
 """In place of those who observe, where a session has to know who its client is and nobody is to be told of it."""

@@ -60,6 +60,9 @@ class ListenerLimits(Struct, frozen=True):
     protected: bool = False
 
 
+IPV6_BITS = 128
+
+
 class Limits(Struct, frozen=True):
     """All limits of one sidecar."""
 
@@ -87,6 +90,24 @@ class Limits(Struct, frozen=True):
     """Whether a held connection gets a second look (KIP-612), or is closed after its hold (as Kafka does)."""
     max_held: int = 1000
     """Connections that may be held at a time; one more is closed at once."""
+
+    ip_v6_prefix_length: int = 64
+    """Bits of an IPv6 address that tell who it is."""
+
+    def counted_as(self, address: str) -> str:
+        """Return what ``address`` (canonical) is counted as: itself, or its IPv6 network, as ``2001:db8::/64``.
+
+        A host may have 2^64 IPv6 addresses, so limits of single ones bound nothing. One with a limit of its own counts
+        alone.
+        """
+        if ":" not in address or self.ip_v6_prefix_length == IPV6_BITS or self._has_own(address):
+            return address
+        import ipaddress
+
+        return str(ipaddress.IPv6Network((address, self.ip_v6_prefix_length), strict=False))
+
+    def _has_own(self, address: str) -> bool:
+        return any(address in own for own in (self.ip_rates, self.stored_ip_rates, self.ip_connections_overrides))
 
     def ip_rate(self, address: str) -> Quota:
         """Return the rate limit of ``address``, of its own or by default. Nothing is merged beforehand: there may be a

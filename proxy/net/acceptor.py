@@ -32,8 +32,9 @@ CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Nothing is wrong with the connection, which stays in the kernel's backlog; we have no room for it just now."""
 
 
-USER_TIMEOUT_MS = 30_000
-"""Milliseconds for which sent bytes may stay unacknowledged before a peer counts as gone (TCP_USER_TIMEOUT)."""
+KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 120, 15, 4
+"""Seconds without a byte until an idle peer is asked whether it is there, seconds between two such questions, and how
+many of them it may leave unanswered. For peers that have something to confirm see ``lost_peers``."""
 
 TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 """Elsewhere it says other things."""
@@ -167,8 +168,10 @@ def tune(sock: socket.socket) -> None:
     """No delay for small frames; a peer that is gone is noticed."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(OSError):  # not on every platform
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    with contextlib.suppress(OSError, AttributeError):  # not on every platform
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
 
 
 def is_ended(sock: socket.socket) -> bool:

@@ -14,11 +14,13 @@ import structlog
 
 from proxy.config import Config, Listener
 from proxy.config.types import SecurityProtocol
+from proxy.core.budget import Budget
 from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
 from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.datapath import choose
+from proxy.net.lost_peers import LostPeers
 from proxy.net.relay import Cause, Relay, repeated
 from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
@@ -53,6 +55,7 @@ class Carrier:
         self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
         self._config = config
         self._watch = watch
+        self.budget = Budget()
         patience = config.upstream_connect_timeout_ms / 1000
         self._upstreams = {
             listener.name: Upstream(listener.upstream, patience, listener.upstream_source)
@@ -69,6 +72,7 @@ class Carrier:
             replying.inquiry.ask()
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._ended: Callable[[int], None] = lambda number: None
+        self._lost_peers = LostPeers(self.relays)
 
     @property
     def connecting(self) -> int:
@@ -108,7 +112,9 @@ class Carrier:
             if self._watch or source == "unauthenticated":  # what is answered here depends on who asks
                 identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)
             max_frame = self._config.socket_request_max_bytes
-            session = self.path.session(connection, tally, self._watch, max_frame, identity, replying.rules)
+            session = self.path.session(
+                connection, tally, self._watch, max_frame, identity, replying.rules, self.budget
+            )
         relay = self.path.relay(connection, session, tally, self._closed, self._flushing.discard)
         self.relays[relay] = number
         tally.active += 1
@@ -226,7 +232,11 @@ class Carrier:
             relay.abort()
         log.info("drained", cut=cut)
 
-    def flush(self) -> None:
-        """Log how often a repeated warning was held back, where it is time to."""
+    def beat(self) -> None:
+        """To be called at each beat, once observers have been handed what was recorded: let connections go on that wait
+        for memory, end those whose peer is gone, and log how often a repeated warning was held back."""
+        self.budget.handed_over()
+        self.budget.wake()
+        self._lost_peers.beat()
         self._repeated.flush()
         repeated.flush()

@@ -41,12 +41,14 @@ log = structlog.get_logger(__name__)
 
 
 class Guest(Struct):
-    """An accepted connection. ``host``: its client's address, canonical; ``port``: of the client."""
+    """An accepted connection. ``host``: its client's address, canonical; ``port``: of the client. ``counted_as``: by
+    the limits of addresses."""
 
     listener: Listener
     sock: socket.socket
     host: str
     port: int
+    counted_as: str
     gone: bool = False
     """Whether the client has given up."""
 
@@ -81,7 +83,8 @@ class Entrance:
     def arrive(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
         """Take over an accepted connection. ``host``: the client's address, canonical."""
         now = _now()
-        self._gate.arrive(listener.name, host, Guest(listener, sock, host, port), now)
+        counted_as = self._gate.limits.counted_as(host)
+        self._gate.arrive(listener.name, counted_as, Guest(listener, sock, host, port, counted_as), now)
         self._arm()
 
     def busy(self, listener: str) -> bool:
@@ -151,7 +154,7 @@ class Entrance:
     def _admit(self, listener: str, guest: Guest) -> None:
         self._admitted += 1
         number = self._admitted
-        self._open[number] = (listener, guest.host)
+        self._open[number] = (listener, guest.counted_as)
         self._carrying.carry(guest.listener, guest.sock, (guest.host, guest.port), number)
 
     def _refuse(self, listener: str, guest: Guest) -> None:

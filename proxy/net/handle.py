@@ -43,8 +43,11 @@ REFRESH = 1.0
 SILENT = 3
 """Times ``REFRESH`` without a word after which a worker is given nothing more, until it says something."""
 
-HUNG = 60
-"""Times ``REFRESH`` without a word after which it is killed."""
+HUNG = 5
+"""Times ``REFRESH`` without a word after which it is killed: its clients hear nothing either."""
+
+STARTING = 60
+"""The same for one that is not ready yet."""
 
 RESERVED = 100
 """Descriptors of a worker that are not for connections: libraries, the loop, its observers' connections."""
@@ -188,8 +191,8 @@ class Handle:
     def tick(self) -> None:
         """To be called every ``REFRESH`` seconds: counts the silence, and ends the worker when it is too long."""
         self.silence += 1
-        if self.silence == HUNG:
-            self.problem = f"worker {self.number} said nothing for {HUNG * REFRESH:.0f} s"
+        if self.silence >= (HUNG if self.carries else STARTING):
+            self.problem = f"worker {self.number} said nothing for {self.silence * REFRESH:.0f} s"
             self.kill()
 
     def snapshot(self) -> Snapshot:

@@ -6,7 +6,8 @@ on once it was written; what the kernel does not take at once waits in the side'
 
 Back-pressure: a side whose write buffer is over ``HIGH_WATER`` pauses the reading of the other side until it is below
 ``LOW_WATER``; so is a client with ``MAX_IN_FLIGHT`` open requests, or one that does not read what the sidecar itself
-answers: then even what was already read of it waits (``Answers.rest``), as does what is too much for one turn.
+answers: then even what was already read of it waits (``Answers.rest``), as does what is too much for one turn. So does
+a side that makes the process hold too much memory (``proxy.core.budget``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Literal, cast
 
 import structlog
 
+from proxy.core.budget import SCARCE_CHUNK
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
@@ -49,8 +51,10 @@ LINGER = 10.0
 Cause = Literal[
     "client_closed",  # the client ended it, as clients do
     "client_reset",
+    "client_timeout",  # it confirms nothing any more: its machine or the network is gone
     "broker_closed",
     "broker_reset",
+    "broker_timeout",
     "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
     "client_invalid_size",
     "client_invalid_header",
@@ -160,6 +164,13 @@ class Relay:
         transport = (self.client if side == "client" else self.broker).transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
+    def descriptor(self, side: Side) -> int:
+        """Of the socket of ``side``; −1 before it is attached and after it is closed."""
+        transport = (self.client if side == "client" else self.broker).transport
+        if transport is None or transport.is_closing():
+            return -1
+        return int(transport.get_extra_info("socket").fileno())
+
     async def attach(self, client: socket.socket, broker: socket.socket) -> None:
         """Take over both connections and carry from now on. Raises OSError; the sockets are taken care of then too."""
         loop = asyncio.get_running_loop()
@@ -213,13 +224,15 @@ class Relay:
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         if session is not None:
-            with contextlib.suppress(Exception):  # it has failed once already
-                session.walk(monotonic())
-                session.lost(monotonic())
+            for step in (session.walk, session.lost):
+                with contextlib.suppress(Exception):  # it has failed once already
+                    step(monotonic())
         if not whole:
             self.close("session_failed", f"{type(error).__name__}")
-        elif "in_flight" in self.client.paused_for:
-            self.client.resume("in_flight")
+            return
+        for end in (self.client, self.broker):
+            for reason in end.paused_for & {"in_flight", "memory"}:
+                end.resume(reason)
 
     def divert(self, end: End, session: Session, data: bytes) -> None:
         """Hand on what goes on in place of the chunk ``data`` of ``end``, and what is said to the client."""
@@ -271,6 +284,7 @@ def report_failure(connection_id: str, error: Exception) -> None:
 
 
 _chunk = memoryview(bytearray(READ_SIZE))  # every relay's: what is read is taken out before the next read
+_scarce_chunk = _chunk[:SCARCE_CHUNK]
 
 
 class End(asyncio.BufferedProtocol):
@@ -303,7 +317,8 @@ class End(asyncio.BufferedProtocol):
             self._early.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _chunk
+        session = self.relay.session
+        return _scarce_chunk if session is not None and session.account.budget.full else _chunk
 
     def buffer_updated(self, nbytes: int) -> None:
         relay = self.relay
@@ -334,7 +349,17 @@ class End(asyncio.BufferedProtocol):
             self.pass_on(data)
         if bodies:
             session.walk(monotonic())
+        if session.must_wait(self.side):
+            self.pause("memory")
+            session.account.budget.wait(self.go_on_reading)
         self.forwarded(session)
+
+    def go_on_reading(self) -> bool:
+        """There is memory for a chunk of this side. Returns whether it waited for that."""
+        waited = "memory" in self.paused_for and not self.relay.closed
+        if waited:
+            self.resume("memory")
+        return waited
 
     def pass_on(self, data: bytes) -> None:
         """Write ``data`` of this side to the other."""

@@ -15,7 +15,7 @@ from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
-from proxy.core.watch import Room, Watch
+from proxy.core.watch import Watch
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 AUDIT = "observers.audit:AuditObserver"
 """The built-in observer, whose own counts are metrics too."""
-
-ROOM = 67_108_864
-"""Bytes that a process keeps at most of bodies whose exchange is not recorded yet."""
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +56,7 @@ class Station:
         self.tell = self._carrier.tell
         if self._dispatcher is not None:
             beat.calls.append(self._dispatcher.flush)
-        beat.calls.append(self._carrier.flush)
+        beat.calls.append(self._carrier.beat)
         log.info("carrying", boot_id=boot_id)
 
     @property
@@ -88,6 +85,9 @@ class Station:
         tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
         snapshot = Snapshot(tallies, process_counts(), self._beat.lag, self._carrier.path.name)
         snapshot.log_lines_dropped = log_lines_dropped()
+        budget = self._carrier.budget
+        snapshot.memory_charged, snapshot.memory_limit = budget.charged, budget.limit
+        snapshot.memory_waits = budget.waits
         snapshot.workers[self._number] = sum(tally.active for tally in tallies.values())
         if self._dispatcher is not None:  # some of its counts are behind an observer's lock
             snapshot.observers, snapshot.audit = await asyncio.to_thread(_observed, self._dispatcher)
@@ -153,7 +153,6 @@ def _watch(config: Config, dispatcher: Dispatcher) -> Watch:
         dispatcher.interest,
         dispatcher.observed,
         config.observer_max_body_bytes,
-        Room(ROOM),
     )
 
 

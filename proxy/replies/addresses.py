@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from proxy.core.apis import APIS
 from proxy.core.fields import Plan, plan_of
-from proxy.core.intercept import DECIDED, EDITED, STREAMED, Interceptor, Request, Stream, Verdict, Way
+from proxy.core.intercept import DECIDED, EDITED, LED, STREAMED, Interceptor, Request, Stream, Verdict, Way
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import TRUNCATED, Nonsense
 from proxy.errors import MalformedBody
@@ -35,8 +35,19 @@ SINCE: Mapping[int, int] = MappingProxyType(
 )
 """The apis whose responses carry addresses, and the first version of each that does."""
 
-TOO_LARGE = (FETCH, SHARE_FETCH)
-"""Those of them whose responses carry records: they are not held back, and keep their length."""
+HELD: Mapping[int, int] = MappingProxyType(
+    {
+        PRODUCE: EDITED | STREAMED,  # as long as the client's request makes it
+        FETCH: STREAMED,  # with records
+        METADATA: LED,
+        FIND_COORDINATOR: EDITED,
+        DESCRIBE_CLUSTER: LED,
+        SHARE_FETCH: STREAMED,
+        SHARE_ACKNOWLEDGE: EDITED | STREAMED,
+    }
+)
+"""How much of each is held back: all of it; its end, where the nodes stand after all else, and then it keeps its
+length; its beginning, where they stand before the rest."""
 
 UNMAPPED = "node-{}.unmapped.invalid", 1
 """In place of a node whose address for clients is not known: a name that never resolves (RFC 6761), so that clients
@@ -63,7 +74,7 @@ class Addresses(Interceptor):
             return 0
         if api_version > APIS[api_key].max_version:
             return DECIDED
-        return STREAMED if api_key in TOO_LARGE else EDITED
+        return HELD[api_key]
 
     def decide(self, request: Request) -> Verdict:
         """Refuse it, whatever the upstream supports. A client that is not logged in learns nothing of the broker."""
@@ -80,6 +91,24 @@ class Addresses(Interceptor):
             raise MalformedBody("broker", "the body ends before its addresses do") from None
         except Nonsense as nonsense:
             raise MalformedBody("broker", nonsense.detail) from None
+
+    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+        """Replace the addresses in the array of nodes of a response that begins with ``body``. Raises MalformedBody."""
+        plan = plan_of(layout(api_key, api_version, response=True))
+        nodes = _nodes(plan.layout)
+        assert nodes is not None, "what is led names its nodes in an array"
+        splice = Splice(body, self._dial, flexible=plan.layout.flexible)
+        try:
+            end = splice.nodes(_start(plan, body, nodes.index), nodes)
+        except TRUNCATED:
+            end = len(body) + 1
+        except Nonsense as nonsense:
+            raise MalformedBody("broker", nonsense.detail) from None
+        if end <= len(body):
+            return splice.done(end), end
+        if whole:
+            raise MalformedBody("broker", "the body ends before its addresses do")
+        return None
 
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
         """Replace the addresses at the end of a response of ``length`` bytes."""

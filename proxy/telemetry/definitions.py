@@ -270,8 +270,34 @@ METRICS: tuple[Definition, ...] = (
         ("outcome",),
         "bodies",
         "Bodies that were read, by outcome: `full`, `malformed`, or `unsupported` (a version too new); and `not_kept`: "
-        "wanted as bytes, but too long or without room. Without an observer all stay 0.",
+        "wanted as bytes, but too long, or without memory (see `memory_limit_bytes`). Without an observer all stay 0.",
         _decoded,
+    ),
+    Definition(
+        "memory_charged_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "Memory that clients make the sidecar hold, as it is charged to them: open requests, facts and bodies until "
+        "observers have them, frames that are held back, answers that wait. From above; the sum of all workers.",
+        lambda s: [((), s.memory_charged)],
+    ),
+    Definition(
+        "memory_limit_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "The limit of that: 64 MiB for each worker. At three quarters of it bodies are not kept; above it connections "
+        "that hold more than 64 KiB wait.",
+        lambda s: [((), s.memory_limit)],
+    ),
+    Definition(
+        "memory_waits_total",
+        "counter",
+        (),
+        "waits",
+        "Times a connection was not read any more because clients made the sidecar hold more than the limit.",
+        lambda s: [((), s.memory_waits)],
     ),
     Definition(
         "frames_invalid_total",

@@ -52,6 +52,10 @@ class Snapshot(Struct):
     data_path: str = ""
     """``compiled`` or ``python``; empty where nothing is carried."""
     draining: bool = False
+    memory_charged: int = 0
+    """Bytes of ``proxy.core.budget``."""
+    memory_limit: int = 0
+    memory_waits: int = 0
     observers: dict[str, ObserverStats] = field(default_factory=dict)
     """By name, in the order of ``observer.class.names``."""
     audit: dict[str, Any] = field(default_factory=dict)

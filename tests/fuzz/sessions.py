@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from proxy.core import apis
 from proxy.core import session as python_session
+from proxy.core.budget import OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import Identity
 from proxy.core.schema import response_prefix
@@ -24,7 +25,6 @@ from proxy.core.watch import (
     VERSIONS,
     WALKED,
     Interest,
-    Room,
     Watch,
 )
 from proxy.errors import PeerError
@@ -42,8 +42,6 @@ FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", princ
 MAX_FRAME = 200_000
 MAX_BODY = 500
 """Bytes of a body that is kept: small, so that inputs have longer ones."""
-ROOM = 2000
-"""Bytes of all bodies that are kept at a time."""
 
 Steps = list[tuple[str, bytes]]
 
@@ -79,10 +77,10 @@ def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) 
     """The same; its exchanges are added to ``exchanges`` as they are."""
     changes: list[ConnectionChange] = []
     observed = memoryview(bytearray(8)).cast("q")
-    room = Room(ROOM)
+    budget = Budget()
     tally = Tally()
-    watch = Watch(exchanges.append, changes.append, INTEREST, observed, MAX_BODY, room)
-    session = implementation(FRESH, tally, watch, MAX_FRAME, Identity(FRESH))
+    watch = Watch(exchanges.append, changes.append, INTEREST, observed, MAX_BODY)
+    session = implementation(FRESH, tally, watch, MAX_FRAME, Identity(FRESH), budget=budget)
     refused = None
     for side, data in steps:
         try:
@@ -95,7 +93,7 @@ def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) 
             break
     session.lost(1.0)
     assert not session.in_flight
-    assert room.left == ROOM, f"{ROOM - room.left} bytes of room are lost"
+    assert budget.counts[OPEN] == 0, f"{budget.counts[OPEN]} bytes stay charged"
     assert observed[0] == len(exchanges) + len(changes)
     told = [{name: getattr(exchange, name) for name in FIELDS} for exchange in exchanges]
     for one in told:

@@ -43,7 +43,7 @@ def test_kio_reads_the_same() -> None:
     known = 0
     for key, version in all_addressed():
         made = kio_class((key, version, True))
-        if made is None or rewriting().wants(key, version) & STREAMED:
+        if made is None or rewriting().wants(key, version) == STREAMED:
             continue
         for number in range(EACH):
             body = rewritten(rewriting(), drawn(number, key, version, tame=True))

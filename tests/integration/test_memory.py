@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -19,13 +18,11 @@ from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from tests.frames import METADATA, batch, request, response
-from tests.integration.metrics import sample
 from tests.integration.peer import Reader, Writer, read_frame, upstream
+from tests.integration.weighed import KIB, MIB, Weighed
 from tests.tools.implementations import both
 
 FETCH = 1
-KIB, MIB = 1024, 1024 * 1024
-
 BATCH = batch(1000, bytes(MIB))
 """What fetch responses here are made of: about 1 MiB."""
 
@@ -43,43 +40,8 @@ def data_path(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class Sidecar:
-    """A sidecar process before a peer that is a broker as far as this module needs one."""
-
-    def __init__(self, process: SidecarProcess, address: tuple[str, int]) -> None:
-        self._process = process
-        self.address = address
-
-    async def metric(self, name: str, **labels: str) -> float:
-        return sample(await asyncio.to_thread(self._process.metrics), f"brokerside_{name}", **labels)
-
-    async def until(self, name: str, least: float, **labels: str) -> None:
-        """Wait until a metric has reached ``least``."""
-        async with asyncio.timeout(20):
-            while await self.metric(name, **labels) < least:  # noqa: ASYNC110  # only asking tells
-                await asyncio.sleep(0.05)
-
-    def start_measuring(self) -> int:
-        """Return the resident bytes of now, and forget those of before in ``peak``."""
-        (self._proc / "clear_refs").write_text("5")
-        return self._kib("VmRSS") * KIB
-
-    def peak(self) -> int:
-        """Most resident bytes since ``start_measuring``."""
-        return self._kib("VmHWM") * KIB
-
-    @property
-    def _proc(self) -> Path:
-        return Path(f"/proc/{self._process.process.pid}")
-
-    def _kib(self, name: str) -> int:
-        found = re.search(rf"^{name}:\s+(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
-
-
 @asynccontextmanager
-async def sidecar(folder: Path, data_path: str, **settings: object) -> AsyncIterator[Sidecar]:
+async def sidecar(folder: Path, data_path: str, **settings: object) -> AsyncIterator[Weighed]:
     """Start it before a peer whose fetch responses are as large as the request's ``max_bytes`` says."""
     bind, admin = free_ports(2)
     if ("data.path",) in KEYS:
@@ -105,7 +67,7 @@ async def sidecar(folder: Path, data_path: str, **settings: object) -> AsyncIter
         log = folder / "sidecar.log"
         process = await asyncio.to_thread(SidecarProcess.start, path, log, f"127.0.0.1:{admin}")
         try:
-            yield Sidecar(process, ("127.0.0.1", bind))
+            yield Weighed(process, ("127.0.0.1", bind))
         finally:
             assert await asyncio.to_thread(process.stop)
 

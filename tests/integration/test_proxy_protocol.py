@@ -135,3 +135,43 @@ async def test_without_a_header_a_connection_is_closed(running: Running, request
             assert await reader.read() == b""
     writer.close()
     assert running.station.tallies["CLIENT"].closed["invalid_proxy_header"] == 1
+
+
+async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:
+    """One connection of each address: another one of the same /64 is closed, one of another /64 is not."""
+    async with upstream(answer_in_order) as broker:
+        port = free_port()
+        path = tmp_path / "sidecar.yaml"
+        path.write_text(
+            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
+            "quotas: {max.connections.per.ip: 1, max.connections.per.ip.overrides: '[2001:db8::7]:1'}\n"
+            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{port}', upstream: '127.0.0.1:{broker}', "
+            "proxy.protocol: required, proxy.protocol.trusted: [127.0.0.1/32]}]\n"
+        )
+        config, beat = load(path), Beat()
+        station = Station(config, beat)
+        sidecar = Sidecar(config, station, beat)
+        sidecar.start()
+        writers = []
+
+        async def served(source: str) -> bool:
+            reader, writer = await dial(port, "127.0.0.1")
+            writers.append(writer)
+            writer.write(f"PROXY TCP6 {source} ::1 5 9092\r\n".encode() + request(METADATA, 1, 7))
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                return await asyncio.wait_for(read_frame(reader), 10) == response(7)
+            return False
+
+        try:
+            assert await served("2001:db8::1")
+            assert not await served("2001:db8::ffff:1")
+            assert await served("2001:db8::7"), "it has a limit of its own"
+            assert await served("2001:db8:0:1::1")
+        finally:
+            for writer in writers:
+                writer.close()
+            sidecar.close()
+            now = asyncio.Event()
+            now.set()
+            await station.stop(now)
+            await asyncio.sleep(0)

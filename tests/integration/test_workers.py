@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from observers.event import ConnectionEvent, InventoryEvent, RequestEvent, StatusEvent
 from proxy.local import process
@@ -28,6 +28,7 @@ from tests.frames import API_VERSIONS, request
 from tests.integration.librdkafka import consume, produce
 from tests.integration.metrics import sample
 from tests.integration.test_audit import envelopes, events, gaps
+from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
@@ -253,6 +254,48 @@ def test_a_worker_that_hangs_holds_up_nobody_else(start: Start, dial: Callable[[
     os.kill(stopped, signal.SIGCONT)
     assert all(client.answered() for client in waiting)
     assert sample(sidecar.metrics(), "brokerside_requests_total") == 10
+
+
+def test_a_worker_that_hangs_is_replaced_and_no_acknowledged_record_is_lost(
+    start: Start, cluster: ClusterState, topic: str
+) -> None:
+    sidecar = start()
+    stored: set[bytes] = set()
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        stored.add(message.value() or b"")
+
+    producers = [
+        Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 1}) for _ in range(4)
+    ]
+    sent = set()
+
+    def produce(seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for producer in producers:
+                value = b"%d" % len(sent)
+                sent.add(value)
+                producer.produce(topic, value, on_delivery=delivered)
+                producer.poll(0)
+            time.sleep(0.005)
+
+    produce(1)
+    stopped = workers_of(sidecar)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    began = time.monotonic()
+    while sample(sidecar.metrics(), "brokerside_worker_restarts_total") == 0:
+        assert time.monotonic() - began < 30
+        produce(0.2)
+    produce(1)
+    assert all(producer.flush(30) == 0 for producer in producers)
+    assert stored == sent
+    found = [message.value() for message in messages(cluster.internal_bootstrap, topic)]
+    assert len(found) == len(set(found)) == len(sent)
+    assert stopped not in workers_of(sidecar)
+    assert "said nothing for" in sidecar.log.read_text()
+    assert balanced(sidecar.metrics())
 
 
 def test_what_a_hanging_worker_has_no_room_for_goes_to_the_others(

@@ -5,19 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.intercept import STREAMED
+from proxy.core.intercept import LED, STREAMED
 from proxy.errors import MalformedBody
 from tests.property.strategies import cuts, damaged
 from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
 
 streamed = st.sampled_from([one for one in all_addressed() if rewriting().wants(*one) & STREAMED])
+led = st.sampled_from([one for one in all_addressed() if rewriting().wants(*one) & LED])
 seeds = st.integers(0, 2**32)
 
 
 @given(streamed, seeds, st.data())
 def test_the_pieces_make_no_difference(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
     one = drawn(seed, *message)
-    whole = rewritten(rewriting(), one)
+    whole = rewritten(rewriting(), one, streamed=True)
     stream = rewriting().stream(*message, len(one.body))
     out = b""
     pieces = [piece for piece in data.draw(cuts(one.body)) if piece]
@@ -26,6 +27,17 @@ def test_the_pieces_make_no_difference(message: tuple[int, int], seed: int, data
         assert len(out) <= sum(map(len, pieces[: number + 1]))
     assert out == whole
     assert len(out) == len(one.body)
+
+
+@given(led, seeds, st.data())
+def test_of_some_nothing_but_the_beginning_is_needed(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
+    one = drawn(seed, *message)
+    addresses = rewriting()
+    whole = addresses.lead(*message, one.body, True)
+    assert whole is not None
+    end = whole[1]
+    assert addresses.lead(*message, one.body[: data.draw(st.integers(0, end - 1))], False) is None
+    assert addresses.lead(*message, one.body[: data.draw(st.integers(end, len(one.body)))], False) == whole
 
 
 @given(streamed, seeds, st.data())
@@ -48,4 +60,4 @@ def test_damaged_bodies_are_rewritten_or_refused(message: tuple[int, int], seed:
         out = rewritten(rewriting(), one._replace(body=body), data.draw(st.integers(1, 5)))
     except MalformedBody:
         return
-    assert len(out) == len(body) or not rewriting().wants(*message) & STREAMED
+    assert len(out) == len(body) or rewriting().wants(*message) != STREAMED

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.budget import OPEN
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.intercept import Rules
 from proxy.core.session import Session
@@ -25,6 +26,7 @@ from tests.tools.intercepting import (
     EDITING,
     HELD,
     HELD_FLEXIBLE,
+    LEADING,
     PRIVATE,
     RAISING,
     REPLIED,
@@ -32,6 +34,7 @@ from tests.tools.intercepting import (
     STREAMING,
     Chooser,
     edited,
+    led,
     replied,
     streamed,
 )
@@ -65,7 +68,7 @@ def calls(draw: st.DrawFn) -> Call:
     kind = draw(
         st.sampled_from(
             ["plain", "plain", "quiet", "acked", "replied", "raising", "held", "forward", "error", "edited", "streamed",
-             "broken", "flexible", "long", "shut", "close"]
+             "led", "broken", "flexible", "long", "shut", "close"]
         )
     )  # fmt: skip
     sent = response(number, b"\0" + bytes(draw(st.integers(0, 90))))
@@ -92,6 +95,8 @@ def calls(draw: st.DrawFn) -> Call:
         return Call(request(HELD, 0, number, kind[:1].encode() + body, name), sent, sent)
     if kind == "edited":
         return Call(request(EDITING, 0, number, body, name), sent, response(number, b"\0" + edited(sent[9:])))
+    if kind == "led":
+        return Call(request(LEADING, 0, number, body, name), sent, response(number, b"\0" + led(sent[9:])))
     if kind == "streamed":
         return Call(request(STREAMING, 0, number, body, name), sent, sent[:9] + streamed(sent[9:]))
     if kind == "broken":
@@ -127,6 +132,8 @@ class Side:
             assert not replies
             self.to_client += onward
         session.walk(now + 0.5)
+        if session.quiet:
+            assert session.account.budget.counts[OPEN] == 0, "charged with nothing open"
         state = session.diverted, session.rest, session.quiet, session.between_requests, session.saturated
         counts = len(session.in_flight), session.requests, len(self.exchanges), session.client_id, session.untouched
         return onward, replies, state, counts, (answers.full, answers.closing, answers.ending)
@@ -200,6 +207,7 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
     assert answers.ending == (end < len(made))
     for each in sides:
         each.session.lost(now)
+        assert each.session.account.budget.counts[OPEN] == 0
     told = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
     assert all(other == told[0] for other in told), "they tell something else"
     assert all(each.tally == pure.tally for each in sides)

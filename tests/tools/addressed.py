@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from proxy.core.intercept import STREAMED
+from proxy.core.intercept import EDITED, LED
 from proxy.replies.addresses import Addresses
 from proxy.replies.addresses_splice import Address
 from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, all_messages, draw
@@ -41,9 +41,17 @@ def drawn(seed: object, key: int, version: int, *, tame: bool = False) -> Drawn:
     return draw(Random(f"{seed} {key} {version}"), key, version, True, tame=tame)
 
 
-def rewritten(addresses: Addresses, one: Drawn, pieces: int = 1) -> bytes:
-    """What the client gets, in as many pieces of about the same length where it is a stream."""
-    if not addresses.wants(one.key, one.version) & STREAMED:
+def rewritten(addresses: Addresses, one: Drawn, pieces: int = 1, *, streamed: bool = False) -> bytes:
+    """What the client gets, in as many pieces of about the same length where it is a stream.
+
+    ``streamed``: as one that is too long to be held back.
+    """
+    wants = addresses.wants(one.key, one.version)
+    if wants & LED:
+        led = addresses.lead(one.key, one.version, one.body, True)
+        assert led is not None
+        return led[0] + one.body[led[1] :]
+    if wants & EDITED and not streamed:
         return addresses.edit(one.key, one.version, one.body)
     stream = addresses.stream(one.key, one.version, len(one.body))
     step = -(-len(one.body) // pieces)

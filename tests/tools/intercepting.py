@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.core.intercept import ASKED, DECIDED, EDITED, STREAMED, Interceptor, Request, Stream, Verdict, Way
+from proxy.core.intercept import ASKED, DECIDED, EDITED, LED, STREAMED, Interceptor, Request, Stream, Verdict, Way
 from proxy.errors import PeerError
 
 REPLIED, SHUT, RAISING = 100, 101, 102
@@ -11,8 +11,12 @@ REPLIED, SHUT, RAISING = 100, 101, 102
 HELD, HELD_FLEXIBLE = 103, 60
 """Requests whose first byte decides (see ``Chooser.ask``); the header of the second has tagged fields in version 0."""
 
-EDITING, STREAMING = 61, 65
-"""Responses that are edited and streamed; their headers have tagged fields in version 0, like those below."""
+EDITING, STREAMING, LEADING = 61, 65, 69
+"""Responses that are edited, streamed, and whose beginning is replaced; their headers have tagged fields in version 0,
+like those below."""
+
+LEAD = 5
+"""Bytes of the beginning that is replaced."""
 
 PRIVATE = 30_000
 """As HELD, outside of the table."""
@@ -29,6 +33,7 @@ WANTED = {
     PRIVATE: ASKED,
     EDITING: EDITED,
     STREAMING: STREAMED,
+    LEADING: LED,
     BROKEN_EDIT: EDITED,
     BROKEN_STREAM: STREAMED,
     EAGER_STREAM: STREAMED,
@@ -65,6 +70,13 @@ class Chooser(Interceptor):
             raise RuntimeError("edit")
         return edited(body)
 
+    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+        if len(body) >= LEAD:
+            return led(body[:LEAD]), LEAD
+        if whole:
+            raise RuntimeError("lead")
+        return None
+
     def stream(self, api_key: int, api_version: int, length: int) -> Stream:
         return Late(api_key, length)
 
@@ -100,6 +112,11 @@ def replied(api_version: int) -> bytes:
 def edited(body: bytes) -> bytes:
     """What becomes of a body that is edited; its length changes."""
     return b"<" + body[::2] + b">"
+
+
+def led(body: bytes) -> bytes:
+    """What becomes of a body whose beginning is replaced."""
+    return body if len(body) < LEAD else b"(" + body[:LEAD][::-1] + b")" + body[LEAD:]
 
 
 def streamed(body: bytes) -> bytes:

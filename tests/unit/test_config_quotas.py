@@ -9,7 +9,6 @@ import yaml
 
 from proxy.config import Config, load, redacted
 from proxy.config.limits import limits_of
-from proxy.config.transfer import pack, unpack
 from proxy.errors import ConfigError
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas, ListenerLimits, Quota
 
@@ -108,7 +107,7 @@ def test_quotas_that_are_all_commented_out_limit_nothing(config):
     assert config(HEAD + "quotas:\n", BROKERSIDE_QUOTAS__MAX_CONNECTIONS="7").quotas.max_connections == 7
 
 
-def test_what_was_loaded_can_be_shown_loaded_again_and_sent(config):
+def test_what_was_loaded_can_be_shown_and_loaded_again(config):
     more = "  listener.name.my.other.max.connections.action: observe\n  source: min\n"
     loaded = config(HEAD + CLUSTER + DESIGN + more)
 
@@ -117,7 +116,6 @@ def test_what_was_loaded_can_be_shown_loaded_again_and_sent(config):
     assert shown["quotas"]["listener.name.my.other.max.connections.action"] == "observe"
     assert "listener.name" not in shown["quotas"]
     assert config(yaml.safe_dump(shown)) == loaded
-    assert unpack(pack(loaded)) == loaded
 
 
 @pytest.mark.parametrize(

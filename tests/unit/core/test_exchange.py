@@ -50,7 +50,7 @@ def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["open", "answered", "no_response", "connection_lost"])
-@pytest.mark.parametrize("decode", ["none", "full", "malformed", "unsupported"])
+@pytest.mark.parametrize("decode", ["none", "full", "malformed", "unsupported", "not_kept"])
 def test_every_outcome_and_decode_has_a_code(outcome: str, decode: str) -> None:
     one, other = twins(0.0, 0, outcome, decode)
     assert (one.outcome, one.decode) == (outcome, decode)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.core.answers import MAX_OWED
+from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
@@ -26,6 +27,7 @@ from tests.tools.intercepting import (
     EDITING,
     HELD,
     HELD_FLEXIBLE,
+    LEADING,
     PRIVATE,
     RAISING,
     REPLIED,
@@ -33,6 +35,7 @@ from tests.tools.intercepting import (
     STREAMING,
     Chooser,
     edited,
+    led,
     replied,
     streamed,
 )
@@ -79,7 +82,10 @@ class Bench:
         watch = None if wanted is None else watching(self.exchanges.append, self.changes.append, wanted=wanted)
         self.rules = Rules(interceptors or [self.chooser])
         identity = Identity(self.connection) if source == "unauthenticated" else None
-        self.session = self.implementation(self.connection, self.tally, watch, max_frame, identity, self.rules)
+        self.budget = Budget()
+        self.session = self.implementation(
+            self.connection, self.tally, watch, max_frame, identity, self.rules, self.budget
+        )
 
     def client(self, data: bytes, *, later: bool = False) -> None:
         """``later``: what was not looked at stays there."""
@@ -392,6 +398,60 @@ def test_a_stream_keeps_the_length_and_passes_what_it_may() -> None:
     bench.broker(response(1, b"\0" + body)[50:])
     assert bench.to_client == response(1, b"\0" + streamed(body))
     assert bench.tally.edited == {STREAMING: 1}
+
+
+def test_of_a_response_whose_beginning_is_replaced_the_rest_passes_as_it_comes() -> None:
+    bench = Bench()
+    bench.client(request(LEADING, 0, 1, b"\0"))
+    body = bytes(range(100))
+    sent, expected = response(1, b"\0" + body), response(1, b"\0" + led(body))
+    bench.broker(sent[:9])
+    bench.broker(sent[9:13])
+    assert bench.to_client == b""
+    bench.broker(sent[13:20])
+    assert bench.to_client == expected[: 20 + 2]
+    bench.broker(sent[20:60])
+    assert bench.to_client == expected[: 60 + 2]
+    bench.broker(sent[60:])
+    assert bench.to_client == expected
+    assert bench.exchanges[0].response_bytes == len(expected)
+    assert bench.tally.edited == {LEADING: 1}
+
+
+def test_a_beginning_too_long_to_be_held_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.core.answers.MAX_EDITED", 10)
+    monkeypatch.setattr("tests.tools.intercepting.LEAD", 30)
+    bench = Bench()
+    bench.client(request(LEADING, 0, 1, b"\0"))
+    sent = response(1, b"\0" + bytes(100))
+    bench.broker(sent[:10])
+    with pytest.raises(PeerError, match="a beginning of more than 10 bytes"):
+        bench.broker(sent[10:25])
+    assert bench.to_client == b""
+    bench.session.lost(9.0)
+    assert bench.ended() == [(1, "connection_lost", False)]
+
+
+def test_a_request_that_is_held_back_is_charged_until_it_is_answered() -> None:
+    bench = Bench(wanted=None)
+    asked = request(HELD, 0, 1, b"answer" + bytes(900))
+    bench.client(asked[:700])
+    assert bench.budget.charged == EXCHANGE + CLIENT_ID + 700
+    bench.client(asked[700:])
+    assert bench.to_client == response(1, b"answer" + bytes(900))
+    assert bench.budget.charged == 0
+
+
+@pytest.mark.parametrize(("key", "came"), [(EDITING, 800), (LEADING, 12)])
+def test_a_response_that_is_held_back_is_charged_until_it_goes_on(key: int, came: int) -> None:
+    bench = Bench(wanted=None)
+    answer = response(1, b"\0" + bytes(900))
+    bench.client(request(key, 0, 1, b"\0"))
+    bench.broker(answer[:came])
+    assert bench.to_client == b""
+    assert bench.budget.charged == EXCHANGE + CLIENT_ID + came
+    bench.broker(answer[came:])
+    assert bench.budget.charged == 0
 
 
 @pytest.mark.parametrize("key", [EDITING, STREAMING])

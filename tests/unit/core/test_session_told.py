@@ -1,9 +1,10 @@
-"""What observers are told of a session: what they want and nothing else, in order, with its times, within its room."""
+"""What observers are told of a session: what they want and nothing else, in order, with its times, in the budget."""
 
 from __future__ import annotations
 
 import pytest
 
+from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.passing import MAX_LEARNED
@@ -28,7 +29,7 @@ from tests.tools.watching import watching
 
 HEARTBEAT, LIST_GROUPS, FUTURE = 12, 16, 31_000
 KEEP = TOLD | KEEP_REQUEST | KEEP_RESPONSE
-ROOM = 100_000
+MAX_BODY = 100_000
 
 
 @pytest.fixture(
@@ -44,7 +45,7 @@ class Bench:
 
     implementation = Session
 
-    def __init__(self, wanted: int | bytes = TOLD | WALKED, max_body: int = ROOM, room: int = ROOM) -> None:
+    def __init__(self, wanted: int | bytes = TOLD | WALKED, max_body: int = MAX_BODY, limit: int = MAX_CHARGED) -> None:
         self.tally = Tally()
         self.exchanges: list[Exchange] = []
         self.changes: list[ConnectionChange] = []
@@ -53,8 +54,10 @@ class Bench:
         connection = Connection(
             "c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated"
         )
-        self.watch = watching(self._record, self._note, wanted=wanted, max_body=max_body, room=room)
-        self.session = self.implementation(connection, self.tally, self.watch, identity=Identity(connection))
+        self.watch = watching(self._record, self._note, wanted=wanted, max_body=max_body)
+        self.budget = Budget(limit)
+        identity = Identity(connection)
+        self.session = self.implementation(connection, self.tally, self.watch, identity=identity, budget=self.budget)
 
     def _record(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
@@ -157,7 +160,10 @@ def test_kept_bodies_are_the_bytes_after_the_header(step: int) -> None:
         (software("java", "4.3"), b"\0\0v"),
         (b"", b""),
     ]
-    assert bench.watch.room.left == ROOM
+    assert bench.budget.counts[OPEN] == 0
+    assert bench.budget.charged > 700  # until observers have them
+    bench.budget.handed_over()
+    assert bench.budget.charged == 0
 
 
 def test_too_long_a_body_is_not_kept_and_counted() -> None:
@@ -169,31 +175,41 @@ def test_too_long_a_body_is_not_kept_and_counted() -> None:
     assert bench.tally.decoded["not_kept"] == 2
 
 
-def test_without_room_nothing_is_kept_until_there_is_room_again() -> None:
-    bench = Bench(KEEP, room=150)
-    bench.client(request(METADATA, 1, 1, b"x" * 100)[:50])
-    assert bench.watch.room.left == 50  # taken for the whole body when it begins
-    other = bench.implementation(bench.session.connection, Tally(), bench.watch)
-    other.client_data(request(METADATA, 1, 1, b"z" * 51), 1.0)
-    other.walk(1.5)
-    other.lost(2.0)
-    assert bench.exchanges[0].request_raw is None
+def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
+    bench = Bench(KEEP, limit=4000)
+    whole = request(METADATA, 1, 1, b"x" * 2000)
+    bench.client(whole[:50])
+    assert bench.budget.charged < 500  # no declared length is charged, only what came
+    bench.client(whole[50:])
+    assert bench.budget.charged > 2000
+
+    def other() -> Exchange:
+        session = bench.implementation(bench.session.connection, Tally(), bench.watch, budget=bench.budget)
+        session.client_data(request(METADATA, 1, 1, b"z" * 1000), 1.0)
+        session.walk(1.5)
+        session.lost(2.0)
+        bench.budget.handed_over()
+        return bench.exchanges.pop()
+
+    assert other().request_raw is None
     bench.lost()
-    assert bench.watch.room.left == 150
+    bench.budget.handed_over()
+    assert bench.budget.charged == 0
+    assert other().request_raw is not None
 
 
 @pytest.mark.parametrize("cut", range(1, 120, 7))
 @pytest.mark.parametrize("handed_on", [True, False])
-def test_however_a_connection_ends_its_room_is_given_back(cut: int, handed_on: bool) -> None:
+def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int, handed_on: bool) -> None:
     bench = Bench(KEEP | WALKED)
     bench.client(request(METADATA, 1, 1, b"x" * 50) + request(METADATA, 1, 2, b"x" * 50) + produce(3, 0, batch(1))[:70])
     stream = response(1, b"y" * 50) + response(2, b"y" * 50)
     bench.session.broker_data(stream[:cut], 2.0)
     if handed_on:
         bench.session.walk(2.5)
-    assert bench.watch.room.left < ROOM
+    assert bench.budget.counts[OPEN] > 0
     bench.lost()
-    assert bench.watch.room.left == ROOM
+    assert bench.budget.counts[OPEN] == 0
     assert sorted(e.correlation_id for e in bench.exchanges) == [1, 2, 3]
 
 

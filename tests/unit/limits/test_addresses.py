@@ -198,3 +198,28 @@ def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:
     simulation.gate.close()
     assert ends(clients) == {(0, None): 20, (None, 0): 6}
     assert simulation.gate.due() is None
+
+
+@pytest.mark.parametrize(
+    ("address", "length", "counted_as"),
+    [
+        ("10.0.0.7", 64, "10.0.0.7"),
+        ("2001:db8::1", 64, "2001:db8::/64"),
+        ("2001:db8::ffff:1", 64, "2001:db8::/64"),
+        ("2001:db8:0:1::1", 64, "2001:db8:0:1::/64"),
+        ("2001:db8:0:1::1", 48, "2001:db8::/48"),
+        ("2001:db8::1", 128, "2001:db8::1"),
+        ("2001:db8::7", 64, "2001:db8::7"),
+        ("2001:db8::8", 64, "2001:db8::8"),
+        ("2001:db8::9", 64, "2001:db8::9"),
+    ],
+)
+def test_what_an_address_is_counted_as(address: str, length: int, counted_as: str) -> None:
+    limits = Limits(
+        {},
+        ip_rates={"2001:db8::7": Quota(5)},
+        stored_ip_rates={"2001:db8::8": 5},
+        ip_connections_overrides={"2001:db8::9": 5},
+        ip_v6_prefix_length=length,
+    )
+    assert limits.counted_as(address) == counted_as

@@ -40,6 +40,13 @@ def metadata(brokers: dict[int, tuple[str, int]]) -> bytes:
     return struct.pack(">i", len(listed)) + b"".join(listed) + struct.pack(">i", 0)
 
 
+def led(replying: Replying, body: bytes) -> bytes:
+    """What becomes of the Metadata response ``body``."""
+    found = replying.rules.lead(METADATA, 0, body, True)
+    assert found is not None
+    return found[0] + body[found[1] :]
+
+
 def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     (listener,) = CONFIG.listeners
     fleet = Fleet(FleetView(1, ()))
@@ -47,15 +54,11 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     replying = Replying(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
     known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
-    assert replying.rules.edit(METADATA, 0, sent) == metadata(
-        dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items()))
-    )
+    assert led(replying, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
 
     fleet.view = FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}, running=False),))
     replying.look()
-    assert replying.rules.edit(METADATA, 0, sent) == metadata(
-        dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items()))
-    )
+    assert led(replying, sent) == metadata(dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items())))
 
 
 def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_logged() -> None:
@@ -69,7 +72,7 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
     with capture_logs() as logged:
         fleet.view = FleetView(1, (BrokerView(2, spoofed), BrokerView(3, spoofed)))
         replying.look()
-    edited = replying.rules.edit(METADATA, 0, sent)
+    edited = led(replying, sent)
     assert edited == metadata({2: ("attacker.example", 9), 3: ("kafka-3.example", 9092)})
     (line,) = logged
     assert (line["event"], line["node_id"]) == ("registry_address_changed", 2)

@@ -1,0 +1,96 @@
+"""What clients make a process hold is bounded, whatever they send; and what the bound is made of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Account, Budget
+from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
+from tests.tools.implementations import both
+
+PER_CONNECTION = 262_144
+"""Bytes that a connection holds whatever the others do: what is free, what was read with it, a session."""
+
+
+@pytest.mark.parametrize("data_path", both("python", "compiled"))
+def test_a_million_bytes_of_each_kind_of_request_from_many_connections_are_held_in_the_budget(data_path: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tools.hoarding", data_path],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    figures = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert figures.keys() == FLOODS.keys()
+    assert {name: one for name, one in figures.items() if one["grown"] > LIMIT + SESSIONS * PER_CONNECTION} == {}
+    assert {name: one for name, one in figures.items() if one["left"]} == {}
+
+
+def test_facts_leave_a_reserve_to_what_cannot_be_left_out() -> None:
+    budget = Budget()
+    account = Account(budget)
+    assert account.take(MAX_CHARGED - RESERVED)
+    assert not account.take(1)
+    assert account.held == budget.charged == MAX_CHARGED - RESERVED
+    account.charge(RESERVED)
+    assert not account.full
+    account.charge(1)
+    assert account.full
+    account.close()
+    assert (account.held, budget.charged) == (0, 0)
+
+
+def test_what_was_recorded_stays_charged_until_it_is_handed_over() -> None:
+    budget = Budget(1000)
+    account = Account(budget)
+    account.charge(600)
+    account.record(600)
+    account.close()
+    assert (account.held, budget.charged, budget.counts[OPEN]) == (0, 600, 0)
+    assert not Account(budget).take(200)
+    budget.handed_over()
+    assert Account(budget).take(200)
+
+
+def test_a_connection_that_holds_little_never_waits() -> None:
+    budget = Budget(1000)
+    greedy, modest = Account(budget), Account(budget)
+    greedy.charge(FREE + 1)
+    modest.charge(FREE)
+    assert (greedy.full, modest.full) == (True, False)
+
+
+def test_those_that_wait_go_on_in_turn_as_there_is_room_and_at_least_one() -> None:
+    budget = Budget(10 * CHUNK)
+    account = Account(budget)
+    account.charge(11 * CHUNK)
+    woken: list[int] = []
+
+    def waiting(number: int, still: bool = True) -> None:
+        def go_on() -> bool:
+            woken.append(number)
+            return still
+
+        budget.wait(go_on)
+
+    waiting(0, still=False)  # it has ended
+    for number in range(1, 9):
+        waiting(number)
+    assert budget.waits == 9
+    budget.wake()
+    assert woken == [0, 1]
+    budget.wake()
+    assert woken == [0, 1, 2]
+    account.charge(-4 * CHUNK)
+    budget.wake()
+    assert woken == [0, 1, 2, 3, 4, 5]
+    account.close()
+    budget.wake()
+    assert woken == list(range(9))
+    budget.wake()
+    assert woken == list(range(9))
