@@ -12,7 +12,7 @@ from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Account,
 from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
 from tests.tools.implementations import both
 
-PER_CONNECTION = 262_144
+PER_CONNECTION = 327_680
 """Bytes that a connection holds whatever the others do: what is free, what was read with it, a session."""
 
 
