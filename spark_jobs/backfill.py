@@ -66,7 +66,7 @@ def run(
             parsed = parse(kafka.batch(spark, source, what)).persist(StorageLevel.DISK_ONLY)
             batch = Batch(deduplicate(parsed), definitions)
             try:
-                (row,) = batch.parsed.agg(F.count(F.lit(1)).alias("records"), *counts()).collect()
+                (row,) = batch.parsed.agg(F.count_distinct("partition", "offset").alias("records"), *counts()).collect()
                 for name in names:
                     of_topic = _of_topic(batch, schemas.TABLES[name], source, others)
                     if of_topic is None:

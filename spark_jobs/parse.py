@@ -15,9 +15,9 @@ from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 from pyspark.sql.window import WindowSpec
 
 from spark_jobs import structs
-from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
+from spark_jobs.events import ENVELOPE, KINDS, SCHEMA_LEVEL, Field
 from spark_jobs.schemas import DEAD_LETTERS
-from spark_jobs.taken import Boot, Record
+from spark_jobs.taken import Boot, Decision, Record, Taken
 
 SAMPLE_BYTES = 1024
 """Bytes of a dead letter's value that are kept."""
@@ -26,7 +26,10 @@ RECORD_ID = ("cluster_id", "broker_id", "boot_id", "first_seq")
 """What identifies an envelope: the run of a process, and the number of its first event."""
 
 PIECES = "partition int, offset bigint, new_first bigint, new_last bigint"
-"""Columns of what ``cut`` takes."""
+CONFLICTS = "partition int, offset bigint, conflict string"
+
+CONFLICT = "conflict"
+"""Reason of a dead letter that claims numbers of another record, with other events."""
 
 POSITION = ("topic", "partition", "offset", "timestamp")
 """What Kafka says of a record."""
@@ -36,8 +39,8 @@ def parse(records: DataFrame) -> DataFrame:
     """Return one row for each Kafka record: its position, and the envelope's fields or the reason why there are none.
 
     ``records``: value (binary), topic, partition, offset, timestamp, as Kafka's source gives them. Result: the
-    position; ``reason``, ``detail``, ``value_bytes`` and ``value_sample`` (NULL but for dead letters); the fields of
-    the envelope (NULL for dead letters).
+    position; ``reason`` and ``detail`` (NULL but for dead letters); ``value_bytes`` and ``value_sample``; the fields of
+    the envelope, and ``digests`` of its events, of the first half and of the rest (NULL for dead letters).
     """
     value = F.col("value")
     text = value.cast("string")
@@ -56,26 +59,42 @@ def parse(records: DataFrame) -> DataFrame:
         *POSITION,
         F.col("fault.reason").alias("reason"),
         F.col("fault.detail").alias("detail"),
-        F.when(dead, F.coalesce(F.octet_length(value), F.lit(0))).cast("bigint").alias("value_bytes"),
-        F.when(dead, sample).alias("value_sample"),
+        F.coalesce(F.octet_length(value), F.lit(0)).cast("bigint").alias("value_bytes"),
+        sample.alias("value_sample"),
         *[F.when(~dead, F.col("envelope")[field.name]).alias(field.name) for field in ENVELOPE],
+        F.when(~dead, F.expr(_digests("envelope.events"))).alias("digests"),
     )
 
 
 def deduplicate(parsed: DataFrame) -> DataFrame:
     """Return ``parsed`` with each event once; dead letters stay as many as they are. For a whole topic, not a stream.
 
-    A record is left out, or cut to what is new in it, where others have its numbers. Of two equal ones that stays
-    which Kafka took first.
+    The same as batch by batch: of records that share numbers that stays which Kafka took first. See ``keep``.
     """
-    so_far = _of_a_process().rowsBetween(Window.unboundedPreceding, -1)
-    reached = _records(parsed).withColumn("reached", F.max("last_seq").over(so_far))
-    known = reached.where("reached >= first_seq")
-    return cut(parsed, known.selectExpr("partition", "offset", "reached + 1 AS new_first", "last_seq AS new_last"))
+    group = F.sum(F.expr("int(coalesce(first_seq > reached, true))")).over(_of_a_process())
+    grouped = _reached(parsed).withColumn("group", group)
+    shared = grouped.withColumn("records", F.count("*").over(Window.partitionBy(*RECORD_ID[:3], "group")))
+    return keep(parsed, Taken().take(good_records(shared.where("records > 1"))))
 
 
-def cut(parsed: DataFrame, pieces: DataFrame) -> DataFrame:
-    """Return ``parsed`` with records that are not all new cut to their ``pieces``: see ``taken.Piece``, and PIECES."""
+def keep(parsed: DataFrame, decision: Decision) -> DataFrame:
+    """Return ``parsed`` without what was there before, and with a dead letter for each conflict.
+
+    Of a record in conflict that stays which is new, as of any other. Its dead letter has the fields of its envelope,
+    but not the events.
+    """
+    if not decision.pieces:
+        return parsed
+    make = parsed.sparkSession.createDataFrame
+    new = _cut(parsed, make(decision.pieces, PIECES))
+    if not decision.conflicts:
+        return new
+    changed = {"reason": f"'{CONFLICT}'", "detail": "conflict", "events": "NULL", "digests": "NULL"}
+    there = parsed.join(F.broadcast(make(decision.conflicts, CONFLICTS)), ["partition", "offset"])
+    return new.unionByName(there.selectExpr(*[f"{changed.get(name, name)} AS {name}" for name in parsed.columns]))
+
+
+def _cut(parsed: DataFrame, pieces: DataFrame) -> DataFrame:
     there = parsed.join(F.broadcast(pieces), ["partition", "offset"], "left")
     changed = {
         "first_seq": "coalesce(new_first, first_seq)",
@@ -89,16 +108,15 @@ def cut(parsed: DataFrame, pieces: DataFrame) -> DataFrame:
 
 
 def good_records(parsed: DataFrame) -> list[Record]:
-    """Return the good records of a batch; of two equal ones that comes first which Kafka took first."""
-    columns = [*RECORD_ID, "-last_seq", "timestamp", "partition", "offset"]
-    rows = sorted(_records(parsed).selectExpr(*columns).collect())
-    return [Record(row[6], row[7], Boot(*row[:3]), row[3], -row[4]) for row in rows]
+    """Return the good records of a batch, as Kafka took them."""
+    columns = ["timestamp", "partition", "offset", *RECORD_ID, "last_seq", "digests"]
+    rows = sorted(parsed.where("reason IS NULL").select(*columns).collect(), key=lambda row: row[:3])
+    return [Record(row[1], row[2], Boot(*row[3:6]), row[6], row[7], tuple(row[8])) for row in rows]
 
 
 def ranges(parsed: DataFrame) -> list[tuple[Boot, list[tuple[int, int]]]]:
     """Return the numbers that there are of each process, as ``taken.Taken`` has them."""
-    so_far = _of_a_process().rowsBetween(Window.unboundedPreceding, -1)
-    reached = _records(parsed).withColumn("reached", F.max("last_seq").over(so_far))
+    reached = _reached(parsed)
     begun = reached.withColumn("range", F.sum(F.expr("int(first_seq > reached + 1)")).over(_of_a_process()))
     found = begun.groupBy(*RECORD_ID[:3], F.coalesce("range", F.lit(0))).agg(
         F.min("first_seq"), F.max("last_seq"), F.max("timestamp")
@@ -111,8 +129,11 @@ def ranges(parsed: DataFrame) -> list[tuple[Boot, list[tuple[int, int]]]]:
     return sorted(boots.items(), key=lambda one: heard[one[0]])
 
 
-def _records(parsed: DataFrame) -> DataFrame:
-    return parsed.where(F.col("reason").isNull()).select(*POSITION[1:], *RECORD_ID, "last_seq")
+def _reached(parsed: DataFrame) -> DataFrame:
+    """Return the good records without their events, and the highest number of those before them: ``reached``."""
+    so_far = _of_a_process().rowsBetween(Window.unboundedPreceding, -1)
+    records = parsed.where("reason IS NULL").select("reason", *POSITION[1:], *RECORD_ID, "last_seq", "digests")
+    return records.withColumn("reached", F.max("last_seq").over(so_far))
 
 
 def _of_a_process() -> WindowSpec:
@@ -145,6 +166,25 @@ def _or_default(value: str, field: Field) -> str:
     if field.type.startswith(("array", "map")):
         return f"coalesce({value}, {field.type.split('<')[0]}())"
     return value if field.required or field.default is None else f"coalesce({value}, {field.default!r})"
+
+
+def _digests(events: str) -> str:
+    """Return SQL of the digests of the first half of ``events`` and of the rest: each event's hash, combined by XOR.
+
+    They tell one record from another by chance, not against somebody who knows the events before they are sent.
+    ``dropped`` and ``sent_at`` of an envelope are not in it: they differ when the same events are sent again.
+    """
+    fields = {
+        field.name: f"map_entries(one.{field.name})" if field.type.startswith("map") else f"one.{field.name}"
+        for kind in KINDS.values()
+        for field in kind
+    }
+    hashes = f"transform({events}, one -> xxhash64({', '.join(fields.values())}))"
+    halves = [
+        f"aggregate(slice(all, {begin}, {size}), 0L, (sum, one) -> sum ^ one)"
+        for begin, size in (("1", "size(all) div 2"), ("size(all) div 2 + 1", "size(all)"))
+    ]
+    return f"get(transform(array({hashes}), all -> array({', '.join(halves)})), 0)"
 
 
 def _wrapper() -> StructType:

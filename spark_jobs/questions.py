@@ -76,6 +76,7 @@ def prepared(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[str, 
 _RUNS = """
 WITH kept AS (SELECT min(day) AS since FROM completeness), runs AS (
     SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,
+        coalesce(sum(conflicts), 0) AS conflicts,
         list(DISTINCT reason) FILTER (reason IS NOT NULL) AS reasons, min(minute) AS oldest, max(minute) AS newest,
         -- of a run that is older than the table the first numbers were deleted with their days
         CASE WHEN min(started_at)::DATE < min(since)
@@ -274,16 +275,17 @@ ORDER BY errors DESC, connection_lost DESC, api, principal, client_id LIMIT $lim
     ),
     Question(
         "completeness",
-        "Can the tables be believed: did all that the sidecars told arrive?",
+        "Can the tables be believed: did all that the sidecars sent arrive, and is any of it disputed?",
         ("completeness",),
         _RUNS
         + """
 SELECT cluster_id, broker_id, count(*) AS runs, sum(events)::BIGINT AS events, sum(lost)::BIGINT AS lost,
     coalesce(sum(missing), 0)::BIGINT AS missing, coalesce(sum(duplicates), 0)::BIGINT AS duplicates,
+    sum(conflicts)::BIGINT AS conflicts,
     round(sum(events) / nullif(sum(events) + sum(lost) + sum(missing), 0), 6) AS complete,
     list_sort(list_distinct(flatten(list(reasons) FILTER (reasons IS NOT NULL)))) AS reasons, max(newest) AS newest
 FROM runs GROUP BY cluster_id, broker_id
-ORDER BY missing DESC, duplicates DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
+ORDER BY conflicts DESC, missing DESC, duplicates DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
     ),
     Question(
         "lost-events",

@@ -17,7 +17,7 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.kafka import Source, Span
-from spark_jobs.parse import PIECES, cut, good_records, parse, ranges
+from spark_jobs.parse import good_records, keep, parse, ranges
 from spark_jobs.root import Target, always
 from spark_jobs.run import Note
 from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
@@ -112,13 +112,10 @@ class Sink:
                 raise JobError(f"{self._target.checkpoint}/{FOLDER}/{number - 1} was removed; run the job again")
             taken = Taken.read(noted)
         self._taken = (number, taken)
-        pieces = taken.take(good_records(rows))
+        decision = taken.take(good_records(rows))
         folder.write(str(number), taken.text())
         folder.remove(str(number - 2))
-        if not pieces:
-            return rows, 0
-        new = cut(rows, rows.sparkSession.createDataFrame(pieces, PIECES))
-        return new, sum(piece.first > piece.last for piece in pieces)
+        return keep(rows, decision), decision.duplicates
 
     def _due(self, batch: Batch, number: int, duplicates: int) -> list[str]:
         """Return the tables that the batch has something for, and the one that gets every batch; count what it has."""

@@ -1,10 +1,14 @@
-"""Which events were taken: the numbers of each process, as intervals. What is inside of one was there before. Pure."""
+"""Which events were taken: the numbers of each process, as intervals. What is inside of one was there before. Pure.
+
+A record that claims numbers of another one must have the same events for them. If not, one of both is forged, or a
+process numbered events twice: a conflict. Which of both is right cannot be known here: the first stays.
+"""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 FOLDER = "taken"
@@ -15,6 +19,14 @@ BOOTS = 20_000
 
 RANGES = 10_000
 """Intervals of one process that are known, the last ones. It has one, and one more for each loss or dead letter."""
+
+ENVELOPES = 1_000
+"""Records of one process whose digests are known, the last ones taken. Numbers of an earlier one that are claimed again
+are a conflict: it cannot be shown that the events are the same."""
+
+ALL_ENVELOPES = 50_000
+"""Records of all processes whose digests are known: about 4 MB. Beyond it those of the processes heard of longest ago
+are forgotten; what is claimed again of these counts as a duplicate."""
 
 
 class Boot(NamedTuple):
@@ -33,6 +45,8 @@ class Record(NamedTuple):
     boot: Boot
     first: int
     last: int
+    digests: tuple[int, int]
+    """Of its first half, rounded down, and of the rest: a sidecar cuts a record that is too large in the same place."""
 
 
 class Piece(NamedTuple):
@@ -44,36 +58,120 @@ class Piece(NamedTuple):
     last: int
 
 
+class Conflict(NamedTuple):
+    """A record that claims numbers for which another one has other events."""
+
+    partition: int
+    offset: int
+    detail: str
+
+
+class Decision(NamedTuple):
+    """What becomes of records: they are new as a whole where nothing is said of them."""
+
+    pieces: list[Piece]
+    conflicts: list[Conflict]
+
+    @property
+    def duplicates(self) -> int:
+        """Records that have nothing new, and are in no conflict."""
+        nothing = {(piece.partition, piece.offset) for piece in self.pieces if piece.first > piece.last}
+        return len(nothing - {(each.partition, each.offset) for each in self.conflicts})
+
+
+class Known(NamedTuple):
+    """A record that was taken: its numbers, its digests as of ``Record``, and its position."""
+
+    first: int
+    last: int
+    front: int
+    back: int
+    partition: int
+    offset: int
+
+
 class Taken:
     """What was taken, of all processes.
 
-    That goes by numbers alone, so it does not matter when a record comes again, after which restarts, or in which
-    parts. It depends on what was read, not on the order, so a batch that is repeated decides the same.
+    That goes by numbers, so it does not matter when a record comes again, after which restarts, or in which parts. It
+    depends on what was read, so a batch that is repeated decides the same.
     """
 
     def __init__(self, ranges: Iterable[tuple[Boot, Iterable[tuple[int, int]]]] = ()) -> None:
-        """``ranges``: by process, from the one heard of first; ascending and apart from each other."""
+        """``ranges``: by process, from the one heard of first; ascending and apart from each other. Without digests."""
         self._boots = {boot: list(each) for boot, each in ranges}
+        self._known: dict[Boot, list[Known]] = {}
+        self._not_compared = {boot: each[-1][1] for boot, each in self._boots.items() if each}
 
-    def take(self, records: Iterable[Record]) -> list[Piece]:
-        """Take ``records``, in order; return what of those is new that are not all new. Few are, as few come twice."""
+    def take(self, records: Iterable[Record]) -> Decision:
+        """Take ``records``, in order; return what of those is new that are not all new, and which are in conflict."""
         pieces: list[Piece] = []
-        for partition, offset, boot, first, last in records:
+        conflicts: list[Conflict] = []
+        for record in records:
+            partition, offset, boot, first, last, digests = record
             new = self._take(boot, first, last)
             if new != [(first, last)]:
                 pieces += [Piece(partition, offset, *each) for each in new or [(1, 0)]]
-        return pieces
+                conflicts += self._conflict(record, new)
+            if new:
+                known = self._known.setdefault(boot, [])
+                known.append(Known(first, last, *digests, partition, offset))
+                del known[:-ENVELOPES]
+        return Decision(pieces, conflicts)
 
     def text(self) -> str:
         """Return it as JSON that ``read`` reads: an array for each process."""
         for boot in list(self._boots)[:-BOOTS]:
             del self._boots[boot]
-        return json.dumps([[*boot, ranges] for boot, ranges in self._boots.items()], separators=(",", ":"))
+        self._forget()
+        told = [
+            [*boot, ranges, self._known.get(boot, []), self._not_compared.get(boot, 0)]
+            for boot, ranges in self._boots.items()
+        ]
+        return json.dumps(told, separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> Taken:
-        """Return what ``text`` gave."""
-        return cls((Boot(*boot), ((first, last) for first, last in ranges)) for *boot, ranges in json.loads(text))
+        """Return what ``text`` gave, also that of an earlier release: it has no digests."""
+        taken = cls()
+        for cluster_id, broker_id, boot_id, ranges, *digests in json.loads(text):
+            boot = Boot(cluster_id, broker_id, boot_id)
+            taken._boots[boot] = [(first, last) for first, last in ranges]
+            known, not_compared = digests or ([], ranges[-1][1])
+            taken._known[boot] = [Known(*each) for each in known]
+            taken._not_compared[boot] = not_compared
+        return taken
+
+    def _forget(self) -> None:
+        """Keep ``ALL_ENVELOPES`` digests, of the processes heard of last, and nothing of processes not known."""
+        kept = 0
+        known, self._known = self._known, {}
+        for boot in reversed(self._boots):
+            kept += len(known.get(boot, ()))
+            if kept <= ALL_ENVELOPES:
+                self._known[boot] = known.get(boot, [])
+            else:
+                self._not_compared[boot] = self._boots[boot][-1][1]
+        self._not_compared = {boot: last for boot, last in self._not_compared.items() if boot in self._boots}
+
+    def _conflict(self, record: Record, new: Iterable[tuple[int, int]]) -> Iterator[Conflict]:
+        """Give the conflict of ``record``, of which only ``new`` was not there before, if it is in one."""
+        partition, offset, boot, first, last, digests = record
+        own = Known(first, last, *digests, partition, offset)
+        before = last - first + 1 - sum(end - begin + 1 for begin, end in new)
+        compared = 0
+        for other in self._known.get(boot, ()):
+            begin, end = max(first, other.first), min(last, other.last)
+            if begin > end:
+                continue
+            digest = _digest(own, begin, end)
+            if digest is None or digest != _digest(other, begin, end):
+                said = f"{begin} to {end} differ from partition {other.partition}, offset {other.offset}"
+                yield Conflict(partition, offset, said)
+                return
+            compared += end - begin + 1
+        if compared < before and first > self._not_compared.get(boot, 0):
+            yield Conflict(partition, offset, f"{first} to {last} were taken long before")
 
     def _take(self, boot: Boot, first: int, last: int) -> list[tuple[int, int]]:
         """Take these numbers; return the intervals of them that were not there."""
@@ -93,3 +191,17 @@ class Taken:
         ranges[start:stop] = [(min(begin for begin, _ in ends), max(end for _, end in ends))]
         del ranges[:-RANGES]
         return new
+
+
+def _digest(of: Known, first: int, last: int) -> int | None:
+    """Return the digest of these numbers of a record; None where they are neither a half of it nor the whole."""
+    middle = of.first + (of.last - of.first + 1) // 2
+    match first, last:
+        case of.first, of.last:
+            return of.front ^ of.back
+        case of.first, end if end == middle - 1:
+            return of.front
+        case begin, of.last if begin == middle:
+            return of.back
+        case _:
+            return None

@@ -89,9 +89,15 @@ def _section(span: Span, name: str, title: str, tables: Sequence[str], tell: Cal
 def _belief(span: Span, name: str, title: str) -> Section:
     rows = span.ask("completeness", limit=1000)
     silent = [row for row in span.ask("stale-sidecars", limit=1000) if not row["ended"]]
-    events, lost, missing = (sum(row[key] for row in rows) for key in ("events", "lost", "missing"))
+    events, lost, missing, conflicts = (
+        sum(row[key] for row in rows) for key in ("events", "lost", "missing", "conflicts")
+    )
     told = events + lost + missing
     parts = []
+    if conflicts:
+        of = ", ".join(str(row["broker_id"]) for row in rows if row["conflicts"])
+        said = f"{words.counted(conflicts, 'record')} of broker {of} contradict others of the same numbers"
+        parts.append(f"{said}, so somebody else may write to the audit topic")
     if lost:
         reasons = sorted({reason for row in rows for reason in row["reasons"] or ()})
         parts.append(f"{words.counted(lost, 'event')} lost, and counted ({', '.join(reasons)})")
@@ -105,6 +111,9 @@ def _belief(span: Span, name: str, title: str) -> Section:
         return Section(name, title, finding, "good", rows=rows)
     share = events / told
     word: tuple[str, State] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
+    if conflicts:
+        finding = f"No: {'; '.join(parts)}. {words.percent(share, 3)} of {told:,} events have arrived."
+        return Section(name, title, finding, "bad", rows=rows)
     finding = f"{word[0]}: {words.percent(share, 3)} of {told:,} events have arrived. Not all: {'; '.join(parts)}."
     return Section(name, title, finding, word[1], rows=rows)
 

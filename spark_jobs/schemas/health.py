@@ -29,6 +29,9 @@ COMPLETENESS = Table(
         total("lost", "Events that the sidecar says are lost. On rows with a reason.", "events", "gap"),
         merged("min", "lost_first_seq", "bigint", "Lowest number of those.", "", "lost_first_seq"),
         merged("max", "lost_last_seq", "bigint", "Highest number of those.", "", "lost_last_seq"),
+        total("conflicts", "Records that claim numbers for which another record has other events: one of both is"
+              " forged. What was taken first is in the tables; the other one is in `dead_letters`. In the minute that"
+              " its `sent_at` says.", "records", "first_seq, last_seq"),
         total("statuses", "Statuses of that minute: about six of a sidecar that lives.", "events", "sidecar_status"),
         merged("max", "last_status", "timestamp", "When the newest of them was told.", "UTC", "ts"),
         merged("min", "started_at", "timestamp", f"When the run began. {_STATUS}", "UTC", "started_at"),
@@ -45,7 +48,7 @@ COMPLETENESS = Table(
     ),
     example="SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,"
     " greatest(max(last_seq), max(lost_last_seq)) + 1 - least(min(first_seq), min(lost_first_seq)) - sum(events)"
-    " - sum(lost) AS missing FROM completeness GROUP BY ALL ORDER BY ALL",
+    " - sum(lost) AS missing, sum(conflicts) AS conflicts FROM completeness GROUP BY ALL ORDER BY ALL",
     order="last_status",
 )  # fmt: skip
 
@@ -76,6 +79,8 @@ REASONS = {
     "schema_level_too_high": "Written by a newer sidecar than this job can read; `detail` is the level.",
     "missing_field": "A required field is missing or null; `detail` names it.",
     "bad_value": "A value is of the wrong type or out of range; `detail` names it where it can be told.",
+    "conflict": "It claims numbers for which a record before it has other events; `detail` says which numbers, and "
+    "where the other one is. Events of numbers that nobody had claimed are counted in the other tables.",
     "sequence_mismatch": "`first_seq`, `last_seq` and the events in between do not agree.",
 }
 """Every value of ``dead_letters.reason``."""

@@ -7,16 +7,16 @@ from pyspark.sql import functions as F
 
 from spark_jobs.events import GAP_EVENT, MAX_SUM, STATUS_EVENT
 from spark_jobs.merge import merged
-from spark_jobs.parse import RECORD_ID, with_defaults
+from spark_jobs.parse import CONFLICT, RECORD_ID, with_defaults
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
 
 
 def completeness(parsed: DataFrame) -> DataFrame:
-    """Return partial rows of ``completeness``, one for each key: of ``parsed``'s envelopes, gaps and statuses."""
+    """Return partial rows of ``completeness``, one for each key: of envelopes, gaps, statuses and conflicts."""
     envelopes = parsed.where(F.col("reason").isNull())
     shares = _arrived(envelopes)
-    for part in (_lost(envelopes), _statuses(envelopes)):
+    for part in (_lost(envelopes), _statuses(envelopes), _conflicts(parsed)):
         shares = shares.unionByName(part, allowMissingColumns=True)
     rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of('at', MINUTE_US)} AS minute")
     # What is not told of is 0, as a sum, and not unknown.
@@ -35,6 +35,11 @@ def _arrived(envelopes: DataFrame) -> DataFrame:
         "last_seq",
         "sidecar_version",
     )
+
+
+def _conflicts(parsed: DataFrame) -> DataFrame:
+    conflicts = parsed.where(F.col("reason") == CONFLICT)
+    return conflicts.selectExpr(*RECORD_ID[:3], "sent_at AS at", "CAST(NULL AS STRING) AS reason", "1 AS conflicts")
 
 
 def _lost(envelopes: DataFrame) -> DataFrame:

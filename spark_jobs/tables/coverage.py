@@ -2,8 +2,8 @@
 
 A broker is covered from the beginning of a run of its sidecar to the run's last status. A pause of less than a minute
 between two of them is a restart, during which clients had no way in either. What nobody can say: what passed while a
-sidecar was away for longer, what was in events that were lost, and what a run did last that was killed. A broker whose
-sidecar ended in good order a day ago or more, and did not come back, is gone with it.
+sidecar was away for longer, what was in events that were lost or are in conflict with others, and what a run did last
+that was killed. A broker whose sidecar ended in good order a day ago or more, and did not come back, is gone with it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _brokers(completeness: DataFrame) -> DataFrame:
         *["cluster_id", "broker_id", "last_status", "ended"],
         # A run's first status comes ten seconds after its beginning, which may be in the minute before.
         f"if(statuses > 0, if(started_at > minute - {AWAY}, started_at, minute), NULL) AS begun",
-        f"if(lost > 0, minute + {AWAY}, NULL) AS lost_until",
+        f"if(lost > 0 OR conflicts > 0, minute + {AWAY}, NULL) AS lost_until",
     )
     before = Window.partitionBy("cluster_id", "broker_id").orderBy("begun").rowsBetween(Window.unboundedPreceding, -1)
     told = told.withColumn("reached", F.max("last_status").over(before))

@@ -181,6 +181,17 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_told(tmp_path: Path, wh
     assert f"The table traffic in {tmp_path} cannot be read: " in Parsed(report(tmp_path)).sections["traffic"]
 
 
+def test_conflicts_are_no_reason_to_believe_the_tables(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
+    row |= {"events": 100, "first_seq": 1, "last_seq": 100}
+    write(tmp_path, "completeness", {**row, "conflicts": 3})
+    text = report(tmp_path)
+    (found,) = [" ".join(text.split()) for name, text in Parsed(text).sections.items() if name == "completeness"]
+    assert "No: 3 records of broker 7 contradict others of the same numbers" in found
+    assert 'id="completeness"' in text
+    assert "bad" in text.split('id="completeness"')[1].split("</section>")[0]
+
+
 def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "slo": "s", "objective": "o", "principal": "User:m", "attainment": 1.0}
     for cluster, left in (("east", 0.5), ("west", 0.75)):

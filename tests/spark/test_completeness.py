@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
-NONE_LOST = {"lost": 0, "lost_first_seq": None, "lost_last_seq": None}
+NONE_LOST = {"conflicts": 0, "lost": 0, "lost_first_seq": None, "lost_last_seq": None}
 NOTHING_ARRIVED = {"envelopes": 0, "events": 0, "first_seq": None, "last_seq": None}
 NO_STATUS = {
     "statuses": 0,

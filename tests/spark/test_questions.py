@@ -251,13 +251,15 @@ def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None
             "started_at": LONG_AGO,
         },
         {**run, "boot_id": "twice", "broker_id": 4, "events": 14, "first_seq": 1, "last_seq": 9},
+        {**run, "boot_id": "forged", "broker_id": 5, "events": 9, "first_seq": 1, "last_seq": 9, "conflicts": 2},
     )
-    columns = ("broker_id", "runs", "events", "lost", "missing", "duplicates", "complete", "reasons")
+    columns = ("broker_id", "runs", "events", "lost", "missing", "duplicates", "conflicts", "complete", "reasons")
     assert picked(answer(tmp_path, "completeness"), *columns) == [
-        (1, 2, 140, 7, 3, 0, round(140 / 150, 6), ["spool_full"]),
-        (3, 1, 8, 0, 1, 0, round(8 / 9, 6), None),
-        (4, 1, 14, 0, 0, 5, 1.0, None),
-        (2, 1, 5, 2, 0, 0, round(5 / 7, 6), ["killed"]),
+        (5, 1, 9, 0, 0, 0, 2, 1.0, None),
+        (1, 2, 140, 7, 3, 0, 0, round(140 / 150, 6), ["spool_full"]),
+        (3, 1, 8, 0, 1, 0, 0, round(8 / 9, 6), None),
+        (4, 1, 14, 0, 0, 5, 0, 1.0, None),
+        (2, 1, 5, 2, 0, 0, 0, round(5 / 7, 6), ["killed"]),
     ]
     assert picked(answer(tmp_path, "lost-events"), "boot_id", "reason", "events", "first_seq", "last_seq") == [
         ("1", "spool_full", 7, 20, 26),

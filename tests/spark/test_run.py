@@ -29,7 +29,18 @@ from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
 from tests.ledger.stored import rows
 from tests.spark.conftest import AuditTopic
-from tests.spark.envelopes import FETCH, METADATA, POISON, PRODUCE, encoded, event, partition, throttle, with_unknown
+from tests.spark.envelopes import (
+    FETCH,
+    METADATA,
+    NOON,
+    POISON,
+    PRODUCE,
+    encoded,
+    event,
+    partition,
+    throttle,
+    with_unknown,
+)
 from tests.spark.kills import Sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -119,6 +130,37 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
     assert {row[2:] for row in letters} == poison
     assert {row[:2] for row in letters} == {(audit.name, 1)}
 
+    _assert_same_as_a_batch(spark, audit, root)
+
+
+@pytest.mark.parametrize("order", ["at once", "forged first", "forged last"])
+def test_forged_envelopes_of_coming_numbers_are_conflicts(
+    spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path, order: str
+) -> None:
+    """Of 1,000 requests somebody hides 512. In one batch, in several, and in several runs of the job."""
+    root = tmp_path / "tables"
+    real = [encoded(*[event(METADATA) for _ in range(50)], first_seq=1 + 50 * n, sent_at=NOON + n) for n in range(20)]
+    forged = [
+        encoded(*[throttle() for _ in range(size)], first_seq=1 + 50 * n)
+        for n, size in ((0, 50), *((n, 51) for n in range(2, 18, 2)), (19, 50), (18, 4))
+    ]
+    only = ["traffic", "dead_letters", "completeness"]
+    if order == "at once":
+        audit.send(*forged, *real)
+        run_job(only=only)
+    else:
+        for values in (forged, real) if order == "forged first" else (real, forged):
+            audit.send(*values)
+            run_job(only=only)
+    again = run_job(only=only)
+    assert again.batches == 0
+
+    shown = query(root, "SELECT sum(requests)::BIGINT FROM traffic")[1][0][0]
+    (found,) = query(root, "SELECT sum(conflicts)::BIGINT, sum(events)::BIGINT, sum(lost)::BIGINT FROM completeness")[1]
+    assert shown == (1_000 if order == "forged last" else 488)
+    assert found == (11 if order == "forged last" else 19, 1_000, 0)
+    letters = query(root, "SELECT reason, count(*), min(value_bytes) > 1000 FROM dead_letters GROUP BY reason")[1]
+    assert letters == [("conflict", found[0], True)]
     _assert_same_as_a_batch(spark, audit, root)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+from functools import reduce
+from operator import xor
 
 import pytest
 
@@ -12,9 +15,17 @@ from spark_jobs.taken import Boot, Piece, Record, Taken
 BOOT, OTHER = Boot("kafka", 1, "boot"), Boot("kafka", 1, "other")
 
 
+def record(first: int, last: int, *, boot: Boot = BOOT, partition: int = 0, offset: int = 7, other: int = 0) -> Record:
+    """A record whose event of each number is always the same, but for that of the number ``other``."""
+    digests = [hash((number, number == other)) for number in range(first, last + 1)]
+    middle = len(digests) // 2
+    front, back = (reduce(xor, half, 0) for half in (digests[:middle], digests[middle:]))
+    return Record(partition, offset, boot, first, last, (front, back))
+
+
 def take(taken: Taken, first: int, last: int, boot: Boot = BOOT) -> list[tuple[int, int]] | None:
     """Intervals of the one record that are new; None: all of it."""
-    pieces = taken.take([Record(0, 7, boot, first, last)])
+    pieces = taken.take([record(first, last, boot=boot)]).pieces
     assert all((piece.partition, piece.offset) == (0, 7) for piece in pieces)
     return [(piece.first, piece.last) for piece in pieces if piece.first <= piece.last] if pieces else None
 
@@ -24,11 +35,13 @@ def test_a_record_that_comes_again_has_nothing_new() -> None:
     assert [take(taken, *each) for each in ((1, 200), (201, 400), (1, 200))] == [None, None, []]
     assert take(taken, 1, 200, OTHER) is None
     assert take(taken, 1, 200, Boot("elsewhere", 1, "boot")) is None
-    assert taken.take([Record(3, 9, BOOT, 5, 6), Record(3, 10, BOOT, 401, 402)]) == [Piece(3, 9, 1, 0)]
+    records = [record(1, 200, partition=3, offset=9), record(401, 402, partition=3, offset=10)]
+    decision = taken.take(records)
+    assert (decision.pieces, decision.conflicts, decision.duplicates) == ([Piece(3, 9, 1, 0)], [], 1)
 
 
 @pytest.mark.parametrize(
-    ("before", "record", "new"),
+    ("before", "numbers", "new"),
     [
         ([(1, 200)], (1, 100), []),
         ([(1, 200)], (101, 200), []),
@@ -42,26 +55,27 @@ def test_a_record_that_comes_again_has_nothing_new() -> None:
     ],
 )
 def test_parts_and_wholes(
-    before: list[tuple[int, int]], record: tuple[int, int], new: list[tuple[int, int]] | None
+    before: list[tuple[int, int]], numbers: tuple[int, int], new: list[tuple[int, int]] | None
 ) -> None:
     taken = Taken()
     for each in before:
         assert take(taken, *each) is None
-    assert take(taken, *record) == new
-    assert take(taken, *record) == []
+    assert take(taken, *numbers) == new
+    assert take(taken, *numbers) == []
 
 
 def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
     chance, taken, known = random.Random(20260922), Taken(), set[int]()
     for _ in range(500):
         first = chance.randrange(1, 2_000)
-        record = range(first, first + chance.randrange(1, 30))
-        found = take(taken, record[0], record[-1])
-        new = set(record) - known
-        assert (set(record) if found is None else {n for a, b in found for n in range(a, b + 1)}) == new
+        asked = range(first, first + chance.randrange(1, 30))
+        found = take(taken, asked[0], asked[-1])
+        new = set(asked) - known
+        assert (set(asked) if found is None else {n for a, b in found for n in range(a, b + 1)}) == new
         known |= new
         taken = Taken.read(taken.text())
-    assert taken.text() == f'[["kafka",1,"boot",{str(ranges(known)).replace(" ", "")}]]'
+    ((*_, found_ranges, _, _),) = json.loads(taken.text())
+    assert found_ranges == ranges(known)
 
 
 def ranges(numbers: set[int]) -> list[list[int]]:
@@ -82,5 +96,69 @@ def test_those_heard_of_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
         take(taken, 1, 1, Boot("kafka", 1, name))
     for number in (3, 5):
         take(taken, number, number, Boot("kafka", 1, "c"))
-    assert taken.text() == '[["kafka",1,"a",[[1,1]]],["kafka",1,"c",[[3,3],[5,5]]]]'
+    told = [each[:4] for each in json.loads(taken.text())]
+    assert told == [["kafka", 1, "a", [[1, 1]]], ["kafka", 1, "c", [[3, 3], [5, 5]]]]
     assert take(taken, 1, 1, Boot("kafka", 1, "b")) is None
+
+
+def conflicts(taken: Taken, *records: Record) -> list[str]:
+    return [conflict.detail for conflict in taken.take(records).conflicts]
+
+
+def noted(*records: Record) -> Taken:
+    """What was taken of ``records``, as the next batch of another run reads it."""
+    taken = Taken()
+    assert not conflicts(taken, *records)
+    return Taken.read(taken.text())
+
+
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ([(1, 200)], [(1, 200)]),
+        ([(1, 199)], [(1, 199)]),
+        ([(1, 199)], [(1, 99), (100, 199)]),
+        ([(1, 99), (100, 199)], [(1, 199)]),
+        ([(1, 99)], [(1, 199)]),
+    ],
+)
+def test_numbers_with_the_same_events_are_no_conflict_with_others_they_are(
+    before: list[tuple[int, int]], later: list[tuple[int, int]]
+) -> None:
+    """As sidecars send them: whole, or in halves. One changed event is enough."""
+    for other, conflicting in ((0, False), (50, True)):
+        taken = noted(*[record(*each, offset=3) for each in before])
+        found = conflicts(taken, *[record(*each, other=other) for each in later])
+        assert bool(found) is conflicting
+        assert all(detail.endswith(" differ from partition 0, offset 3") for detail in found)
+
+
+@pytest.mark.parametrize("forged", [(1, 200), (1, 1), (200, 200), (150, 350), (50, 60), (1, 1_000)])
+@pytest.mark.parametrize("forged_first", [True, False])
+def test_a_forged_record_is_a_conflict_wherever_it_begins_and_ends(forged: tuple[int, int], forged_first: bool) -> None:
+    order = [record(*forged, other=forged[0]), record(1, 200)]
+    first, second = order if forged_first else reversed(order)
+    assert len(conflicts(noted(first), second)) == 1
+    assert len(conflicts(Taken(), first, second)) == 1
+    assert not conflicts(noted(first), second._replace(boot=OTHER))
+
+
+def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_long_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ENVELOPES", 2)
+    monkeypatch.setattr(module, "ALL_ENVELOPES", 2)
+    taken = noted(*[record(number, number) for number in (1, 2, 3)])
+    assert conflicts(taken, record(3, 3), record(2, 2)) == []
+    assert conflicts(taken, record(1, 1)) == ["1 to 1 were taken long before"]
+    taken = Taken.read(
+        Taken.read(noted(record(1, 1), record(1, 1, boot=OTHER), record(2, 2, boot=OTHER)).text()).text()
+    )
+    assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
+    assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1
+
+
+def test_what_an_earlier_release_noted_is_not_compared_what_comes_then_is() -> None:
+    taken = Taken.read('[["kafka",1,"boot",[[1,200]]]]')
+    assert conflicts(taken, record(1, 200), record(201, 400), record(201, 400)) == []
+    assert conflicts(taken, record(201, 400, other=300)) == ["201 to 400 differ from partition 0, offset 7"]
