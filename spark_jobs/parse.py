@@ -15,7 +15,7 @@ from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 from pyspark.sql.window import WindowSpec
 
 from spark_jobs import structs
-from spark_jobs.events import ENVELOPE, KINDS, SCHEMA_LEVEL, Field
+from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
 from spark_jobs.schemas import DEAD_LETTERS
 from spark_jobs.taken import Boot, Decision, Record, Taken
 
@@ -40,7 +40,7 @@ def parse(records: DataFrame) -> DataFrame:
 
     ``records``: value (binary), topic, partition, offset, timestamp, as Kafka's source gives them. Result: the
     position; ``reason`` and ``detail`` (NULL but for dead letters); ``value_bytes`` and ``value_sample``; the fields of
-    the envelope, and ``digests`` of its events, of the first half and of the rest (NULL for dead letters).
+    the envelope, and ``digests`` of its events: of all, the first half, and the rest (NULL for dead letters).
     """
     value = F.col("value")
     text = value.cast("string")
@@ -169,22 +169,14 @@ def _or_default(value: str, field: Field) -> str:
 
 
 def _digests(events: str) -> str:
-    """Return SQL of the digests of the first half of ``events`` and of the rest: each event's hash, combined by XOR.
+    """Return SQL of the digests of ``events``, as of ``taken.Record``.
 
-    They tell one record from another by chance, not against somebody who knows the events before they are sent.
-    ``dropped`` and ``sent_at`` of an envelope are not in it: they differ when the same events are sent again.
+    They distinguish records by chance, not against somebody who knows the events before they are sent. ``dropped`` and
+    ``sent_at`` of an envelope are not in it: they differ when the same events are sent again.
     """
-    fields = {
-        field.name: f"map_entries(one.{field.name})" if field.type.startswith("map") else f"one.{field.name}"
-        for kind in KINDS.values()
-        for field in kind
-    }
-    hashes = f"transform({events}, one -> xxhash64({', '.join(fields.values())}))"
-    halves = [
-        f"aggregate(slice(all, {begin}, {size}), 0L, (sum, one) -> sum ^ one)"
-        for begin, size in (("1", "size(all) div 2"), ("size(all) div 2 + 1", "size(all)"))
-    ]
-    return f"get(transform(array({hashes}), all -> array({', '.join(halves)})), 0)"
+    half = f"size({events}) div 2"
+    parts = [events, f"slice({events}, 1, {half})", f"slice({events}, {half} + 1, size({events}))"]
+    return f"array({', '.join(f'xxhash64({part})' for part in parts)})"
 
 
 def _wrapper() -> StructType:

@@ -43,6 +43,8 @@ ALWAYS = {
     # The tables of one batch have more than 100 pieces of compiled code, which Spark keeps: it would compile all of
     # them again with each batch (4.2 → 3.3 s for a small one).
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # Digests of events that have a map: it is hashed in the order of its text, which is the same when it comes again.
+    "spark.sql.legacy.allowHashOnMapType": "true",
 }
 
 LOCAL = {

@@ -25,7 +25,7 @@ ENVELOPES = 1_000
 are a conflict: it cannot be shown that the events are the same."""
 
 ALL_ENVELOPES = 50_000
-"""Records of all processes whose digests are known: about 4 MB. Beyond it those of the processes heard of longest ago
+"""Records of all processes whose digests are known: about 5 MB. Beyond it those of the processes heard of longest ago
 are forgotten; what is claimed again of these counts as a duplicate."""
 
 
@@ -45,8 +45,8 @@ class Record(NamedTuple):
     boot: Boot
     first: int
     last: int
-    digests: tuple[int, int]
-    """Of its first half, rounded down, and of the rest: a sidecar cuts a record that is too large in the same place."""
+    digests: tuple[int, int, int]
+    """Of all its events, of the first half, rounded down, and of the rest: a sidecar cuts a record that is too large in the same place."""
 
 
 class Piece(NamedTuple):
@@ -84,6 +84,7 @@ class Known(NamedTuple):
 
     first: int
     last: int
+    whole: int
     front: int
     back: int
     partition: int
@@ -198,7 +199,7 @@ def _digest(of: Known, first: int, last: int) -> int | None:
     middle = of.first + (of.last - of.first + 1) // 2
     match first, last:
         case of.first, of.last:
-            return of.front ^ of.back
+            return of.whole
         case of.first, end if end == middle - 1:
             return of.front
         case begin, of.last if begin == middle:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from functools import reduce
-from operator import xor
 
 import pytest
 
@@ -17,10 +15,10 @@ BOOT, OTHER = Boot("kafka", 1, "boot"), Boot("kafka", 1, "other")
 
 def record(first: int, last: int, *, boot: Boot = BOOT, partition: int = 0, offset: int = 7, other: int = 0) -> Record:
     """A record whose event of each number is always the same, but for that of the number ``other``."""
-    digests = [hash((number, number == other)) for number in range(first, last + 1)]
-    middle = len(digests) // 2
-    front, back = (reduce(xor, half, 0) for half in (digests[:middle], digests[middle:]))
-    return Record(partition, offset, boot, first, last, (front, back))
+    events = [(number, number == other) for number in range(first, last + 1)]
+    middle = len(events) // 2
+    whole, front, back = (hash(tuple(part)) for part in (events, events[:middle], events[middle:]))
+    return Record(partition, offset, boot, first, last, (whole, front, back))
 
 
 def take(taken: Taken, first: int, last: int, boot: Boot = BOOT) -> list[tuple[int, int]] | None:
