@@ -46,7 +46,8 @@ class Record(NamedTuple):
     first: int
     last: int
     digests: tuple[int, int, int]
-    """Of all its events, of the first half, rounded down, and of the rest: a sidecar cuts a record that is too large in the same place."""
+    """Of all its events, of the first half, rounded down, and of the rest: a sidecar cuts a record that is too large
+    in the same place."""
 
 
 class Piece(NamedTuple):
