@@ -9,7 +9,7 @@ from proxy.core.authentication import Authenticator
 
 MAX_BYTES = 65_536
 
-REGISTRY, AUDIT = "brokerside-registry/1", "brokerside-audit/1"
+REGISTRY = "brokerside-registry/1"
 """What is signed beside a record, so that no topic's record counts in another one."""
 
 

@@ -180,14 +180,6 @@ class Audit(Section):
         allowed="a list of principals such as User:alice",
         default=(),
     )
-    hmac_keys_file: FilePath | None = key(
-        "hmac.keys.file",
-        "The same for the events of the audit: the sidecar signs with the first key, and the Spark job accepts what "
-        "one of its keys has signed.",
-        kind="text",
-        allowed="the path of a file",
-        default=None,
-    )
     producer: Producer = key(
         "producer",
         "librdkafka settings of the audit's producer, over the built-in ones. Security belongs to `internal`.",

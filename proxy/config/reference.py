@@ -58,7 +58,6 @@ audit:
   topic: brokerside-audit
   exclude.topics: [__consumer_offsets]
   exclude.principals: [User:monitoring]
-  hmac.keys.file: secrets/audit-keys
   producer: {compression.type: zstd, compression.level: 1}
   mode: event
   rollup.interval.ms: 1000

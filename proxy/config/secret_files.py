@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from proxy.config.document import Document, Problem
-from proxy.config.hmac_keys import AUDIT, REGISTRY, load_authenticator
+from proxy.config.hmac_keys import REGISTRY, load_authenticator
 from proxy.config.keys import printable
 from proxy.config.regular_files import read_regular
 from proxy.config.values import Secret
 
-HMAC_KEYS = {("registry", "hmac.keys.file"): REGISTRY, ("audit", "hmac.keys.file"): AUDIT}
+HMAC_KEYS = ("registry", "hmac.keys.file")
 
 MAX_BYTES = 65_536
 """Bytes of a secret's file; a key in PEM form has some thousands."""
@@ -53,17 +53,16 @@ def read_files(document: Document, folder: Path) -> Iterator[Problem]:
 
 
 def _check_hmac_keys(document: Document, folder: Path) -> Iterator[Problem]:
-    """Make the names of these files absolute, and say what is wrong with their contents."""
-    for path, label in HMAC_KEYS.items():
-        section = document.get(path[:-1])
-        name = section.get(path[-1]) if isinstance(section, dict) else None
-        if not isinstance(name, str) or not name or "\0" in name:
-            continue
-        section[path[-1]] = str((folder / name).absolute())
-        try:
-            load_authenticator(label, section[path[-1]])
-        except ValueError as error:
-            yield Problem(path, f"file {printable(repr(name))} {error}", final=True)
+    """Make the name of this file absolute, and say what is wrong with its contents."""
+    section = document.get(HMAC_KEYS[:-1])
+    name = section.get(HMAC_KEYS[-1]) if isinstance(section, dict) else None
+    if not isinstance(name, str) or not name or "\0" in name:
+        return
+    section[HMAC_KEYS[-1]] = str((folder / name).absolute())
+    try:
+        load_authenticator(REGISTRY, section[HMAC_KEYS[-1]])
+    except ValueError as error:
+        yield Problem(HMAC_KEYS, f"file {printable(repr(name))} {error}", final=True)
 
 
 def _read(reference: dict[str, Any], folder: Path) -> str:

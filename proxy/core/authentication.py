@@ -1,7 +1,7 @@
 """Who wrote a record of one of the sidecar's own topics: an HMAC over its key and value, in a header of the record.
 
 Whoever may write a topic may write anything into it, so a topic's ACLs say little where many may write. A key that the
-sidecars share, and the job that reads the audit, shows that one of them has written a record. Two keys make a rotation:
+sidecars share shows that one of them has written a record. Two keys make a rotation:
 every reader accepts both, and writers change from one to the other in any order.
 
 Header ``brokerside-hmac``: the key's id in UTF-8, a colon, and 32 bytes, HMAC-SHA-256 (RFC 2104) over the topic's

@@ -251,7 +251,7 @@ def test_a_registry_that_is_deleted_is_made_again(fleet: Fleet) -> None:
 
     admin.delete_topics([TOPIC])[TOPIC].result(30)
 
-    until(lambda: fleet.registries_made() > made)
+    until(lambda: fleet.registries_made() > made, 150)  # librdkafka says after 30 s that a topic is gone
     until(lambda: TOPIC in admin.list_topics(timeout=20).topics)
     path = fleet.config(1)
     text = path.read_text()

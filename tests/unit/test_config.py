@@ -473,8 +473,7 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "secrets").mkdir()
     (folder / "secrets" / "internal-password").write_text(CANARY)
-    for name in ("audit-keys", "registry-keys"):
-        (folder / "secrets" / name).write_text("k1:" + 64 * "a")
+    (folder / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
     (folder / "c.yaml").write_text("\n".join(lines))
 
     problems = ["none, it loads"]
@@ -490,8 +489,7 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
 def test_the_example_loads_and_uses_every_key(write, tmp_path):
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "internal-password").write_text(CANARY)
-    for name in ("audit-keys", "registry-keys"):
-        (tmp_path / "secrets" / name).write_text("k1:" + 64 * "a")
+    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
 
     config = load(write(EXAMPLE), {})
 
@@ -524,8 +522,7 @@ def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
     assert arrived.internal_client_settings()["sasl.password"] == CANARY
     assert CANARY not in repr(arrived)
     (tmp_path / "secrets").mkdir()
-    for name in ("audit-keys", "registry-keys"):
-        (tmp_path / "secrets" / name).write_text("k1:" + 64 * "a")
+    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
     assert unpack(pack(load(write(EXAMPLE.replace("{file: secrets/internal-password}", "{file: password}")), {})))
 
 
@@ -543,7 +540,6 @@ def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
 def test_a_file_of_hmac_keys_that_is_wrong_is_a_mistake(problems, tmp_path, content, wrong):
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
-    for section in ("registry", "audit"):
-        (problem,) = problems(MINIMAL + f"{section}: {{hmac.keys.file: keys}}\n")
-        assert problem.startswith(f"{section}.hmac.keys.file: file 'keys' {wrong} at line ")
-        assert CANARY not in problem
+    (problem,) = problems(MINIMAL + "registry: {hmac.keys.file: keys}\n")
+    assert problem.startswith(f"registry.hmac.keys.file: file 'keys' {wrong} at line ")
+    assert CANARY not in problem

@@ -198,8 +198,7 @@ async def test_a_fault_of_ours_does_not_end_the_sidecar(running, monkeypatch):
 async def test_two_hundred_mutations_change_nothing(tmp_path):
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "internal-password").write_text(CANARY)
-    for name in ("audit-keys", "registry-keys"):
-        (tmp_path / "secrets" / name).write_text("k1:" + 64 * "a")
+    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
     running = Running(tmp_path, EXAMPLE)
     before = running.reloader.state.hash
 
