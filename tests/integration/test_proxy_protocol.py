@@ -66,29 +66,36 @@ async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
         await process.wait()
 
 
-@pytest.fixture
-async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+@asynccontextmanager
+async def sidecar(folder: Path, quotas: str) -> AsyncIterator[tuple[Station, int]]:
+    """Run one before a broker that answers all; yields its port, too, where each connection needs a header."""
     async with upstream(answer_in_order) as broker:
         port = free_port()
-        path = tmp_path / "sidecar.yaml"
+        path = folder / "sidecar.yaml"
         path.write_text(
-            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\nquotas: {{max.connections.per.ip: 1}}\n"
+            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\nquotas: {{{quotas}}}\n"
             f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{port}', upstream: '127.0.0.1:{broker}', "
             "proxy.protocol: required, proxy.protocol.trusted: [127.0.0.1/32]}]\n"
         )
         config, beat = load(path), Beat()
         station = Station(config, beat)
-        sidecar = Sidecar(config, station, beat)
-        sidecar.start()
+        listening = Sidecar(config, station, beat)
+        listening.start()
         try:
-            async with haproxy(tmp_path, port, request.param) as balanced:
-                yield Running(station, port, balanced)
+            yield station, port
         finally:
-            sidecar.close()
+            listening.close()
             now = asyncio.Event()
             now.set()
             await station.stop(now)
             await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+    limited = sidecar(tmp_path, "max.connections.per.ip: 1")
+    async with limited as (station, port), haproxy(tmp_path, port, request.param) as balanced:
+        yield Running(station, port, balanced)
 
 
 every_version = pytest.mark.parametrize("running", OPTIONS.values(), ids=OPTIONS.keys(), indirect=True)
@@ -139,20 +146,9 @@ async def test_without_a_header_a_connection_is_closed(running: Running, request
 
 async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:
     """One connection of each address: another one of the same /64 is closed, one of another /64 is not."""
-    async with upstream(answer_in_order) as broker:
-        port = free_port()
-        path = tmp_path / "sidecar.yaml"
-        path.write_text(
-            f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
-            "quotas: {max.connections.per.ip: 1, max.connections.per.ip.overrides: '[2001:db8::7]:1'}\n"
-            f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{port}', upstream: '127.0.0.1:{broker}', "
-            "proxy.protocol: required, proxy.protocol.trusted: [127.0.0.1/32]}]\n"
-        )
-        config, beat = load(path), Beat()
-        station = Station(config, beat)
-        sidecar = Sidecar(config, station, beat)
-        sidecar.start()
-        writers = []
+    writers = []
+    quotas = "max.connections.per.ip: 1, max.connections.per.ip.overrides: '[2001:db8::7]:1'"
+    async with sidecar(tmp_path, quotas) as (_, port):
 
         async def served(source: str) -> bool:
             reader, writer = await dial(port, "127.0.0.1")
@@ -162,16 +158,9 @@ async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> N
                 return await asyncio.wait_for(read_frame(reader), 10) == response(7)
             return False
 
-        try:
-            assert await served("2001:db8::1")
-            assert not await served("2001:db8::ffff:1")
-            assert await served("2001:db8::7"), "it has a limit of its own"
-            assert await served("2001:db8:0:1::1")
-        finally:
-            for writer in writers:
-                writer.close()
-            sidecar.close()
-            now = asyncio.Event()
-            now.set()
-            await station.stop(now)
-            await asyncio.sleep(0)
+        assert await served("2001:db8::1")
+        assert not await served("2001:db8::ffff:1")
+        assert await served("2001:db8::7"), "it has a limit of its own"
+        assert await served("2001:db8:0:1::1")
+        for writer in writers:
+            writer.close()
