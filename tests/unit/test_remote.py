@@ -28,7 +28,7 @@ async def answering(method: str, path: str, answer: Response, port: int | None =
 
     routes, port = {path: handler}, port or free_port()
     server = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {})
-    await server.start("127.0.0.1", port)
+    server.start("127.0.0.1", port)
     try:
         yield f"127.0.0.1:{port}"
     finally:
