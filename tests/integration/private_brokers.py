@@ -84,13 +84,13 @@ def site(folder: Path, kafka: str, *, registry: bool, data_path: str = "auto") -
 @contextmanager
 def plain_sidecar(made: Site) -> Iterator[str]:
     """One more before the first broker, without rewriting; yields its address. It never says that it is ready: its
-    broker has clients dial another address."""
+    broker has clients dial another address. It stays out of the registry, where it would be broker 1's sidecar."""
     node = made.state.nodes[0]
     address, admin = (f"{HOST}:{port}" for port in free_ports(2))
     config = broker.sidecar_config(node)
     config["listeners"][0]["bind"] = address
     config["admin"] = {"bind": admin}
-    del config["observer.class.names"], config["audit"]
+    del config["observer.class.names"], config["audit"], config["internal.bootstrap.servers"]
     path = node.home.parent / "plain.yaml"
     path.write_text(yaml.safe_dump(config))
     sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], path.with_suffix(".log"))
