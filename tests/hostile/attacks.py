@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from proxy.fleet.record import SidecarRecord, encode, key_of
 from tests.frames import METADATA, request, sized
@@ -286,8 +286,13 @@ def _write(target: Target, bootstrap: str, topic: str, records: Sequence[tuple[b
     while target.going_on:
         key, value = records[number % len(records)]
         number += 1
-        with contextlib.suppress(BufferError):
+        try:
             producer.produce(topic, value, key, on_delivery=delivered)
+        except BufferError:
+            pass
+        except KafkaException as error:  # it remembers that it was refused
+            target.counts["refused"] += 1
+            target.counts[f"error {error.args[0].name()}"] += 1
         producer.poll(pause)
     producer.flush(5)
 
@@ -324,8 +329,9 @@ async def rebinding(target: Target) -> None:
     async def visit(target: Target, reader: Reader, writer: Writer) -> None:
         path = ("/config", "/quotas")[target.counts["connections"] % 2]
         writer.write(f"GET {path} HTTP/1.1\r\nHost: attacker.example\r\n\r\n".encode())
-        status = (await reader.readline()).split(b" ")[1].decode()
-        target.counts[f"status {status}"] += 1
+        if not (line := await reader.readline()):
+            raise EOFError  # it had to make room for another one
+        target.counts[f"status {line.split(b' ')[1].decode()}"] += 1
 
     await _again_and_again(target, visit, rest=0.5, admin=True)
 
