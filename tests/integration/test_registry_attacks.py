@@ -80,11 +80,16 @@ class Running:
             time.sleep(0.05)
 
     def until_bounded(self) -> None:
-        """The topic of somebody else's making has the limits of a new one."""
+        """The topic of somebody else's making has the limits of a new one.
+
+        The controller has taken them before the broker goes by them.
+        """
         deadline = time.monotonic() + 20
         while '"registry_bounded"' not in self.log.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        while not self.write([spoofed(1000 + n, LARGE) for n in range(20)], **{"compression.type": "gzip"}):
+            assert time.monotonic() < deadline
 
     def peak(self) -> int:
         """Most bytes that were resident since the last call."""
