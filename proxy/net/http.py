@@ -35,7 +35,10 @@ MAX_BODY = 16_384
 """Bytes of a request's body, which is read past: nothing here takes one."""
 
 MAX_CONNECTIONS = 16
-"""Connections at a time; one more takes the place of the one that has been without a whole request for longest."""
+"""Connections at a time; one more takes the place of the one that has been without a whole request for longest.
+
+Two rounds of the loop accept no more (``acceptor.ACCEPT_BATCH``): what a peer has sent at once is read before that.
+"""
 
 BACKLOG = 128
 """Connections that wait in the kernel until they are accepted."""
@@ -110,33 +113,23 @@ class HttpServer:
         self._unheard.pop(task, None)
 
     async def _serve(self, sock: socket.socket) -> None:
-        reader = asyncio.StreamReader(MAX_HEAD)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        loop = asyncio.get_running_loop()
-        try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock)
-        except BaseException:
-            sock.close()
-            raise
-        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        # No transport: to make one takes several rounds of the loop, in which others that are silent would take the
+        # place of a peer that has sent its request.
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         try:
             async with asyncio.timeout(REQUEST_PATIENCE):
-                request = await _read(connection, reader)
+                request = await _read(connection, sock)
             task = asyncio.current_task()
             if request is None or task is None:
                 return
             self._unheard.pop(task, None)
             response = await self._answer(request)
-            writer.write(_encoded(connection, request, response))
             async with asyncio.timeout(ANSWER_PATIENCE):
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
+                await asyncio.get_running_loop().sock_sendall(sock, _encoded(connection, request, response))
         except OSError:  # the peer is gone, or took too long
             pass
         finally:
-            writer.transport.abort()
+            sock.close()
 
     async def _answer(self, request: h11.Request | HTTPStatus) -> Response:
         if isinstance(request, HTTPStatus):
@@ -182,7 +175,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | HTTPStatus | None:
+async def _read(connection: h11.Connection, sock: socket.socket) -> h11.Request | HTTPStatus | None:
     """Return a request, what is wrong with it, or None where the peer ends the connection before it."""
     request: h11.Request | None = None
     body = 0
@@ -202,7 +195,14 @@ async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> h11
         elif isinstance(event, h11.ConnectionClosed):
             return None
         else:
-            connection.receive_data(await reader.read(MAX_HEAD))
+            connection.receive_data(await _receive(sock))
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(MAX_HEAD)
+    except BlockingIOError:
+        return await asyncio.get_running_loop().sock_recv(sock, MAX_HEAD)
 
 
 def _failure(status: HTTPStatus) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -176,6 +177,19 @@ async def test_one_connection_too_many_takes_the_place_of_the_oldest_silent_one(
         assert (await silent[1][0].read()).endswith(b"hello\n")
         for _, writer in silent:
             writer.close()
+
+
+async def test_a_request_among_a_crowd_of_silent_peers_is_answered() -> None:
+    """All of them connect while the loop is busy, and are accepted in a few rounds of it."""
+    async with serving() as port:
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        asking = socket.create_connection(("127.0.0.1", port))
+        asking.send(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        crowd += [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        reader, writer = await asyncio.open_connection(sock=asking)
+        assert (await to_the_end(reader)).endswith(b"hello\n")
+        for sock in (writer, *crowd):
+            sock.close()
 
 
 async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
