@@ -18,6 +18,7 @@ from proxy.config import Config
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.quota_watch import QuotaWatch
+from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
 from proxy.net.admin import Admin
 from proxy.net.beat import Beat
 from proxy.net.carrying import Carrying
@@ -30,9 +31,6 @@ from proxy.reload import FileWatch, Reloader
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
-
-DESCRIPTORS_PER_CONNECTION = 2
-"""One socket towards the client, one towards the broker."""
 
 QUOTAS_PATIENCE = 1.0
 """Seconds that the first accept waits for the quotas the cluster has stored; then those of the file have to do."""
@@ -174,7 +172,8 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    log.info("descriptors", limit=hard, connections=hard // DESCRIPTORS_PER_CONNECTION, held=hard // HELD_SHARE)
+    connections = usable_descriptors() // DESCRIPTORS_PER_CONNECTION
+    log.info("descriptors", limit=hard, connections=connections, held=hard // HELD_SHARE)
 
 
 def _check_backlog(wanted: int) -> None:

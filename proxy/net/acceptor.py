@@ -28,6 +28,9 @@ RESERVED = 64
 """Descriptors that are left when listeners stop accepting, or a quarter of a limit below 256. They are for the second
 socket of each client that was accepted, for the admin endpoint, for files, and for the sidecar's own connections."""
 
+DESCRIPTORS_PER_CONNECTION = 2
+"""One to the client, one to the broker."""
+
 CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 """Nothing is wrong with the connection, which stays in the kernel's backlog; we have no room for it just now."""
 
@@ -50,9 +53,9 @@ class Acceptor:
     """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``admit(sock, address)``.
 
     ``admit`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``. They
-    also wait while the process is out of descriptors: ``on_capacity(errno name)`` is called then. ``pending()``: the
-    accepted connections that still need another descriptor; so many, and ``RESERVED``, are left free. Without it there
-    is no reserve. ``key``: the configuration's key of the address, for the error.
+    also wait while the process is out of descriptors: ``on_capacity(errno name)`` is called then. ``room()``: how many
+    more connections there are descriptors for, without those ``RESERVED``; None: any. ``key``: the configuration's key
+    of the address, for the error.
     """
 
     def __init__(
@@ -64,14 +67,14 @@ class Acceptor:
         admit: Callable[[socket.socket, tuple[str, int]], bool],
         on_capacity: Callable[[str], None],
         *,
-        pending: Callable[[], int] | None = None,
+        room: Callable[[], int] | None = None,
         key: str = "",
     ) -> None:
         """Raises LocalError where the address cannot be had."""
         self._tally = tally
         self._admit = admit
         self._on_capacity = on_capacity
-        self._pending = pending
+        self._room = room
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._accepting = False
@@ -110,8 +113,11 @@ class Acceptor:
         self._socket.close()
 
     def _accept(self) -> None:
-        ceiling = self._ceiling()
-        for _ in range(ACCEPT_BATCH):
+        room = ACCEPT_BATCH if self._room is None else self._room()
+        if room <= 0:
+            self._wait_for_capacity("EMFILE")
+            return
+        for _ in range(min(room, ACCEPT_BATCH)):
             try:
                 sock, address = self._socket.accept()
             except BlockingIOError:
@@ -123,8 +129,8 @@ class Acceptor:
                     return
                 self._tally.accept_errors[name] += 1
                 continue  # the connection died in the backlog
-            # The kernel gives the lowest number that is free: so many descriptors are in use.
-            full = sock.fileno() >= ceiling
+            # The kernel gives the lowest number that is free: so many descriptors are in use, or more.
+            full = self._room is not None and sock.fileno() >= usable_descriptors()
             sock.setblocking(False)
             self._tally.accepted += 1
             goes_on = self._admit(sock, address[:2])
@@ -135,11 +141,6 @@ class Acceptor:
             if full or not goes_on:
                 return
 
-    def _ceiling(self) -> int:
-        """The number of a descriptor from which on accepting has to wait."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return limit if self._pending is None else limit - min(RESERVED, limit // 4) - self._pending()
-
     def _wait_for_capacity(self, error: str) -> None:
         self._tally.accept_errors[error] += 1
         self._pause()
@@ -148,20 +149,17 @@ class Acceptor:
 
     def _try_again(self) -> None:
         self._retry = None
-        try:
-            probe = os.dup(self._socket.fileno())
-        except OSError as error:
-            self._wait_for_capacity(errno.errorcode.get(error.errno or 0, "UNKNOWN"))
-            return
-        os.close(probe)
-        if probe >= self._ceiling():
-            self._wait_for_capacity("EMFILE")
-        else:
-            self.start()
+        self.start()
 
     def _pause(self) -> None:
         self._accepting = False
         self._loop.remove_reader(self._socket)
+
+
+def usable_descriptors() -> int:
+    """How many descriptors this process may have without those that are ``RESERVED``."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit - min(RESERVED, limit // 4)
 
 
 def tune(sock: socket.socket) -> None:

@@ -75,9 +75,9 @@ class Carrier:
         self._lost_peers = LostPeers(self.relays)
 
     @property
-    def connecting(self) -> int:
-        """Connections whose connection to the broker is being made."""
-        return len(self._connecting)
+    def holding(self) -> int:
+        """Connections that have descriptors, or need them."""
+        return len(self.relays) + len(self._flushing)
 
     def on_end(self, call: Callable[[int], None]) -> None:
         """Call it once with the number of each connection that was carried, when that has ended."""

@@ -25,8 +25,8 @@ class Carrying(Protocol):
         """Whether anybody carries connections at all."""
 
     @property
-    def connecting(self) -> int:
-        """Connections of this process that may still need a descriptor towards the broker."""
+    def holding(self) -> int:
+        """Connections that have descriptors of this process, or need them: two each."""
 
     @property
     def full(self) -> bool:

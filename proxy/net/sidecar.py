@@ -10,14 +10,14 @@ import structlog
 from proxy.config import Config, Listener
 from proxy.config.limits import limits_of
 from proxy.limits.model import ClusterQuotas, GateState, canonical
-from proxy.net.acceptor import Acceptor
+from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
 from proxy.net.beat import Beat
 from proxy.net.carrying import Carrying
 from proxy.net.entrance import Entrance
 from proxy.net.preamble import Preambles
 from proxy.protocol.private import moved
 from proxy.telemetry import Repeated
-from proxy.telemetry.snapshot import Snapshot
+from proxy.telemetry.snapshot import Snapshot, process_counts
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +33,7 @@ class Sidecar:
         self._stored = ClusterQuotas()
         self._carrying = carrying
         self._acceptors: dict[str, Acceptor] = {}
+        self._other_descriptors = 0  # at the start; what comes later is for the reserve
         self._entrance = Entrance(limits_of(config), carrying, self._accept)
         self._repeated = Repeated(log)
         self._preambles = Preambles(carrying.tallies)
@@ -41,6 +42,7 @@ class Sidecar:
 
     def start(self) -> None:
         """Listen on every listener, or on none: raises LocalError naming the address that cannot be had."""
+        self._other_descriptors = process_counts().open_fds
         try:
             for listener in self._config.listeners:
                 self._acceptors[listener.name] = self._listen(listener)
@@ -122,8 +124,13 @@ class Sidecar:
             tally,
             admit,
             out_of_capacity,
-            pending=lambda: self._preambles.pending + self._entrance.pending + self._carrying.connecting,
+            room=self._room,
         )
+
+    def _room(self) -> int:
+        """How many more connections there are descriptors for, two for each of them."""
+        accepted = self._preambles.pending + self._entrance.pending + self._carrying.holding
+        return (usable_descriptors() - self._other_descriptors) // DESCRIPTORS_PER_CONNECTION - accepted
 
     def _arrive(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
         host, port = address

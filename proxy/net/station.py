@@ -60,9 +60,9 @@ class Station:
         log.info("carrying", boot_id=boot_id)
 
     @property
-    def connecting(self) -> int:
-        """Connections whose connection to the broker is being made."""
-        return self._carrier.connecting
+    def holding(self) -> int:
+        """Connections that have descriptors, or need them."""
+        return self._carrier.holding
 
     def on_room(self, call: Callable[[], None]) -> None:
         """Never calls: it is never full."""

@@ -97,8 +97,8 @@ class Workers:
         self._refresh()
 
     @property
-    def connecting(self) -> int:
-        """None: workers connect, with descriptors of their own."""
+    def holding(self) -> int:
+        """None: workers have descriptors of their own."""
         return 0
 
     @property

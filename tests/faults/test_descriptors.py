@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy.net.acceptor import CAPACITY_RETRY
 from proxy.net.http import MAX_CONNECTIONS
 from tests.conformance.crowd import Plan
 from tests.faults.site import Site
@@ -20,6 +21,8 @@ from tests.integration.peer import read_frame
 
 CLIENTS = 100
 LEFT = 40
+RESERVED_OF_200 = 50
+"""Descriptors that stay free at a limit of 200."""
 
 
 @contextmanager
@@ -87,6 +90,23 @@ async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Si
     text = await site.quiet()
     assert sample(text, "brokerside_upstream_connect_failures_total") == 0
     assert sample(text, "brokerside_connections_accepted_total") == 400
+
+
+async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: Site) -> None:
+    """Each end frees two of the lower numbers, and two clients that wait take them: they need two more."""
+    await site.start({})
+    resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
+    first = [await site.dial() for _ in range(40)]
+    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=8))
+    while out_of_capacity(site) < 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    most = 0
+    for _, writer in first:
+        writer.close()
+        await asyncio.sleep(CAPACITY_RETRY * 1.5)
+        most = max(most, site.descriptors())
+    await site.finished(crowd)
+    assert most <= 200 - RESERVED_OF_200 // 2
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
