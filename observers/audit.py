@@ -68,7 +68,8 @@ class AuditObserver:
         ``worker``: number of this process; the first tells the inventory. ``observer.records.deep``: whether to count
         the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
         ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``inventory.interval.ms``, ``spool.path``,
-        ``spool.max.bytes``, ``producer`` (librdkafka settings), each of which may be missing.
+        ``spool.max.bytes``, ``producer`` (librdkafka settings), ``authenticator`` (signs records), each of which may be
+        missing.
         Does not wait for the cluster. Raises ObserverError for settings it cannot work with.
         """
         internal: Mapping[str, Any] = configs["internal"]
@@ -100,6 +101,7 @@ class AuditObserver:
             sidecar_version=configs["sidecar.version"],
             schema_level=ROLLUP_LEVEL if rolls_up else SCHEMA_LEVEL,
             spool=SpoolSettings(spool, audit["spool.max.bytes"]) if spool else None,
+            authenticator=audit.get("authenticator"),
         )
         self.observed = self._outbox.observed
         self._started_at = _now_us()

@@ -24,6 +24,7 @@ from observers.errors import ObserverError
 from observers.sink import RETRY_FIRST, RETRY_LAST, Sink
 from observers.spool import Parcel
 from observers.store import Store
+from proxy.core.authentication import Authenticator
 
 PUMP = 0.1
 """Seconds between two looks at what is due, while an event waits for anything."""
@@ -111,13 +112,16 @@ class Outbox:
         sidecar_version: str,
         schema_level: int,
         spool: SpoolSettings | None = None,
+        authenticator: Authenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``producer_settings``: of ``sink.producer_settings``. Raises ObserverError for settings that cannot work.
+        """``producer_settings``: of ``sink.producer_settings``. ``authenticator``: signs records; None: nobody does.
+
+        Raises ObserverError for settings that cannot work.
 
         A disk that fails is none of them: events then wait in memory.
         """
-        self._sink = Sink(cluster, producer_settings, topic, self._settled)
+        self._sink = Sink(cluster, producer_settings, topic, self._settled, authenticator)
         record = int(producer_settings["message.max.bytes"])
         if spool is not None and record > spool.max_bytes:
             allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"

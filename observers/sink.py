@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from observers.batch import MAX_RECORD
 from observers.cluster import RECONNECT, Cluster, Prepared, RdkafkaLog
 from observers.errors import ObserverError
+from proxy.core.authentication import Authenticator
 
 QUEUE_KIB = 16 * 1024
 """KiB of records that wait for delivery (``queue.buffering.max.kbytes``)."""
@@ -107,8 +108,18 @@ def producer_settings(internal: Mapping[str, Any], chosen: Mapping[str, Any], cl
 class Sink:
     """Sends records to one topic. ``send`` may be called by any thread, ``poll`` by one at a time, ``close`` once."""
 
-    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str, settled: Settled) -> None:
-        """``settings``: of ``producer_settings``. Raises ObserverError where librdkafka refuses them."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Mapping[str, Any],
+        topic: str,
+        settled: Settled,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        """``settings``: of ``producer_settings``; ``authenticator``: signs each record, where there is one.
+
+        Raises ObserverError where librdkafka refuses the settings.
+        """
         self.ready = threading.Event()
         """Set once the cluster was reached and the topic exists: only then records may be sent."""
         self.found = Prepared("")
@@ -126,6 +137,7 @@ class Sink:
         self._cluster = cluster
         self._topic = topic
         self._settled = settled
+        self._authenticator = authenticator
         self._lock = threading.Lock()
         self._keeper = threading.Thread(target=self._keep_topic, name="audit topic", daemon=True)
         self._topic_missing = threading.Event()
@@ -144,9 +156,14 @@ class Sink:
         Records have no key: order does not matter, sequence numbers tell it, and partitions fill evenly.
         """
         size = len(value)
+        headers: list[tuple[str, str | bytes | None]] = []
+        if self._authenticator is not None:
+            headers.append(self._authenticator.header(None, value))
         self._count(1, size)
         try:
-            self._producer.produce(self._topic, value, on_delivery=partial(self._delivered, load, size))
+            self._producer.produce(
+                self._topic, value, headers=headers, on_delivery=partial(self._delivered, load, size)
+            )
         except BufferError:
             self._count(-1, -size)
             return False

@@ -2,6 +2,7 @@
 
 events.py      the audit event as the jobs read it; schemas/: every table, column by column; structs.py: as Spark's.
 definitions/   what users declare: prices, owners, objectives, mirrors, retention.
+authentication.py  which records the sidecars have signed.
 parse.py       Kafka records in, good envelopes and dead letters out (pure).
 tables/        one pure module per table: ``DataFrame -> DataFrame``; registry.py says what each is made of.
 merge.py       stored rows with equal keys become one.

@@ -11,6 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.authentication import authenticate
 from spark_jobs.errors import JobError
 
 RECORDS_PER_BATCH = 2_000
@@ -31,6 +32,22 @@ class Source:
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
     """Settings of the Kafka client by their own names."""
+    hmac_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Keys of the sidecars, by id; with them the records have ``authentication.REFUSED`` of what they did not sign."""
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """Options of Spark's source, but for which records."""
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "failOnDataLoss": "true",
+            "includeHeaders": str(bool(self.hmac_keys)).lower(),
+        }
+        return options | {f"kafka.{name}": value for name, value in self.options.items()}
+
+    def checked(self, records: DataFrame) -> DataFrame:
+        """Return what Spark's source gave, with what is said of its signatures where there are keys."""
+        return authenticate(records, self.hmac_keys) if self.hmac_keys else records
 
 
 def stream(spark: SparkSession, source: Source, *, wait: bool) -> DataFrame:
@@ -42,15 +59,14 @@ def stream(spark: SparkSession, source: Source, *, wait: bool) -> DataFrame:
     """
     reader = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", source.bootstrap_servers)
+        .options(**source.reading)
         .option("subscribe", source.topic)
         .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", str(RECORDS_PER_BATCH))
     )
     if wait:
         reader = reader.option("minOffsetsPerTrigger", str(RECORDS_PER_BATCH)).option("maxTriggerDelay", WAIT)
-    return reader.options(**{f"kafka.{name}": value for name, value in source.options.items()}).load()
+    return source.checked(reader.load())
 
 
 def cluster_id(spark: SparkSession, source: Source) -> str:
@@ -100,13 +116,12 @@ def batch(spark: SparkSession, source: Source, what: Span) -> DataFrame:
     first = {partition: min(what.first[partition], end) for partition, end in what.end.items()}
     reader = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", source.bootstrap_servers)
+        .options(**source.reading)
         .option("assign", json.dumps({source.topic: sorted(what.end)}))
         .option("startingOffsets", json.dumps({source.topic: first}))
         .option("endingOffsets", json.dumps({source.topic: what.end}))
-        .option("failOnDataLoss", "true")
     )
-    return reader.options(**{f"kafka.{name}": value for name, value in source.options.items()}).load()
+    return source.checked(reader.load())
 
 
 @contextmanager

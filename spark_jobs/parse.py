@@ -15,6 +15,7 @@ from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 from pyspark.sql.window import WindowSpec
 
 from spark_jobs import structs
+from spark_jobs.authentication import REFUSED
 from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
 from spark_jobs.schemas import DEAD_LETTERS
 from spark_jobs.taken import Boot, Decision, Record, Taken
@@ -38,10 +39,12 @@ POSITION = ("topic", "partition", "offset", "timestamp")
 def parse(records: DataFrame) -> DataFrame:
     """Return one row for each Kafka record: its position, and the envelope's fields or the reason why there are none.
 
-    ``records``: value (binary), topic, partition, offset, timestamp, as Kafka's source gives them. Result: the
-    position; ``reason`` and ``detail`` (NULL but for dead letters); ``value_bytes`` and ``value_sample``; the fields of
-    the envelope, and ``digests`` of its events: of all, the first half, and the rest (NULL for dead letters).
+    ``records``: value (binary), topic, partition, offset, timestamp, as Kafka's source gives them, and
+    ``authentication.REFUSED`` where signatures are checked. Result: the position; ``reason`` and ``detail`` (NULL but
+    for dead letters); ``value_bytes`` and ``value_sample``; the fields of the envelope, and ``digests`` of its events:
+    of all, the first half, and the rest (NULL for dead letters).
     """
+    refused = F.col(REFUSED) if REFUSED in records.columns else F.lit(None)
     value = F.col("value")
     text = value.cast("string")
     # Spark's reader stops after the first JSON value and forgets what follows it, and it reads an array of envelopes
@@ -49,7 +52,7 @@ def parse(records: DataFrame) -> DataFrame:
     wrapped = F.concat(F.lit('{"envelope":'), text, F.lit(',"whole":true}'))
     read = F.from_json(wrapped, _wrapper(), {"columnNameOfCorruptRecord": "wrong_type", "allowSingleQuotes": "false"})
     in_a_field = F.expr(_in_a_field("read.envelope", ENVELOPE)).alias("in_a_field")
-    checked = records.select(*POSITION, "value", read.alias("read"))
+    checked = records.select(*POSITION, "value", refused.alias(REFUSED), read.alias("read"))
     checked = checked.select("*", in_a_field).select(
         *POSITION, "value", _fault().alias("fault"), F.col("read.envelope").alias("envelope")
     )
@@ -203,6 +206,7 @@ def _fault() -> Column:
     numbered = f"{last} - {first} + 1 = {size} AND get({events}, 0).seq = {first}"
     in_a_field = "split(in_a_field, ' ')"
     cases = {
+        f"{REFUSED} IS NOT NULL": _say(REFUSED),
         "value IS NULL": _say("'empty'"),
         "NOT is_valid_utf8(CAST(value AS STRING))": _say("'not_utf8'"),
         "read.whole IS NULL": _say("'not_json'"),

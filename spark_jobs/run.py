@@ -90,6 +90,7 @@ def run(
     only: Sequence[str] | None = None,
     available_now: bool = False,
     kafka_options: Mapping[str, str] | None = None,
+    hmac_keys: Mapping[str, bytes] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Callable[[Progress | Note], None] = _silent,
@@ -100,7 +101,8 @@ def run(
     made with all they are computed from; None: all, or those that the checkpoint was made for. ``available_now``: end
     when what there is now has been read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish.
     ``jars``: the Kafka connector and Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's
-    Java client by their own names. ``conf``: Spark's settings, over the defaults for ``master``.
+    Java client by their own names. ``hmac_keys``: by id; records that none of them has signed become dead letters.
+    ``conf``: Spark's settings, over the defaults for ``master``.
 
     Raises JobError, with one sentence on what is wrong.
     """
@@ -111,7 +113,7 @@ def run(
     from spark_jobs import kafka, root, stream
 
     return stream.run(
-        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
+        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
         root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         only=only or None,
@@ -134,6 +136,7 @@ def backfill(
     definitions: Definitions = NOTHING_DECLARED,
     checkpoint: str | None = None,
     kafka_options: Mapping[str, str] | None = None,
+    hmac_keys: Mapping[str, bytes] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Callable[[Progress | Note], None] = _silent,
@@ -151,7 +154,7 @@ def backfill(
     from spark_jobs import backfill, kafka, root
 
     return backfill.run(
-        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {})),
+        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
         root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         first=first,

@@ -82,6 +82,8 @@ def _add_source(made: ArgumentParser) -> None:
     text = "Settings of Kafka's Java client, as of --command-config of Kafka's tools: passwords belong there."
     made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
     many("--kafka-option", type=setting, dest="kafka_options", metavar="K=V", help="One of them; wins over the file.")
+    text = "Keys of audit.hmac.keys.file: records that none of them has signed become dead letters."
+    made.add_argument("--hmac-keys", type=Path, metavar="FILE", help=text)
     many("--conf", type=setting, metavar="K=V", help="Of Spark.")
     option("--master", default="local[*]", help="Spark master; default: %(default)s.")
 
@@ -212,9 +214,20 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
         "definitions": load(arguments["definitions"]),
         "conf": dict(arguments["conf"]),
         "kafka_options": options,
+        "hmac_keys": _hmac_keys(arguments["hmac_keys"]),
         "jars": [jar for name in _sets(arguments) for jar in resolve(name)],
         "progress": _say,
     }
+
+
+def _hmac_keys(path: Path | None) -> dict[str, bytes]:
+    from proxy.config.hmac_keys import load_text
+    from proxy.core.authentication import read_keys
+
+    try:
+        return {} if path is None else read_keys(load_text(path))
+    except ValueError as error:
+        raise JobError(f"--hmac-keys: file {str(path)!r} {error}") from None
 
 
 def _sets(arguments: dict[str, Any]) -> Iterator[str]:

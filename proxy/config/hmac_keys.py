@@ -5,24 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 from proxy.config.regular_files import read_regular
-from proxy.core.authentication import Authenticator
+from proxy.config.values import Secret
+from proxy.core.authentication import Authenticator, read_keys
 
 MAX_BYTES = 65_536
 
-REGISTRY = "brokerside-registry/1"
+REGISTRY, AUDIT = "brokerside-registry/1", "brokerside-audit/1"
 """What is signed beside a record, so that no topic's record counts in another one."""
 
 
-def load_authenticator(label: str, path: str | None) -> Authenticator | None:
-    """Read the keys in the file at ``path``; None without one. Raises ValueError, which names nothing of a key."""
-    if path is None:
-        return None
+def authenticator(label: str, text: Secret | None) -> Authenticator | None:
+    """Return who signs and verifies with the keys in ``text``, of ``load_text``; None without them."""
+    return None if text is None else Authenticator(label, read_keys(text.reveal()))
+
+
+def load_text(path: Path) -> str:
+    """Return what is in the file of keys at ``path``. Raises ValueError, which names nothing of a key."""
     try:
-        content = read_regular(Path(path), MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ValueError(f"holds more than {MAX_BYTES} bytes (allowed: up to {MAX_BYTES})")
-        return Authenticator.of(label, content.decode())
+        text = content.decode()
     except UnicodeDecodeError:
         raise ValueError("is not text in UTF-8") from None
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
+    read_keys(text)
+    return text

@@ -24,7 +24,6 @@ from proxy.config.types import (
     ClassName,
     ClientSettings,
     DataPathChoice,
-    FilePath,
     Folder,
     Host,
     HostName,
@@ -35,6 +34,7 @@ from proxy.config.types import (
     Principal,
     Producer,
     ProxyProtocol,
+    SecretFile,
     SecurityProtocol,
     Servers,
     Tags,
@@ -145,7 +145,7 @@ class Listener(Section):
 class Registry(Section):
     """The topic in which the sidecars of a cluster find each other."""
 
-    hmac_keys_file: FilePath | None = key(
+    hmac_keys_file: SecretFile | None = key(
         "hmac.keys.file",
         "File of keys that all sidecars of the cluster share: a line `ID:KEY` for each, the first one signs, all are "
         "accepted. With it, records that no sidecar has signed are ignored (docs/security.md). A relative path is "
@@ -224,6 +224,14 @@ class Audit(Section):
         16_777_216,
         2**50,
         "bytes",
+    )
+    hmac_keys_file: SecretFile | None = key(
+        "hmac.keys.file",
+        "File of keys as that of `registry`. With it each audit record is signed, and a job that is given the same "
+        "keys takes no other one (docs/security.md).",
+        kind="text",
+        allowed="the path of a file",
+        default=None,
     )
 
 

@@ -64,6 +64,7 @@ audit:
   inventory.interval.ms: 60000
   spool.path: /var/lib/brokerside/spool
   spool.max.bytes: 1073741824
+  hmac.keys.file: secrets/audit-keys
 
 registry:
   hmac.keys.file: secrets/registry-keys

@@ -1,4 +1,4 @@
-"""Values of ``internal`` that stand in files of their own, ``{file: PATH}``, and files of HMAC keys.
+"""Values of ``internal`` that stand in files of their own, ``{file: PATH}``, and HMAC keys, which always do.
 
 Secrets have to: the configuration itself may then be shown to anybody.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from proxy.config.document import Document, Problem
-from proxy.config.hmac_keys import REGISTRY, load_authenticator
+from proxy.config.hmac_keys import load_text
 from proxy.config.keys import printable
 from proxy.config.regular_files import read_regular
 from proxy.config.values import Secret
 
-HMAC_KEYS = ("registry", "hmac.keys.file")
+HMAC_KEYS = (("audit", "hmac.keys.file"), ("registry", "hmac.keys.file"))
 
 MAX_BYTES = 65_536
 """Bytes of a secret's file; a key in PEM form has some thousands."""
@@ -35,7 +35,8 @@ def read_files(document: Document, folder: Path) -> Iterator[Problem]:
 
     Yields a problem for each file that cannot be read, or is wrong, and for each secret in the configuration itself.
     """
-    yield from _check_hmac_keys(document, folder)
+    for path in HMAC_KEYS:
+        yield from _read_hmac_keys(document, folder, path)
     settings = document.values.get("internal")
     if not isinstance(settings, dict):
         return
@@ -52,17 +53,16 @@ def read_files(document: Document, folder: Path) -> Iterator[Problem]:
             yield Problem(path, text, final=True)
 
 
-def _check_hmac_keys(document: Document, folder: Path) -> Iterator[Problem]:
-    """Make the name of this file absolute, and say what is wrong with its contents."""
-    section = document.get(HMAC_KEYS[:-1])
-    name = section.get(HMAC_KEYS[-1]) if isinstance(section, dict) else None
+def _read_hmac_keys(document: Document, folder: Path, path: tuple[str, ...]) -> Iterator[Problem]:
+    """Put the keys in the place of their file's name, or say what is wrong with them."""
+    section = document.get(path[:-1])
+    name = section.get(path[-1]) if isinstance(section, dict) else None
     if not isinstance(name, str) or not name or "\0" in name:
         return
-    section[HMAC_KEYS[-1]] = str((folder / name).absolute())
     try:
-        load_authenticator(REGISTRY, section[HMAC_KEYS[-1]])
+        section[path[-1]] = Secret(load_text(folder / name))
     except ValueError as error:
-        yield Problem(HMAC_KEYS, f"file {printable(repr(name))} {error}", final=True)
+        yield Problem(path, f"file {printable(repr(name))} {error}", final=True)
 
 
 def _read(reference: dict[str, Any], folder: Path) -> str:

@@ -5,6 +5,8 @@ Only for a socket or memory that nobody else can read; never for a file, an argu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from proxy.config.model import Config
@@ -21,12 +23,23 @@ def pack(config: Config) -> bytes:
     """
     config = config.model_copy(update={"quotas": NO_QUOTAS})
     values = config.model_dump(mode="json", by_alias=True)
-    secrets = {name: value.reveal() for name, value in config.internal.items() if isinstance(value, Secret)}
+    secrets = [(path, value.reveal()) for path, value in _secrets(config)]
     return msgspec.json.encode((values, secrets))
 
 
 def unpack(packed: bytes) -> Config:
     """Return the configuration that was packed; equal to it but for the quotas, which are the defaults."""
     values, secrets = msgspec.json.decode(packed)
-    values["internal"].update((name, Secret(text)) for name, text in secrets.items())
+    for (section, name), text in secrets:
+        values[section][name] = Secret(text)
     return Config.model_validate(values)
+
+
+def _secrets(config: Config) -> Iterator[tuple[tuple[str, str], Secret]]:
+    """Give the secrets and their places: section and key."""
+    for name, value in config.internal.items():
+        if isinstance(value, Secret):
+            yield ("internal", name), value
+    for section, keys in (("audit", config.audit.hmac_keys_file), ("registry", config.registry.hmac_keys_file)):
+        if keys is not None:
+            yield (section, "hmac.keys.file"), keys

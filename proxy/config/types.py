@@ -96,9 +96,8 @@ def _folder(value: object) -> str:
     return value
 
 
-def _path(value: object) -> str:
-    value = _text(value)
-    if not value or "\0" in value:
+def _contents(value: object) -> Secret:
+    if not isinstance(value, Secret):  # ``secret_files`` takes what may be one
         raise ValueError("is no path")
     return value
 
@@ -158,7 +157,8 @@ ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
 Folder = Annotated[str, PlainValidator(_folder)]
-FilePath = Annotated[str, PlainValidator(_path)]
+SecretFile = Annotated[Secret, PlainValidator(_contents), PlainSerializer(str)]
+"""Written as the path of a file; its text afterwards."""
 Version = Annotated[str, PlainValidator(_version)]
 TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
 Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]

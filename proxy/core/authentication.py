@@ -34,42 +34,38 @@ _length = struct.Struct(">I").pack
 _MISSING = _length(0xFFFF_FFFF)
 
 
+def read_keys(text: str) -> dict[str, bytes]:
+    """Return keys by id: a line ``ID:KEY`` for each. Empty lines and lines with ``#`` are passed over.
+
+    Raises ValueError naming the line, and nothing of a key.
+    """
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = _LINE.fullmatch(line.strip())
+        if found is None:
+            raise ValueError(f"line {number} is not ID:KEY (allowed: an id of A-Z a-z 0-9 _ . -, a key without spaces)")
+        if len(found[2].encode()) < MIN_KEY:
+            raise ValueError(f"line {number}: the key of {found[1]!r} is too short (allowed: {MIN_KEY} bytes or more)")
+        if found[1] in keys:
+            raise ValueError(f"line {number}: the id {found[1]!r} is given twice (allowed: once)")
+        keys[found[1]] = found[2].encode()
+    if not 1 <= len(keys) <= MAX_KEYS:
+        raise ValueError(f"holds {len(keys)} keys (allowed: 1–{MAX_KEYS})")
+    return keys
+
+
 class Authenticator:
     """Signs and verifies the records of one topic. ``label``: what the topic holds, so that no record counts elsewhere.
 
-    ``keys``: by id, each of at least ``MIN_KEY`` bytes; ``key_id``: the one to sign with.
+    ``keys``: by id, each of at least ``MIN_KEY`` bytes; the first one signs, all are accepted.
     """
 
-    def __init__(self, label: str, key_id: str, keys: Mapping[str, bytes]) -> None:
+    def __init__(self, label: str, keys: Mapping[str, bytes]) -> None:
         self._label = label.encode()
-        self._key_id = key_id.encode()
         self._keys = {name.encode(): key for name, key in keys.items()}
-
-    @classmethod
-    def of(cls, label: str, text: str) -> Authenticator:
-        """Read keys: a line ``ID:KEY`` for each, the first one signs. Empty lines and lines with ``#`` are passed over.
-
-        Raises ValueError naming the line, and nothing of a key.
-        """
-        keys: dict[str, bytes] = {}
-        for number, line in enumerate(text.splitlines(), 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            found = _LINE.fullmatch(line.strip())
-            if found is None:
-                raise ValueError(
-                    f"line {number} is not ID:KEY (allowed: an id of A-Z a-z 0-9 _ . -, a key without spaces)"
-                )
-            if len(found[2].encode()) < MIN_KEY:
-                raise ValueError(
-                    f"line {number}: the key of {found[1]!r} is too short (allowed: {MIN_KEY} bytes or more)"
-                )
-            if found[1] in keys:
-                raise ValueError(f"line {number}: the id {found[1]!r} is given twice (allowed: once)")
-            keys[found[1]] = found[2].encode()
-        if not 1 <= len(keys) <= MAX_KEYS:
-            raise ValueError(f"holds {len(keys)} keys (allowed: 1–{MAX_KEYS})")
-        return cls(label, next(iter(keys)), keys)
+        self._key_id = next(iter(self._keys))
 
     def header(self, key: bytes | None, value: bytes | None) -> tuple[str, bytes]:
         """Return the header that a record of this key and value needs."""

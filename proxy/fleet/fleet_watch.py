@@ -92,7 +92,7 @@ class FleetWatch:
         self._registry: Registry | None = None
         if config.internal_bootstrap_servers is not None:
             self._asking = asking or Client(config, self._client_id)
-            authenticator = hmac_keys.load_authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
+            authenticator = hmac_keys.authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
             settings = config.internal_client_settings()
             make = registry or (lambda told: Registry(settings, self._client_id, told, authenticator))
             self._registry = make(self._heard)

@@ -12,7 +12,7 @@ import structlog
 from msgspec import structs
 
 from proxy import __version__
-from proxy.config import Config
+from proxy.config import Config, hmac_keys
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
@@ -134,6 +134,7 @@ def _observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
             "inventory.interval.ms": config.audit.inventory_interval_ms,
             "spool.path": config.audit.spool_path,
             "spool.max.bytes": config.audit.spool_max_bytes,
+            "authenticator": hmac_keys.authenticator(hmac_keys.AUDIT, config.audit.hmac_keys_file),
         },
         "observer.records.deep": config.observer_records_deep,
         "api.names": {key: api.name for key, api in APIS.items()},

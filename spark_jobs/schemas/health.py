@@ -82,5 +82,8 @@ REASONS = {
     "conflict": "It claims numbers for which a record before it has other events; `detail` says which numbers, and "
     "where the other one is. Events of numbers that nobody had claimed are counted in the other tables.",
     "sequence_mismatch": "`first_seq`, `last_seq` and the events in between do not agree.",
+    "unsigned": "It has no header `brokerside-hmac`. Only with `--hmac-keys`, as the next two.",
+    "unknown_key": "It is signed with a key whose id is not in the file.",
+    "bad_signature": "It is signed, but not with the key of this id: forged, or changed afterwards.",
 }
 """Every value of ``dead_letters.reason``."""

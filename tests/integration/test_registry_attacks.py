@@ -1,8 +1,12 @@
-"""Who may write the registry: large records, records of brokers that there are not, and records nobody has signed."""
+"""Who may write the registry: large records, records of brokers that there are not, and records nobody has signed.
+
+And that sidecars sign those of the audit.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -16,13 +20,15 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from proxy.client import BrokerMetadataClient
-from proxy.core.authentication import Authenticator
+from proxy.config.hmac_keys import AUDIT, REGISTRY
+from proxy.core.authentication import Authenticator, read_keys
 from proxy.fleet.record import SidecarRecord, encode, key_of
 from proxy.fleet.topic import TOPIC
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration.metrics import sample
+from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
 
@@ -30,7 +36,6 @@ MIB = 1 << 20
 LARGEST_BATCH = 10 * MIB
 """Bytes of the longest compressed batch that the broker here takes."""
 
-LABEL = "brokerside-registry/1"
 OLD, NEW = "old:" + 32 * "o", "new:" + 32 * "n"
 
 
@@ -149,10 +154,10 @@ def test_what_nobody_has_signed_is_ignored(state: ClusterState, tmp_path: Path) 
     keys.write_text(f"{NEW}\n{OLD}\n")
     with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
         record = spoofed(1, {})
-        audit = Authenticator.of("brokerside-audit/1", NEW)
+        audit = Authenticator(AUDIT, read_keys(NEW))
         forged = {
             "unsigned": None,
-            "unknown_key": [Authenticator.of(LABEL, "other:" + 32 * "x").header(*record)],
+            "unknown_key": [Authenticator(REGISTRY, read_keys("other:" + 32 * "x")).header(*record)],
             "bad_signature": [audit.header(*record)],
         }
         for reason, headers in forged.items():
@@ -162,7 +167,7 @@ def test_what_nobody_has_signed_is_ignored(state: ClusterState, tmp_path: Path) 
             assert '"registry_records_dropped"' in log.read()
         stranger = spoofed(7, {})
         for line in (OLD, NEW):
-            assert sidecar.write([stranger], [Authenticator.of(LABEL, line).header(*stranger)]) == []
+            assert sidecar.write([stranger], [Authenticator(REGISTRY, read_keys(line)).header(*stranger)]) == []
         sidecar.until_dropped("unknown_broker", 2)
 
 
@@ -180,3 +185,17 @@ def test_sidecars_with_either_key_know_each_other_while_keys_are_rotated(state: 
     keys.write_text(NEW)
     with running(state, tmp_path, {"registry": {"hmac.keys.file": "keys"}}) as sidecar:
         sidecar.until_dropped("unknown_key", 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_record_of_the_audit_is_signed(state: ClusterState, tmp_path: Path, workers: int) -> None:
+    (tmp_path / "keys").write_text(f"{NEW}\n{OLD}\n")
+    topic = f"signed-{workers}"
+    settings = {"workers": workers, "audit": {"hmac.keys.file": "keys", "topic": topic}}
+    with running(state, tmp_path, settings), BrokerMetadataClient(state.nodes[0].advertised) as client:
+        assert [one.node_id for one in client.brokers()] == [1]
+    new = Authenticator(AUDIT, read_keys(NEW))
+    found = list(messages(state.internal_bootstrap, topic))
+    assert len({json.loads(message.value() or b"")["boot_id"] for message in found}) == workers
+    for message in found:
+        assert new.verify(message.key(), message.value(), message.headers()) == "authentic"

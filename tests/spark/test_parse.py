@@ -203,7 +203,8 @@ def _faults(path: str, fields: Sequence[Field]) -> Iterator[tuple[str, Any, str]
 
 
 def test_every_reason_is_documented() -> None:
-    assert {CONFLICT, *(reason for _, reason, _ in POISON.values())} == set(REASONS)
+    signatures = {"unsigned", "unknown_key", "bad_signature"}
+    assert {CONFLICT, *signatures, *(reason for _, reason, _ in POISON.values())} == set(REASONS)
 
 
 def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it(kafka_rows: KafkaRows) -> None:

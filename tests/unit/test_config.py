@@ -14,6 +14,7 @@ from proxy.config.transfer import pack, unpack
 from proxy.errors import ConfigError
 
 CANARY = "c4n4ry-hunter2"
+KEYS = "k1:" + 64 * "a"
 
 MINIMAL = """\
 broker.id: 1
@@ -471,9 +472,7 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
     lines = list(LINES)
     lines[line] = lines[line][:start] + junk + lines[line][stop:]
     folder = tmp_path_factory.mktemp("damaged")
-    (folder / "secrets").mkdir()
-    (folder / "secrets" / "internal-password").write_text(CANARY)
-    (folder / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
+    _write_secrets(folder)
     (folder / "c.yaml").write_text("\n".join(lines))
 
     problems = ["none, it loads"]
@@ -487,9 +486,7 @@ def test_a_damaged_file_is_loaded_or_explained(tmp_path_factory, line, start, st
 
 
 def test_the_example_loads_and_uses_every_key(write, tmp_path):
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "internal-password").write_text(CANARY)
-    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
+    _write_secrets(tmp_path)
 
     config = load(write(EXAMPLE), {})
 
@@ -521,9 +518,18 @@ def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
     assert arrived.quotas == Quotas(), "no worker needs them"
     assert arrived.internal_client_settings()["sasl.password"] == CANARY
     assert CANARY not in repr(arrived)
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
-    assert unpack(pack(load(write(EXAMPLE.replace("{file: secrets/internal-password}", "{file: password}")), {})))
+    _write_secrets(tmp_path)
+    example = load(write(EXAMPLE), {})
+    arrived = unpack(pack(example))
+    assert arrived == example.model_copy(update={"quotas": arrived.quotas})
+    assert arrived.audit.hmac_keys_file.reveal() == arrived.registry.hmac_keys_file.reveal() == KEYS
+
+
+def _write_secrets(folder):
+    """The files that the example names."""
+    (folder / "secrets").mkdir()
+    for name, text in (("internal-password", CANARY), ("audit-keys", KEYS), ("registry-keys", KEYS)):
+        (folder / "secrets" / name).write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -537,9 +543,10 @@ def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
         (2 * (b"k1:" + 32 * b"a" + b"\n"), "line 2: the id 'k1' is given twice (allowed: once)"),
     ],
 )
-def test_a_file_of_hmac_keys_that_is_wrong_is_a_mistake(problems, tmp_path, content, wrong):
+@pytest.mark.parametrize("section", ["audit", "registry"])
+def test_a_file_of_hmac_keys_that_is_wrong_is_a_mistake(problems, tmp_path, content, wrong, section):
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
-    (problem,) = problems(MINIMAL + "registry: {hmac.keys.file: keys}\n")
-    assert problem.startswith(f"registry.hmac.keys.file: file 'keys' {wrong} at line ")
+    (problem,) = problems(MINIMAL + f"{section}: {{hmac.keys.file: keys}}\n")
+    assert problem.startswith(f"{section}.hmac.keys.file: file 'keys' {wrong} at line ")
     assert CANARY not in problem

@@ -7,7 +7,7 @@ import hmac
 
 import pytest
 
-from proxy.core.authentication import HEADER, Authenticator
+from proxy.core.authentication import HEADER, Authenticator, read_keys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 LABEL = "brokerside-registry/1"
@@ -16,16 +16,16 @@ LABEL = "brokerside-registry/1"
 def test_golden_bytes() -> None:
     """By RFC 2104, over each part after its length."""
     message = b"\0\0\0\x15brokerside-registry/1" + b"\0\0\0\x09sidecar/1" + b"\0\0\0\2{}"
-    name, signature = Authenticator(LABEL, "k1", {"k1": OLD}).header(b"sidecar/1", b"{}")
+    name, signature = Authenticator(LABEL, {"k1": OLD}).header(b"sidecar/1", b"{}")
     assert name == "brokerside-hmac"
     assert signature == b"k1:" + hmac.new(OLD, message, hashlib.sha256).digest()
     assert signature[3:].hex() == "0a1f85fbe85ba8d99fa33c23bc59bbe99d2dfece06c7dece8878bfd9448d08dc"
 
 
 def test_keys_are_rotated_without_a_gap() -> None:
-    old = Authenticator.of(LABEL, "old:" + OLD.decode())
-    both = Authenticator.of(LABEL, f"# the first one signs\nnew:{NEW.decode()}\n\nold:{OLD.decode()}\n")
-    new = Authenticator.of(LABEL, "new:" + NEW.decode())
+    old = Authenticator(LABEL, read_keys("old:" + OLD.decode()))
+    both = Authenticator(LABEL, read_keys(f"# the first one signs\nnew:{NEW.decode()}\n\nold:{OLD.decode()}\n"))
+    new = Authenticator(LABEL, read_keys("new:" + NEW.decode()))
     for writer, reader in ((old, both), (both, both), (both, new)):
         assert reader.verify(b"k", b"v", [writer.header(b"k", b"v")]) == "authentic"
     assert new.verify(b"k", b"v", [old.header(b"k", b"v")]) == "unknown_key"
@@ -33,7 +33,7 @@ def test_keys_are_rotated_without_a_gap() -> None:
 
 
 def test_a_missing_key_or_value_is_none_of_length_0() -> None:
-    one = Authenticator(LABEL, "k1", {"k1": OLD})
+    one = Authenticator(LABEL, {"k1": OLD})
     assert one.verify(b"k", None, [one.header(b"k", None)]) == "authentic"
     assert one.verify(b"k", b"", [one.header(b"k", None)]) == "bad_signature"
     assert one.verify(None, b"v", [one.header(b"", b"v")]) == "bad_signature"
@@ -49,13 +49,13 @@ def test_a_missing_key_or_value_is_none_of_length_0() -> None:
     ],
 )
 def test_a_signature_is_of_one_key_and_value(key: bytes, value: bytes, verdict: str) -> None:
-    one = Authenticator(LABEL, "k1", {"k1": OLD})
+    one = Authenticator(LABEL, {"k1": OLD})
     assert one.verify(key, value, [one.header(b"k", b"v")]) == verdict
 
 
 def test_a_record_of_another_topic_does_not_count() -> None:
-    audit = Authenticator("brokerside-audit/1", "k1", {"k1": OLD})
-    assert Authenticator(LABEL, "k1", {"k1": OLD}).verify(b"k", b"v", [audit.header(b"k", b"v")]) == "bad_signature"
+    audit = Authenticator("brokerside-audit/1", {"k1": OLD})
+    assert Authenticator(LABEL, {"k1": OLD}).verify(b"k", b"v", [audit.header(b"k", b"v")]) == "bad_signature"
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_record_of_another_topic_does_not_count() -> None:
     ],
 )
 def test_what_is_not_signed(headers: list[tuple[str, bytes | None]] | None, verdict: str) -> None:
-    assert Authenticator(LABEL, "k1", {"k1": OLD}).verify(b"k", b"v", headers) == verdict
+    assert Authenticator(LABEL, {"k1": OLD}).verify(b"k", b"v", headers) == verdict

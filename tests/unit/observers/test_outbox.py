@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 class FakeSink:
     """Holds records until the test says what becomes of them."""
 
-    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str, settled: Settled) -> None:
+    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str, settled: Settled, _: object) -> None:
         self.ready = threading.Event()
         self.found = Prepared("cluster")
         self.queued_bytes = self.records_delivered = self.bytes_delivered = 0

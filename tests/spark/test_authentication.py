@@ -1,0 +1,134 @@
+"""Which records the sidecars have signed: Spark accepts what is signed as a sidecar signs, and nothing else."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from proxy.config.hmac_keys import AUDIT
+from proxy.core.authentication import HEADER, Authenticator
+from spark_jobs.authentication import LABEL, REFUSED, authenticate
+from spark_jobs.query import query
+from spark_jobs.run import backfill, run
+from tests.spark.conftest import AuditTopic
+from tests.spark.envelopes import METADATA, encoded, event
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+Header = tuple[str, bytes | None]
+
+OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 100}
+"""The second is longer than a block of SHA-256."""
+
+RECORD = (None, b'{"schema_level":1}')
+SIGNED = Authenticator(AUDIT, OLD).header(*RECORD)[1]
+
+
+def test_the_label_is_the_sidecars() -> None:
+    assert LABEL.decode() == AUDIT
+
+
+@pytest.mark.parametrize(
+    ("record", "headers", "refused"),
+    [
+        (RECORD, [Authenticator(AUDIT, OLD).header(*RECORD)], None),
+        (RECORD, [Authenticator(AUDIT, NEW).header(*RECORD)], None),
+        (RECORD, [("trace", b"x"), (HEADER, b"forged"), (HEADER, SIGNED), ("span", None)], None),
+        ((b"key", b"\0\xff"), [Authenticator(AUDIT, OLD).header(b"key", b"\0\xff")], None),
+        ((None, None), [Authenticator(AUDIT, OLD).header(None, None)], None),
+        ((b"", b""), [Authenticator(AUDIT, OLD).header(b"", b"")], None),
+        (RECORD, None, "unsigned"),
+        (RECORD, [], "unsigned"),
+        (RECORD, [("trace", SIGNED)], "unsigned"),
+        (RECORD, [(HEADER, None)], "unsigned"),
+        (RECORD, [(HEADER, SIGNED), (HEADER, None)], "unsigned"),
+        (RECORD, [(HEADER, b"")], "unknown_key"),
+        (RECORD, [(HEADER, b"old")], "unknown_key"),
+        (RECORD, [(HEADER, b"old" + bytes(32))], "unknown_key"),
+        (RECORD, [Authenticator(AUDIT, {"other": OLD["old"]}).header(*RECORD)], "unknown_key"),
+        (RECORD, [(HEADER, b"old:" + bytes(32))], "bad_signature"),
+        (RECORD, [(HEADER, b"new:" + SIGNED[-32:])], "bad_signature"),
+        (RECORD, [Authenticator("brokerside-registry/1", OLD).header(*RECORD)], "bad_signature"),
+        (RECORD, [Authenticator(AUDIT, OLD).header(b"", RECORD[1])], "bad_signature"),
+        ((b"key", RECORD[1]), [(HEADER, SIGNED)], "bad_signature"),
+        ((None, RECORD[1] + b" "), [(HEADER, SIGNED)], "bad_signature"),
+    ],
+)
+def test_spark_accepts_what_the_sidecar_would(
+    spark: SparkSession,
+    record: tuple[bytes | None, bytes | None],
+    headers: Sequence[Header] | None,
+    refused: str | None,
+) -> None:
+    key, value = (None if part is None else bytearray(part) for part in record)
+    of_kafka = (
+        None
+        if headers is None
+        else [(name, None if content is None else bytearray(content)) for name, content in headers]
+    )
+    columns = "key binary, value binary, headers array<struct<key string, value binary>>, offset bigint"
+    rows = authenticate(spark.createDataFrame([(key, value, of_kafka, 7)], columns), OLD | NEW).collect()
+    assert [row.asDict() for row in rows] == [{"value": value, "offset": 7, REFUSED: refused}]
+    verdict = Authenticator(AUDIT, OLD | NEW).verify(*record, headers)
+    assert verdict == (refused or "authentic")
+
+
+def test_no_plan_holds_a_key(spark: SparkSession) -> None:
+    """Plans are in the event log and the UI."""
+    columns = "key binary, value binary, headers array<struct<key string, value binary>>"
+    found = authenticate(spark.createDataFrame([], columns), {"k1": b"secret-" * 5})
+    found.collect()
+    plan = found._jdf.queryExecution().toString() + found._jdf.queryExecution().explainString(
+        spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("cost")
+    )
+    pads = [bytes(byte ^ pad for byte in b"secret-secret") for pad in (0, 0x36, 0x5C)]
+    assert "brokerside-hmac" in plan
+    for pad in pads:
+        assert pad.decode("latin-1") not in plan
+        assert pad.hex() not in plan.lower()
+        assert b64encode(pad[:12]).decode() not in plan
+        assert ", ".join(str(byte) for byte in pad) not in plan
+
+
+def test_forged_envelopes_are_dead_letters_and_take_no_number(
+    audit: AuditTopic, jars: list[Path], tmp_path: Path
+) -> None:
+    """Of 1,000 requests somebody would hide most by records that come first, with the boot id and coming numbers."""
+    real = [encoded(*[event(METADATA) for _ in range(50)], first_seq=1 + 50 * n) for n in range(20)]
+    forged = [encoded(event(METADATA), first_seq=1 + 50 * n) for n in range(20)]
+    stolen = Authenticator(AUDIT, {"old": b"x" * 32}).header(None, forged[0])
+    strange = Authenticator(AUDIT, {"strange": b"x" * 32}).header(None, forged[1])
+    send(audit, [(forged[0], [stolen]), (forged[1], [strange]), *((each, []) for each in forged[2:])])
+    # Half of the sidecars have the new key already.
+    send(audit, [(each, [Authenticator(AUDIT, (OLD, NEW)[n % 2]).header(None, each)]) for n, each in enumerate(real)])
+
+    root = tmp_path / "tables"
+    jobs: dict[str, Any] = {
+        "bootstrap_servers": audit.bootstrap,
+        "topic": audit.name,
+        "tables": str(root),
+        "jars": jars,
+    }
+    only = ["traffic", "dead_letters", "completeness"]
+    done = run(**jobs, only=only, available_now=True, hmac_keys=OLD | NEW)
+    assert (done.records, done.events, done.dead_letters, done.duplicates) == (40, 1000, 20, 0)
+    again = backfill(**jobs, first=None, last=None, hmac_keys=OLD | NEW)
+    assert (again.events, again.dead_letters) == (1000, 20)
+    assert query(root, "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(1_000,)]
+    lost = query(root, "SELECT sum(events)::BIGINT, sum(conflicts)::BIGINT FROM completeness")[1]
+    assert lost == [(1_000, 0)]
+    letters = query(root, "SELECT reason, count(*), min(value_bytes) > 100 FROM dead_letters GROUP BY ALL ORDER BY ALL")
+    assert letters[1] == [("bad_signature", 1, True), ("unknown_key", 1, True), ("unsigned", 18, True)]
+
+
+def send(audit: AuditTopic, records: Sequence[tuple[bytes, Sequence[Header]]]) -> None:
+    producer = Producer({"bootstrap.servers": audit.bootstrap})
+    for value, headers in records:
+        producer.produce(audit.name, value, partition=0, headers=list(headers))
+    assert not producer.flush(30)
