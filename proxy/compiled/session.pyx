@@ -31,7 +31,7 @@ cdef int MIN_FRAME = header.MIN_FRAME
 cdef int MAX_PREFIX = header.MAX_PREFIX
 cdef int CARRY_STEP = header.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
-cdef int TURN = session.TURN
+cdef int TURN = session.TURN, ANSWER_COST = session.ANSWER_COST
 cdef int FIRST_TOPIC = protected.FIRST_TOPIC
 cdef object NOBODY = watch.NOBODY
 cdef tuple SIDES = ("client", "broker")
@@ -162,7 +162,7 @@ cdef class Session:
         cdef Py_ssize_t start, done, had, grown = 0, frames = 0
         cdef const uint8_t *p
         while pos < end:
-            if not response and (frames == TURN or self.full or self.closing) and self.answers is not None:
+            if not response and (frames >= TURN or self.full or self.closing) and self.answers is not None:
                 return pos
             had = PyByteArray_GET_SIZE(carry)
             start = pos - had  # of the frame, in coordinates of data
@@ -187,7 +187,7 @@ cdef class Session:
                 if had:
                     carry.clear()
                     state.enough = 0
-                frames += 1
+                frames += ANSWER_COST if self.touched else 1
                 pos = done
             elif had:
                 pos = grown

@@ -20,6 +20,9 @@ VERSION = 0
 THIS_BROKER = -1
 """In a request: the broker that is asked."""
 
+MAX_KEPT = 1024
+"""Bytes of a request whose answer is kept for the next one: clients mostly ask for the same."""
+
 NOWHERE = "", -1
 """Host and port of a broker whose address for clients is not known."""
 
@@ -103,6 +106,7 @@ class BrokerMetadata(Interceptor):
         self._listener = listener
         self._api_key = api_key
         self._open_to_all = open_to_all
+        self._last = (FleetView(THIS_BROKER, ()), b"", b"")  # the view, what was asked for, and what was answered
 
     def wants(self, api_key: int, api_version: int) -> int:
         """Its one version; any other is a request that is not supported."""
@@ -112,7 +116,12 @@ class BrokerMetadata(Interceptor):
         """Answer, unless the client is not logged in: the broker closes then, as for any other request."""
         if request.connection.principal_source == "unauthenticated" and not self._open_to_all:
             return Way.FORWARD
-        return encode_response(self._fleet.select(self._listener, decode_request(body)))
+        view, asked, answer = self._last
+        if view is not self._fleet.view or asked != body:
+            answer = encode_response(self._fleet.select(self._listener, decode_request(body)))
+            if len(body) <= MAX_KEPT:
+                self._last = (self._fleet.view, body, answer)
+        return answer
 
 
 def encode_request(node_ids: Iterable[int]) -> bytes:

@@ -12,7 +12,7 @@ from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
-from proxy.core.session import TURN, Session
+from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
 from proxy.errors import PeerError
@@ -144,28 +144,38 @@ def test_what_nobody_wants_passes_as_it_came() -> None:
 
 @pytest.mark.parametrize("wanted", [None, TOLD])
 @pytest.mark.parametrize(
-    "one",
+    ("one", "of_a_turn"),
     [
-        pytest.param(request(REPLIED, 5, 7), id="answered"),
-        pytest.param(request(HELD, 0, 7, b"held"), id="held"),
-        pytest.param(request(METADATA, 1, 7), id="forwarded"),
-        pytest.param(produce(7, 0, batch(1)), id="without a response"),
+        pytest.param(request(REPLIED, 5, 7), TURN // ANSWER_COST, id="answered"),
+        pytest.param(request(HELD, 0, 7, b"held"), TURN // ANSWER_COST, id="held"),
+        pytest.param(request(METADATA, 1, 7), TURN, id="forwarded"),
+        pytest.param(produce(7, 0, batch(1)), TURN, id="without a response"),
     ],
 )
-def test_a_turn_takes_so_many_requests_and_leaves_the_rest(one: bytes, wanted: int | None) -> None:
+def test_a_turn_takes_so_many_requests_and_leaves_the_rest(one: bytes, of_a_turn: int, wanted: int | None) -> None:
     bench = Bench(wanted=wanted)
-    bench.client(one * 250 + one[:9], later=True)
+    count = 2 * of_a_turn + of_a_turn // 2
+    bench.client(one * count + one[:9], later=True)
     for turn in (1, 2):
-        assert bench.session.requests == turn * TURN
-        assert bench.session.rest == one * (250 - turn * TURN) + one[:9]
+        assert bench.session.requests == turn * of_a_turn
+        assert bench.session.rest == one * (count - turn * of_a_turn) + one[:9]
         assert not bench.session.between_requests
         bench.client(bench.session.rest, later=True)
-    assert (bench.session.requests, bench.session.rest) == (250, b"")
+    assert (bench.session.requests, bench.session.rest) == (count, b"")
     bench.client(one[9:])
-    assert bench.session.requests == 251
-    assert bench.to_client == (response(7, replied(5)) if one[5] == REPLIED else response(7, b"held")) * 251 or (
-        bench.to_broker == one * 251
+    count += 1
+    assert bench.session.requests == count
+    assert bench.to_client == (response(7, replied(5)) if one[5] == REPLIED else response(7, b"held")) * count or (
+        bench.to_broker == one * count
     )
+
+
+def test_what_is_forwarded_behind_an_answer_costs_as_much() -> None:
+    """The chunk is put together anew from there on."""
+    bench = Bench()
+    some, passing = request(REPLIED, 5, 7), request(METADATA, 1, 7)
+    bench.client(passing * 20 + some + passing * 50, later=True)
+    assert bench.session.requests == 20 + (TURN - 20) // ANSWER_COST
 
 
 def test_a_turn_counts_raw_sasl_tokens_too() -> None:
@@ -553,7 +563,7 @@ def test_long_answers_that_wait_for_the_broker_hold_back_what_comes_after_them()
     bench = Bench()
     later = request(METADATA, 1, 1000)
     bench.client(
-        request(METADATA, 1, 999) + b"".join(request(HELD, 0, n, b"a" * 1000) for n in range(80)) + later, later=True
+        request(METADATA, 1, 999) + b"".join(request(HELD, 0, n, b"a" * 4000) for n in range(20)) + later, later=True
     )
     assert bench.to_broker == request(METADATA, 1, 999)
     assert bench.session.answers is not None
@@ -565,7 +575,7 @@ def test_long_answers_that_wait_for_the_broker_hold_back_what_comes_after_them()
     bench.client(rest)
     assert bench.to_broker == request(METADATA, 1, 999) + later
     bench.broker(response(1000))
-    assert bench.to_client == b"".join([response(999), *(response(n, b"a" * 1000) for n in range(80)), response(1000)])
+    assert bench.to_client == b"".join([response(999), *(response(n, b"a" * 4000) for n in range(20)), response(1000)])
 
 
 def test_raw_sasl_tokens_pass_untouched() -> None:
