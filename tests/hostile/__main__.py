@@ -30,13 +30,18 @@ RATE = 100
 MIB = 1 << 20
 MAX_RSS = 256 * MIB
 MAX_SLOWDOWN = 5.0
-"""99th percentile of small honest requests during the attack, in multiples of that before it."""
+"""99th percentile of small honest requests during the attack, in multiples of that before it, or of what the broker
+itself takes at the same time: everything shares a few processors, and some attacks reach the broker as they may."""
 
 FLOOR_MS = 1.0
 """Milliseconds below which the quiet percentile is taken for this much: less than a scheduler's own turns."""
 
 DRAIN = 15.0
 """Seconds in which SIGTERM ends the sidecar: the drain and five more."""
+
+
+KEY = "hmac.keys.file"
+"""An earlier release, which this can be run with as well, has no such key."""
 
 
 class Check(NamedTuple):
@@ -100,10 +105,12 @@ def _measured(
         calm = json.loads(running.output("quiet", quiet + 60))
     say(f"{len(names)} attacks for {seconds} s")
     running.start("small", python("honest", "small", address, str(seconds - 5)), stage.folder)
+    running.start("direct", python("honest", "small", stage.upstream, str(seconds - 5)), stage.folder)
     for number, name in enumerate(names):
         running.start(name, attack(name, stage, number + 1, seconds - 5), stage.folder)
     with stage.watched(reload=True) as during:
         small = json.loads(running.output("small", seconds + 60))
+    direct = json.loads(running.output("direct", seconds + 60))
     say("counts of the attackers")
     found: dict[str, dict[str, int]] = {}
     for name in names:
@@ -112,7 +119,7 @@ def _measured(
     java = running.output("java", 120).split()
     librdkafka = json.loads(running.output("librdkafka", 120))
     say("what the topic holds")
-    yield from _latencies(calm, small)
+    yield from _latencies(calm, small, direct)
     acknowledged = set(java[: java.index("failed")]), {f"librdkafka-{n}" for n in librdkafka["acknowledged"]}
     stored = [(message.value() or b"").decode() for message in messages(stage.node.internal, TOPIC)]
     for name, its in zip(("java", "librdkafka"), acknowledged, strict=True):
@@ -143,12 +150,12 @@ def _ended(stage: Stage) -> Iterator[Check]:
     yield Check("SIGTERM ends it", "no" if took is None else f"{took:.1f} s", took is not None and took <= DRAIN)
 
 
-def _latencies(calm: dict[str, Any], small: dict[str, Any]) -> Iterator[Check]:
-    limit = MAX_SLOWDOWN * max(calm["p99"], FLOOR_MS)
+def _latencies(calm: dict[str, Any], small: dict[str, Any], direct: dict[str, Any]) -> Iterator[Check]:
+    limit = MAX_SLOWDOWN * max(calm["p99"], direct["p99"], FLOOR_MS)
     shown = f"p50 {small['p50']}, p99 {small['p99']}, max {small['max']} ms of {small['count']}"
-    yield Check(
-        "small honest requests", f"{shown}; quiet p50 {calm['p50']}, p99 {calm['p99']} ms", small["p99"] <= limit
-    )
+    shown += f"; quiet p50 {calm['p50']}, p99 {calm['p99']} ms"
+    shown += f"; past the sidecar p50 {direct['p50']}, p99 {direct['p99']}, max {direct['max']} ms"
+    yield Check("small honest requests", shown, small["p99"] <= limit)
     yield Check("small honest requests that failed", str(small["errors"]), not small["errors"])
     yield Check("foreign addresses in Metadata", str(small["foreign"]), not small["foreign"])
 
@@ -166,12 +173,10 @@ def _refused(found: dict[str, dict[str, int]]) -> Iterator[Check]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """What the sidecar is given besides what the cluster wrote: a secret for the registry, where it takes one."""
-    if ("registry", "hmac", "key.id") not in KEYS:
-        return {}
-    secret = folder / "hmac.key"
-    secret.write_text(secrets.token_hex(32))
-    return {"registry": {"hmac": {"key.id": "k1", "keys": {"k1": {"file": str(secret)}}}}}
+    """What the sidecar is given besides what the cluster wrote: keys to sign with."""
+    keys = folder / "hmac-keys"
+    keys.write_text(f"k1:{secrets.token_hex(32)}\n")
+    return {section: {"hmac.keys.file": str(keys)} for section in ("audit", "registry") if (section, KEY) in KEYS}
 
 
 def _processor() -> str:

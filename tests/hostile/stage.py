@@ -66,8 +66,12 @@ class Stage:
         self.state: ClusterState = cluster.up(folder)
         self.folder = folder
         self.node = self.state.nodes[0]
-        self._config = yaml.safe_load((folder / "sidecar-1.yaml").read_text()) | dict(settings(folder))
-        self._config["listeners"][0]["rewrite.addresses"] = True
+        self._config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+        for section, keys in settings(folder).items():
+            self._config.setdefault(section, {}).update(keys)
+        listener = self._config["listeners"][0]
+        listener["rewrite.addresses"] = True
+        self.upstream: str = listener["upstream"]
         self._path = folder / "hostile.yaml"
         self.load(0)
         admin = AdminClient({"bootstrap.servers": self.state.internal_bootstrap})
