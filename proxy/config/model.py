@@ -73,7 +73,11 @@ class Listener(Section):
         default_factory=lambda listener: listener["bind"],
     )
     upstream: Address = key(
-        "upstream", "The broker's private port that this listener fronts.", kind="host:port", allowed=ENDPOINT
+        "upstream",
+        "The broker's private port that this listener fronts. A name is looked up for each connection; while that "
+        "fails, or takes more than a second, its last addresses are used.",
+        kind="host:port",
+        allowed=ENDPOINT,
     )
     security_protocol: SecurityProtocol = key(
         "security.protocol",
@@ -410,7 +414,8 @@ class Config(Section):
     )
     upstream_connect_timeout_ms: int = number(
         "upstream.connect.timeout.ms",
-        "How long the broker may take to accept a connection; then the client's is closed.",
+        "How long the broker may take to accept a connection; then the client's is closed. Of a name with several "
+        "addresses up to eight are tried, side by side where one does not answer (RFC 8305).",
         5000,
         1,
         MAX_MS,

@@ -21,6 +21,7 @@ from proxy.config import Listener, redacted
 from proxy.net import identity
 from proxy.net.http import HttpServer, Response
 from proxy.net.sidecar import Sidecar
+from proxy.net.upstream import Upstream
 from proxy.quotas_view import view
 from proxy.reload import Outcome, Reloader
 from proxy.telemetry.metrics import render
@@ -62,6 +63,7 @@ class Admin:
         """``registry_dropped``: counts of what the fleet's registry did not take."""
         self._bind = reloader.config.admin.bind
         self._identified: set[str] = set()  # listeners whose broker is known to be the right one
+        self._upstreams = {one.name: Upstream(one.upstream, PROBE_TIMEOUT) for one in reloader.config.listeners}
         self._sidecar = sidecar
         self._reloader = reloader
         self._source = source
@@ -126,15 +128,14 @@ class Admin:
 
     async def _probe(self, listener: Listener) -> str | None:
         """What keeps this listener from being ready; the broker's identity is asked for until it is right."""
+        upstream = self._upstreams[listener.name]
         try:
             if listener.name not in self._identified and listener.security_protocol == "PLAINTEXT":
-                problem = await identity.problem(listener, self._reloader.config.broker_id)
+                problem = await identity.problem(listener, upstream, self._reloader.config.broker_id)
                 if problem is None:
                     self._identified.add(listener.name)
                 return problem
-            async with asyncio.timeout(PROBE_TIMEOUT):
-                _, writer = await asyncio.open_connection(listener.upstream.host, listener.upstream.port)
-            writer.close()
+            (await upstream.connect()).close()
         except Exception as error:  # mostly OSError, but a name may also be no name
             return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
         return None

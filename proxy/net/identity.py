@@ -12,6 +12,7 @@ import struct
 
 from proxy import __version__
 from proxy.config import Endpoint, Listener
+from proxy.net.upstream import Upstream
 
 TIMEOUT = 5.0
 """Seconds the broker has to answer."""
@@ -23,10 +24,10 @@ METADATA, VERSION = 3, 1
 """Metadata v1: the first that can ask for no topics; every broker from 0.10 to 4.x answers it."""
 
 
-async def problem(listener: Listener, broker_id: int) -> str | None:
+async def problem(listener: Listener, upstream: Upstream, broker_id: int) -> str | None:
     """Return what is wrong, in one sentence; None if nothing is. Raises OSError where the broker does not answer."""
     async with asyncio.timeout(TIMEOUT):
-        brokers = await _advertised(listener.upstream)
+        brokers = await _advertised(upstream)
     rewriting = listener.rewrite_addresses  # what the broker advertises does not matter then, but which one it is
     here = listener.upstream if rewriting else listener.advertised
     found = brokers.get(broker_id)
@@ -49,11 +50,11 @@ async def problem(listener: Listener, broker_id: int) -> str | None:
     )
 
 
-async def _advertised(upstream: Endpoint) -> dict[int, Endpoint]:
+async def _advertised(upstream: Upstream) -> dict[int, Endpoint]:
     """What each broker of the cluster advertises on this listener, by id."""
     client_id = f"brokerside-{__version__}".encode()
     body = struct.pack(">hhih", METADATA, VERSION, 1, len(client_id)) + client_id + struct.pack(">i", 0)
-    reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
+    reader, writer = await asyncio.open_connection(sock=await upstream.connect())
     try:
         writer.write(struct.pack(">i", len(body)) + body)
         size = int.from_bytes(await reader.readexactly(4), "big")

@@ -20,6 +20,7 @@ from proxy.core.apis import response_header_is_flexible
 from proxy.core.struct import view
 from proxy.local.cluster import tool
 from proxy.net import identity
+from proxy.net.upstream import Upstream
 from proxy.replies.addresses import FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SINCE
 from tests.integration.asking import Asker, questions
 from tests.integration.librdkafka import consume, produce
@@ -99,8 +100,10 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
 
 def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     [listener] = load(brokers.sidecars[0].config).listeners
-    assert asyncio.run(identity.problem(listener, 1)) is None
-    assert "is what broker 1 advertises, but broker.id is 2" in str(asyncio.run(identity.problem(listener, 2)))
+    upstream = Upstream(listener.upstream, 1.0)
+    assert asyncio.run(identity.problem(listener, upstream, 1)) is None
+    said = asyncio.run(identity.problem(listener, upstream, 2))
+    assert "is what broker 1 advertises, but broker.id is 2" in str(said)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)

@@ -2,11 +2,13 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from proxy.config import Endpoint
-from proxy.net.upstream import Upstream
+from proxy.net import upstream as module
+from proxy.net.upstream import MAX_BESIDE, Upstream
 
 
 @pytest.fixture
@@ -79,6 +81,13 @@ def broker() -> Iterator[socket.socket]:
         yield server
 
 
+@pytest.fixture
+def refusing() -> tuple[str, int]:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()
+
+
 async def test_the_broker_is_dialled_from_the_address_given(broker):
     upstream = Upstream(Endpoint(*broker.getsockname()), 10.0, "127.0.0.9")
     for _ in range(2):
@@ -100,11 +109,145 @@ async def test_an_address_that_the_broker_cannot_be_dialled_from_is_told_of(brok
     assert descriptors() == before
 
 
-async def test_of_a_name_s_addresses_only_those_of_the_source_s_kind_are_tried(broker, monkeypatch):
-    async def both_kinds(upstream: Upstream, deadline: float):
-        return [(socket.AF_INET6, ("::1", 9, 0, 0)), (socket.AF_INET, broker.getsockname())]
+def named(monkeypatch: pytest.MonkeyPatch, upstream: Upstream, *found: tuple[str, int]) -> Upstream:
+    """Have its name resolve to ``found``: the machine's own names have no more than two addresses."""
 
-    monkeypatch.setattr(Upstream, "_look_up", both_kinds)
-    upstream = Upstream(Endpoint("localhost", broker.getsockname()[1]), 10.0, "127.0.0.9")
+    async def getaddrinfo(*_: object, **__: object) -> list[Any]:
+        return [
+            (socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
+            for host, port in found
+        ]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    return upstream
+
+
+async def test_of_a_name_s_addresses_only_those_of_the_source_s_kind_are_tried(broker, monkeypatch):
+    there = broker.getsockname()
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", there[1]), 10.0, "127.0.0.9"), ("::1", there[1]), there)
     with await upstream.connect() as ours:
         assert ours.getsockname()[0] == "127.0.0.9"
+
+
+@pytest.fixture
+def silent(busy) -> tuple[str, int]:
+    """An address that never answers."""
+    return busy[0].host, busy[0].port
+
+
+async def test_the_next_address_is_tried_beside_one_that_does_not_answer(broker, silent, monkeypatch):
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), silent, broker.getsockname())
+    before = descriptors()
+    async with asyncio.timeout(10):
+        with await upstream.connect() as ours:
+            assert ours.getpeername() == broker.getsockname()
+            await settled()
+            assert descriptors() == before + 1
+    monkeypatch.setattr(module, "ATTEMPT_DELAY", 60.0)
+    async with asyncio.timeout(10):  # what worked is tried first
+        (await upstream.connect()).close()
+
+
+async def test_the_next_address_is_tried_at_once_after_one_that_refuses(broker, refusing, monkeypatch):
+    monkeypatch.setattr(module, "ATTEMPT_DELAY", 60.0)
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 600.0), refusing, broker.getsockname())
+    async with asyncio.timeout(10):
+        (await upstream.connect()).close()
+
+
+async def test_families_take_turns(refusing, monkeypatch):
+    port = refusing[1]
+    found = [("::1", port), ("::1", 1), ("::1", 2), ("127.0.0.1", port), ("127.0.0.1", 1)]
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 10.0), *found)
+    with pytest.raises(ConnectionRefusedError) as raised:
+        await upstream.connect()
+    order = [where.rpartition(": ")[0] for where in raised.value.strerror.split("; ")]
+    assert order == [f"[::1]:{port}", f"127.0.0.1:{port}", "[::1]:1", "127.0.0.1:1", "[::1]:2"]
+
+
+async def test_what_each_address_said_is_told(refusing, silent, monkeypatch):
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 0.2), refusing, silent)
+    before = descriptors()
+    with pytest.raises(ConnectionRefusedError) as raised:
+        await upstream.connect()
+    assert raised.value.strerror == f"127.0.0.1:{refusing[1]}: Connection refused; 127.0.0.1:{silent[1]}: no answer"
+    assert descriptors() == before
+
+
+async def test_where_nobody_answers_all_is_over_at_the_deadline(silent, monkeypatch):
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 0.2), *[silent] * 20)
+    before = descriptors()
+    with pytest.raises(TimeoutError):
+        await upstream.connect()
+    assert (descriptors(), Upstream.beside) == (before, 0)
+
+
+async def test_a_client_that_leaves_takes_all_attempts_with_it(silent, monkeypatch):
+    monkeypatch.setattr(module, "ATTEMPT_DELAY", 0.01)
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), *[silent] * 3)
+    before = descriptors()
+    connecting = asyncio.create_task(upstream.connect())
+    while Upstream.beside < 2:  # noqa: ASYNC110  # there is no event of it
+        await asyncio.sleep(0.01)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    await settled()
+    assert (descriptors(), Upstream.beside) == (before, 0)
+
+
+async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
+    """So many descriptors are taken of the reserve, and no more; all of them are connected."""
+    broker.listen(100)
+    monkeypatch.setattr(module, "ATTEMPT_DELAY", 0.05)
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), silent, broker.getsockname())
+    most, before = 0, descriptors()
+    connecting = [asyncio.create_task(upstream.connect()) for _ in range(100)]
+    while not all(task.done() for task in connecting):
+        most = max(most, descriptors() - before)
+        await asyncio.sleep(0.002)
+    assert most <= len(connecting) + MAX_BESIDE
+    for task in connecting:
+        task.result().close()
+
+
+async def test_a_name_is_looked_up_once_for_all_who_wait(broker, monkeypatch):
+    answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+    asked = []
+
+    async def getaddrinfo(*names: object, **_: object) -> list[Any]:
+        asked.append(names)
+        return await answer
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    upstream = Upstream(Endpoint("broker", 9092), 60.0)
+    connecting = [asyncio.create_task(upstream.connect()) for _ in range(50)]
+    await asyncio.sleep(0.01)
+    connecting.pop().cancel()
+    await asyncio.sleep(0.01)
+    answer.set_result([(socket.AF_INET, socket.SOCK_STREAM, 6, "", broker.getsockname())])
+    for sock in await asyncio.gather(*connecting):
+        sock.close()
+    assert asked == [("broker", 9092)]
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+async def test_a_resolver_that_is_gone_leaves_the_addresses_of_the_last_time(broker, monkeypatch, how):
+    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), broker.getsockname())
+    (await upstream.connect()).close()
+
+    async def getaddrinfo(*_: object, **__: object) -> list[Any]:
+        if how == "fails":
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(module, "STALE_AFTER", 0.01)
+    async with asyncio.timeout(10):
+        (await upstream.connect()).close()
+
+
+async def settled() -> None:
+    """Tasks that were cancelled end in the next rounds."""
+    for _ in range(3):
+        await asyncio.sleep(0)
