@@ -79,7 +79,7 @@ cdef class Relay:
     cdef object cause
     cdef Poller poller  # None before it is attached
     cdef object received
-    cdef Session session
+    cdef readonly Session session
     cdef End client
     cdef End broker
     cdef bint draining

@@ -27,6 +27,7 @@ NAMED: dict[tuple[str, ...], str] = {GATHERED: "<listener>", ("quotas", "ips"): 
 RELOADABLE = (
     ("quotas",),
     ("log.level",),
+    ("connection.setup.timeout.ms",),
     ("tags",),
     ("unsupported.request.response",),
     ("internal.topics.protected",),

@@ -412,6 +412,15 @@ class Config(Section):
         65_535,
         "connections",
     )
+    connection_setup_timeout_ms: int = number(
+        "connection.setup.timeout.ms",
+        "How long a client may take until its first request is complete, from when its connection to the broker is "
+        "there; then it is closed. With `SSL` and `SASL_SSL` its first byte is enough.",
+        10_000,
+        100,
+        3_600_000,
+        "ms",
+    )
     upstream_connect_timeout_ms: int = number(
         "upstream.connect.timeout.ms",
         "How long the broker may take to accept a connection; then the client's is closed. Of a name with several "

@@ -102,6 +102,7 @@ workers: 1
 data.path: auto
 socket.request.max.bytes: 104857600
 socket.listen.backlog.size: 4096
+connection.setup.timeout.ms: 10000
 upstream.connect.timeout.ms: 5000
 drain.timeout.ms: 10000
 observer.shutdown.timeout.ms: 2000

@@ -19,6 +19,7 @@ from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
 from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
+from proxy.net.connection_setup import ConnectionSetups
 from proxy.net.datapath import choose
 from proxy.net.lost_peers import LostPeers
 from proxy.net.relay import Cause, Relay, repeated
@@ -73,6 +74,7 @@ class Carrier:
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
         self._ended: Callable[[int], None] = lambda number: None
         self._lost_peers = LostPeers(self.relays)
+        self._setups = ConnectionSetups(config.connection_setup_timeout_ms)
 
     @property
     def holding(self) -> int:
@@ -84,7 +86,8 @@ class Carrier:
         self._ended = call
 
     def change(self, config: Config) -> None:
-        """Take what can be changed of the listeners' answers; nothing else of ``config``."""
+        """Take what can be changed: the listeners' answers, and the time of first requests."""
+        self._setups.timeout_ms = config.connection_setup_timeout_ms
         for listener in config.listeners:
             if listener.name in self._replying:
                 self._replying[listener.name].change(config, listener)
@@ -133,6 +136,8 @@ class Carrier:
             else:
                 attached = True
                 await relay.attach(sock, broker)
+                if not relay.closed:
+                    self._setups.begin(relay)
         except Exception as error:  # mostly OSError, but a name may also be no name
             relay.tally.upstream_failures += 1
             reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
@@ -148,6 +153,7 @@ class Carrier:
 
     def _closed(self, relay: Relay, cause: Cause, detail: str) -> None:
         number = self.relays.pop(relay)
+        self._setups.end(relay)
         if not relay.gone:
             self._flushing.add(relay)
         relay.tally.active -= 1
@@ -234,9 +240,11 @@ class Carrier:
 
     def beat(self) -> None:
         """To be called at each beat, once observers have been handed what was recorded: let connections go on that wait
-        for memory, end those whose peer is gone, and log how often a repeated warning was held back."""
+        for memory, end those whose peer is gone or whose first request does not come, and log how often a repeated
+        warning was held back."""
         self.budget.handed_over()
         self.budget.wake()
         self._lost_peers.beat()
+        self._setups.beat()
         self._repeated.flush()
         repeated.flush()

@@ -51,6 +51,7 @@ LINGER = 10.0
 Cause = Literal[
     "client_closed",  # the client ended it, as clients do
     "client_reset",
+    "connection_setup_timeout",  # its first request was not complete within connection.setup.timeout.ms
     "client_timeout",  # it confirms nothing any more: its machine or the network is gone
     "broker_closed",
     "broker_reset",

@@ -26,6 +26,9 @@ from tests.integration.metrics import sample
 FULL = bool(os.environ.get("FAULTS_FULL"))
 """Whether to run with the numbers of RELIABILITY.md; otherwise with a tenth of them."""
 
+PATIENT = {"connection.setup.timeout.ms": 600_000}
+"""Settings for crowds that say nothing for longer than usual."""
+
 PATIENCE = 60.0
 """Seconds that anything may take before a test fails; nothing is expected to take more than a few."""
 
@@ -87,7 +90,7 @@ class PeerConnection(asyncio.Protocol):
 
 
 class Site:
-    """What a test works with. ``port``: of the sidecar's only listener, CLIENT."""
+    """What a test works with. ``port``: of the sidecar's only listener, CLIENT. ``settings``: of its configuration."""
 
     def __init__(self, folder: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -97,13 +100,15 @@ class Site:
         self.peer = Peer(self.port)
         self.admin = f"{HOST}:{admin}"
         self.path = folder / "sidecar.yaml"
+        self.settings: dict[str, Any] = {}
         self.sidecar: SidecarProcess | None = None
         self._clients: list[asyncio.StreamWriter] = []
 
     def config(self, quotas: Mapping[str, Any]) -> dict[str, Any]:
         """What the sidecar's file holds."""
         listener = {"name": "CLIENT", "bind": f"{HOST}:{self.port}", "upstream": f"{HOST}:{self.peer.port}"}
-        return {"broker.id": 1, "listeners": [listener], "admin": {"bind": self.admin}, "quotas": dict(quotas)}
+        config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": self.admin}, "quotas": dict(quotas)}
+        return config | self.settings
 
     def write(self, quotas: Mapping[str, Any]) -> None:
         """Write the configuration, whole or not at all."""

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.conformance.crowd import Plan
-from tests.faults.site import FULL, Site
+from tests.faults.site import FULL, PATIENT, Site
 from tests.integration.metrics import sample
 
 SCALE = 10 if FULL else 1
@@ -28,6 +28,7 @@ async def test_one_slot_serves_ten_thousand_connections_one_after_the_other(site
 
 async def test_of_an_address_that_has_all_its_connections_every_further_one_is_refused(site: Site) -> None:
     """D5: exactly those, each at once, and the others keep theirs."""
+    site.settings |= PATIENT
     await site.start({"max.connections.per.ip": PER_ADDRESS})
     count = 5_000 * SCALE
     stay = await site.crowd_process(Plan(site.port, PER_ADDRESS, ask=False, watch=5 * SCALE + 5))
@@ -64,6 +65,7 @@ async def test_connections_that_are_reset_at_once_leave_nothing_behind(site: Sit
 async def test_connections_that_say_nothing_hold_their_slots_and_give_them_back(site: Site) -> None:
     """D8."""
     count = 500 * SCALE
+    site.settings |= PATIENT
     await site.start({"max.connections": count})
     before = site.descriptors()
     silent = await site.crowd_process(Plan(site.port, count, ask=False, watch=3))

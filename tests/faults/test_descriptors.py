@@ -14,7 +14,7 @@ import pytest
 from proxy.net.acceptor import CAPACITY_RETRY
 from proxy.net.http import MAX_CONNECTIONS
 from tests.conformance.crowd import Plan
-from tests.faults.site import Site
+from tests.faults.site import PATIENT, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
@@ -70,6 +70,7 @@ async def test_without_descriptors_clients_wait_and_are_served_later(site: Site,
 async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Site) -> None:
     """400 clients that say nothing, at a limit of 200 descriptors: each that was accepted reaches the broker, and the
     endpoint answers as before, although silent peers take all of its connections, too."""
+    site.settings |= PATIENT
     await site.start({})
     assert site.sidecar is not None
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))

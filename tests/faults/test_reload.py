@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from tests.conformance.crowd import Plan
-from tests.faults.site import PATIENCE, Site
+from tests.faults.site import PATIENCE, PATIENT, Site
 from tests.frames import API_VERSIONS, request, response
 from tests.integration.metrics import sample
 from tests.integration.peer import read_frame
@@ -72,6 +72,7 @@ async def running_hash(site: Site) -> str:
 
 async def test_a_changed_limit_acts_and_closes_no_connection(site: Site) -> None:
     """C5."""
+    site.settings |= PATIENT
     await site.start(QUOTAS)
     log = Log(site)
     old = await running_hash(site)
@@ -108,6 +109,8 @@ async def test_two_hundred_bad_files_change_nothing_and_each_is_one_error_with_i
     good = site.path.read_text()
     old = await running_hash(site)
     reader, writer = await site.dial()
+    writer.write(request(API_VERSIONS, 0, 0))
+    assert await asyncio.wait_for(read_frame(reader), PATIENCE) == response(0)
     for mutation in mutations(good, MUTATIONS):
         site.write_text(mutation.text)
         hang_up(site)

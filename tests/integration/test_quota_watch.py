@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from proxy.fleet.quota_watch import QuotaWatch
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
-from proxy.local.java import java
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
+from tests.integration.certificates import certificate
 from tests.integration.conftest import free_port
 from tests.integration.quotas import ALTER, ANY, CREATION, DESCRIBE, RATE, Peer, alter, describe, error_of, set_config
 
@@ -88,21 +87,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield found
     finally:
         local_cluster.down(folder)
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A key store for 127.0.0.1, and its certificate; Java's own tool makes them."""
-    store, ca = folder / "broker.p12", folder / "ca.pem"
-    keytool = Path(java()).resolve().with_name("keytool")
-    common = [str(keytool), "-keystore", str(store), "-storepass", "changeit", "-alias", "broker"]
-    subprocess.run(
-        [*common, "-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    subprocess.run([*common, "-exportcert", "-rfc", "-file", str(ca)], check=True, capture_output=True, timeout=60)
-    return store, ca
 
 
 @pytest.fixture(autouse=True)

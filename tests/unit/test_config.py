@@ -63,6 +63,7 @@ def test_defaults(write):
     assert config.socket_request_max_bytes == 104_857_600
     assert config.socket_listen_backlog_size == 4096
     assert config.upstream_connect_timeout_ms == 5000
+    assert config.connection_setup_timeout_ms == 10_000
     assert config.workers == 1
     assert config.drain_timeout_ms == 10_000
     assert config.observer_shutdown_timeout_ms == 2000
@@ -137,6 +138,7 @@ def test_a_section_with_nothing_below_it_is_an_empty_one(write, line):
         ("internal.sasl.username: x", "internal.sasl.username: unknown key (write sasl.username under internal)"),
         ("threads: 4", "threads: unknown key (allowed: admin, audit, broker.id,"),
         ("workers: 0", "workers: 0 is out of range (allowed: 1–64 processes)"),
+        ("connection.setup.timeout.ms: 0", "connection.setup.timeout.ms: 0 is out of range (allowed: 100–3600000 ms)"),
         ("workers: 65", "workers: 65 is out of range (allowed: 1–64 processes)"),
         ("log.level: !!python/name:os.system x", "log.level: is a value that YAML cannot read"),
         ("[a, b]: c", "holds a key that is not text"),

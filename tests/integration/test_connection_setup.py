@@ -1,0 +1,281 @@
+"""Clients whose first request does not come in time, at a real broker, and those who look like them and stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.local import cluster as local_cluster
+from proxy.local.cluster import Node
+from proxy.local.ports import HOST, free_ports
+from proxy.local.sidecars import SidecarProcess
+from tests.frames import API_VERSIONS, batch, produce, request
+from tests.integration.certificates import certificate
+from tests.integration.metrics import sample
+from tests.integration.peer import Reader, Writer, read_frame
+from tests.tools.implementations import both
+
+pytestmark = pytest.mark.kafka
+
+SETUP = 1.5
+"""Seconds that stand for ``connection.setup.timeout.ms``."""
+
+SLOW = 20.0
+"""Seconds after which something is taken to hang."""
+
+LARGE = 30_000_000
+"""Bytes that do not fit into the kernel's buffers."""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A real one. ``tls``: host:port of its listener with TLS; ``ca``: a file."""
+
+    node: Node
+    tls: str
+    ca: Path
+
+    def config(self, **settings: Any) -> dict[str, Any]:
+        """Of a sidecar before it, on a port of its own."""
+        config = yaml.safe_load((self.node.home.parent / "sidecar-1.yaml").read_text())
+        del config["observer.class.names"], config["audit"]
+        ports = iter(free_ports(2))
+        config["listeners"][0] |= {"bind": f"{HOST}:{next(ports)}", "advertised": self.node.advertised}
+        return {**config, "admin": {"bind": f"{HOST}:{next(ports)}"}, **settings}
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """A broker that does nothing for a while."""
+        assert self.node.pid is not None
+        os.kill(self.node.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.node.pid, signal.SIGCONT)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A sidecar. ``ports``: of its listeners. ``clients``: whoever was dialled for; closed after the test."""
+
+    process: SidecarProcess
+    ports: Mapping[str, int]
+    clients: list[Writer] = field(default_factory=list)
+
+    async def dial(self, listener: str = "CLIENT", **options: Any) -> tuple[Reader, Writer]:
+        client = await asyncio.open_connection(HOST, self.ports[listener], **options)
+        self.clients.append(client[1])
+        return client
+
+    def closed(self, listener: str) -> float:
+        """Connections that ended because of this timeout."""
+        name, cause = "brokerside_connections_closed_total", "connection_setup_timeout"
+        return sample(self.process.metrics(), name, listener=listener, cause=cause)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("setup")
+    node = local_cluster.up(folder, progress=False).nodes[0]
+    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    store, ca = certificate(folder)
+    tls = f"{HOST}:{free_ports(1)[0]}"
+    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "TLS": tls}
+    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "TLS": tls}
+    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"TLS": "SSL"}
+    properties = {
+        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": "changeit",
+    }
+    try:
+        state = local_cluster.up(folder, broker_properties=properties, progress=False)
+        yield Broker(state.nodes[0], tls, ca)
+    finally:
+        local_cluster.down(folder)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[socket.socket]:
+    """Stands for a broker that accepts when it is told to, which no real one can be made to do."""
+    with socket.create_server((HOST, 0)) as slow:
+        slow.setblocking(False)
+        yield slow
+
+
+@pytest.fixture(scope="module", params=both("python", "compiled"))
+def running(
+    broker: Broker, slow: socket.socket, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """On each data path, with the listeners CLIENT, TLS and SLOW."""
+    config = broker.config(**{"data.path": request.param, "connection.setup.timeout.ms": int(SETUP * 1000)})
+    upstreams = {"TLS": broker.tls, "SLOW": f"{HOST}:{slow.getsockname()[1]}"}
+    for (name, upstream), port in zip(upstreams.items(), free_ports(2), strict=True):
+        bind = f"{HOST}:{port}"
+        config["listeners"].append({"name": name, "bind": bind, "upstream": upstream, "security.protocol": "SSL"})
+    process = started(tmp_path_factory.mktemp("sidecar"), config)
+    yield Site(process, {one["name"]: int(one["bind"].rpartition(":")[2]) for one in config["listeners"]})
+    assert process.stop()
+
+
+@pytest.fixture
+async def site(running: Site) -> AsyncIterator[Site]:
+    yield running
+    hang_up(running)
+
+
+def hang_up(site: Site) -> None:
+    for writer in site.clients:
+        writer.transport.abort()
+    site.clients.clear()
+
+
+def started(folder: Path, config: Mapping[str, Any]) -> SidecarProcess:
+    path = folder / "sidecar.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return SidecarProcess.start(path, folder / "sidecar.log", config["admin"]["bind"])
+
+
+async def ask(reader: Reader, writer: Writer) -> None:
+    writer.write(request(API_VERSIONS, 0, 5))
+    await answered(reader, 5)
+
+
+async def answered(reader: Reader, correlation_id: int) -> None:
+    frame = await asyncio.wait_for(read_frame(reader), SLOW)
+    assert int.from_bytes(frame[4:8], "big") == correlation_id
+
+
+async def lasts(reader: Reader) -> float:
+    """Seconds from now until the other side ends it."""
+    began = time.monotonic()
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), SLOW) == b""
+    return time.monotonic() - began
+
+
+async def test_who_does_not_complete_a_request_is_closed_when_the_time_is_over(site: Site) -> None:
+    before = {name: site.closed(name) for name in ("CLIENT", "TLS")}
+    (silent, _), (half, half_writer), (slow, slow_writer), (tls, _) = [
+        await site.dial(listener) for listener in ("CLIENT", "CLIENT", "CLIENT", "TLS")
+    ]
+    half_writer.write(produce(1, 1, batch(3, bytes(100)))[:-1])
+
+    async def trickle() -> None:
+        for byte in request(API_VERSIONS, 0, 5, client_id="c" * 1000):
+            slow_writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+
+    trickling = asyncio.create_task(trickle())
+    try:
+        for seconds in await asyncio.gather(*map(lasts, (silent, half, slow, tls))):
+            assert SETUP - 0.5 <= seconds < SLOW
+    finally:
+        trickling.cancel()
+        await asyncio.wait([trickling])
+    assert {name: site.closed(name) - count for name, count in before.items()} == {"CLIENT": 3, "TLS": 1}
+
+
+async def test_who_has_sent_a_request_may_be_silent_ever_after(site: Site, broker: Broker) -> None:
+    before = {name: site.closed(name) for name in ("CLIENT", "TLS")}
+    context = ssl.create_default_context(cafile=str(broker.ca))
+    plain = await site.dial()
+    tls = await site.dial("TLS", ssl=context)
+    shaken = await site.dial("TLS", ssl=context)
+    for client in (plain, tls):
+        await ask(*client)
+    await asyncio.sleep(2 * SETUP)
+    for client in (plain, tls, shaken):
+        await ask(*client)
+    assert {name: site.closed(name) for name in before} == before
+
+
+async def test_a_broker_that_takes_its_time_is_not_the_fault_of_its_clients(site: Site, broker: Broker) -> None:
+    before = site.closed("CLIENT")
+    (reader, writer), (large_reader, large_writer) = await site.dial(), await site.dial()
+    with broker.stopped():
+        writer.write(request(API_VERSIONS, 0, 6) + request(API_VERSIONS, 0, 7)[:-1])
+        large_writer.write(produce(8, 1, batch(1, bytes(LARGE))))
+        await asyncio.sleep(2.5 * SETUP)
+    await answered(reader, 6)
+    await answered(large_reader, 8)
+    assert site.closed("CLIENT") == before
+
+
+async def test_what_came_while_the_sidecar_was_stopped_is_read(site: Site) -> None:
+    before = site.closed("CLIENT")
+    clients = [await site.dial() for _ in range(20)]
+    await asyncio.sleep(0.2)
+    os.kill(site.process.process.pid, signal.SIGSTOP)
+    try:
+        for _, writer in clients:
+            writer.write(request(API_VERSIONS, 0, 5))
+        await asyncio.sleep(2 * SETUP)
+    finally:
+        os.kill(site.process.process.pid, signal.SIGCONT)
+    for reader, _ in clients:
+        await answered(reader, 5)
+    assert site.closed("CLIENT") == before
+
+
+async def test_the_time_begins_when_the_broker_has_accepted(site: Site, slow: socket.socket) -> None:
+    before, loop = site.closed("SLOW"), asyncio.get_running_loop()
+    with suppress(BlockingIOError):
+        while True:  # the sidecar has looked whether anybody is there
+            slow.accept()[0].close()
+    slow.listen(0)
+    with socket.create_connection(slow.getsockname(), SLOW):  # fills the backlog
+        _, writer = await site.dial("SLOW")
+        await asyncio.sleep(SETUP + 0.3)
+        (await loop.sock_accept(slow))[0].close()
+        accepted, _ = await asyncio.wait_for(loop.sock_accept(slow), SLOW)
+        with accepted:
+            accepted.setblocking(False)
+            for _ in range(2):
+                await asyncio.sleep(0.3)
+                writer.write(b"x")
+                assert await asyncio.wait_for(loop.sock_recv(accepted, 2), SLOW) == b"x"
+                await asyncio.sleep(SETUP)
+    slow.listen()
+    assert site.closed("SLOW") == before
+
+
+async def test_a_reload_changes_the_time_of_those_who_wait_in_every_worker(broker: Broker, tmp_path: Path) -> None:
+    config = broker.config(**{"workers": 2, "connection.setup.timeout.ms": 3_600_000})
+    process = started(tmp_path, config)
+    port = int(config["listeners"][0]["bind"].rpartition(":")[2])
+    site = Site(process, {"CLIENT": port})
+    try:
+        clients = [await site.dial() for _ in range(4)]
+        for reader, writer in clients[2:]:
+            await ask(reader, writer)
+        part = process.config.with_suffix(".part")
+        part.write_text(yaml.safe_dump(config | {"connection.setup.timeout.ms": 100}))
+        part.replace(process.config)
+        os.kill(process.process.pid, signal.SIGHUP)
+        await asyncio.gather(*[lasts(reader) for reader, _ in clients[:2]])
+        for reader, writer in clients[2:]:
+            await ask(reader, writer)
+        deadline = time.monotonic() + SLOW
+        while site.closed("CLIENT") < 2:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+        assert site.closed("CLIENT") == 2
+    finally:
+        hang_up(site)
+        assert process.stop()

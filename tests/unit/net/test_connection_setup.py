@@ -1,0 +1,237 @@
+"""Which clients have had their time for a first request, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from proxy.core import session as python_session
+from proxy.core.exchange import Connection
+from proxy.core.tally import Tally
+from proxy.net.beat import BEAT
+from proxy.net.connection_setup import MAX_STEP, SLICE, TIMEOUT, ConnectionSetups, has_unread, is_set_up
+from proxy.net.relay import Relay
+from tests.frames import METADATA, batch, produce, request, response
+from tests.tools.implementations import COMPILED_WALK, both
+
+SECONDS = 10.0
+
+
+class Client:
+    """What is known of a connection. ``unread``: whether the kernel has bytes of it."""
+
+    def __init__(self, sent: int = 0, *, unread: bool = False, fails: bool = False) -> None:
+        self.session: Any = None
+        self.received_bytes = sent
+        self.sent_bytes = 0
+        self.unread = unread
+        self.causes: list[str] = []
+        self._fails = fails
+
+    def close(self, cause: str) -> None:
+        self.causes.append(cause)
+        if self._fails:
+            raise OSError
+
+
+class Site:
+    """The clients of a process whose clock stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.setups = ConnectionSetups(int(SECONDS * 1000), lambda: self.now, lambda relay: cast(Client, relay).unread)
+
+    def begin(self, *clients: Client) -> Client:
+        for client in clients:
+            self.setups.begin(cast(Relay, client))
+        return clients[-1]
+
+    def run(self, seconds: float) -> None:
+        """Let the process run, with a beat as often as usual."""
+        for _ in range(round(seconds / BEAT)):
+            self.now += BEAT
+            self.setups.beat()
+
+    def stand(self, seconds: float) -> None:
+        """Let the process be stopped for so long; the beat is the first thing that it does then."""
+        self.now += seconds
+        self.setups.beat()
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_client_that_sends_nothing_is_closed_when_its_time_is_over(site: Site) -> None:
+    first = site.begin(Client())
+    site.run(4)
+    second = site.begin(Client())
+    site.run(SECONDS - 4 - 0.1)
+    assert (first.causes, len(site.setups)) == ([], 2)
+    site.run(0.2)
+    assert (first.causes, second.causes, len(site.setups)) == ([TIMEOUT], [], 1)
+    site.run(4)
+    assert (second.causes, len(site.setups)) == ([TIMEOUT], 0)
+
+
+def test_a_client_that_began_long_after_a_beat_has_all_of_its_time(site: Site) -> None:
+    site.now += MAX_STEP
+    client = site.begin(Client())
+    site.setups.beat()
+    site.run(SECONDS - 0.1)
+    assert not client.causes
+    site.run(0.2)
+    assert client.causes
+
+
+def test_a_client_that_is_set_up_is_forgotten_at_its_deadline_and_never_closed(site: Site) -> None:
+    client = site.begin(Client(sent=1))
+    site.run(2 * SECONDS)
+    assert (client.causes, len(site.setups)) == ([], 0)
+
+
+def test_a_client_that_has_ended_is_forgotten_at_once(site: Site) -> None:
+    client = site.begin(Client())
+    site.setups.end(cast(Relay, client))
+    site.setups.end(cast(Relay, Client()))
+    assert len(site.setups) == 0
+    site.run(2 * SECONDS)
+    assert not client.causes
+
+
+def test_a_client_of_which_bytes_wait_unread_gets_the_time_again(site: Site) -> None:
+    client = site.begin(Client(unread=True))
+    site.run(3.5 * SECONDS)
+    assert not client.causes
+    client.unread = False
+    site.run(SECONDS / 2 - 0.2)
+    assert not client.causes
+    site.run(0.4)
+    assert client.causes == [TIMEOUT]
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(site: Site) -> None:
+    client = site.begin(Client())
+    site.run(1)
+    for _ in range(4):
+        site.stand(100 * SECONDS)
+    site.run(SECONDS - 1 - 4 * MAX_STEP - 0.1)
+    assert not client.causes
+    site.run(0.2)
+    assert client.causes == [TIMEOUT]
+
+
+@pytest.mark.parametrize("seconds", [5.0, 20.0])
+def test_another_time_holds_for_those_that_wait_as_well(site: Site, seconds: float) -> None:
+    client = site.begin(Client())
+    site.run(1)
+    site.setups.timeout_ms = int(seconds * 1000)
+    site.run(seconds - 1 - 0.1)
+    assert not client.causes
+    site.run(0.2)
+    assert client.causes == [TIMEOUT]
+
+
+def test_a_beat_looks_at_some_deadlines_and_the_next_ones_at_the_rest(site: Site) -> None:
+    clients = [Client() for _ in range(3 * SLICE)]
+    site.begin(*clients)
+    site.run(SECONDS - 0.1)
+    assert not any(client.causes for client in clients)
+    site.now += 0.2
+    closed = list[int]()
+    for _ in range(4):
+        site.setups.beat()
+        closed.append(sum(bool(client.causes) for client in clients))
+    assert closed == [SLICE, 2 * SLICE, 3 * SLICE, 3 * SLICE]
+    assert all(client.causes == [TIMEOUT] for client in clients)
+
+
+def test_a_client_that_cannot_be_closed_holds_up_nobody(site: Site) -> None:
+    client = site.begin(failing := Client(fails=True), Client())
+    site.run(SECONDS + 1)
+    assert (failing.causes, client.causes, len(site.setups)) == ([TIMEOUT], [TIMEOUT], 0)
+
+
+# ---- what counts as a first request --------------------------------------------------------------------------------
+
+compiled_session = importlib.import_module("proxy.compiled.session") if COMPILED_WALK else None
+
+
+@pytest.fixture(params=both(python_session, compiled_session))
+def client(request: pytest.FixtureRequest) -> Client:
+    """With a session that nothing has passed yet."""
+    client = Client()
+    client.session = request.param.Session(Connection("c", "CLIENT", "127.0.0.1", 1, 0.0, "User:c"), Tally())
+    return client
+
+
+def asked(client: Client) -> Callable[[bytes], bool]:
+    """Send bytes of the client, and say whether it is set up now."""
+
+    def send(data: bytes) -> bool:
+        client.received_bytes += len(data)
+        if data:
+            client.session.client_data(data, 0.0)
+        return is_set_up(cast(Relay, client))
+
+    return send
+
+
+@pytest.mark.parametrize(
+    "frame", [request(METADATA, 1, 1, bytes(100)), produce(1, 1, batch(3)), produce(1, 0, batch(3))]
+)
+def test_no_byte_of_the_first_request_may_be_missing(client: Client, frame: bytes) -> None:
+    send = asked(client)
+    assert not send(b"")
+    assert not any(send(frame[at : at + 1]) for at in range(len(frame) - 1))
+    assert send(frame[-1:])
+
+
+def test_later_requests_may_be_incomplete(client: Client) -> None:
+    frame = request(METADATA, 1, 1, bytes(100))
+    send = asked(client)
+    assert send(frame + frame[:3])
+    assert send(frame[3:50])  # the second one has begun
+
+
+def test_who_was_answered_is_set_up_whatever_has_begun_since(client: Client) -> None:
+    frame = request(METADATA, 1, 1, bytes(100))
+    send = asked(client)
+    assert send(frame)
+    answer = response(1, bytes(10))
+    client.session.broker_data(answer, 0.0)
+    client.sent_bytes += len(answer)
+    assert send(frame[:3])
+
+
+# ---- what the kernel has -------------------------------------------------------------------------------------------
+
+
+class Accepted:
+    """One end of a real connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def descriptor(self, side: str) -> int:
+        assert side == "client"
+        return self._sock.fileno()
+
+
+def test_bytes_that_the_kernel_has_are_unread_until_they_are_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        sock, _ = server.accept()
+        relay = cast(Relay, Accepted(sock))
+        with sock:
+            assert not has_unread(relay)
+            client.sendall(b"x")
+            assert sock.recv(1, socket.MSG_PEEK) == b"x"
+            assert has_unread(relay)
+            sock.recv(1)
+            assert not has_unread(relay)
+        assert not has_unread(relay)  # it is closed
