@@ -238,6 +238,7 @@ async def trickle(target: Target) -> None:
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(len(frame)):
             writer.write(frame[at : at + 1])
+            await writer.drain()  # raises when the connection has ended
             await asyncio.sleep(0.005)
 
     await _crowd(target, 10, visit)
