@@ -95,6 +95,7 @@ async def test_probes_and_clients_are_served_with_all_descriptors_taken(site: Si
 
 async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: Site) -> None:
     """Each end frees two of the lower numbers, and two clients that wait take them: they need two more."""
+    site.settings |= PATIENT
     await site.start({})
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
     first = [await site.dial() for _ in range(40)]
