@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -34,9 +34,12 @@ class Difference(NamedTuple):
         return f"{text} (running: {_shown(self.running)}, file: {_shown(self.wanted)})"
 
 
-def differences(running: Config, wanted: Config) -> list[Difference]:
-    """Return where they differ, in the order of the keys; where the number of listeners differs, that alone of them."""
-    one, other = _values(running), _values(wanted)
+def differences(running: Config, wanted: Config, pause: Callable[[], None] = lambda: None) -> list[Difference]:
+    """Return where they differ, in the order of the keys; where the number of listeners differs, that alone of them.
+
+    ``pause``: called again and again, by who has other things to do in the same process.
+    """
+    one, other = _values(running, pause), _values(wanted, pause)
     if len(running.listeners) != len(wanted.listeners):
         for values, config in ((one, running), (other, wanted)):
             for path in [path for path in values if path[0] == "listeners"]:
@@ -46,14 +49,20 @@ def differences(running: Config, wanted: Config) -> list[Difference]:
     return [difference for difference in found if difference.running != difference.wanted]
 
 
-def fingerprint(config: Config) -> str:
+def fingerprint(config: Config, pause: Callable[[], None] = lambda: None) -> str:
     """Return ``HASH_LENGTH`` hexadecimal digits, the same for the same configuration in every process."""
-    values = {"/".join(map(str, path)): _hashed(path, value) for path, value in _values(config).items()}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
+    digest = hashlib.sha256()
+    for line in sorted(json.dumps([path, _hashed(path, value)]) for path, value in _values(config, pause).items()):
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:HASH_LENGTH]
 
 
-def _values(config: Config) -> dict[Path, Any]:
-    return dict(_leaves((), {**redacted(config), "internal": dict(config.internal)}))
+def _values(config: Config, pause: Callable[[], None]) -> dict[Path, Any]:
+    values = {}
+    for path, value in _leaves((), {**redacted(config), "internal": dict(config.internal)}):
+        pause()
+        values[path] = value
+    return values
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
