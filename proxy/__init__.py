@@ -27,6 +27,7 @@ telemetry   log lines and metrics.
 compiled    optional twins in Cython of what runs for each byte and request: walkers, exchange, session, relay.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
+aside.py    calls that may never return, in a thread of their own.
 reload.py   another configuration for a running sidecar: as a whole, or not at all.
 remote.py   what the command asks of a running sidecar; quotas_view.py: how it shows the answer.
 cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import gc
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import structlog
 from msgspec import Struct, field
 
+from proxy.aside import Aside
 from proxy.config import Config, load
 from proxy.config.difference import Difference, differences, fingerprint
 from proxy.config.keys import reloadable, show
@@ -30,7 +30,6 @@ WORK, PAUSE = 0.0005, 0.0005
 """Seconds that reading works at a time, and then leaves the interpreter to the traffic: a file of 3,000 addresses takes
 0.2 s of work."""
 
-Result = TypeVar("Result")
 Outcome = Literal["applied", "unchanged", "rejected", "draining"]
 
 log = structlog.get_logger(__name__)
@@ -62,46 +61,6 @@ class ReloadState(Struct):
     def last_successful(self) -> bool:
         """Whether the last reload was not rejected; true before the first one."""
         return not self.last_errors
-
-
-class Aside:
-    """Calls functions in a daemon thread, one at a time. One that never returns holds up neither the loop nor the end
-    of the process. Belongs to the loop's thread."""
-
-    def __init__(self) -> None:
-        self._busy: asyncio.Future[None] | None = None
-
-    async def call(self, function: Callable[[], Result]) -> Result:
-        """Return what ``function`` returns. Raises TimeoutError where it, or the one before, does not within
-        ``READ_TIMEOUT``."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(READ_TIMEOUT):
-            while self._busy is not None:
-                await asyncio.shield(self._busy)
-            self._busy = busy = loop.create_future()
-            done: asyncio.Future[Result] = loop.create_future()
-
-            def finish(result: Result | None, error: BaseException | None) -> None:
-                self._busy = None
-                busy.set_result(None)
-                if done.cancelled():
-                    return
-                if error is not None:
-                    done.set_exception(error)
-                else:
-                    done.set_result(result)  # type: ignore[arg-type]
-
-            def run() -> None:
-                result, failure = None, None
-                try:
-                    result = function()
-                except BaseException as error:
-                    failure = error
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(finish, result, failure)
-
-            threading.Thread(target=run, name="configuration", daemon=True).start()
-            return await done
 
 
 class Pauses:
@@ -146,7 +105,7 @@ class Reloader:
         self._requested = asyncio.Event()
         self._reason = ""
         self._turn = asyncio.Lock()
-        self._aside = Aside()
+        self._aside = Aside("configuration")
         self._begun = 0
         self._ended = 0
         self._last = ReloadResult("unchanged")
@@ -189,13 +148,13 @@ class Reloader:
 
     async def _has_changed(self) -> bool:
         try:
-            return await self._aside.call(self._file.changed)
+            return await self._aside.call(self._file.changed, READ_TIMEOUT)
         except TimeoutError:  # its file system does not answer; that is told by a reload
             return False
 
     async def _reload(self, reason: str) -> ReloadResult:
         try:
-            wanted, digest, found = await self._aside.call(self._read)
+            wanted, digest, found = await self._aside.call(self._read, READ_TIMEOUT)
         except ConfigError as error:
             return self._reject(reason, error.problems)
         except TimeoutError:

@@ -17,7 +17,7 @@ TIMEOUT = 2.0
 """Seconds that a look waits for names it has never asked for; slower ones, and retries, are for a later look."""
 
 LOOK_UPS = 2
-"""At a time: of the four threads that uvloop has for it, the data path, which dials by name too, keeps the others."""
+"""At a time, of the four threads that uvloop has for blocking work."""
 
 RETRY = 60.0
 """Seconds until a name that has no address is looked up again."""

@@ -4,6 +4,7 @@ acceptor.py    one listening socket: its own accept loop, pausable, honest about
 entrance.py    accepted sockets at the gate of ``proxy.limits``: in, held, or closed, and told of.
 preamble.py    PROXY headers that accepted connections begin with.
 upstream.py    connections to the broker.
+lookup.py      the addresses of its name, by one lookup at a time.
 relay.py       one client connection: two transports, back-pressure, half-close, one named cause at the end.
 carrier.py     all connections of one process, from the accepted socket to the drain.
 station.py     a carrier with its observers and counts: all that one process does with connections.

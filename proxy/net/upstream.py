@@ -13,27 +13,19 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
-from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from proxy.config import Endpoint
 from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY, tune
+from proxy.net.lookup import Address, Lookup, addresses
 
 ATTEMPT_DELAY = 0.25
 """Seconds an address has for its answer until the next one is tried beside it (RFC 8305, section 5); less where all of
 them would not have their turn."""
 
-MAX_ADDRESSES = 8
-"""Addresses of a name that are tried."""
-
 MAX_BESIDE = 16
 """Attempts beside a client's first one, of all clients of a process: each has a descriptor of the reserve. Beyond it an
 attempt is given up when the next one begins."""
-
-STALE_AFTER = 1.0
-"""Seconds a look-up may take until the addresses of the last one are used, where there was one."""
-
-Address = tuple[socket.AddressFamily, Any]
 
 
 class Upstream:
@@ -50,16 +42,15 @@ class Upstream:
         self._timeout = timeout
         self._source = source
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
-        self._looking_up: asyncio.Future[list[Any]] | None = None
-        self._found: list[Address] = []
-        """What the last look-up found; of an IP address it is that for ever."""
+        self._fixed: list[Address] = []
+        """Of an IP address; a name is looked up when it is needed, and again, since it may move."""
+        self._lookup = Lookup(endpoint)
         self._worked: Address | None = None
         """The last that one could connect to of several."""
         with contextlib.suppress(socket.gaierror):
-            self._found = _addresses(
+            self._fixed = addresses(
                 socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             )
-        self._is_name = not self._found
 
     def __str__(self) -> str:
         return str(self._endpoint)
@@ -80,7 +71,7 @@ class Upstream:
                 await asyncio.sleep(CAPACITY_RETRY)
 
     async def _connect(self, deadline: float) -> socket.socket:
-        found = await self._look_up(deadline) if self._is_name else self._found
+        found = self._fixed or await self._lookup.get(deadline)
         if self._family:
             found = [address for address in found if address[0] == self._family]
         if not found:
@@ -89,27 +80,6 @@ class Upstream:
         if len(found) == 1:
             return await _connected(found[0], self._source, deadline)
         return await self._race(found, deadline)
-
-    async def _look_up(self, deadline: float) -> list[Address]:
-        """Return the addresses of the name. It is looked up for each connection, since it may move, but once at a time:
-        a resolver that hangs has one thread of the loop's few, however many clients wait for it."""
-        loop = asyncio.get_running_loop()
-        if self._looking_up is None or self._looking_up.done():
-            host, port = self._endpoint.host, self._endpoint.port
-            self._looking_up = asyncio.ensure_future(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-            self._looking_up.add_done_callback(self._looked_up)
-        patience = min(deadline, loop.time() + STALE_AFTER) if self._found else deadline
-        try:
-            async with asyncio.timeout_at(patience):
-                return _addresses(await asyncio.shield(self._looking_up))
-        except OSError:
-            if self._found:
-                return self._found
-            raise
-
-    def _looked_up(self, done: asyncio.Future[list[Any]]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            self._found = _addresses(done.result())
 
     async def _race(self, found: Sequence[Address], deadline: float) -> socket.socket:
         """Try all of ``found``, that first which worked last; return the first connection there is."""
@@ -172,13 +142,6 @@ async def _connected(address: Address, source: str | None, deadline: float) -> s
         sock.close()
         raise
     return sock
-
-
-def _addresses(found: list[Any]) -> list[Address]:
-    """Return what a look-up found, one family after the other in turn (RFC 8305, section 4)."""
-    first = [(family, address) for family, _, _, _, address in found if family == found[0][0]]
-    others = [(family, address) for family, _, _, _, address in found if family != found[0][0]]
-    return [address for pair in zip_longest(first, others) for address in pair if address is not None][:MAX_ADDRESSES]
 
 
 def _ended_beside(_: asyncio.Task[socket.socket]) -> None:

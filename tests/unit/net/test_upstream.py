@@ -8,6 +8,7 @@ import pytest
 
 from proxy.config import Endpoint
 from proxy.net import upstream as module
+from proxy.net.lookup import Lookup
 from proxy.net.upstream import MAX_BESIDE, Upstream
 
 
@@ -112,13 +113,13 @@ async def test_an_address_that_the_broker_cannot_be_dialled_from_is_told_of(brok
 def named(monkeypatch: pytest.MonkeyPatch, upstream: Upstream, *found: tuple[str, int]) -> Upstream:
     """Have its name resolve to ``found``: the machine's own names have no more than two addresses."""
 
-    async def getaddrinfo(*_: object, **__: object) -> list[Any]:
+    def resolve(*_: object, **__: object) -> list[Any]:
         return [
             (socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
             for host, port in found
         ]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(upstream, "_lookup", Lookup(Endpoint("broker", 9092), resolve))
     return upstream
 
 
@@ -209,42 +210,6 @@ async def test_many_clients_have_few_attempts_beside_their_first(broker, silent,
     assert most <= len(connecting) + MAX_BESIDE
     for task in connecting:
         task.result().close()
-
-
-async def test_a_name_is_looked_up_once_for_all_who_wait(broker, monkeypatch):
-    answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-    asked = []
-
-    async def getaddrinfo(*names: object, **_: object) -> list[Any]:
-        asked.append(names)
-        return await answer
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    upstream = Upstream(Endpoint("broker", 9092), 60.0)
-    connecting = [asyncio.create_task(upstream.connect()) for _ in range(50)]
-    await asyncio.sleep(0.01)
-    connecting.pop().cancel()
-    await asyncio.sleep(0.01)
-    answer.set_result([(socket.AF_INET, socket.SOCK_STREAM, 6, "", broker.getsockname())])
-    for sock in await asyncio.gather(*connecting):
-        sock.close()
-    assert asked == [("broker", 9092)]
-
-
-@pytest.mark.parametrize("how", ["hangs", "fails"])
-async def test_a_resolver_that_is_gone_leaves_the_addresses_of_the_last_time(broker, monkeypatch, how):
-    upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), broker.getsockname())
-    (await upstream.connect()).close()
-
-    async def getaddrinfo(*_: object, **__: object) -> list[Any]:
-        if how == "fails":
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        return await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(module, "STALE_AFTER", 0.01)
-    async with asyncio.timeout(10):
-        (await upstream.connect()).close()
 
 
 async def settled() -> None:
