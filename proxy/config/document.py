@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -140,20 +140,21 @@ def _compose(text: str, composer: type[yaml.composer.Composer]) -> yaml.Node | N
     Python, whose errors say more.
     """
     if yaml.__with_libyaml__:
+        from yaml.cyaml import CParser  # type: ignore[attr-defined]  # public, but not exported
 
-        class Fast(composer, yaml.cyaml.CParser, yaml.resolver.Resolver):  # type: ignore[misc,valid-type]
+        class Fast(composer, CParser, yaml.resolver.Resolver):  # type: ignore[misc,valid-type]
             def __init__(self, stream: str) -> None:
-                yaml.cyaml.CParser.__init__(self, stream)
+                CParser.__init__(self, stream)
                 composer.__init__(self)
                 yaml.resolver.Resolver.__init__(self)
 
         with contextlib.suppress(yaml.YAMLError):
-            return cast(yaml.Node | None, yaml.compose(text, Loader=Fast))
+            return yaml.compose(text, Loader=Fast)
 
     class Thorough(composer, yaml.SafeLoader):  # type: ignore[misc,valid-type]
         pass
 
-    return cast(yaml.Node | None, yaml.compose(text, Loader=Thorough))
+    return yaml.compose(text, Loader=Thorough)
 
 
 def scalar(path: Path, text: str) -> Any:

@@ -199,6 +199,7 @@ async def test_two_hundred_mutations_change_nothing(tmp_path):
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "internal-password").write_text(CANARY)
     (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
+    (tmp_path / "secrets" / "audit-keys").write_text("k1:" + 64 * "a")
     running = Running(tmp_path, EXAMPLE)
     before = running.reloader.state.hash
 
