@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from msgspec import Struct, field
 from proxy.aside import Aside
 from proxy.config import Config, load
 from proxy.config.difference import Difference, differences, fingerprint
+from proxy.config.document import no_collection
 from proxy.config.keys import reloadable, show
 from proxy.errors import ConfigError
 
@@ -182,13 +182,10 @@ class Reloader:
     def _read(self) -> tuple[Config, str, list[Difference]]:
         """Return what the file holds, its hash, and what is different in it."""
         self._file.note()
-        gc.disable()  # nothing here is garbage of the kind it looks for, and it would halt the traffic for 25 ms
-        try:
-            pauses = Pauses()
-            wanted = self._load(self._file.path, pauses)
+        pauses = Pauses()
+        wanted = self._load(self._file.path, pauses)
+        with no_collection():
             return wanted, fingerprint(wanted, pauses), differences(self.config, wanted, pauses)
-        finally:
-            gc.enable()
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
         self.state.results["rejected"] += 1
