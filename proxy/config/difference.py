@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from proxy.config.keys import OPEN, Path, printable, show
-from proxy.config.model import Config, redacted
+from proxy.config.model import Config, redacted, secrets_of
 from proxy.config.values import Secret
 
 HASH_LENGTH = 16
@@ -29,6 +29,8 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         """Return why it cannot be taken over; nothing of what stands below ``internal`` is shown."""
         text = f"{show(self.path)}: a change needs a restart"
+        if isinstance(self.running, Secret) or isinstance(self.wanted, Secret):
+            return text
         if self.path[0] == "internal.bootstrap.servers" or any(self.path[: len(above)] == above for above in OPEN):
             return text
         return f"{text} (running: {_shown(self.running)}, file: {_shown(self.wanted)})"
@@ -58,11 +60,11 @@ def fingerprint(config: Config, pause: Callable[[], None] = lambda: None) -> str
 
 
 def _values(config: Config, pause: Callable[[], None]) -> dict[Path, Any]:
-    values = {}
+    values: dict[Path, Any] = {}
     for path, value in _leaves((), {**redacted(config), "internal": dict(config.internal)}):
         pause()
         values[path] = value
-    return values
+    return values | dict(secrets_of(config))
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:

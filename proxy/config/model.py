@@ -5,6 +5,7 @@ Attributes are the keys with ``_`` for ``.``. Bounds that span several keys are 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, model_validator
@@ -496,6 +497,16 @@ def _librdkafka(value: Plain | Secret) -> str:
     if isinstance(value, Secret):
         return value.reveal()
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def secrets_of(config: Config) -> Iterator[tuple[tuple[str, str], Secret]]:
+    """Give all secrets of ``config`` and their places: section and key."""
+    for name, value in config.internal.items():
+        if isinstance(value, Secret):
+            yield ("internal", name), value
+    for section, keys in (("audit", config.audit.hmac_keys_file), ("registry", config.registry.hmac_keys_file)):
+        if keys is not None:
+            yield (section, "hmac.keys.file"), keys
 
 
 def redacted(config: Config) -> dict[str, Any]:

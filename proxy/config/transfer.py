@@ -5,11 +5,9 @@ Only for a socket or memory that nobody else can read; never for a file, an argu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
-from proxy.config.model import Config
+from proxy.config.model import Config, secrets_of
 from proxy.config.quotas import Quotas
 from proxy.config.values import Secret
 
@@ -23,7 +21,7 @@ def pack(config: Config) -> bytes:
     """
     config = config.model_copy(update={"quotas": NO_QUOTAS})
     values = config.model_dump(mode="json", by_alias=True)
-    secrets = [(path, value.reveal()) for path, value in _secrets(config)]
+    secrets = [(path, value.reveal()) for path, value in secrets_of(config)]
     return msgspec.json.encode((values, secrets))
 
 
@@ -33,13 +31,3 @@ def unpack(packed: bytes) -> Config:
     for (section, name), text in secrets:
         values[section][name] = Secret(text)
     return Config.model_validate(values)
-
-
-def _secrets(config: Config) -> Iterator[tuple[tuple[str, str], Secret]]:
-    """Give the secrets and their places: section and key."""
-    for name, value in config.internal.items():
-        if isinstance(value, Secret):
-            yield ("internal", name), value
-    for section, keys in (("audit", config.audit.hmac_keys_file), ("registry", config.registry.hmac_keys_file)):
-        if keys is not None:
-            yield (section, "hmac.keys.file"), keys

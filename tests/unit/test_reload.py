@@ -409,6 +409,17 @@ class TestDifference:
         assert fingerprint(config()) != fingerprint(before)
         assert len(differences(before, config())) == 1
 
+    @pytest.mark.parametrize("section", ["audit", "registry"])
+    def test_so_are_other_keys_to_sign_with(self, config, tmp_path, section):
+        text = BASE + f"{section}: {{hmac.keys.file: keys}}\n"
+        (tmp_path / "keys").write_text("k1:" + 32 * "a")
+        before = config(text)
+        (tmp_path / "keys").write_text("k1:" + 32 * "b")
+
+        (found,) = differences(before, config(text))
+        assert str(found) == f"{section}.hmac.keys.file: a change needs a restart"
+        assert fingerprint(config(text)) != fingerprint(before)
+
 
 class TestDeadFileSystem:
     """Reading that never returns: it is said, the loop goes on, and no second thread is stuck in it."""
