@@ -34,6 +34,9 @@ MAX_HEAD = 16_384
 MAX_BODY = 16_384
 """Bytes of a request's body, which is read past: nothing here takes one."""
 
+MAX_RECEIVED = MAX_HEAD + 2 * MAX_BODY
+"""Bytes of all that a peer may send: a body in chunks has the sizes of its chunks besides."""
+
 MAX_CONNECTIONS = 16
 """Connections at a time; one more takes the place of the one that has been without a whole request for longest.
 
@@ -74,7 +77,7 @@ class HttpServer:
         self._posts = posts
         self._hosts = {"localhost", *hosts}
         self._acceptor: Acceptor | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], socket.socket] = {}
         self._unheard: dict[asyncio.Task[None], None] = {}  # without a whole request, the oldest first
         self._repeated = Repeated(log)
 
@@ -100,7 +103,7 @@ class HttpServer:
             del self._unheard[oldest]
             oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(sock))
-        self._open.add(task)
+        self._open[task] = sock
         self._unheard[task] = None
         task.add_done_callback(self._ended)
         return True
@@ -109,7 +112,7 @@ class HttpServer:
         self._repeated.warning("admin_out_of_capacity", error=error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._open.discard(task)
+        self._open.pop(task).close()  # not by the task itself: it may have been cancelled before it began
         self._unheard.pop(task, None)
 
     async def _serve(self, sock: socket.socket) -> None:
@@ -128,8 +131,6 @@ class HttpServer:
                 await asyncio.get_running_loop().sock_sendall(sock, _encoded(connection, request, response))
         except OSError:  # the peer is gone, or took too long
             pass
-        finally:
-            sock.close()
 
     async def _answer(self, request: h11.Request | HTTPStatus) -> Response:
         if isinstance(request, HTTPStatus):
@@ -177,8 +178,9 @@ def _is_address(host: str) -> bool:
 
 async def _read(connection: h11.Connection, sock: socket.socket) -> h11.Request | HTTPStatus | None:
     """Return a request, what is wrong with it, or None where the peer ends the connection before it."""
+    loop = asyncio.get_running_loop()
     request: h11.Request | None = None
-    body = 0
+    received = body = 0
     while True:
         try:
             event = connection.next_event()
@@ -194,15 +196,22 @@ async def _read(connection: h11.Connection, sock: socket.socket) -> h11.Request 
             return request
         elif isinstance(event, h11.ConnectionClosed):
             return None
+        elif received > MAX_RECEIVED:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         else:
-            connection.receive_data(await _receive(sock))
+            # At first what is there already; later pieces come by the loop, which serves others in between.
+            data = _there(sock) if not received else None
+            data = await loop.sock_recv(sock, MAX_HEAD) if data is None else data
+            received += len(data)
+            connection.receive_data(data)
 
 
-async def _receive(sock: socket.socket) -> bytes:
+def _there(sock: socket.socket) -> bytes | None:
+    """What was received, b"" at the end of it; None where there is nothing yet."""
     try:
         return sock.recv(MAX_HEAD)
     except BlockingIOError:
-        return await asyncio.get_running_loop().sock_recv(sock, MAX_HEAD)
+        return None
 
 
 def _failure(status: HTTPStatus) -> Response:

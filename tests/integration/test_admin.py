@@ -192,6 +192,31 @@ async def test_a_request_among_a_crowd_of_silent_peers_is_answered() -> None:
             sock.close()
 
 
+async def test_a_body_of_many_chunks_is_refused_and_the_loop_goes_on() -> None:
+    """Each chunk has one byte, which counts, and an extension, which does not."""
+    chunk = b"1;" + b"x" * 12_000 + b"\r\ny\r\n"
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /change HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(10):
+                while not reader.at_eof():
+                    writer.write(chunk)
+                    await writer.drain()
+        writer.close()
+
+
+async def test_one_that_is_displaced_before_it_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are accepted in one round."""
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
+    async with serving() as port:
+        socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        streams = [await asyncio.open_connection(sock=sock) for sock in socks]
+        assert [await to_the_end(reader) for reader, _ in streams[:3]] == [b""] * 3
+        for _, writer in streams:
+            writer.close()
+
+
 async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()
