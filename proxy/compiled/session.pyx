@@ -187,7 +187,7 @@ cdef class Session:
                 if had:
                     carry.clear()
                     state.enough = 0
-                frames += ANSWER_COST if self.touched else 1
+                frames += ANSWER_COST if (self.touched or self.waits) and not self.answers.untouched else 1
                 pos = done
             elif had:
                 pos = grown

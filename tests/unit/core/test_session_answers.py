@@ -178,6 +178,13 @@ def test_what_is_forwarded_behind_an_answer_costs_as_much() -> None:
     assert bench.session.requests == 20 + (TURN - 20) // ANSWER_COST
 
 
+def test_what_is_forwarded_while_an_answer_waits_costs_as_much() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + request(REPLIED, 5, 7))
+    bench.client(request(METADATA, 1, 7) * 80, later=True)
+    assert bench.session.requests == 2 + TURN // ANSWER_COST
+
+
 def test_a_turn_counts_raw_sasl_tokens_too() -> None:
     bench = Bench()
     bench.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")))
