@@ -74,7 +74,8 @@ class Lookup:
         answered = self._answered
         stale = bool(self._last) and loop.time() - self._last_at < MAX_STALE
         try:
-            async with asyncio.timeout_at(min(deadline, self._began + STALE_AFTER) if stale else deadline):
+            patience = min(self._began + STALE_AFTER, (loop.time() + deadline) / 2)  # the rest is for the connection
+            async with asyncio.timeout_at(patience if stale else deadline):
                 await answered.wait()
         except TimeoutError:
             if not stale:

@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from proxy.config import Endpoint
@@ -25,7 +25,10 @@ them would not have their turn."""
 
 MAX_BESIDE = 16
 """Attempts beside a client's first one, of all clients of a process: each has a descriptor of the reserve. Beyond it an
-attempt is given up when the next one begins."""
+attempt is given up after its share of the time, before the next one begins."""
+
+
+Attempt = asyncio.Task[socket.socket]
 
 
 class Upstream:
@@ -84,8 +87,9 @@ class Upstream:
     async def _race(self, found: Sequence[Address], deadline: float) -> socket.socket:
         """Try all of ``found``, that first which worked last; return the first connection there is."""
         waiting = deque(sorted(found, key=lambda address: address != self._worked))
-        delay = min(ATTEMPT_DELAY, self._timeout / len(waiting))
-        attempts: dict[asyncio.Task[socket.socket], Address] = {}
+        share = self._timeout / len(waiting)
+        delay = min(ATTEMPT_DELAY, share)
+        attempts: dict[Attempt, Address] = {}
         failures: list[OSError] = []
         try:
             while waiting or attempts:
@@ -95,13 +99,11 @@ class Upstream:
                     attempts, timeout=delay if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not done and waiting and Upstream.beside >= MAX_BESIDE:
-                    for attempt in attempts:
-                        attempt.cancel()
-                    done, _ = await asyncio.wait(attempts)
+                    done = await _share_used(attempts, share - delay)
                 for attempt in done:
                     address = attempts.pop(attempt)
                     if attempt.cancelled():
-                        failures.append(TimeoutError(_said(address, f"no answer within {delay * 1000:.0f} ms")))
+                        failures.append(TimeoutError(_said(address, f"no answer within {share * 1000:.0f} ms")))
                     elif isinstance(error := attempt.exception(), OSError):
                         failures.append(OSError(error.errno, _said(address, error.strerror or "no answer")))
                     else:
@@ -113,12 +115,22 @@ class Upstream:
                 attempt.add_done_callback(_close)
         raise _of_all(failures)
 
-    def _begin(self, attempts: dict[asyncio.Task[socket.socket], Address], address: Address, deadline: float) -> None:
+    def _begin(self, attempts: dict[Attempt, Address], address: Address, deadline: float) -> None:
         attempt = asyncio.get_running_loop().create_task(_connected(address, self._source, deadline))
         if attempts:
             Upstream.beside += 1
             attempt.add_done_callback(_ended_beside)
         attempts[attempt] = address
+
+
+async def _share_used(attempts: Iterable[Attempt], seconds: float) -> set[Attempt]:
+    """Return those that end within so much time; if none does, give up all of them and return these."""
+    done, pending = await asyncio.wait(attempts, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if done:
+        return done
+    for attempt in pending:
+        attempt.cancel()
+    return (await asyncio.wait(pending))[0]
 
 
 async def _connected(address: Address, source: str | None, deadline: float) -> socket.socket:
@@ -144,11 +156,11 @@ async def _connected(address: Address, source: str | None, deadline: float) -> s
     return sock
 
 
-def _ended_beside(_: asyncio.Task[socket.socket]) -> None:
+def _ended_beside(_: Attempt) -> None:
     Upstream.beside -= 1
 
 
-def _close(attempt: asyncio.Task[socket.socket]) -> None:
+def _close(attempt: Attempt) -> None:
     """It came too late, if at all."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
