@@ -25,8 +25,8 @@ CAPACITY_RETRY = 0.1
 """Seconds until accepting is tried again after running out of capacity (trio: the same)."""
 
 RESERVED = 64
-"""Descriptors that are left when listeners stop accepting, or a quarter of a limit below 256. They are for the second
-socket of each client that was accepted, for the admin endpoint, for files, and for the sidecar's own connections."""
+"""Descriptors that are left when listeners stop accepting, or a quarter of a limit below 256. They are for the admin
+endpoint, for files, for the sidecar's own connections, and for attempts to connect beside the first of a client."""
 
 DESCRIPTORS_PER_CONNECTION = 2
 """One to the client, one to the broker."""

@@ -42,13 +42,13 @@ class Sidecar:
 
     def start(self) -> None:
         """Listen on every listener, or on none: raises LocalError naming the address that cannot be had."""
-        self._other_descriptors = process_counts().open_fds
         try:
             for listener in self._config.listeners:
                 self._acceptors[listener.name] = self._listen(listener)
         except BaseException:
             self.close()
             raise
+        self._other_descriptors = process_counts().open_fds
         self._accept()
         for listener in self._config.listeners:
             log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))

@@ -99,7 +99,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
     await site.start({})
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (200, 200))
     first = [await site.dial() for _ in range(40)]
-    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=8))
+    crowd = await site.crowd_process(Plan(site.port, 150, ask=False, watch=20))
     while out_of_capacity(site) < 1:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     most = 0
@@ -107,6 +107,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
         writer.close()
         await asyncio.sleep(CAPACITY_RETRY * 1.5)
         most = max(most, site.descriptors())
+    assert crowd.returncode is None, "some of it waited to the end"
     await site.finished(crowd)
     assert most <= 200 - RESERVED_OF_200 // 2
 
