@@ -108,6 +108,8 @@ def test_jobs_run_hands_on_what_it_is_told(brokerside: Terminal, called: list[di
     (tmp_path / "all.yaml").write_text(DEFINITIONS)
     options = ["--tables", "s3a://bucket/tables", "--only", "traffic,latency", "--available-now", "--topic", "t"]
     options += ["--definitions", str(tmp_path), "--conf", "spark.a=b=c", "--kafka-option", "sasl.mechanism=PLAIN"]
+    (tmp_path / "keys").write_text(f"new:{32 * 'n'}\nold:{32 * 'o'}\n")
+    options += ["--hmac-keys", str(tmp_path / "keys")]
     done = brokerside("jobs", "run", *options)
     assert (done.code, done.out) == (0, "")
     assert done.err == "1 record, 1 event, 1 batch, 1.0 s\n"
@@ -122,10 +124,29 @@ def test_jobs_run_hands_on_what_it_is_told(brokerside: Terminal, called: list[di
         "only": ["traffic", "latency"],
         "conf": {"spark.a": "b=c"},
         "kafka_options": {"sasl.mechanism": "PLAIN"},
+        "hmac_keys": {"new": 32 * b"n", "old": 32 * b"o"},
         "available_now": True,
         "master": "local[*]",
         "jars": [Path("spark-4.2.0"), Path("hadoop-aws-3.5.0")],  # for s3a
     }
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("k1:hunter2", "line 1: the key of 'k1' is too short (allowed: 32 bytes or more)"),
+    ],
+)
+def test_keys_that_are_wrong_are_refused_unseen(
+    brokerside: Terminal, called: list[dict[str, Any]], tmp_path: Path, keys: str | None, wrong: str
+) -> None:
+    path = tmp_path / "keys"
+    if keys is not None:
+        path.write_text(keys)
+    done = brokerside("jobs", "run", "--hmac-keys", str(path))
+    assert (done.code, called) == (1, [])
+    assert done.err == f"brokerside: --hmac-keys: file '{path}' {wrong}\n"
 
 
 def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict[str, Any]]) -> None:
