@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ from proxy.local.state import ClusterState, Node
 KAFKA_VERSIONS = ("3.9.2", "4.3.1", "4.4.0")
 
 HEAP = "512m"
-"""Room for a record of 50 MB, and for two requests of ``socket.request.max.bytes`` (100 MiB) at once."""
+"""Room for a record of 50 MB, and for two requests of ``socket.request.max.bytes`` (100 MiB) at once. For other needs
+there is ``KAFKA_HEAP_OPTS`` in the environment, as for Kafka's own scripts."""
 
 AUDIT_TOPIC = "brokerside-audit"
 
@@ -155,9 +157,10 @@ def command(node: Node, kafka_version: str, jars: Sequence[Path]) -> list[str]:
     )
     logging = Path(__file__).with_name(name).as_uri()
     archive = use_or_make(archive_of(java(), jars), node.home)
+    heap = os.environ.get("KAFKA_HEAP_OPTS", "").split()
     return [
-        str(java()), *JVM, *archive, f"-D{option}={logging}", f"-Dbrokerside.log={node.log}", "-cp", class_path(jars),
-        "kafka.Kafka", str(node.properties),
+        str(java()), *JVM, *heap, *archive, f"-D{option}={logging}", f"-Dbrokerside.log={node.log}",
+        "-cp", class_path(jars), "kafka.Kafka", str(node.properties),
     ]  # fmt: skip
 
 

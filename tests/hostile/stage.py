@@ -63,6 +63,8 @@ class Stage:
     """One broker and one sidecar."""
 
     def __init__(self, folder: Path, settings: Callable[[Path], Mapping[str, Any]], log: Path | None) -> None:
+        # Of a request with 190,000 partitions the broker makes 20 MB of objects, and it has 80 of these at a time.
+        os.environ.setdefault("KAFKA_HEAP_OPTS", "-Xmx4g")
         self.state: ClusterState = cluster.up(folder)
         self.folder = folder
         self.node = self.state.nodes[0]
