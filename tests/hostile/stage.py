@@ -30,6 +30,10 @@ from proxy.local.jars import java, resolve
 TOPIC = "honest"
 HERE = Path(__file__).parent
 
+PER_IP = 100
+"""Connections of one address: without such a limit 600 silent ones have all descriptors, and who has lost its
+connection waits for minutes until it is accepted again."""
+
 DESCRIPTORS = 1024
 """Limit of the sidecar's open files: attackers that say nothing take more than half of them."""
 
@@ -112,7 +116,11 @@ class Stage:
     def load(self, generation: int) -> None:
         """Write the configuration, with addresses that are other ones in each generation."""
         ips = {f"10.{generation % 200}.{n >> 8}.{n & 255}": 50 for n in range(ADDRESSES if generation else 0)}
-        quotas = {"max.connection.creation.rate": 500, "ips": {"<default>": {"connection_creation_rate": 50}, **ips}}
+        quotas = {
+            "max.connection.creation.rate": 500,
+            "max.connections.per.ip": PER_IP,
+            "ips": {"<default>": {"connection_creation_rate": 50}, **ips},
+        }
         part = self._path.with_suffix(".part")
         part.write_text(yaml.safe_dump({**self._config, "quotas": quotas}))
         part.replace(self._path)
