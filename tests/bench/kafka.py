@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from proxy.errors import LocalError
@@ -57,7 +57,8 @@ class RealKafka:
         listener = stage.listener(contestant)
         running = stage.start(contestant, listen=listener.advertised, upstream=listener.port)
         admin = AdminClient({"bootstrap.servers": stage.start_cluster().internal_bootstrap})
-        topic = running.wiring.folder.name
+        # Not named as the contestant is: sidecars refuse what clients write to topics of `brokerside-*`.
+        topic = f"bench-{running.wiring.folder.name}"
         count = stage.sizes.kafka_records
         try:
             admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
@@ -75,7 +76,10 @@ class RealKafka:
 
 
 def _produce(bootstrap: str, topic: str, count: int) -> float:
-    """Return MB/s of ``count`` records, from the first one handed over to the last one acknowledged."""
+    """Return MB/s of ``count`` records, from the first one handed over to the last one acknowledged.
+
+    Raises LocalError where one was refused, or not acknowledged in time: a rate of failures is none.
+    """
     producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
     _send(producer, topic, int(count * WARM_UP))
     begun = time.perf_counter()
@@ -85,15 +89,25 @@ def _produce(bootstrap: str, topic: str, count: int) -> float:
 
 def _send(producer: Producer, topic: str, count: int) -> None:
     record = bytes(RECORD)
+    refused: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
     for _ in range(count):
         while True:
             try:
-                producer.produce(topic, record, partition=0)
+                producer.produce(topic, record, partition=0, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.01)
+            except KafkaException as error:
+                raise LocalError(f"a record of {topic} was refused: {error}") from None
     if left := producer.flush(TIMEOUT):
         raise LocalError(f"{left} of {count} records were not acknowledged within {TIMEOUT:.0f} s")
+    if refused:
+        raise LocalError(f"{len(refused)} of {count} records of {topic} were refused, the first one: {refused[0]}")
 
 
 def _consume(bootstrap: str, topic: str, count: int) -> float:
