@@ -24,7 +24,7 @@ net         the data path's IO: accept loop, entrance, relay, workers, admin HTT
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
 client      for programs: asks a sidecar which brokers there are, and what each supports.
 telemetry   log lines and metrics.
-compiled    optional twins in Cython of what runs for each byte and request: walkers, exchange, session, relay.
+compiled    in Cython, what runs for each request: walkers, exchange, session.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
 aside.py    calls that may never return, in a thread of their own.

@@ -1,5 +1,4 @@
-"""Compiled twins of the hot parts, optional at install: same behaviour and same tests as the pure ones.
+"""Compiled modules: what runs for each request.
 
-``exchange`` and ``walk`` are twins of the modules of ``proxy.core``, ``session`` of its session, ``relay`` of
-``proxy.net.relay``. The pure versions say what is meant; ``proxy.net.datapath`` chooses which run.
+``exchange`` and ``walk`` are twins of the modules of ``proxy.core``, ``session`` of its session.
 """

@@ -24,7 +24,6 @@ from proxy.config.types import (
     AuditMode,
     ClassName,
     ClientSettings,
-    DataPathChoice,
     Folder,
     Host,
     HostName,
@@ -388,14 +387,6 @@ class Config(Section):
         1,
         MAX_WORKERS,
         "processes",
-    )
-    data_path: DataPathChoice = key(
-        "data.path",
-        "What carries the traffic: the compiled implementation, the one in pure Python, or (auto) the compiled one "
-        "where it is installed. Both do the same; the compiled one needs half of the CPU.",
-        kind="text",
-        allowed="auto, compiled or python",
-        default="auto",
     )
     socket_request_max_bytes: int = number(
         "socket.request.max.bytes",

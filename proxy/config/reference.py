@@ -99,7 +99,6 @@ quotas:
   protect.upstream: true
 
 workers: 1
-data.path: auto
 socket.request.max.bytes: 104857600
 socket.listen.backlog.size: 4096
 connection.setup.timeout.ms: 10000

@@ -30,7 +30,6 @@ _PRINCIPAL = re.compile(r"[^:\s]+:.+")
 
 ProxyProtocol = Literal["disabled", "required"]
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
-DataPathChoice = Literal["auto", "compiled", "python"]
 UnsupportedResponse = Literal["empty", "close", "forward"]
 AuditMode = Literal["event", "rollup"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -40,7 +40,7 @@ _int32 = struct.Struct(">i").pack
 
 
 ClosedBy = Literal["unsupported_request", "protected_topic"]
-"""Why an answer ends the connection: a cause of ``proxy.net.relay``."""
+"""Why an answer ends the connection: of ``proxy.core.causes``."""
 
 
 class Frame(Protocol):

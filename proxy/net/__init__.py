@@ -5,10 +5,10 @@ entrance.py    accepted sockets at the gate of ``proxy.limits``: in, held, or cl
 preamble.py    PROXY headers that accepted connections begin with.
 upstream.py    connections to the broker.
 lookup.py      the addresses of its name, by one lookup at a time.
-relay.py       one client connection: two transports, back-pressure, half-close, one named cause at the end.
+relay.pyx      one client connection: two sockets, back-pressure, half-close, one named cause at the end; poller.pxi: their
+               epoll set.
 carrier.py     all connections of one process, from the accepted socket to the drain.
 station.py     a carrier with its observers and counts: all that one process does with connections.
-datapath.py    which implementation of sessions and relays runs, the compiled or the pure one.
 sidecar.py     listens, and gives what passes the limits to a station, or to workers; carrying.py: what these two share.
 workers.py     `workers: N`: gives connections to N processes, adds their counts up, replaces the dead.
 handle.py      one of these processes, as the main process has it.

@@ -12,6 +12,7 @@ from time import monotonic
 
 import structlog
 
+from proxy.compiled.session import Session
 from proxy.config import Config, Listener
 from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
@@ -20,9 +21,8 @@ from proxy.core.identity import Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.connection_setup import ConnectionSetups
-from proxy.net.datapath import choose
 from proxy.net.lost_peers import LostPeers
-from proxy.net.relay import Cause, Relay, repeated
+from proxy.net.relay import Relay, repeated
 from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import Fleet, FleetView
@@ -52,7 +52,6 @@ class Carrier:
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self.relays: dict[Relay, int] = {}
         """What is open, and the number it was carried under."""
-        self.path = choose(config.data_path)
         self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
         self._config = config
         self._watch = watch
@@ -115,10 +114,10 @@ class Carrier:
             if self._watch or source == "unauthenticated":  # what is answered here depends on who asks
                 identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)
             max_frame = self._config.socket_request_max_bytes
-            session = self.path.session(
+            session = Session(
                 connection, tally, self._watch, max_frame, identity, replying.rules, self.budget
             )
-        relay = self.path.relay(connection, session, tally, self._closed, self._flushing.discard)
+        relay = Relay(connection, session, tally, self._closed, self._flushing.discard)
         self.relays[relay] = number
         tally.active += 1
         self._note(ConnectionChange(connection, "opened", connection.opened_at))

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
-from proxy.net.relay import Cause, Relay
+from proxy.net.relay import Relay
 
 MAX_STEP = 0.5
 """Seconds that count between two beats: after a longer pause this process was stopped, or had no CPU."""

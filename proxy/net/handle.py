@@ -34,7 +34,7 @@ from proxy.net.channel import (
     Tell,
     ToMain,
 )
-from proxy.net.relay import Cause
+from proxy.core.causes import Cause
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
 REFRESH = 1.0

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from time import monotonic
 
 from proxy.errors import Side
-from proxy.net.relay import Cause, Relay
+from proxy.net.relay import Relay
 
 LOST_AFTER_MS = 30_000
 """Milliseconds without a confirmation of anything after which a peer counts as gone, while something waits for one."""

@@ -15,7 +15,7 @@ from proxy.core.proxy_protocol import MAX_SIZE, parse
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from proxy.limits.model import canonical
-from proxy.net.relay import Cause
+from proxy.core.causes import Cause
 from proxy.telemetry import Repeated
 
 PATIENCE = 10.0

@@ -83,7 +83,7 @@ class Station:
     async def snapshot(self) -> Snapshot:
         """Present counts."""
         tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
-        snapshot = Snapshot(tallies, process_counts(), self._beat.lag, self._carrier.path.name)
+        snapshot = Snapshot(tallies, process_counts(), self._beat.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
         budget = self._carrier.budget
         snapshot.memory_charged, snapshot.memory_limit = budget.charged, budget.limit

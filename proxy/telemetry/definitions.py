@@ -14,7 +14,7 @@ from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.core.apis import APIS
 from proxy.core.tally import Tally
-from proxy.net.relay import Cause
+from proxy.core.causes import Cause
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
 from proxy.telemetry.family import Definition, Samples
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
@@ -100,10 +100,10 @@ METRICS: tuple[Definition, ...] = (
     Definition(
         "build_info",
         "gauge",
-        ("version", "walker"),
+        ("version",),
         "",
-        "Always 1; its labels say what runs. `walker`: the data path, `compiled` or `python`.",
-        lambda s: [((__version__, s.data_path), 1)],
+        "Always 1; its label says what runs.",
+        lambda s: [((__version__,), 1)],
     ),
     Definition(
         "state",

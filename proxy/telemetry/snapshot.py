@@ -49,8 +49,6 @@ class Snapshot(Struct):
     process: ProcessCounts = field(default_factory=ProcessCounts)
     loop_lag: float = 0.0
     """Seconds by which the loop's last beat was late; of several processes the worst."""
-    data_path: str = ""
-    """``compiled`` or ``python``; empty where nothing is carried."""
     draining: bool = False
     memory_charged: int = 0
     """Bytes of ``proxy.core.budget``."""

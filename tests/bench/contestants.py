@@ -167,9 +167,9 @@ def sum_of(metrics: str, name: str) -> float:
 
 
 def build_of(metrics: str) -> str:
-    """Version and data path, from the labels of a sidecar's build info."""
-    labels = dict(re.findall(r'(\w+)="([^"]*)"', metrics.partition("\nbrokerside_build_info")[2].partition("\n")[0]))
-    return f"{labels.get('version', 'unknown')}, data path: {labels.get('walker', 'unknown')}"
+    """Version of a sidecar, from its build info."""
+    found = re.search(r'\nbrokerside_build_info\{.*?version="([^"]*)"', metrics)
+    return found[1] if found else "unknown"
 
 
 def has_key(name: str) -> bool:
@@ -177,7 +177,7 @@ def has_key(name: str) -> bool:
     return any(field.alias == name for field in Config.model_fields.values())
 
 
-def _brokerside(wiring: Wiring, *, audited: bool, path: str | None = None) -> Command:
+def _brokerside(wiring: Wiring, *, audited: bool) -> Command:
     keys: dict[str, object] = {
         "broker.id": 1,
         "listeners": [
@@ -197,10 +197,6 @@ def _brokerside(wiring: Wiring, *, audited: bool, path: str | None = None) -> Co
             "observer.class.names": [AUDIT],
             "audit": {"topic": f"audit-{wiring.folder.name}"},
         }
-    if path is not None:
-        if not has_key("data.path"):
-            raise peers.MissingError("this version has no key data.path: there is the Python data path only")
-        keys["data.path"] = path
     config = wiring.folder / "sidecar.yaml"
     config.write_text(yaml.safe_dump(keys | wiring.keys, sort_keys=False))
     return Command([sys.executable, "-m", "proxy", "run", "-c", str(config)])
@@ -287,14 +283,5 @@ CONTESTANTS = (
     Contestant("toxiproxy", "toxiproxy", _toxiproxy),
     Contestant("brokerside", "brokerside, no observer", partial(_brokerside, audited=False)),
     Contestant("brokerside-audit", "brokerside, audit on", partial(_brokerside, audited=True), audited=True),
-    Contestant(
-        "brokerside-python", "brokerside in Python, no observer", partial(_brokerside, audited=False, path="python")
-    ),
-    Contestant(
-        "brokerside-audit-python",
-        "brokerside in Python, audit on",
-        partial(_brokerside, audited=True, path="python"),
-        audited=True,
-    ),
 )
-"""In the order of the report. ``brokerside`` runs what an installation runs by default."""
+"""In the order of the report."""

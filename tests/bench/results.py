@@ -63,9 +63,9 @@ class Results(Struct):
         observed = self.by_round("small", contestant, figure)
         if figure != "cpu_us":
             return observed
-        if "-audit" not in contestant:
+        if not contestant.endswith("-audit"):
             return {}
-        plain = self.by_round("small", contestant.replace("-audit", ""), figure)
+        plain = self.by_round("small", contestant.removesuffix("-audit"), figure)
         return {number: observed[number] - plain[number] for number in observed.keys() & plain.keys()}
 
 

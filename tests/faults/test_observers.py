@@ -25,7 +25,6 @@ IN_FLIGHT = 50
 HARMFUL = "tests.faults.harmful"
 WITNESS = f"{HARMFUL}:Witness"
 NOBODY = "127.0.0.1:1"
-PATHS = ["compiled", "python"]
 
 Traffic = Sequence[tuple[bytes, bytes]]
 """Requests of one connection, each with its response."""
@@ -79,19 +78,17 @@ class Observed(Site):
         super().__init__(folder)
         self.broker = self.peer = Broker(self.port)
         self.observers: Sequence[str] = ()
-        self.data_path = "auto"
 
     def config(self, quotas: Any) -> dict[str, Any]:
         more = {
             "observer.class.names": [f"{HARMFUL}:{name}" for name in self.observers],
             "observer.shutdown.timeout.ms": 500,
-            "data.path": self.data_path,
             "internal.bootstrap.servers": NOBODY,
         }
         return {**super().config(quotas), **more}
 
-    async def run(self, *observers: str, data_path: str = "auto") -> None:
-        self.observers, self.data_path = observers, data_path
+    async def run(self, *observers: str) -> None:
+        self.observers = observers
         await self.start({})
 
     async def carry(self, traffic: Traffic, clients: int = CLIENTS) -> int:
@@ -205,12 +202,9 @@ async def test_an_observer_that_never_returns_loses_its_own_and_is_left_behind(s
     assert lines[-1]["event"] == "stopped"
 
 
-@pytest.mark.parametrize("data_path", PATHS)
-async def test_an_observer_that_keeps_everything_keeps_nothing_of_the_traffic_s_own(
-    site: Observed, data_path: str
-) -> None:
+async def test_an_observer_that_keeps_everything_keeps_nothing_of_the_traffic_s_own(site: Observed) -> None:
     """F3: views of bodies it holds on to hold no buffer that is read or written into."""
-    await site.run("Hoarder", "Witness", data_path=data_path)
+    await site.run("Hoarder", "Witness")
     count = await site.carry(mixed(100 * SCALE, 50_000))
     numbers = await site.accounted(count)
     assert numbers["Hoarder"]["delivered_total"] == numbers["Witness"]["delivered_total"] == count
@@ -219,19 +213,17 @@ async def test_an_observer_that_keeps_everything_keeps_nothing_of_the_traffic_s_
     assert not [line for line in lines if line["level"] in ("error", "critical")]
 
 
-@pytest.mark.parametrize("data_path", PATHS)
-async def test_structs_cannot_be_changed(site: Observed, data_path: str) -> None:
+async def test_structs_cannot_be_changed(site: Observed) -> None:
     """F6."""
-    await site.run("VandalReader", "Reader", data_path=data_path)
+    await site.run("VandalReader", "Reader")
     count = await site.carry(mixed(200 * SCALE))
     numbers = await site.accounted(count)
     assert numbers["VandalReader"]["delivered_total"] == numbers["Reader"]["delivered_total"] == count
 
 
-@pytest.mark.parametrize("data_path", PATHS)
-async def test_who_changes_what_observers_share_spoils_it_for_observers_alone(site: Observed, data_path: str) -> None:
+async def test_who_changes_what_observers_share_spoils_it_for_observers_alone(site: Observed) -> None:
     """F6: exchanges are shared and may be changed, but none of them travels. Every lane works on."""
-    await site.run("Vandal", "Reader", "Witness", data_path=data_path)
+    await site.run("Vandal", "Reader", "Witness")
     count = await site.carry(mixed(200 * SCALE))
     await site.accounted(count)
     numbers = await site.accounted(count + await site.carry(mixed(100)))

@@ -53,7 +53,7 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path, kafka: str, *, registry: bool, data_path: str = "auto") -> Iterator[Site]:
+def site(folder: Path, kafka: str, *, registry: bool) -> Iterator[Site]:
     """All of it. ``registry``: whether the sidecars learn of each other by themselves; else each has a map."""
     _plan(folder, kafka)
     dialled = [f"{HOST}:{port}" for port in free_ports(NODES)]
@@ -70,7 +70,7 @@ def site(folder: Path, kafka: str, *, registry: bool, data_path: str = "auto") -
                 others = {str(other): at for other, at in enumerate(dialled, 1) if other != node.id}
                 listener["rewrite.addresses.map"] = others
             path = folder / f"rewriting-{node.id}.yaml"
-            path.write_text(yaml.safe_dump({**config, "data.path": data_path}))
+            path.write_text(yaml.safe_dump(config))
             taps.append(stack.enter_context(tap(address, listener["bind"])))
             sidecars.append(SidecarProcess.start(path, path.with_suffix(".log"), node.admin))
             stack.callback(sidecars[-1].stop)

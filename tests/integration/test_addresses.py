@@ -42,8 +42,7 @@ KAFKA = ("3.9.2", "4.3.1", "4.4.0")
 def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Of each release; with sidecars that know of each other by a map, before 4.3.1 by themselves."""
     folder = tmp_path_factory.mktemp("site") / "cluster"
-    data_path = "python" if request.param == "3.9.2" else "compiled"
-    with site(folder, request.param, registry=request.param == "4.3.1", data_path=data_path) as made:
+    with site(folder, request.param, registry=request.param == "4.3.1") as made:
         yield made
 
 

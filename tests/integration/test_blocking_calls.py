@@ -74,7 +74,7 @@ def test_what_may_wait_is_noted(tmp_path: Path) -> None:
     assert ("opendir", "/") not in calls, "of another thread"
 
 
-@pytest.fixture(params=[(1, "auto"), (1, "python"), (2, "auto")], ids=["1", "1-python", "2"])
+@pytest.fixture(params=[1, 2])
 def watched(
     request: pytest.FixtureRequest, cluster: ClusterState, tmp_path: Path
 ) -> Iterator[tuple[SidecarProcess, BlockingCalls]]:
@@ -82,8 +82,7 @@ def watched(
     node = cluster.nodes[0]
     config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
     config["listeners"][0]["upstream"] = "localhost:" + str(node.upstream).rpartition(":")[2]
-    workers, path = request.param
-    config |= {"workers": workers, "data.path": path, "log.level": "debug"}
+    config |= {"workers": request.param, "log.level": "debug"}
     (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
     noted = BlockingCalls(tmp_path)
     with pytest.MonkeyPatch.context() as patch:

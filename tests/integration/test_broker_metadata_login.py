@@ -51,7 +51,7 @@ def sidecar(secured: Secured, folder: Path, **values: object) -> Iterator[str]: 
         running.stop()
 
 
-@pytest.mark.parametrize("values", [{"data.path": "python"}, {"data.path": "auto"}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize("values", [{}, {"workers": 2}], ids=str)
 def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(
     secured: Secured,  # noqa: F811 - the fixture
     tmp_path: Path,

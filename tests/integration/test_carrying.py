@@ -23,7 +23,6 @@ from proxy.telemetry.snapshot import Snapshot
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
-from tests.tools.implementations import both
 
 
 class Bench:
@@ -90,13 +89,8 @@ def workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture(params=both("python", "compiled"))
-def data_path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def run(tmp_path: Path, workers: int, data_path: str) -> Run:
+def run(tmp_path: Path, workers: int) -> Run:
     """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody listens on."""
 
     @asynccontextmanager
@@ -105,7 +99,7 @@ def run(tmp_path: Path, workers: int, data_path: str) -> Run:
             listeners = [("CLIENT", port), ("INTERNAL", port), ("GONE", free_port())]
             path = tmp_path / "sidecar.yaml"
             path.write_text(
-                f"broker.id: 1\nworkers: {workers}\ndata.path: {data_path}\ndrain.timeout.ms: 200\n"
+                f"broker.id: 1\nworkers: {workers}\ndrain.timeout.ms: 200\n"
                 f"internal.bootstrap.servers: 127.0.0.1:1\nobserver.class.names: '{observers}'\n"
                 f"admin: {{bind: '127.0.0.1:{free_port()}'}}\nlisteners:\n"
                 + "".join(

@@ -25,7 +25,6 @@ from tests.frames import API_VERSIONS, batch, produce, request
 from tests.integration.certificates import certificate
 from tests.integration.metrics import sample
 from tests.integration.peer import Reader, Writer, read_frame
-from tests.tools.implementations import both
 
 pytestmark = pytest.mark.kafka
 
@@ -118,12 +117,10 @@ def slow() -> Iterator[socket.socket]:
         yield slow
 
 
-@pytest.fixture(scope="module", params=both("python", "compiled"))
-def running(
-    broker: Broker, slow: socket.socket, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    """On each data path, with the listeners CLIENT, TLS and SLOW."""
-    config = broker.config(**{"data.path": request.param, "connection.setup.timeout.ms": int(SETUP * 1000)})
+@pytest.fixture(scope="module")
+def running(broker: Broker, slow: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """With the listeners CLIENT, TLS and SLOW."""
+    config = broker.config(**{"connection.setup.timeout.ms": int(SETUP * 1000)})
     upstreams = {"TLS": broker.tls, "SLOW": f"{HOST}:{slow.getsockname()[1]}"}
     for (name, upstream), port in zip(upstreams.items(), free_ports(2), strict=True):
         bind = f"{HOST}:{port}"

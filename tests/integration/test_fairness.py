@@ -23,13 +23,12 @@ from tests.frames import API_VERSIONS, METADATA, request
 from tests.integration import recorder
 from tests.integration.metrics import sample
 from tests.integration.recorder import RECORDER
-from tests.tools.implementations import both
 
 pytestmark = pytest.mark.kafka
 
 BROKER_METADATA, UNKNOWN, PRODUCE = 30_000, 9999, 0
 CHUNK = 120_000
-"""Bytes that a client has sent before the sidecar reads: less than either data path takes at once, or the kernel."""
+"""Bytes that a client has sent before the sidecar reads: less than it takes at once, or the kernel."""
 
 KINDS = {
     "unsupported": request(UNKNOWN, 0, 1, client_id=None),
@@ -49,17 +48,16 @@ class Site:
         return socket.create_connection(self.address, 30)
 
 
-@pytest.fixture(scope="module", params=both("python", "compiled"))
-def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site]:
+@pytest.fixture(scope="module")
+def site(cluster: ClusterState) -> Iterator[Site]:
     node = cluster.nodes[0]
     folder = node.home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
     config |= {
-        "data.path": request.param,
         "observer.class.names": [RECORDER],
         "unsupported.request.max.consecutive": CHUNK,
     }
-    path = folder / f"fairness-{request.param}.yaml"
+    path = folder / "fairness.yaml"
     path.write_text(yaml.safe_dump(config))
     told = path.with_suffix(".told")
     with pytest.MonkeyPatch.context() as patch:

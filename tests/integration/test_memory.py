@@ -20,7 +20,6 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import METADATA, batch, request, response
 from tests.integration.peer import Reader, Writer, read_frame, upstream
 from tests.integration.weighed import KIB, MIB, Weighed
-from tests.tools.implementations import both
 
 FETCH = 1
 BATCH = batch(1000, bytes(MIB))
@@ -34,18 +33,10 @@ BROKER_SEND_BUFFER, CONSUMER_RECEIVE_BUFFER = 102_400, 65_536
 """Bytes of socket buffers: Kafka's defaults of socket.send.buffer.bytes and receive.buffer.bytes."""
 
 
-@pytest.fixture(params=both("python", "compiled"))
-def data_path(request: pytest.FixtureRequest) -> str:
-    """Each data path there is."""
-    return str(request.param)
-
-
 @asynccontextmanager
-async def sidecar(folder: Path, data_path: str, **settings: object) -> AsyncIterator[Weighed]:
+async def sidecar(folder: Path, **settings: object) -> AsyncIterator[Weighed]:
     """Start it before a peer whose fetch responses are as large as the request's ``max_bytes`` says."""
     bind, admin = free_ports(2)
-    if ("data.path",) in KEYS:
-        settings["data.path"] = data_path
 
     async def answer(reader: Reader, writer: Writer) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BROKER_SEND_BUFFER)
@@ -110,13 +101,13 @@ async def fetch_all(sock: socket.socket, size: int) -> None:
 
 
 @pytest.mark.kafka
-async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path, data_path: str) -> None:
+async def test_a_fetch_of_100_mb_takes_less_than_2_mib(cluster: ClusterState, tmp_path: Path) -> None:
     observed = {
         "internal.bootstrap.servers": cluster.internal_bootstrap,
         "observer.class.names": ["observers.audit:AuditObserver"],
         "audit": {"topic": "audit-of-memory"},
     }
-    async with sidecar(tmp_path, data_path, **observed) as running:
+    async with sidecar(tmp_path, **observed) as running:
         with socket.create_connection(running.address) as sock:
             sock.setblocking(False)
             for _ in range(20):  # what is made once, such as the producer's buffers, is not the question
@@ -147,11 +138,11 @@ class Keeper:
 
 
 async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_mib(
-    tmp_path: Path, data_path: str
+    tmp_path: Path
 ) -> None:
     keeper = f"tests.integration.{Path(__file__).stem}:Keeper"
     observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": [keeper]}
-    async with sidecar(tmp_path, data_path, **observed) as running:
+    async with sidecar(tmp_path, **observed) as running:
         with socket.create_connection(running.address) as sock:
             sock.setblocking(False)
             for _ in range(20):
@@ -163,7 +154,7 @@ async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_m
 
 
 async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
-    tmp_path: Path, data_path: str
+    tmp_path: Path
 ) -> None:
     loop = asyncio.get_running_loop()
 
@@ -173,7 +164,7 @@ async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_e
             assert await loop.sock_recv(sock, KIB)
             await asyncio.sleep(1)
 
-    async with sidecar(tmp_path, data_path) as running:
+    async with sidecar(tmp_path) as running:
         with contextlib.ExitStack() as sockets:
             slow = [sockets.enter_context(socket.socket()) for _ in range(SLOW_READERS)]
             for sock in slow:

@@ -22,7 +22,6 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.peer import Reader, Writer, read_frame, upstream
 from tests.integration.weighed import KIB, MIB, Weighed
-from tests.tools.implementations import both
 from tests.tools.messages import uvarint
 
 HOARDERS = 12
@@ -40,17 +39,9 @@ SLOW_READERS = 60
 METADATA_SIZE = 4 * MIB
 
 
-@pytest.fixture(params=both("python", "compiled"))
-def data_path(request: pytest.FixtureRequest) -> str:
-    """Each data path there is."""
-    return str(request.param)
-
-
 @asynccontextmanager
-async def sidecar(folder: Path, data_path: str, config: dict[str, Any]) -> AsyncIterator[Weighed]:
+async def sidecar(folder: Path, config: dict[str, Any]) -> AsyncIterator[Weighed]:
     """Run it as ``config`` says."""
-    if ("data.path",) in KEYS:
-        config["data.path"] = data_path
     path = folder / "sidecar.yaml"
     path.write_text(yaml.safe_dump(config))
     process = await asyncio.to_thread(SidecarProcess.start, path, folder / "sidecar.log", config["admin"]["bind"])
@@ -85,7 +76,7 @@ async def ask(address: tuple[str, int]) -> None:
 
 @pytest.mark.kafka
 async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
-    cluster: ClusterState, topic: str, tmp_path: Path, data_path: str
+    cluster: ClusterState, topic: str, tmp_path: Path
 ) -> None:
     name = topic.encode()
     wait = pack(">iiiib", -1, WAIT_MS, 1 << 30, 1 << 20, 0) + pack(">ih", 1, len(name)) + name
@@ -96,7 +87,7 @@ async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
     )
     config = yaml.safe_load((cluster.nodes[0].home.parent / "sidecar-1.yaml").read_text())
     config["drain.timeout.ms"] = 500
-    async with sidecar(tmp_path, data_path, config) as running:
+    async with sidecar(tmp_path, config) as running:
         await ask(running.address)
         before = running.start_measuring()
         with contextlib.ExitStack() as sockets:
@@ -110,13 +101,13 @@ async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
             await running.until("decode_total", HOARDERS, outcome="not_kept")
             assert await running.metric("memory_charged_bytes") > BUDGET / 2
             grown = running.peak() - before
-            print(f"{data_path}: {sum(sent) / 1e6:.0f} MB in, {grown / 1e6:.0f} MB held")
+            print(f"{sum(sent) / 1e6:.0f} MB in, {grown / 1e6:.0f} MB held")
             assert grown < 2 * BUDGET + HOARDERS * PER_CONNECTION
             await ask(running.address)
 
 
 async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_not_read(
-    tmp_path: Path, data_path: str
+    tmp_path: Path
 ) -> None:
     brokers = pack(">iih9sih", 1, 1, 9, b"127.0.0.1", 19_092, -1)
     topics = pack(">hh5sb", 0, 5, b"topic", 0) + pack(">i", 0)
@@ -135,7 +126,7 @@ async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_no
         listener = {"name": "CLIENT", "bind": f"127.0.0.1:{bind}", "upstream": f"127.0.0.1:{port}"}
         listener |= {"rewrite.addresses": True, "advertised": "edge.example:9092"}
         config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": f"127.0.0.1:{admin}"}}
-        async with sidecar(tmp_path, data_path, config) as running:
+        async with sidecar(tmp_path, config) as running:
             before = running.start_measuring()
             with contextlib.ExitStack() as sockets:
                 slow = [sockets.enter_context(socket.create_connection(running.address)) for _ in range(SLOW_READERS)]
@@ -144,7 +135,7 @@ async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_no
                 await running.until("edited_responses_total", SLOW_READERS, api="Metadata")
                 await asyncio.sleep(1)
                 grown = running.peak() - before
-                print(f"{data_path}: {SLOW_READERS} x {len(body) / 1e6:.1f} MB, {grown / 1e6:.0f} MB held")
+                print(f"{SLOW_READERS} x {len(body) / 1e6:.1f} MB, {grown / 1e6:.0f} MB held")
                 assert grown < SLOW_READERS * PER_CONNECTION
                 got = await asyncio.to_thread(received, slow[-1], len(body) + 8 + len("edge.example") - 9)
         assert (

@@ -45,7 +45,6 @@ from tests.frames import batch
 from tests.integration.asking import Asker
 from tests.integration.librdkafka import consume
 from tests.integration.metrics import sample
-from tests.tools.implementations import needs_compiled
 from tests.tools.topic import messages
 
 pytestmark = pytest.mark.kafka
@@ -81,21 +80,14 @@ class Site:
         )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("python", 1), id="python"),
-        pytest.param(("compiled", 1), id="compiled", marks=needs_compiled),
-        pytest.param(("auto", 2), id="workers"),
-    ],
-)
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "workers"])
 def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site]:
-    data_path, workers = request.param
+    workers = request.param
     node = cluster.nodes[0]
     folder = node.home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
-    config |= {"data.path": data_path, "workers": workers}
-    path = folder / f"protected-{data_path}-{workers}.yaml"
+    config["workers"] = workers
+    path = folder / f"protected-{workers}.yaml"
     path.write_text(yaml.safe_dump(config))
     admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
     number = uuid.uuid4().hex[:8]

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from proxy.compiled.session import Session
 from proxy.core.answers import MAX_OWED
 from proxy.core.intercept import Request, Rules, Verdict
 from proxy.core.session import MAX_IN_FLIGHT, TURN
+from proxy.net import carrier
 from proxy.net.inquiry import Inquiry
-from proxy.net.relay import HIGH_WATER
 from tests.frames import METADATA, produce, request, response
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay import Bench, bench
-from tests.tools.implementations import both
 from tests.tools.intercepting import (
     EDITING,
     HELD,
@@ -36,10 +36,12 @@ from tests.tools.intercepting import (
 )
 
 
-@pytest.fixture(autouse=True, params=both("python", "compiled"))
-def _data_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test here runs on both."""
-    monkeypatch.setattr(Bench, "data_path", request.param)
+UNSENT = 65_536
+"""Bytes that may wait to be written besides answers."""
+
+
+@pytest.fixture(autouse=True)
+def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Inquiry, "ask", lambda self: None)  # a peer is asked by clients alone
 
 
@@ -47,13 +49,10 @@ def _data_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 async def answering(tmp_path: Path, behaviour: Behaviour, chooser: type[Chooser] = Chooser) -> AsyncIterator[Bench]:
     """A sidecar whose sessions go by the rules of ``Chooser`` and no others."""
     async with bench(tmp_path, behaviour) as running:
-        path, rules = running.carrier.path, Rules([chooser()])
-
-        def session(*given: Any) -> Any:
-            return path.session(*given[:5], rules)
-
-        running.carrier.path = path._replace(session=session)  # type: ignore[arg-type]  # it is only called
-        yield running
+        rules = Rules([chooser()])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(carrier, "Session", lambda *given: Session(*given[:5], rules))
+            yield running
 
 
 async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_path: Path) -> None:
@@ -210,7 +209,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
         (relay,) = running.carrier.relays
         for _ in range(20):
             await asyncio.sleep(0.01)
-            assert relay.unsent("client") <= HIGH_WATER + MAX_OWED + 2 * len(body) + 100
+            assert relay.unsent("client") <= UNSENT + MAX_OWED + 2 * len(body) + 100
         assert not relay.quiet
         reader, writer = await running.dial()  # others go on
         writer.write(request(METADATA, 1, 1))
@@ -313,18 +312,13 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
 
 async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:
     async with answering(tmp_path, answer_in_order) as running:
-        sessions, path = [], running.carrier.path
-
-        def session(*given: Any) -> Any:
-            sessions.append(path.session(*given))
-            return sessions[-1]
-
-        running.carrier.path = path._replace(session=session)  # type: ignore[arg-type]  # it is only called
         reader, writer = await running.dial()
         for key in (EDITING, RAISING, REPLIED):
             writer.write(request(key, 0, 1, b"x" * 1000))
             await asyncio.wait_for(read_frame(reader), 10)
-        answers = sessions[0].answers
+        (relay,) = running.carrier.relays
+        assert relay.session is not None
+        assert (answers := relay.session.answers) is not None
         await running.until(lambda: (answers.edited, answers.replies, answers.failure) == (None, b"", None))
         writer.close()
         await running.until(lambda: running.tally.closed == {"client_closed": 1})

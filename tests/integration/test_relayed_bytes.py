@@ -21,24 +21,20 @@ from proxy.local.sidecars import SidecarProcess
 from tests.frames import API_VERSIONS
 from tests.integration.librdkafka import consume, produce
 from tests.integration.tap import Tapped, frames, tap
-from tests.tools.implementations import needs_compiled
 
 pytestmark = pytest.mark.kafka
 
 PRODUCE = 0
 
 
-@pytest.fixture(
-    scope="module", params=["python", pytest.param("compiled", marks=needs_compiled)],
-)  # fmt: skip
-def tapped(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[tuple[list[Tapped], list[Tapped]]]:
+@pytest.fixture(scope="module")
+def tapped(cluster: ClusterState) -> Iterator[tuple[list[Tapped], list[Tapped]]]:
     """What passes between clients and the sidecar, and between the sidecar and the broker."""
     node = cluster.nodes[0]
     folder = node.home.parent
     between, behind = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
     del config["observer.class.names"]
-    config["data.path"] = request.param
     config["listeners"][0] |= {"bind": between, "advertised": node.advertised, "upstream": behind}
     path = folder / "tapped.yaml"
     path.write_text(yaml.safe_dump(config))

@@ -23,7 +23,6 @@ from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Reader, Writer, read_frame, upstream
 from tests.integration.test_carrying import Bench
-from tests.tools.implementations import both
 
 BROKER_METADATA = 30000
 
@@ -87,11 +86,6 @@ class Site(Bench):
         return sum(tally.closed.get(cause, 0) for tally in snapshot.tallies.values())
 
 
-@pytest.fixture(params=both("python", "compiled"))
-def data_path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(params=[1, 2])
 def workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -101,7 +95,7 @@ Run = Callable[..., object]
 
 
 @pytest.fixture
-def run(tmp_path: Path, workers: int, data_path: str) -> Run:
+def run(tmp_path: Path, workers: int) -> Run:
     @asynccontextmanager
     async def run(*, known: bool = True) -> AsyncIterator[Site]:
         broker = Broker()
@@ -109,7 +103,7 @@ def run(tmp_path: Path, workers: int, data_path: str) -> Run:
         async with upstream(broker.behave) as port:
             path = tmp_path / "sidecar.yaml"
             path.write_text(
-                f"broker.id: 1\nworkers: {workers}\ndata.path: {data_path}\n"
+                f"broker.id: 1\nworkers: {workers}\n"
                 f"admin: {{bind: '127.0.0.1:{free_port()}'}}\n"
                 f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{port}'}}\n"
             )

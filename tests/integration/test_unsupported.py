@@ -21,7 +21,6 @@ from proxy.replies.protected import newest
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.metrics import sample
 from tests.tools.blank import blank
-from tests.tools.implementations import needs_compiled
 
 pytestmark = pytest.mark.kafka
 
@@ -52,23 +51,15 @@ class Site:
         return sample(self.sidecar.metrics(), f"brokerside_{name}", **labels)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("python", 1), id="python"),
-        pytest.param(("compiled", 1), id="compiled", marks=needs_compiled),
-        pytest.param(("auto", 2), id="workers"),
-    ],
-)
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "workers"])
 def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site]:
-    data_path, workers = request.param
+    workers = request.param
     node = cluster.nodes[0]
     folder = node.home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
     del config["observer.class.names"], config["internal.bootstrap.servers"]
     through = dict(zip(POLICIES, [node.advertised, *(f"127.0.0.1:{port}" for port in free_ports(2))], strict=True))
     config |= {
-        "data.path": data_path,
         "workers": workers,
         "log.level": "warning",
         "listeners": [
@@ -82,7 +73,7 @@ def site(request: pytest.FixtureRequest, cluster: ClusterState) -> Iterator[Site
             for policy, address in through.items()
         ],
     }
-    path = folder / f"unsupported-{data_path}-{workers}.yaml"
+    path = folder / f"unsupported-{workers}.yaml"
     path.write_text(yaml.safe_dump(config))
     process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
     try:

@@ -15,7 +15,6 @@ from tests.frames import METADATA
 from tests.integration.logins import SECRET, SECURITY, Own
 from tests.integration.metrics import sample
 from tests.sasl import plain
-from tests.tools.implementations import needs_compiled
 
 pytestmark = pytest.mark.kafka
 
@@ -47,11 +46,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, loc
         local_cluster.down(folder)
 
 
-@pytest.fixture(scope="module", params=["python", pytest.param("compiled", marks=needs_compiled)])
-def site(request: pytest.FixtureRequest, broker: tuple[Path, local_cluster.Node, str, str]) -> Iterator[SITE]:
+@pytest.fixture(scope="module")
+def site(broker: tuple[Path, local_cluster.Node, str, str]) -> Iterator[SITE]:
     folder, node, behind, before = broker
     listener = {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
-    config = {"broker.id": 1, "data.path": request.param, "listeners": [listener], "admin": {"bind": node.admin}}
+    config = {"broker.id": 1, "listeners": [listener], "admin": {"bind": node.admin}}
     path = folder / "sasl.yaml"
     path.write_text(yaml.safe_dump(config))
     process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)

@@ -1,6 +1,6 @@
 """What sessions hold of clients that make them hold as much as they can: run as a process, it prints what it grew by.
 
-``python -m tests.tools.hoarding DATA_PATH [NAME...]``: the requests of ``FLOODS`` are fed to sessions, a million bytes
+``python -m tests.tools.hoarding [NAME...]``: the requests of ``FLOODS`` are fed to sessions, a million bytes
 to each, and no broker answers. Prints a line of JSON for each.
 """
 
@@ -19,10 +19,9 @@ from proxy.core.budget import SCARCE_CHUNK, Budget
 from proxy.core.exchange import Connection
 from proxy.core.identity import Identity
 from proxy.core.intercept import Rules
-from proxy.core.session import Session
+from proxy.compiled.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
-from proxy.net.datapath import choose
 from tests.frames import request
 from tests.tools.intercepting import HELD, Chooser
 from tests.tools.messages import uvarint
@@ -140,8 +139,7 @@ def resident() -> int:
 class Hoard:
     """Sessions, each fed with the requests of a flood as a relay feeds them; nothing is ever answered."""
 
-    def __init__(self, data_path: Any, flood: Flood) -> None:
-        self._implementation: type[Session] = choose(data_path).session
+    def __init__(self, flood: Flood) -> None:
         self._flood = flood
         self.budget = Budget(LIMIT)
         self.recorded = 0
@@ -155,7 +153,7 @@ class Hoard:
         """One client more, whose first request the broker answers late."""
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", "unauthenticated")
         rules = Rules([Chooser()])
-        session = self._implementation(
+        session = Session(
             connection, Tally(), self._watch, 100 * MILLION, Identity(connection), rules, self.budget
         )
         self.sessions.append(session)
@@ -173,12 +171,12 @@ class Hoard:
                 session.answers.let_go()
 
 
-def measured(data_path: str, flood: Flood) -> dict[str, int]:
+def measured(flood: Flood) -> dict[str, int]:
     """What the process grew by, and what stays charged once all connections have ended."""
-    warm = Hoard(data_path, flood)
+    warm = Hoard(flood)
     warm.connect()
     warm.sessions.pop().lost(2.0)
-    hoard = Hoard(data_path, flood)
+    hoard = Hoard(flood)
     before = resident()
     for _ in range(SESSIONS):
         hoard.connect()
@@ -189,13 +187,13 @@ def measured(data_path: str, flood: Flood) -> dict[str, int]:
     return {"grown": grown, "left": hoard.budget.charged}
 
 
-def main(data_path: str, *names: str) -> None:
+def main(*names: str) -> None:
     """Print the figures of each flood, each from a process of its own: memory that is free again is not given back."""
     for name in names or FLOODS:
         sys.stdout.flush()
         child = os.fork()
         if not child:
-            print(json.dumps([name, measured(data_path, FLOODS[name])]), flush=True)
+            print(json.dumps([name, measured(FLOODS[name])]), flush=True)
             os._exit(0)
         if os.waitpid(child, 0)[1]:
             raise SystemExit(f"{name}: failed")

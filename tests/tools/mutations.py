@@ -42,7 +42,6 @@ NEEDED_BY_OTHERS = {
 OTHERS = {
     "security.protocol": ("PLAINTEXT", "SASL_PLAINTEXT"),
     "proxy.protocol": ("required", "disabled"),
-    "data.path": ("python", "compiled"),
     "observer.class.names": (["a:B"], ["c:D"]),
     "proxy.protocol.trusted": (["192.0.2.0/24"], ["198.51.100.0/24"]),
     "upstream.source": ("127.0.0.8", "127.0.0.9"),

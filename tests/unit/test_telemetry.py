@@ -272,7 +272,6 @@ def test_counts_of_the_data_path():
         tally.invalid_frames["client", "invalid_size"] = 1
     snapshot.loop_lag = 0.25
     snapshot.log_lines_dropped = {"error": 14}
-    snapshot.data_path = "compiled"
 
     found = scrape(snapshot)
 
@@ -447,11 +446,11 @@ class TestTotal:
 
     def test_where_a_sum_would_say_nothing_it_is_the_worst_or_the_main_process_s(self):
         main = self.snapshot(loop_lag=0.1, process=ProcessCounts(1.0, 10, 100, 5, 1024, 77.0))
-        worker = self.snapshot(loop_lag=0.3, data_path="python", process=ProcessCounts(2.0, 20, 200, 6, 1024, 88.0))
+        worker = self.snapshot(loop_lag=0.3, process=ProcessCounts(2.0, 20, 200, 6, 1024, 88.0))
 
         summed = total([main, worker])
 
-        assert (summed.loop_lag, summed.data_path) == (0.3, "python")
+        assert summed.loop_lag == 0.3
         assert summed.process == ProcessCounts(3.0, 30, 300, 11, 1024, 77.0)
 
     def test_a_snapshot_survives_its_way_from_one_process_to_another(self):

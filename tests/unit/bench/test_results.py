@@ -61,17 +61,6 @@ def test_the_audit_costs_what_it_adds_within_a_round() -> None:
     assert made.by_round("audit", "brokerside", "cpu_us") == {}
 
 
-def test_the_python_audit_is_set_against_the_python_path() -> None:
-    made = results(
-        {
-            ("small", "brokerside"): {"cpu_us": [10.0]},
-            ("small", "brokerside-python"): {"cpu_us": [18.0]},
-            ("small", "brokerside-audit-python"): {"cpu_us": [45.0]},
-        }
-    )
-    assert made.by_round("audit", "brokerside-audit-python", "cpu_us") == {0: 27.0}
-
-
 def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     made = results({("small", "haproxy"): {"cpu_us": [10.0, 11.0]}}, missing={"nginx": "not here"})
     made.save(tmp_path / "bench.json")

@@ -10,16 +10,14 @@ import pytest
 
 from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Account, Budget
 from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
-from tests.tools.implementations import both
 
 PER_CONNECTION = 327_680
 """Bytes that a connection holds whatever the others do: what is free, what was read with it, a session."""
 
 
-@pytest.mark.parametrize("data_path", both("python", "compiled"))
-def test_a_million_bytes_of_each_kind_of_request_from_many_connections_are_held_in_the_budget(data_path: str) -> None:
+def test_a_million_bytes_of_each_kind_of_request_from_many_connections_are_held_in_the_budget() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tools.hoarding", data_path],
+        [sys.executable, "-m", "tests.tools.hoarding"],
         check=True,
         capture_output=True,
         text=True,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import socket
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from proxy.core import session as python_session
+from proxy.compiled.session import Session
 from proxy.core.exchange import Connection
 from proxy.core.tally import Tally
 from proxy.net.beat import BEAT
 from proxy.net.connection_setup import MAX_STEP, SLICE, TIMEOUT, ConnectionSetups, has_unread, is_set_up
 from proxy.net.relay import Relay
 from tests.frames import METADATA, batch, produce, request, response
-from tests.tools.implementations import COMPILED_WALK, both
 
 SECONDS = 10.0
 
@@ -159,14 +157,12 @@ def test_a_client_that_cannot_be_closed_holds_up_nobody(site: Site) -> None:
 
 # ---- what counts as a first request --------------------------------------------------------------------------------
 
-compiled_session = importlib.import_module("proxy.compiled.session") if COMPILED_WALK else None
 
-
-@pytest.fixture(params=both(python_session, compiled_session))
-def client(request: pytest.FixtureRequest) -> Client:
+@pytest.fixture
+def client() -> Client:
     """With a session that nothing has passed yet."""
     client = Client()
-    client.session = request.param.Session(Connection("c", "CLIENT", "127.0.0.1", 1, 0.0, "User:c"), Tally())
+    client.session = Session(Connection("c", "CLIENT", "127.0.0.1", 1, 0.0, "User:c"), Tally())
     return client
 
 

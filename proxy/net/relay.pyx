@@ -1,9 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Twin of ``proxy.net.relay``: what it promises is told there. Here both sockets are plain descriptors, all of them in
-one epoll set that the loop watches. A chunk is read into one buffer of the process, looked at, and sent on from there,
-so no byte is copied and no object is made for it. What the kernel does not take is kept, and the other side is not read
-until that is gone: at most one chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far;
-for the client besides what the sidecar itself answered at a time.
+"""One client connection: bytes from each side to the other, with back-pressure, half-close and one cause at its end.
+
+Where a session is given, each chunk passes it in the order header, forward, bodies (see ``proxy.core.session``);
+without one (TLS that passes through) bytes are all there is.
+
+Both sockets are plain descriptors, all of them in one epoll set that the loop watches. A chunk is read into one buffer
+of the process, looked at, and sent on from there, so no byte is copied and no object is made for it. What the kernel
+does not take is kept in the side's own buffer.
+
+Back-pressure: a side for which bytes are kept pauses the reading of the other side until they are sent. So at most one
+chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far; for the client besides what the
+sidecar itself answered at a time. A client with ``MAX_IN_FLIGHT`` open requests is paused, too, and one that does not
+read what the sidecar itself answers: then even what was already read of it waits (``Answers.rest``), as does what is
+too much for one turn. So is a side that makes the process hold too much memory (``proxy.core.budget``).
 
 The loop's own ``add_reader`` is not for sockets like these: after an error (EPOLLERR) uvloop calls once more and then
 never again, so what a peer sent before its reset would be cut to one chunk, and the reset itself be missed.
@@ -27,10 +36,11 @@ import structlog
 
 from proxy.core import budget
 from proxy.errors import PeerError
-from proxy.net import relay
 from proxy.net.turns import turns_of
+from proxy.telemetry import Repeated
 
-log = structlog.get_logger("proxy.net.relay")
+log = structlog.get_logger(__name__)
+repeated = Repeated(log)
 
 cdef enum:
     READ_SIZE = 131072  # bytes read at once, as a rule
@@ -51,8 +61,8 @@ CLOSED_BY = ("client_closed", "broker_closed")
 RESET_BY = ("client_reset", "broker_reset")
 
 cdef Py_ssize_t SCARCE_CHUNK = budget.SCARCE_CHUNK
-cdef double SILENCE = relay.SILENCE
-cdef double LINGER = relay.LINGER
+cdef double SILENCE = 1  # seconds without a byte after which a connection that is not read counts as quiet
+cdef double LINGER = 10  # seconds in which a closed side may still take what was written to it; then it is cut
 
 
 cdef inline double monotonic() noexcept nogil:
@@ -66,7 +76,7 @@ include "poller.pxi"
 
 @cython.final
 cdef class Relay:
-    """As ``proxy.net.relay.Relay``."""
+    """Both ends of one connection; relay.pyi says what its methods promise."""
 
     cdef readonly object tally
     cdef readonly object ended_by
@@ -349,7 +359,7 @@ cdef class Relay:
         cdef object answers = self.session.answers
         cdef bytes edited = answers.edited, replies = answers.replies
         if answers.failure is not None:
-            relay.report_failure(self.id, answers.failure)
+            report_failure(self.id, answers.failure)
         if edited is None:
             self.write(self.other(end), size, data)
         elif edited:
@@ -493,3 +503,10 @@ cdef class Relay:
             if self.gone:
                 self.poller.leave(self)
         return 0
+
+
+cdef int report_failure(connection_id, error) except -1:
+    """Log that an interceptor raised ``error``: what it was to answer or change went on as it came."""
+    # In words: what is held back until it is due must not hold the bytes that its traceback leads to.
+    repeated.warning("intercept_failed", connection_id=connection_id, error=f"{type(error).__name__}: {error}")
+    return 0

@@ -1,0 +1,35 @@
+"""Why a connection ended: a closed list, which is also a label of metrics and a field of events."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Cause = Literal[
+    "client_closed",  # the client ended it, as clients do
+    "client_reset",
+    "connection_setup_timeout",  # its first request was not complete within connection.setup.timeout.ms
+    "client_timeout",  # it confirms nothing any more: its machine or the network is gone
+    "broker_closed",
+    "broker_reset",
+    "broker_timeout",
+    "upstream_unreachable",  # the broker did not accept within upstream.connect.timeout.ms
+    "client_invalid_size",
+    "client_invalid_header",
+    "client_invalid_request",  # one that the sidecar itself answers, and that cannot be read
+    "broker_invalid_size",
+    "broker_invalid_header",
+    "broker_out_of_sync",  # a response that matches no request
+    "unsupported_request",  # one that is answered by closing
+    "protected_topic",  # a request that would have changed a topic of the sidecars
+    "session_failed",  # an error of the sidecar's own, while it held back some of the connection's bytes
+    "drain_completed",  # closed by a shutdown when nothing was open
+    "drain_timeout",  # closed by a shutdown with a request open
+    "untrusted_proxy",  # it came from outside proxy.protocol.trusted
+    "invalid_proxy_header",  # no PROXY header, or one that is not as specified
+    "proxy_header_timeout",  # its PROXY header was not complete in time
+    "proxy_header_overload",  # too many others waited for their PROXY header
+    "quota_exceeded",  # a limit had no room for it, and it was closed before it was carried
+    "evicted",  # the longest idle one, closed to have room for one of a protected listener
+    "worker_lost",  # the process that carried it ended, or had no descriptor left for it
+]
+"""Why a connection ended; also the label of ``brokerside_connections_closed_total``."""
