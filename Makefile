@@ -7,13 +7,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-COMPILED := $(wildcard proxy/compiled/*.px? proxy/compiled/build.py observers/*.px?)
+COMPILED := $(wildcard proxy/*/*.px? proxy/compiled/build.py observers/*.px?)
 
 .PHONY: help
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): deploy/locks/dev.txt deploy/locks/uv.txt pyproject.toml $(COMPILED)
+$(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyproject.toml $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "make: needs Python 3.11 or newer as $(PYTHON) (found: $$($(PYTHON) --version 2>&1)); try: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "[setup] virtual environment in $(VENV)"
@@ -24,8 +24,11 @@ $(READY): deploy/locks/dev.txt deploy/locks/uv.txt pyproject.toml $(COMPILED)
 	@echo "[setup] packages of deploy/locks/dev.txt (about 600 MB when nothing is cached)"
 	@$(BIN)/uv pip sync --require-hashes deploy/locks/dev.txt || \
 	  { echo "make: cannot install the locked packages; see the line above, then run make again" >&2; exit 1; }
+	@test -n "$$CC" || command -v cc gcc clang >/dev/null || \
+	  { echo "[setup] no C compiler on PATH (cc, gcc, clang): taking the one of the package ziglang, 90 MB"; \
+	    $(BIN)/uv pip install --quiet --require-hashes --requirement deploy/locks/zig.txt; }
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
-	@echo "[setup] compiled modules, where there is a C compiler"
+	@echo "[setup] compiled modules"
 	@$(BIN)/python -m proxy.compiled.build
 	@touch $@
 
@@ -86,6 +89,7 @@ docs: $(READY) ## Write the generated reference pages again
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
+	echo ziglang | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/zig.txt
 	printf 'focus-validator==1.0.0\nmultimethod<2\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/focus.txt
 	printf 'moto[s3]\nflask\nflask-cors\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/s3.txt
 
@@ -93,4 +97,4 @@ lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 clean: ## Remove the virtual environment and every cache inside the project
 	rm -rf $(VENV) .brokerside .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f proxy/compiled/*.so observers/*.so
+	find proxy observers -name "*.so" -delete

@@ -1,27 +1,37 @@
-"""Builds the compiled twins: every .pyx below ``proxy/compiled`` and ``observers``.
+"""Builds the compiled modules: every .pyx below ``proxy`` and ``observers``.
 
 ``python -m proxy.compiled.build`` builds in place, beside the sources, only what has changed; an editable install does
-the same. For a wheel they are built aside and put into it. Where that is not possible (no C compiler, no headers of
-Python, or ``BROKERSIDE_PURE=1``) there are none and the pure twins run; a mistake in a .pyx is an error all the same.
+the same. For a wheel they are built aside and put into it. Needed are a C compiler and Python's headers: ``CC``, else
+the compiler that Python was built with, else cc, gcc or clang, else the one of the package ``ziglang``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import shutil
+import sys
+import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDERS = ("proxy/compiled", "observers")
+FOLDERS = ("proxy", "observers")
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ["-O2", "-g0"]
+ZIG_FLAGS = ["-fno-sanitize=all"]
+"""By default zig's compiler adds checks that end the process."""
 
 
-class NotBuilt(Exception):
-    """There will be no compiled modules; the text says why."""
+class CannotBuild(Exception):
+    """Nothing can be compiled here; the text says what is missing."""
 
     def __init__(self, why: object) -> None:
-        super().__init__(f"brokerside: pure Python, without compiled modules: {why}")
+        super().__init__(f"brokerside: its compiled modules cannot be built: {why}")
 
 
 class BuildHook(BuildHookInterface[Any]):
@@ -33,9 +43,9 @@ class BuildHook(BuildHookInterface[Any]):
         self.scratch = tempfile.TemporaryDirectory(prefix="brokerside-build-")
         try:
             built = build(root, root if version == "editable" else Path(self.scratch.name))
-        except NotBuilt as reason:
-            self.app.display_warning(str(reason))
-            return
+        except CannotBuild as reason:
+            self.scratch.cleanup()
+            self.app.abort(str(reason))
         self.app.display_info(f"brokerside: {len(built)} compiled modules")
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -48,56 +58,92 @@ class BuildHook(BuildHookInterface[Any]):
 
 
 def build(root: Path, out: Path) -> dict[str, Path]:
-    """Build every .pyx of the project at ``root`` into ``out``; return what was built by its path in the project.
+    """Build every module of the project at ``root`` into ``out``; return what was built by its path in the project.
 
-    Raises NotBuilt where C cannot be compiled here, and Cython's own error where a .pyx is wrong.
+    Raises CannotBuild where C cannot be compiled here, and Cython's own error where a source is wrong.
     """
-    if os.environ.get("BROKERSIDE_PURE", "0") not in ("", "0"):
-        raise NotBuilt("BROKERSIDE_PURE is set")
+    command = compiler()
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if not headers.exists():
+        raise CannotBuild(f"there is no {headers}; Python's headers come with the package python3-dev or python3-devel")
     import setuptools  # what building needs is not there where nothing is built
     from Cython.Build import cythonize
     from setuptools.command.build_ext import build_ext
     from setuptools.errors import BaseError, CompileError, LinkError
 
     aside = root / "build" / "compiled" if out == root else out / "c"
+    flags = FLAGS + ZIG_FLAGS * ("ziglang" in command)
     # Names and sources are relative to the project, and so is what cythonize writes into ``aside``.
-    before = Path.cwd()
-    os.chdir(root)
-    try:
+    with contextlib.chdir(root), _compiling_with(command):
+        sources = [source for folder in FOLDERS for source in sorted(Path(folder).rglob("*.pyx"))]
         extensions = cythonize(
             [
                 setuptools.Extension(
-                    ".".join(source.with_suffix("").parts), [str(source)], extra_compile_args=["-O2", "-g0"]
+                    ".".join(source.with_suffix("").parts),
+                    [str(source)],
+                    extra_compile_args=flags,
                 )
-                for folder in FOLDERS
-                for source in sorted(Path(folder).glob("*.pyx"))
+                for source in sources
             ],
             build_dir=str(aside),
             include_path=["."],
             quiet=True,
         )
-        command = build_ext(setuptools.Distribution({"name": "brokerside", "ext_modules": extensions}))
-        command.build_lib = str(out)
-        command.build_temp = str(aside / "objects")
-        command.parallel = os.cpu_count()
-        command.ensure_finalized()
-        command.run()
-        names = [command.get_ext_filename(extension.name) for extension in extensions]
-    except (BaseError, CompileError, LinkError) as error:
-        raise NotBuilt(error) from error
-    finally:
-        os.chdir(before)
+        step = build_ext(setuptools.Distribution({"name": "brokerside", "ext_modules": extensions}))
+        step.build_lib = str(out)
+        step.build_temp = str(aside / "objects")
+        step.parallel = os.cpu_count()
+        step.ensure_finalized()
+        try:
+            step.run()
+        except (BaseError, CompileError, LinkError) as error:
+            raise CannotBuild(f"{error} (compiler: {command})") from error
+        names = [step.get_ext_filename(extension.name) for extension in extensions]
     return {name: out / name for name in names}
 
 
-def main() -> None:
+def compiler() -> str:
+    """Return the command of the C compiler. Raises CannotBuild where there is none."""
+    if given := os.environ.get("CC"):
+        return given
+    own = sysconfig.get_config_var("CC") or ""
+    if own and shutil.which(own.split()[0]):
+        return str(own)
+    for name in COMPILERS:
+        if shutil.which(name):
+            return name
+    if importlib.util.find_spec("ziglang"):
+        return f"{sys.executable} -m ziglang cc"
+    raise CannotBuild("there is no C compiler (cc, gcc, clang) on PATH; Debian: apt-get install gcc libc6-dev")
+
+
+@contextlib.contextmanager
+def _compiling_with(command: str) -> Iterator[None]:
+    """``CC`` is what setuptools goes by, for compiling and for linking."""
+    before = os.environ.get("CC")
+    os.environ["CC"] = command
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CC"]
+        else:
+            os.environ["CC"] = before
+
+
+def main() -> int:
     """Build in place and say what there is."""
     root = Path(__file__).parents[2]
     try:
-        print(f"brokerside: {len(build(root, root))} compiled modules")
-    except NotBuilt as reason:
-        print(reason)
+        built = build(root, root)
+    except CannotBuild as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    for left in {path for folder in FOLDERS for path in (root / folder).rglob("*.so")} - set(built.values()):
+        left.unlink()  # its source is gone; a library goes before a Python module of the same name
+    print(f"brokerside: {len(built)} compiled modules")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,7 +19,7 @@ from proxy.config.values import Secret
 
 PREFIX = "BROKERSIDE_"
 
-NOT_KEYS = frozenset({"BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY", "BROKERSIDE_PURE"})
+NOT_KEYS = frozenset({"BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY"})
 """Variables of other commands: where downloads are kept, from where jars come, and whether to install without C."""
 
 _SERVICE_LINK = re.compile(

@@ -1,11 +1,13 @@
-"""What is built of a small project like this one, and what is told where nothing can be."""
+"""What is built of a small project like this one, and the error where nothing can be."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,9 @@ import pytest
 from hatchling.bridge.app import Application
 
 from proxy.compiled import build as builder
-from proxy.compiled.build import BuildHook, NotBuilt, build
+from proxy.compiled.build import BuildHook, CannotBuild, build, compiler
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-
-
-@pytest.fixture(autouse=True)
-def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BROKERSIDE_PURE", raising=False)
 
 
 @pytest.fixture
@@ -83,24 +80,46 @@ def test_a_wheel_gets_the_modules_and_the_tag_of_its_platform(project: Path) -> 
     assert not any(Path(path).exists() for path in data["force_include"])
 
 
-def test_without_a_compiler_a_wheel_is_pure_and_one_line_says_why(
+def test_without_a_compiler_a_wheel_fails_with_one_sentence(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    data: dict[str, Any] = {"force_include": {}}
-    one = hook(project)
-    one.initialize("standard", data)
-    one.finalize("standard", data, "")
-    assert data == {"force_include": {}}
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(project))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        hook(project).initialize("standard", {"force_include": {}})
+    assert ended.value.code
     out, err = capfd.readouterr()
-    assert "brokerside: pure Python, without compiled modules: " in out + err
-    assert "no-such-compiler" in out + err
+    expected = (
+        "brokerside: its compiled modules cannot be built: there is no C compiler (cc, gcc, clang) on PATH; Debian: "
+        "apt-get install gcc libc6-dev"
+    )
+    assert " ".join((out + err).split()) == expected
 
 
-def test_pure_can_be_asked_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKERSIDE_PURE", "1")
-    with pytest.raises(NotBuilt, match="BROKERSIDE_PURE"):
+def test_without_the_headers_of_python_their_package_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(CannotBuild, match=r"there is no .*/Python\.h; .* the package python3-dev or python3-devel"):
         build(project, project)
+
+
+def test_a_compiler_that_fails_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(CannotBuild, match="no-such-compiler"):
+        build(project, project)
+    assert os.environ["CC"] == "no-such-compiler"
+
+
+def test_the_package_index_has_a_compiler_where_the_machine_has_none(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(project))
+    monkeypatch.setattr(importlib.util, "find_spec", {"ziglang": "found"}.get)
+    assert compiler() == f"{sys.executable} -m ziglang cc"
+    assert "CC" not in os.environ
 
 
 def test_a_mistake_in_a_source_is_an_error(project: Path) -> None:
