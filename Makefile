@@ -24,7 +24,7 @@ $(READY): deploy/locks/dev.txt deploy/locks/uv.txt deploy/locks/zig.txt pyprojec
 	@echo "[setup] packages of deploy/locks/dev.txt (about 600 MB when nothing is cached)"
 	@$(BIN)/uv pip sync --require-hashes deploy/locks/dev.txt || \
 	  { echo "make: cannot install the locked packages; see the line above, then run make again" >&2; exit 1; }
-	@test -n "$$CC" || command -v cc gcc clang >/dev/null || \
+	@test -n "$${CC:-}" || command -v cc gcc clang >/dev/null || \
 	  { echo "[setup] no C compiler on PATH (cc, gcc, clang): taking the one of the package ziglang, 90 MB"; \
 	    $(BIN)/uv pip install --quiet --require-hashes --requirement deploy/locks/zig.txt; }
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
@@ -76,6 +76,19 @@ interop: setup ## Clients of other languages through the sidecar (needs node and
 fuzz: $(READY) ## Hostile bytes for everything that reads a peer's, a million inputs (ARGS: --inputs, --seed, --seconds)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done)
+
+.PHONY: wheels
+wheels: $(READY) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH (PYTHONS="python3.12 ...": for those)
+	@rm -rf build/wheels dist/*.whl
+	@for python in $(PYTHONS); do \
+	  echo "[wheels] $$($$python --version)"; \
+	  $(BIN)/uv build --quiet --wheel --python $$python --build-constraints deploy/locks/dev.txt --require-hashes --out-dir build/wheels; \
+	done
+	@test -x build/auditwheel/bin/auditwheel || { $(BIN)/uv venv --quiet build/auditwheel && \
+	  $(BIN)/uv pip install --quiet --python build/auditwheel --require-hashes --requirement deploy/locks/wheels.txt; }
+	@PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl 2>&1 | grep "Fixed-up"
+
 .PHONY: format
 format: $(READY) ## Format the code
 	$(BIN)/ruff format .
@@ -89,6 +102,7 @@ docs: $(READY) ## Write the generated reference pages again
 lock: $(READY) ## Resolve the dependencies of pyproject.toml again
 	echo 'uv==$(shell $(BIN)/uv --version | cut -d" " -f2)' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header - --output-file deploy/locks/uv.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --custom-compile-command "make lock" pyproject.toml --output-file deploy/locks/dev.txt
+	printf 'auditwheel\npatchelf\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/wheels.txt
 	echo ziglang | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/zig.txt
 	printf 'focus-validator==1.0.0\nmultimethod<2\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/focus.txt
 	printf 'moto[s3]\nflask\nflask-cors\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" - --output-file deploy/locks/s3.txt

@@ -5,8 +5,8 @@ entrance.py    accepted sockets at the gate of ``proxy.limits``: in, held, or cl
 preamble.py    PROXY headers that accepted connections begin with.
 upstream.py    connections to the broker.
 lookup.py      the addresses of its name, by one lookup at a time.
-relay.pyx      one client connection: two sockets, back-pressure, half-close, one named cause at the end; poller.pxi: their
-               epoll set.
+relay.pyx      one client connection: two sockets, back-pressure, half-close, one named cause at the end;
+               poller.pxi: the epoll set of all.
 carrier.py     all connections of one process, from the accepted socket to the drain.
 station.py     a carrier with its observers and counts: all that one process does with connections.
 sidecar.py     listens, and gives what passes the limits to a station, or to workers; carrying.py: what these two share.

@@ -16,6 +16,7 @@ from proxy.compiled.session import Session
 from proxy.config import Config, Listener
 from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
+from proxy.core.causes import Cause
 from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
 from proxy.core.identity import Identity
 from proxy.core.tally import Tally
@@ -114,9 +115,7 @@ class Carrier:
             if self._watch or source == "unauthenticated":  # what is answered here depends on who asks
                 identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)
             max_frame = self._config.socket_request_max_bytes
-            session = Session(
-                connection, tally, self._watch, max_frame, identity, replying.rules, self.budget
-            )
+            session = Session(connection, tally, self._watch, max_frame, identity, replying.rules, self.budget)
         relay = Relay(connection, session, tally, self._closed, self._flushing.discard)
         self.relays[relay] = number
         tally.active += 1

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
+from proxy.core.causes import Cause
 from proxy.net.relay import Relay
 
 MAX_STEP = 0.5

@@ -16,13 +16,13 @@ import structlog
 from msgspec import Struct, structs
 
 from proxy.config import Listener
+from proxy.core.causes import Cause
 from proxy.limits.gate import Gate
 from proxy.limits.model import GateState, Limits, Throttle
 from proxy.limits.state import state
 from proxy.limits.throttles import MANY, Summary, ThrottleReport, Throttles, summarise
 from proxy.net.acceptor import is_ended
 from proxy.net.carrying import Carrying
-from proxy.core.causes import Cause
 
 REPORT_EVERY = 1.0
 """Seconds between two reports to the observers."""

@@ -18,6 +18,7 @@ from msgspec import structs
 from observers.lane import ObserverStats
 from proxy.config import Config
 from proxy.config.transfer import pack
+from proxy.core.causes import Cause
 from proxy.core.tally import Tally
 from proxy.net.channel import (
     Ask,
@@ -34,7 +35,6 @@ from proxy.net.channel import (
     Tell,
     ToMain,
 )
-from proxy.core.causes import Cause
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
 REFRESH = 1.0

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Collection, Iterator
 from time import monotonic
 
+from proxy.core.causes import Cause
 from proxy.errors import Side
 from proxy.net.relay import Relay
 

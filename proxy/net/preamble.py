@@ -11,11 +11,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 import structlog
 
 from proxy.config import Listener
+from proxy.core.causes import Cause
 from proxy.core.proxy_protocol import MAX_SIZE, parse
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from proxy.limits.model import canonical
-from proxy.core.causes import Cause
 from proxy.telemetry import Repeated
 
 PATIENCE = 10.0

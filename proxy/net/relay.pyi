@@ -1,9 +1,9 @@
 import socket
 from collections.abc import Callable
 
+from proxy.compiled.session import Session
 from proxy.core.causes import Cause
 from proxy.core.exchange import Connection
-from proxy.compiled.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import Side
 from proxy.telemetry import Repeated
@@ -11,8 +11,8 @@ from proxy.telemetry import Repeated
 repeated: Repeated
 
 class Relay:
-    """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed``; ``on_gone`` follows when
-    everything written has been taken, or cut.
+    """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed``; ``on_gone`` follows
+    when everything written has been taken, or cut.
 
     ``ended_by``: whoever said first that it sends no more. ``received_bytes``: from the client; ``sent_bytes``: to the
     client. ``last_byte_at``: of either side, seconds of the monotonic clock; until there is one, when it was made.

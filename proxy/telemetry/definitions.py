@@ -13,8 +13,8 @@ from typing import get_args
 from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.core.apis import APIS
-from proxy.core.tally import Tally
 from proxy.core.causes import Cause
+from proxy.core.tally import Tally
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
 from proxy.telemetry.family import Definition, Samples
 from proxy.telemetry.limit_metrics import LIMIT_METRICS

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.config.keys import KEYS
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -137,9 +136,7 @@ class Keeper:
         pass
 
 
-async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_mib(
-    tmp_path: Path
-) -> None:
+async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_mib(tmp_path: Path) -> None:
     keeper = f"tests.integration.{Path(__file__).stem}:Keeper"
     observed = {"internal.bootstrap.servers": "127.0.0.1:1", "observer.class.names": [keeper]}
     async with sidecar(tmp_path, **observed) as running:
@@ -153,9 +150,7 @@ async def test_a_fetch_of_100_mb_that_somebody_wants_to_read_takes_less_than_2_m
         assert await running.metric("decode_total", outcome="not_kept") == 21
 
 
-async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(
-    tmp_path: Path
-) -> None:
+async def test_500_readers_of_1_kib_a_second_take_160_kib_each_and_stop_nobody_else(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
 
     async def read_slowly(sock: socket.socket) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config.keys import KEYS
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
@@ -106,9 +105,7 @@ async def test_partitions_of_open_produce_requests_are_held_in_the_budget(
             await ask(running.address)
 
 
-async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_not_read(
-    tmp_path: Path
-) -> None:
+async def test_of_a_long_metadata_response_little_is_held_for_clients_that_do_not_read(tmp_path: Path) -> None:
     brokers = pack(">iih9sih", 1, 1, 9, b"127.0.0.1", 19_092, -1)
     topics = pack(">hh5sb", 0, 5, b"topic", 0) + pack(">i", 0)
     count = METADATA_SIZE // len(topics)

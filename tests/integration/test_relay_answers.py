@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +33,6 @@ from tests.tools.intercepting import (
     replied,
     streamed,
 )
-
 
 UNSENT = 65_536
 """Bytes that may wait to be written besides answers."""
@@ -318,7 +316,8 @@ async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Pat
             await asyncio.wait_for(read_frame(reader), 10)
         (relay,) = running.carrier.relays
         assert relay.session is not None
-        assert (answers := relay.session.answers) is not None
+        answers = relay.session.answers
+        assert answers is not None
         await running.until(lambda: (answers.edited, answers.replies, answers.failure) == (None, b"", None))
         writer.close()
         await running.until(lambda: running.tally.closed == {"client_closed": 1})

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
@@ -32,7 +33,6 @@ from proxy.core.watch import (
     Watch,
 )
 from proxy.errors import PeerError
-from proxy.net.datapath import PYTHON, choose
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import recordings
 from tests.property.strategies import cuts, damaged

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.budget import OPEN
 from proxy.core.exchange import Connection, Exchange
@@ -16,7 +17,6 @@ from proxy.core.intercept import Rules
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
-from proxy.net.datapath import PYTHON, choose
 from tests.frames import METADATA, batch, produce, produced, request, response
 from tests.tools.implementations import compiled
 from tests.tools.intercepting import (

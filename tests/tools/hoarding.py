@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from proxy.compiled.session import Session
 from proxy.core.budget import SCARCE_CHUNK, Budget
 from proxy.core.exchange import Connection
 from proxy.core.identity import Identity
 from proxy.core.intercept import Rules
-from proxy.compiled.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
 from tests.frames import request
@@ -153,9 +153,7 @@ class Hoard:
         """One client more, whose first request the broker answers late."""
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", "unauthenticated")
         rules = Rules([Chooser()])
-        session = Session(
-            connection, Tally(), self._watch, 100 * MILLION, Identity(connection), rules, self.budget
-        )
+        session = Session(connection, Tally(), self._watch, 100 * MILLION, Identity(connection), rules, self.budget)
         self.sessions.append(session)
         data = request(11, 0, 0, b"")  # JoinGroup: whatever follows waits for its answer
         while len(data) < MILLION:

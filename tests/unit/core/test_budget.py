@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Account, Budget
 from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import API_VERSIONS, MAX_NAME, MAX_UNANSWERED, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
 from proxy.core.session import Session
 from proxy.core.tally import Tally
-from proxy.net.datapath import PYTHON, choose
 from tests.frames import METADATA, request, response
 from tests.sasl import (
     NONCE,

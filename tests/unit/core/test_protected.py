@@ -6,6 +6,7 @@ import struct
 import time
 
 import pytest
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.intercept import Request, Rules
@@ -14,7 +15,6 @@ from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
-from proxy.net.datapath import PYTHON, choose
 from proxy.replies.protected import MAX_CHANGE, Protected
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.tools.implementations import compiled

@@ -7,12 +7,12 @@ import struct
 import time
 
 import pytest
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.exchange import Connection, Exchange, ProduceRequest, ProduceResponse
 from proxy.core.session import MAX_IN_FLIGHT, Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
-from proxy.net.datapath import PYTHON, choose
 from tests.frames import (
     API_VERSIONS,
     METADATA,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.answers import MAX_OWED
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
@@ -16,7 +17,6 @@ from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
 from proxy.errors import PeerError
-from proxy.net.datapath import PYTHON, choose
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
 from tests.tools.implementations import COMPILED_WALK, both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
@@ -21,7 +22,6 @@ from proxy.core.watch import (
     VERSIONS,
     WALKED,
 )
-from proxy.net.datapath import PYTHON, choose
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
 from tests.tools.implementations import COMPILED_WALK, both

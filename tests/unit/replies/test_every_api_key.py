@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from proxy.net.datapath import PYTHON, choose
 
 from proxy.core.apis import APIS
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Rules
 from proxy.core.session import Session
 from proxy.core.tally import Tally
-from proxy.net.datapath import PYTHON, choose
 from proxy.replies.unsupported import Policy, Unsupported
 from proxy.replies.upstream import Supported
 from tests.frames import API_VERSIONS, METADATA, request, response
