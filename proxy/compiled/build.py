@@ -23,6 +23,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDERS = ("proxy", "observers")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ["-O2", "-g0"]
+ZIG = "ziglang"
 ZIG_FLAGS = ["-fno-sanitize=all"]
 """By default zig's compiler adds checks that end the process."""
 
@@ -72,7 +73,7 @@ def build(root: Path, out: Path) -> dict[str, Path]:
     from setuptools.errors import BaseError, CompileError, LinkError
 
     aside = root / "build" / "compiled" if out == root else out / "c"
-    flags = FLAGS + ZIG_FLAGS * ("ziglang" in command)
+    flags = FLAGS + ZIG_FLAGS * (ZIG in command)
     # Names and sources are relative to the project, and so is what cythonize writes into ``aside``.
     with contextlib.chdir(root), _compiling_with(command):
         sources = [source for folder in FOLDERS for source in sorted(Path(folder).rglob("*.pyx"))]
@@ -112,23 +113,23 @@ def compiler() -> str:
     for name in COMPILERS:
         if shutil.which(name):
             return name
-    if importlib.util.find_spec("ziglang"):
-        return f"{sys.executable} -m ziglang cc"
+    if importlib.util.find_spec(ZIG):
+        return f"{sys.executable} -m {ZIG} cc"
     raise CannotBuild("there is no C compiler (cc, gcc, clang) on PATH; Debian: apt-get install gcc libc6-dev")
 
 
 @contextlib.contextmanager
 def _compiling_with(command: str) -> Iterator[None]:
-    """``CC`` is what setuptools goes by, for compiling and for linking."""
-    before = os.environ.get("CC")
+    """The variables that setuptools goes by, for compiling and for linking."""
+    before = dict(os.environ)
     os.environ["CC"] = command
+    if ZIG in command:  # it refuses options of the linker that Python was built with
+        os.environ.setdefault("LDSHARED", f"{command} -shared")
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["CC"]
-        else:
-            os.environ["CC"] = before
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def main() -> int:
