@@ -15,7 +15,7 @@ cause       why a connection ended; a closed list, also the label of the metric.
 
 Folders
 -------
-core        Kafka's wire protocol without IO: frames, headers, walkers, the session.
+core        Kafka's wire protocol without IO: fields, facts, who a client is, answers; what bounds walkers and sessions.
 protocol    ProtocolVersion: the table of additions to Kafka's protocol, and what follows from a broker's ApiVersions.
 replies     what the sidecar answers itself or changes in the broker's answers, without IO.
 limits      who may enter, and when: rates and numbers of connections, without IO.

@@ -1,6 +1,6 @@
-# Part of session.pyx: what a session with rules does otherwise than to let bytes pass. The work itself is done by the
-# pure ``proxy.core.answers``, for little is not forwarded as it came. What C has to know of it for each frame is in the
-# session; ``look`` brings it up to date.
+# Part of session.pyx: what a session with rules does otherwise than to let bytes pass. The work itself is done by
+# ``proxy.core.answers``, in Python, for little is not forwarded as it came. What C has to know of it for each frame is
+# in the session; ``look`` brings it up to date.
 
 cdef int read_ruled(Session self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
     """Read ``data`` by the rules: put together what goes on, where that is not the chunk as it is."""

@@ -61,8 +61,11 @@ cdef inline Py_ssize_t acks_at(const uint8_t *p, Py_ssize_t pos, Py_ssize_t limi
 cdef inline int64_t least_header(
     const uint8_t *p, int64_t pos, Py_ssize_t there, int64_t frame, bint tagged, int produce
 ) noexcept nogil:
-    """Return how much of a frame of ``frame`` bytes, of which ``p[0:there]`` is known, its header takes at least.
-    ``produce``: the version of a ProduceRequest, else −1. What it is for is told in ``proxy.core.header``."""
+    """Return how much of a frame of ``frame`` bytes, of which ``p[0:there]`` is known, its header takes at least, so
+    that one that comes byte by byte is not read from its start for each of them.
+
+    ``pos``: after the client id, where tagged fields begin if it is ``tagged``. ``produce``: the version of a
+    ProduceRequest, of which all is needed up to its ``acks``; else −1."""
     cdef int64_t left, size
     cdef Py_ssize_t after
     if tagged:

@@ -1,11 +1,12 @@
 # Part of session.pyx: what is known of every api, the flags that are wanted of each, and what a session reads of a
-# frame before its body: twin of ``proxy.core.header``.
+# frame before its body: sizes, and what stands first in a response. Each takes the frame as far as it is there. Tagged
+# fields and the ``acks`` of a Produce: header.pxd.
 
-cdef int MAX_TOKEN = header.MAX_TOKEN
-cdef int PEEKED = header.PEEKED
+cdef int MAX_TOKEN = session.MAX_TOKEN
 cdef int THROTTLE_FIRST = watch.THROTTLE_FIRST
 cdef int ERROR_FIRST = watch.ERROR_FIRST
 cdef int ERROR_AFTER_THROTTLE = watch.ERROR_AFTER_THROTTLE
+cdef int PEEKED = THROTTLE_FIRST | ERROR_FIRST | ERROR_AFTER_THROTTLE  # what ``peek`` reads
 cdef int DECIDED = intercept.DECIDED
 cdef int ASKED = intercept.ASKED
 cdef int EDITED = intercept.EDITED
@@ -21,8 +22,8 @@ cdef int KEEP_REQUEST = watch.KEEP_REQUEST
 cdef int KEEP_RESPONSE = watch.KEEP_RESPONSE
 
 cdef enum:
-    REQUEST_AGAIN = -5
-    NEVER = 32768
+    REQUEST_AGAIN = -5  # of ``token``
+    NEVER = 32768  # a version after all others
     APIS = 128  # api keys that the table below has room for
 
 cdef enum ApiKey:
@@ -55,6 +56,7 @@ cdef inline bint is_flexible(int key, int version) noexcept:
 
 
 cdef Py_ssize_t after_client_id(int64_t size, int length) except -1:
+    """Return the offset after the client id of ``length`` bytes, in a frame of ``size``. Raises PeerError."""
     if length < -1:
         raise PeerError("client", "invalid_header", f"client id length {length}")
     if length > size - 10:
@@ -63,6 +65,7 @@ cdef Py_ssize_t after_client_id(int64_t size, int length) except -1:
 
 
 cdef int64_t token_size(bint response, const uint8_t *p) except -1:
+    """Read the size of the raw SASL token whose frame begins at ``p``. Raises PeerError for one out of bounds."""
     cdef int64_t size = int32_at(p)
     if not 0 <= size <= MAX_TOKEN:
         raise PeerError(SIDES[response], "invalid_size", f"SASL token of {size} bytes; allowed: 0 to {MAX_TOKEN}")

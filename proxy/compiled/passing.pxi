@@ -1,6 +1,10 @@
-# Twin of ``proxy.core.passing``: what each part is for is told there.
+# Part of session.pyx: what observers are told of one session, and what is read and kept of its bodies, once a chunk has
+# been forwarded.
+#
+# While the session reads a chunk it leaves pieces here; ``walk`` takes them in order when the chunk has gone on. So
+# exchanges are recorded in the order in which they end, each after its last byte was handed on.
 
-cdef int64_t MAX_LEARNED = passing.MAX_LEARNED
+cdef int64_t MAX_LEARNED = session.MAX_LEARNED
 cdef int KEPT_ROOM = 2  # pieces that a connection keeps room for, from chunk to chunk
 
 cdef struct Piece:  # part of a body to read after its chunk has been forwarded; owns its references
@@ -41,12 +45,14 @@ cdef class Watching:
         PyBuffer_Release(&self.observed)
 
     cdef uint8_t flags(self, int key, int version) noexcept:
+        """What is wanted of this api and version; 0 where it is not to be told of."""
         cdef uint8_t flags = self.others
         if 0 <= key < KEYS and 0 <= version < VERSIONS:
             flags = PyBytes_AS_STRING(self.table)[key * VERSIONS + version]
         return flags if flags & TOLD else 0
 
     cdef void count(self) noexcept:
+        """One more was told."""
         (<int64_t *>self.observed.buf)[0] += 1
 
 
@@ -59,6 +65,13 @@ cdef Watching watching_of(watch):
     if latest is None or latest.watch is not watch:
         latest = Watching(watch)
     return latest
+
+
+@cython.final
+@cython.no_gc
+cdef class Direction:
+    def __cinit__(self):
+        self.carry = bytearray()
 
 
 @cython.final
@@ -86,7 +99,9 @@ cdef class Told:
         PyMem_Free(self.pieces)
 
     cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length, bint learnt):
+        """Return what gathers a body of ``length`` bytes for those who want it; None where nobody does."""
         cdef bint raw = False
+        # What proves who a client is goes nowhere but to its session's identity.
         if flags & (KEEP_RESPONSE if response else KEEP_REQUEST) and key != SASL_AUTHENTICATE:
             raw = length <= self.watching.max_body
             if not raw:
@@ -97,6 +112,8 @@ cdef class Told:
         self, bint response, Exchange exchange, Kind kind, Passing passing, bytes keep, const uint8_t *data,
         Py_ssize_t size, bint last,
     ) except -1:  # fmt: skip
+        """Take a piece until ``walk``. ``kind``: of what reads it whole; ``passing``: what gathers or reads it with
+        others. ``last``: the frame ends with it."""
         cdef Piece *piece
         cdef Piece *more
         if self.count == self.room:
@@ -121,6 +138,8 @@ cdef class Told:
         return 0
 
     cdef int walk(self, double now) except -1:
+        """Read the bodies of the last chunk that somebody asked for, and record what ended in it; it was handed on at
+        ``now``. A bad body is counted, never raised."""
         cdef Piece *pieces = self.pieces
         cdef int there = self.count, room = self.room, at
         self.pieces = NULL
@@ -164,6 +183,7 @@ cdef class Told:
         return 0
 
     cdef int read(self, Piece *piece, Exchange exchange, Passing passing) except -1:
+        """Walk a body, or more of one that comes in pieces."""
         cdef Body *body = NULL
         cdef bint fits = True
         cdef int64_t more
@@ -202,12 +222,14 @@ cdef class Told:
         return count(self.decoded, "full")
 
     cdef bint hold(self, Exchange exchange, int64_t size) noexcept:
+        """Charge ``size`` bytes more for ``exchange``; False where there is no room for them."""
         cdef bint fits = self.account.take(size)
         if fits:
             exchange.charged += size
         return fits
 
     cdef void forget(self, Exchange exchange, Passing passing) noexcept:
+        """The rest of this body passes unread, and what was read of it is not kept."""
         if passing is not None:
             self.give_back(exchange, passing.charged)
             passing.feed = None
@@ -218,6 +240,9 @@ cdef class Told:
         self.account.charge(-size)
 
     cdef int gather(self, Piece *piece, Exchange exchange, Passing passing, double now) except -1:
+        """Keep the bytes of a body for its exchange, and give them to the identity that learns from them, once it is
+        whole; ``exchange``: None for a raw SASL token. What the identity alone wants is charged to the session until
+        then."""
         cdef bint short = passing.length <= MAX_LEARNED
         cdef Py_ssize_t had = 0 if passing.gathered is None else PyByteArray_GET_SIZE(passing.gathered)
         cdef bytes body = None
@@ -260,6 +285,7 @@ cdef class Told:
         return self.learn("request", (exchange.api_version, exchange.api_key, body))
 
     cdef int learn(self, str method, tuple told) except -1:
+        """Tell the identity, and observers what has changed by that."""
         if self.identity is None:
             return 0
         change = None
@@ -275,6 +301,7 @@ cdef class Told:
         return 0
 
     cdef int ended(self, list exchanges, double now) except -1:
+        """The connection ended with ``exchanges`` open. What ended in its last chunk was not handed on."""
         cdef Piece *pieces = self.pieces
         cdef int there = self.count, at
         cdef Exchange exchange
@@ -299,6 +326,7 @@ cdef class Told:
         return self.record(exchange)
 
     cdef int record(self, Exchange exchange) except -1:
+        """It is complete: give it to those who observe, where they want it."""
         cdef int64_t charged = exchange.charged
         exchange.charged = 0
         if not exchange.wanted:
@@ -310,6 +338,7 @@ cdef class Told:
 
 
 cdef inline bint is_learnt(bint response, int key) noexcept:
+    """Whether bodies of this api say who the client is."""
     return key == SASL_HANDSHAKE or key == SASL_AUTHENTICATE or key == API_VERSIONS and not response
 
 

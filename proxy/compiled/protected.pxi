@@ -1,4 +1,5 @@
-# Part of session.pyx: twin of ``proxy.core.protected``, what reads the topics of a Produce as it comes.
+# Part of session.pyx: what reads the topics of a Produce as it comes, from its ``acks`` on, up to the first protected one
+# (``proxy.core.protected``). ``found``: there is one. ``named``: the first topic was read, or there is none.
 
 cdef int MAX_NAME = protected.MAX_NAME
 cdef int MAX_STRING = wire.MAX_STRING
@@ -197,6 +198,7 @@ cdef inline void tagged(Scan *scan) noexcept:
 
 
 cdef inline Py_ssize_t scanned_number(const uint8_t *p, Py_ssize_t pos, Py_ssize_t end, int64_t *value) except? -1:
+    """A varint; brokers take a larger one modulo 2^32, so that it would be another number there."""
     if pos < end and p[pos] < 128:
         value[0] = p[pos]
         return pos + 1

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The session's door for the compiled relay; what it promises is in proxy/core/session.py and proxy/core/passing.py."""
+"""What session.pyx declares, and what of it the compiled relay calls; what it promises is told there."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int64_t, uint8_t
@@ -60,19 +60,19 @@ cdef class Account:
     """What one session holds of the budget."""
     cdef readonly object budget
     cdef int64_t[::1] counts
-    cdef readonly int64_t held
+    cdef readonly int64_t held  # bytes that it is charged with
 
-    cdef bint is_scarce(self) noexcept  # all connections together hold too much
-    cdef bint is_full(self) noexcept
+    cdef bint is_scarce(self) noexcept
+    cpdef bint is_full(self) noexcept
     cpdef int charge(self, int64_t size) except -1
-    cdef bint take(self, int64_t size) noexcept
-    cdef void record(self, int64_t size) noexcept
-    cdef void close(self) noexcept
+    cpdef bint take(self, int64_t size) noexcept
+    cpdef void record(self, int64_t size) noexcept
+    cpdef void close(self) noexcept
 
 cdef class Passing:
     """One body that somebody wants, while it passes."""
     cdef Feed feed  # reads it as it comes
-    cdef bytearray gathered
+    cdef bytearray gathered  # grows with what comes: a declared length allocates nothing
     cdef int64_t charged  # bytes, for what the feed keeps
     cdef int64_t length
     cdef bint raw  # the exchange is to have its bytes
@@ -80,7 +80,7 @@ cdef class Passing:
 
 cdef class Told:
     """What observers are told of one session."""
-    cdef object connection
+    cdef object connection  # as it is known now
     cdef object identity
     cdef object decoded  # a dict of the tally
     cdef Watching watching
@@ -88,7 +88,7 @@ cdef class Told:
     cdef int count
     cdef int room  # pieces that there is room for
     cdef Account account
-    cdef bint undecided
+    cdef bint undecided  # only the broker's answer to something else shows that the client is through its login
 
     cdef Passing passing(self, bint response, int key, uint8_t flags, int64_t length, bint learnt)
     cdef int piece(self, bint response, Exchange exchange, Kind kind, Passing passing, bytes keep, const uint8_t *data, Py_ssize_t size, bint last) except -1

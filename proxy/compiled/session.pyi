@@ -13,11 +13,25 @@ from proxy.errors import Side
 class Account:
     """What one session holds of the ``budget``: ``held`` bytes."""
 
+    def __init__(self, budget: Budget) -> None: ...
     @property
     def budget(self) -> Budget: ...
     @property
     def held(self) -> int: ...
-    def charge(self, size: int) -> int: ...
+    def is_full(self) -> bool:
+        """Whether this connection holds more than its free share, while all together hold too much."""
+
+    def charge(self, size: int) -> int:
+        """Hold ``size`` bytes more, or fewer where it is negative."""
+
+    def take(self, size: int) -> bool:
+        """Hold ``size`` bytes more of what may be left out; returns False, and holds none of them, without room."""
+
+    def record(self, size: int) -> None:
+        """``size`` of the bytes that are held belong to an exchange that was recorded."""
+
+    def close(self) -> None:
+        """The session has ended: it holds nothing any more."""
 
 class Session:
     """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:

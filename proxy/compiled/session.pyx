@@ -1,5 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Twin of ``proxy.core.session``: the same steps over C buffers. What each step is for is told there."""
+"""The protocol state of one client connection: bytes of both directions in, exchanges out.
+
+Two rules. Everything that decides which response belongs to which request lives here; nothing here knows a socket, a
+clock or a thread.
+
+For each chunk the caller does three things: ``read`` reads frame sizes and headers and may refuse the chunk by raising;
+then the chunk is forwarded; then ``read_bodies`` reads the bodies that somebody asked for and records what ended
+(passing.pxi). So nothing that goes wrong inside a body can hold back a byte.
+
+Responses belong to requests by position, as in Kafka: correlation ids are chosen by the client and may repeat. A
+Produce with ``acks=0`` takes no place in the queue, because its response does not exist.
+
+``data`` is the chunk at hand, of ``end`` bytes, and stays where it is until its bodies are read; ``p`` is the current
+frame as far as it is known, in ``data`` or in what was carried.
+"""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,15 +35,13 @@ from proxy.compiled.header cimport BAD, INCOMPLETE, acks_at, least_header, skip_
 from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
 from proxy.compiled.wire cimport int16_at, int32_at
 
-from proxy.core import apis, budget, header, intercept, passing, protected, session, watch, wire
+from proxy.core import apis, budget, intercept, protected, session, watch, wire
 from proxy.core.answers import Answers
 from proxy.core.budget import Budget
 from proxy.core.intercept import Request
 from proxy.errors import PeerError
 
-cdef int MIN_FRAME = header.MIN_FRAME
-cdef int MAX_PREFIX = header.MAX_PREFIX
-cdef int CARRY_STEP = header.CARRY_STEP
+cdef int MIN_FRAME = session.MIN_FRAME, MAX_PREFIX = session.MAX_PREFIX, CARRY_STEP = session.CARRY_STEP
 cdef int MAX_IN_FLIGHT = session.MAX_IN_FLIGHT
 cdef int TURN = session.TURN, ANSWER_COST = session.ANSWER_COST
 cdef int FIRST_TOPIC = protected.FIRST_TOPIC
@@ -45,18 +57,11 @@ include "tokens.pxi"
 
 
 @cython.final
-@cython.no_gc
-cdef class Direction:
-    def __cinit__(self):
-        self.carry = bytearray()
-
-
-@cython.final
 @cython.no_gc  # refers to nothing that refers back
 cdef class Session:
-    """As ``proxy.core.session.Session``."""
+    """One per connection. What its parameters and members mean to callers is told in session.pyi."""
 
-    def __init__(self, connection, tally, watch=None, int64_t max_frame=header.MAX_FRAME, identity=None, rules=None,
+    def __init__(self, connection, tally, watch=None, int64_t max_frame=session.MAX_FRAME, identity=None, rules=None,
                  budget=None):
         self.known_as = connection
         self.account = Account(budget or Budget())
@@ -155,7 +160,7 @@ cdef class Session:
         return self.told is not None and self.told.count != 0
 
     cdef Py_ssize_t read_frames(self, bint response, const uint8_t *data, Py_ssize_t end, double now) except -1:
-        """Take ``data`` frame by frame. Returns up to where."""
+        """Take ``data`` frame by frame. Returns up to where: all of it, but of a client with rules one turn at most."""
         cdef Direction state = self.broker if response else self.client
         cdef bytearray carry = state.carry
         cdef Py_ssize_t pos = self.go_on(response, state, data, end, now) if state.left else 0
@@ -203,7 +208,8 @@ cdef class Session:
     cdef Py_ssize_t start_request(
         self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
     ) except? -1:
-        """Read the prefix of a frame, of which ``p[0:there]`` is known and which begins at ``data[start]``.
+        """Read the prefix of a frame, of which ``p[0:there]`` is known and which begins at ``data[start]`` (< 0: before
+        it), up to what decides what becomes of the frame.
 
         Returns the offset in ``data`` after what it holds of this frame, or INCOMPLETE.
         """
@@ -332,6 +338,7 @@ cdef class Session:
     cdef Py_ssize_t start_response(
         self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
     ) except? -1:
+        """Read the prefix of a response: as ``start_request``."""
         cdef Exchange exchange = self.first
         cdef int64_t size
         cdef int32_t correlation_id
@@ -397,7 +404,8 @@ cdef class Session:
         self, bint response, Exchange exchange, object frame, Kind kind, Passing passing, const uint8_t *p,
         Py_ssize_t body, int64_t length, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now,
     ) except? -1:  # fmt: skip
-        """The prefix of a frame of ``length`` bytes is read: pass its body, which starts at ``p[body]``."""
+        """The prefix of a frame of ``length`` bytes is read: pass its body, which starts at ``p[body]``, as far as
+        ``data`` holds it. ``exchange``: None for a raw SASL token."""
         cdef Direction state = self.broker if response else self.client
         cdef Told told = self.told
         cdef int64_t stop = start + length  # in coordinates of data, like everything below

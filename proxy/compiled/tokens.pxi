@@ -1,8 +1,10 @@
-# Raw SASL tokens, as ``proxy.core.session`` has them. Part of session.pyx.
+# Part of session.pyx: raw SASL tokens. After SaslHandshake v0, tokens travel as bare frames (a size and the token) in
+# both directions, until the first frame that is a request again.
 
 cdef Py_ssize_t pass_token(
     Session self, bint response, const uint8_t *p, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
 ) except? -1:
+    """Pass a token; return the offset in ``data`` after what is there of it."""
     cdef int64_t size = token_size(response, p)
     cdef Passing passing = None
     if self.told is not None and self.told.identity is not None:
@@ -13,7 +15,8 @@ cdef Py_ssize_t pass_token(
 cdef Py_ssize_t token(
     Session self, const uint8_t *p, Py_ssize_t there, Py_ssize_t start, const uint8_t *data, Py_ssize_t end, double now
 ) except? -1:
-    """A raw SASL token passes; REQUEST_AGAIN where the frame is a request."""
+    """While tokens are exchanged, a frame of the client begins: as ``start_request``, but REQUEST_AGAIN where it is a
+    request: one of a known api key and version, or one that the rules do not let pass unread."""
     if there < 4:
         return INCOMPLETE
     cdef int64_t size = token_size(False, p)

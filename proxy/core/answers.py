@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from proxy.core.budget import Account
 from proxy.core.exchange import Exchange
 from proxy.core.intercept import ASKED, DECIDED, EDITED, LED, STREAMED, Denied, Request, Rules, Stream, Verdict, Way
 from proxy.core.protected import TOPIC_AUTHORIZATION_FAILED, Partitions, ProduceScan
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
+
+if TYPE_CHECKING:
+    from proxy.compiled.session import Account  # which imports this module
 
 MAX_OWED = 65_536
 """Bytes of answers that wait from which the connection's next request is not looked at: a short request may have a
@@ -301,23 +303,6 @@ class Answers:
             self._owe(-len(answer))
         return answer
 
-    def in_turn(
-        self, in_flight: deque[Exchange], asking: Exchange | None, data: bytes | None, at: int
-    ) -> Iterator[tuple[Exchange, bytes]]:
-        """Answer the first of ``in_flight`` as long as the sidecar is to; ``asking``: what the client's current frame
-        belongs to, if it has not ended. ``data``, ``at``: as for ``answer``."""
-        while self.waiting and in_flight and in_flight[0].synthesized:
-            exchange = in_flight[0]
-            if exchange is asking and not self.closing:
-                return
-            answer = self.answer(data, at)
-            if not answer:
-                return
-            in_flight.popleft()
-            exchange.response_bytes = len(answer)
-            exchange.outcome = "answered"
-            yield exchange, answer
-
     def keep(self, rest: bytes) -> None:
         """``rest`` of the client's chunk waits; empty: it does not any more."""
         self._account.charge(len(rest) - len(self.rest))
@@ -348,13 +333,6 @@ class Answers:
                 return Dropped()
         return Gathered(self._account, partial(self._ask, request, exchange, body)) if flags & ASKED else None
 
-    def scan(self, version: int, buf: bytes | bytearray, start: int, stop: int) -> ProduceScan:
-        """Return what reads the topics of a Produce, of which ``buf[start:stop]`` was read, from its ``acks`` on."""
-        assert self.rules.topics is not None
-        scan = ProduceScan(version, self.rules.topics)
-        scan.feed(buf, start, stop)
-        return scan
-
     def deny(self, request: Request, exchange: Exchange, before: int) -> Frame:
         """The same for a Produce that names a protected topic, of which nothing was forwarded; its ``acks`` stand
         ``before`` bytes after its start."""
@@ -362,8 +340,7 @@ class Answers:
             self._denied(request, exchange, None)
             return Dropped()
         exchange.synthesized = True
-        assert self.rules.topics is not None
-        scan = ProduceScan(request.api_version, self.rules.topics, collect=True)
+        scan = ProduceScan(request.api_version)
         return Refused(self._account, before, scan, lambda partitions: self._denied(request, exchange, partitions))
 
     def cut(self, exchange: Exchange) -> Frame:

@@ -2,10 +2,10 @@
 
 Charged are: open exchanges with their client ids; the facts and the kept bodies of exchanges until observers have them;
 frames that are held back; answers and requests that wait for their turn; incomplete prefixes of frames. Charges are
-estimates from above, the same for both data paths. Not charged is what one connection bounds by itself: at most one
-chunk, or one response that was held back, that waits to be written to each side; and of a body that is read in pieces
-one element that is not complete (``walk.MAX_CARRY``). Slow readers are no attack: charged with what waits for them,
-some thousand of them would leave no room for the facts of all others.
+estimates from above. Not charged is what one connection bounds by itself: at most one chunk, or one response that was
+held back, that waits to be written to each side; and of a body that is read in pieces one element that is not complete
+(``walk.MAX_CARRY``). Slow readers are no attack: charged with what waits for them, some thousand of them would leave no
+room for the facts of all others.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ OPEN, RECORDED, LIMIT, OPTIONAL = range(4)
 
 
 class Budget:
-    """Of one process. ``counts``: four numbers of 64 bits, for either data path: what open connections hold; what was
-    recorded since observers were last handed something; the limit; and the limit for what may be left out.
+    """Of one process. ``counts``: four numbers of 64 bits: what open connections hold; what was recorded since observers
+    were last handed something; the limit; and the limit for what may be left out.
 
     ``waits``: how often a connection began to wait.
     """
@@ -92,42 +92,3 @@ class Budget:
         most = max(1, (self.limit - self.charged) // CHUNK)
         while self._waiting and most:
             most -= self._waiting.popleft()()
-
-
-class Account:
-    """What one session holds. ``held``: bytes that it is charged with."""
-
-    __slots__ = ("budget", "counts", "held")
-
-    def __init__(self, budget: Budget) -> None:
-        self.budget = budget
-        self.counts = budget.counts
-        self.held = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether this connection holds more than its free share, while all together hold too much."""
-        return self.held > FREE and self.budget.full
-
-    def charge(self, size: int) -> None:
-        """Hold ``size`` bytes more, or fewer where it is negative."""
-        self.held += size
-        self.counts[OPEN] += size
-
-    def take(self, size: int) -> bool:
-        """Hold ``size`` bytes more of what may be left out; returns False, and holds none of them, without room."""
-        counts = self.counts
-        if size > 0 and counts[OPEN] + counts[RECORDED] + size > counts[OPTIONAL]:
-            return False
-        self.charge(size)
-        return True
-
-    def record(self, size: int) -> None:
-        """``size`` of the bytes that are held belong to an exchange that was recorded."""
-        self.held -= size
-        self.counts[OPEN] -= size
-        self.counts[RECORDED] += size
-
-    def close(self) -> None:
-        """The session has ended: it holds nothing any more."""
-        self.charge(-self.held)

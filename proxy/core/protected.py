@@ -67,25 +67,22 @@ class ProtectedTopics:
 
 
 class ProduceScan:
-    """Reads the topics of one ProduceRequest as it comes, from ``acks`` on.
+    """Reads the topics and partitions of one ProduceRequest as it comes, from ``acks`` on.
 
-    ``found``: it names a protected one. ``named``: its first topic was read, or it has none. ``partitions``: with
-    ``collect`` the partitions by topic (a name, or the 16 bytes of an id); None once they are more than ``MAX_ITEMS``.
+    ``partitions``: what was read, by topic (a name, or the 16 bytes of an id); None once they are more than
+    ``MAX_ITEMS``, or a name is longer than any topic's.
     """
 
     __slots__ = (
-        "_after", "_carry", "_collect", "_counted", "_flexible", "_in_topic", "_left", "_skip", "_step",
-        "_tags", "_topics", "_version", "found", "named", "partitions",
+        "_after", "_carry", "_counted", "_flexible", "_in_topic", "_left", "_skip", "_step", "_tags", "_version",
+        "partitions",
     )  # fmt: skip
 
-    def __init__(self, version: int, topics: ProtectedTopics, *, collect: bool = False) -> None:
-        self.found = self.named = False
-        self.partitions: list[tuple[bytes, list[int]]] | None = [] if collect else None
-        self._collect = collect
+    def __init__(self, version: int) -> None:
+        self.partitions: list[tuple[bytes, list[int]]] | None = []
         self._counted = 0
         self._version = version
         self._flexible = version >= 9
-        self._topics = topics
         self._step = HEAD
         self._after = END  # the step after a section of tagged fields
         self._left = self._in_topic = self._tags = 0  # topics, partitions, tagged fields still to come
@@ -93,10 +90,7 @@ class ProduceScan:
         self._skip = 0  # bytes to come that are passed over
 
     def feed(self, data: bytes | bytearray, start: int, stop: int) -> None:
-        """Take ``data[start:stop]`` as the next bytes; nothing is read after a protected topic unless it collects.
-
-        Raises PeerError for bytes that a broker refuses too.
-        """
+        """Take ``data[start:stop]`` as the next bytes. Raises PeerError for bytes that a broker refuses too."""
         if stop - start <= self._skip:
             self._skip -= stop - start
             return
@@ -104,7 +98,7 @@ class ProduceScan:
         self._skip, self._carry = 0, b""
         pos, end = 0, len(buf)
         try:
-            while self._step != END and (self._collect or not self.found):
+            while self._step != END:
                 pos = self._next(buf, pos)
                 if pos > end:
                     self._skip = pos - end
@@ -153,7 +147,6 @@ class ProduceScan:
             name, pos = buf[pos : pos + 16], pos + 16
             if len(name) < 16:
                 raise IndexError
-            found = name in self._topics.ids
         else:
             if self._flexible:
                 size, pos = self._length_at(buf, pos, 0)
@@ -162,22 +155,22 @@ class ProduceScan:
             if size > MAX_STRING:
                 raise PeerError("client", "invalid_request", f"a topic's name of {size} bytes")
             if size > MAX_NAME:
-                name, found = None, False
+                name = None
             else:
                 name = buf[pos : pos + size]
                 if len(name) < size:
                     raise IndexError
-                found = self._topics.has(name)
             pos += size
-        self.found |= found
-        self.named = True
-        if self.partitions is not None:
-            if name is None:
-                self.partitions = None
-            else:
-                self.partitions.append((name, []))
         self._step = COUNT
+        self._take(name)
         return pos
+
+    def _take(self, topic: bytes | None) -> None:
+        """A topic begins; None: its name is longer than any topic's."""
+        if topic is None:
+            self.partitions = None
+        elif self.partitions is not None:
+            self.partitions.append((topic, []))
 
     def _partition(self, index: int) -> None:
         if self.partitions is None:
@@ -196,10 +189,7 @@ class ProduceScan:
 
     def _next_topic(self) -> int:
         self._left -= 1
-        if self._left:
-            return TOPIC
-        self.named = True
-        return END
+        return TOPIC if self._left else END
 
     def _tagged(self) -> int:
         """The step after a section of tagged fields."""

@@ -12,11 +12,13 @@ from observers.deep import deepen
 from observers.learn import PLACES, carries_pairs, pairs_of
 from observers.rollup import Rollup
 from observers.translate import Translator
+from proxy.compiled.session import Session
 from proxy.core.exchange import Exchange
 from proxy.core.struct import SchemaError, UnknownMessage
 from tests.fuzz import seeds, sessions, targets, told
-from tests.fuzz.sessions import COMPILED, FAST, PURE, converse_into, steps_of
-from tests.fuzz.targets import BOTH_TWINS, Target
+from tests.fuzz.sessions import converse_into, steps_of
+from tests.fuzz.targets import COMPARED, Target
+from tests.oracle import session as oracle
 from tests.property.audited import API_NAMES, WALL, surroundings
 from tests.tools.implementations import compiled
 
@@ -56,21 +58,20 @@ def rolled(kind: Any, exchanges: list[Exchange]) -> list[Any]:
 
 
 def check_audit(data: bytes, rng: Random) -> None:
-    """Every exchange has its event, and both twins make the same."""
-    pure = exchanges_of(PURE, data)
-    expected = translated(Translator, pure)
-    assert len(msgspec.json.decode(events(expected))) == expected.last
-    for exchange in pure:
+    """Every exchange has its event, and the oracle makes the same."""
+    found = exchanges_of(Session, data)
+    made = translated(TRANSLATORS.Translator, found)
+    assert len(msgspec.json.decode(events(made))) == made.last
+    for exchange in found:
         deepen(exchange)
-    if COMPILED is not None:
-        fast = exchanges_of(FAST, data)
-        assert events(translated(TRANSLATORS.Translator, fast)) == events(expected)
-        if rng.random() < BOTH_TWINS:
-            assert rolled(ROLLUPS.Rollup, fast) == rolled(Rollup, pure)
+    theirs = exchanges_of(oracle.Session, data)
+    assert events(translated(Translator, theirs)) == events(made)
+    if rng.random() < COMPARED:
+        assert rolled(ROLLUPS.Rollup, found) == rolled(Rollup, theirs)
 
 
 def audit_once(data: bytes) -> object:
-    return translated(TRANSLATORS.Translator if COMPILED is not None else Translator, exchanges_of(FAST, data))
+    return translated(TRANSLATORS.Translator, exchanges_of(Session, data))
 
 
 # ---- learn ----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from proxy.compiled.session import Session
 from proxy.core import apis
-from proxy.core import session as python_session
 from proxy.core.budget import OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import Identity
@@ -31,12 +31,8 @@ from proxy.errors import PeerError
 from tests.frames import METADATA, request, sized
 from tests.fuzz import seeds
 from tests.fuzz.mutate import cuts, single
-from tests.fuzz.targets import BOTH_TWINS, BYTE_BY_BYTE, Target
-from tests.tools.implementations import compiled
-
-COMPILED = compiled("proxy.compiled.session")
-PURE: Any = python_session.Session
-FAST: Any = COMPILED.Session if COMPILED is not None else PURE
+from tests.fuzz.targets import BYTE_BY_BYTE, COMPARED, Target
+from tests.oracle import session as oracle
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 MAX_FRAME = 200_000
@@ -112,13 +108,13 @@ def split(steps: Steps, rng: Random, every_byte: bool) -> Steps:
 
 
 def check_steps(steps: Steps, rng: Random) -> Told:
-    """Whole = cut anywhere = byte by byte, and both twins."""
-    expected = converse(FAST, steps)
+    """Whole = cut anywhere = byte by byte, and as the oracle has it."""
+    expected = converse(Session, steps)
     pieces = split(steps, rng, rng.random() < BYTE_BY_BYTE)
-    assert converse(FAST, pieces) == expected, "pieces give something else"
-    if rng.random() < BOTH_TWINS:
-        assert converse(PURE, steps) == expected, "twins differ"
-        assert converse(PURE, pieces) == expected, "twins differ over pieces"
+    assert converse(Session, pieces) == expected, "pieces give something else"
+    if rng.random() < COMPARED:
+        assert converse(oracle.Session, steps) == expected, "the oracle differs"
+        assert converse(oracle.Session, pieces) == expected, "the oracle differs over pieces"
     check_kept(steps, expected)
     return expected
 
@@ -161,7 +157,7 @@ def check_session(data: bytes, rng: Random) -> None:
 
 
 def session_once(data: bytes) -> object:
-    return converse(FAST, steps_of(data))
+    return converse(Session, steps_of(data))
 
 
 # ---- frame ----------------------------------------------------------------------------------------------------------
@@ -182,7 +178,7 @@ def check_frame(data: bytes, rng: Random) -> None:
 
 
 def frame_once(data: bytes) -> object:
-    return converse(FAST, stream_of(data))
+    return converse(Session, stream_of(data))
 
 
 # ---- header ---------------------------------------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def framed(data: bytes) -> Steps:
 
 
 def header_once(data: bytes) -> object:
-    return converse(FAST, framed(data))
+    return converse(Session, framed(data))
 
 
 TARGETS = [

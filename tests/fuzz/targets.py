@@ -23,8 +23,8 @@ from tests.fuzz.mutate import cuts, single
 from tests.tools.implementations import COMPILED_WALK
 from tests.tools.messages import uvarint
 
-BOTH_TWINS = 1 / 4
-"""Share of the inputs that the pure twin reads, too: it takes several times as long."""
+COMPARED = 1 / 4
+"""Share of the inputs that the oracle reads, too: it takes several times as long."""
 
 BYTE_BY_BYTE = 1 / 4
 """Share of the inputs that are read byte by byte as well."""
@@ -100,7 +100,7 @@ def _check_body(body: _Body, rng: Random) -> Any:
     _same(expected, found)
     if rng.random() < BYTE_BY_BYTE:
         _same(expected, in_pieces(FAST, body, single(body.data)))
-    if rng.random() < BOTH_TWINS:
+    if rng.random() < COMPARED:
         _same(expected, whole(python_walk, body))
         assert in_pieces(python_walk, body, pieces) == found, "twins differ"
     return expected

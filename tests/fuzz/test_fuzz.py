@@ -8,12 +8,13 @@ from random import Random
 
 import pytest
 
+from proxy.compiled.session import Session
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import seeds
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.observed import ALL
 from tests.fuzz.run import check_memory, replay, run_block, seeds_of
-from tests.fuzz.sessions import FAST, converse, steps_of
+from tests.fuzz.sessions import converse, steps_of
 from tests.fuzz.targets import Target
 
 every_target = pytest.mark.parametrize("target", ALL.values(), ids=ALL)
@@ -82,7 +83,7 @@ def test_blocks_of_all_targets_take_turns() -> None:
 def test_conversations_of_real_clients_are_read_to_their_end() -> None:
     decoded = 0
     for script in seeds.scripts():
-        told = converse(FAST, steps_of(script))
+        told = converse(Session, steps_of(script))
         assert told.refused is None
         assert "malformed" not in told.decoded
         decoded += told.decoded.get("full", 0)
@@ -90,7 +91,7 @@ def test_conversations_of_real_clients_are_read_to_their_end() -> None:
 
 
 def test_share_fetches_are_read_in_a_session() -> None:
-    told = converse(FAST, steps_of(seeds.scripts()[-1]))
+    told = converse(Session, steps_of(seeds.scripts()[-1]))
     assert told.decoded["full"] == 6
     assert [exchange["api_key"] for exchange in told.exchanges] == [78, 78, 78]
     assert all(exchange["response"].topics_are_ids for exchange in told.exchanges)

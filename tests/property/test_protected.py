@@ -1,5 +1,5 @@
 """Whatever names a protected topic, in whatever pieces: the broker never has a whole frame of it, everything else
-reaches it as it was sent, every answer keeps its place, and both implementations do the same."""
+reaches it as it was sent, every answer keeps its place, and the oracle does the same."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.compiled.session import Session
 from proxy.core.intercept import Rules
 from proxy.core.protected import ProtectedTopics
-from proxy.core.session import Session
 from proxy.core.struct import view
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
 from proxy.replies.protected import Protected
 from tests.frames import METADATA, batch, request, response
+from tests.oracle import session as oracle
 from tests.property.test_session_answers import CONNECTION, FIELDS, MAX_FRAME, SESSIONS, Side
 from tests.tools.messages import PRODUCE_REQUEST, UNKNOWN_TAGS, Made, encode
 from tests.tools.watching import watching
@@ -87,7 +88,7 @@ def calls(draw: st.DrawFn) -> Call:
     return Call(request(0, version, number, body), version, acks, tuple(protected), count)
 
 
-def start(implementation: type[Session], wanted: int | None) -> Side:
+def start(implementation: type[Session | oracle.Session], wanted: int | None) -> Side:
     topics = ProtectedTopics(["elsewhere"])
     topics.ids.update(IDS[:2])
     tally, exchanges = Tally(), list[Any]()
@@ -116,12 +117,12 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
 ) -> None:
     rng = Random(seed)
     sides = [start(implementation, wanted) for implementation in SESSIONS]
-    pure = sides[0]
+    ours = sides[0]
     asked, now, sent = b"".join(call.sent for call in made), 0.0, 0
-    answers = pure.session.answers
+    answers = ours.session.answers
     assert answers is not None
     while not answers.ending:
-        frames, _ = whole(pure.to_broker)
+        frames, _ = whole(ours.to_broker)
         may = b"".join(
             response(int.from_bytes(frame[8:12], "big"), b"\0" * 9)
             for frame in frames
@@ -136,15 +137,15 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
         data = data[: rng.choice(sizes)]
         now += 1
         first, *others = [each.step(side, data, now) for each in sides]
-        assert all(other == first for other in others), "the implementations differ"
+        assert all(other == first for other in others), "the oracle differs"
         if side == "broker":
             sent += len(data)
         else:
             asked = asked[len(data) :]
-    frames, rest = whole(pure.to_broker)
+    frames, rest = whole(ours.to_broker)
     honest = [call for call in made if not call.protected]
     assert frames == [call.sent for call in honest][: len(frames)]
-    seen, cut = whole(pure.to_client)
+    seen, cut = whole(ours.to_client)
     assert not cut
     if not answers.ending:
         assert len(frames) == len(honest)
@@ -157,12 +158,12 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
     else:
         closing = next(call for call in made if call.protected and (not call.acks or call.sent.startswith(rest)))
         assert len(rest) < len(closing.sent)
-    assert pure.tally.intercepted == {} or [*pure.tally.intercepted] == [(0, "denied")]
+    assert ours.tally.intercepted == {} or [*ours.tally.intercepted] == [(0, "denied")]
     for each in sides:
         each.session.lost(now)
     exchanges = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
     assert all(other == exchanges[0] for other in exchanges), "the exchanges differ"
-    assert all(each.tally == pure.tally for each in sides)
+    assert all(each.tally == ours.tally for each in sides)
     for one in exchanges[0]:
         assert (one["error_code"] == 29) <= one["synthesized"]
 

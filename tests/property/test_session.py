@@ -1,5 +1,5 @@
-"""Both implementations of the session agree on everything, whatever bytes come in whatever pieces for whoever observes;
-and they tell the same of the same bytes however those are cut."""
+"""The session and the oracle agree on everything, whatever bytes come in whatever pieces for whoever observes; and both
+tell the same of the same bytes however those are cut."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
-from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import (
     ERROR_AFTER_THROTTLE,
@@ -35,9 +34,9 @@ from proxy.core.watch import (
 from proxy.errors import PeerError
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import recordings
+from tests.oracle import session as oracle
 from tests.property.strategies import cuts, damaged
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
-from tests.tools.implementations import COMPILED_WALK, both, needs_compiled
 from tests.tools.watching import MAX_BODY, watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
@@ -61,9 +60,9 @@ WANTED = (
 
 @dataclass
 class Run:
-    """One implementation at work: everything it lets the outside see."""
+    """A session at work: everything it lets the outside see."""
 
-    session: Session
+    session: Session | oracle.Session
     tally: Tally
     watch: Watch | None
     exchanges: list[Exchange]
@@ -86,7 +85,7 @@ class Run:
 
     @property
     def charged(self) -> list[int] | None:
-        """Where nothing is under way: in the middle of a body one implementation may be a partition ahead."""
+        """Where nothing is under way: in the middle of a body one of both may be a partition ahead."""
         if not self.session.quiet:
             return None
         counts = list(self.budget.counts)
@@ -117,7 +116,10 @@ class Run:
 
 
 def start(
-    implementation: type[Session], wanted: int | bytes | None, max_body: int = MAX_BODY, limit: int = MAX_CHARGED
+    implementation: type[Session | oracle.Session],
+    wanted: int | bytes | None,
+    max_body: int = MAX_BODY,
+    limit: int = MAX_CHARGED,
 ) -> Run:
     """``wanted``: None where nobody observes."""
     tally = Tally()
@@ -195,31 +197,29 @@ def traffic(draw: st.DrawFn) -> list[tuple[str, bytes]]:
     return steps
 
 
-@needs_compiled
 @given(
     steps=traffic(),
     wanted=st.one_of(st.none(), st.sampled_from(WANTED), st.integers(0, 1 << 32).map(tables)),
     max_body=st.sampled_from([0, 20, MAX_BODY]),
     limit=st.sampled_from([0, MAX_CHARGED]),
 )
-def test_both_sessions_agree(
+def test_the_session_and_the_oracle_agree(
     steps: list[tuple[str, bytes]], wanted: int | bytes | None, max_body: int, limit: int
 ) -> None:
-    pure = start(PYTHON.session, wanted, max_body, limit)
-    compiled = start(choose("compiled").session, wanted, max_body, limit)
+    expected = start(oracle.Session, wanted, max_body, limit)
+    found = start(Session, wanted, max_body, limit)
     for side, data in steps:
-        outcome = pure.step(side, data)
-        assert compiled.step(side, data) == outcome
+        outcome = expected.step(side, data)
+        assert found.step(side, data) == outcome
         if outcome[1] is not None:
             break
-    pure.end()
-    compiled.end()
-    assert compiled.told() == pure.told()
-    assert compiled.changes == pure.changes
-    assert compiled.tally == pure.tally
+    expected.end()
+    found.end()
+    assert found.told() == expected.told()
+    assert found.changes == expected.changes
+    assert found.tally == expected.tally
 
 
-@pytest.mark.parametrize("implementation", both(PYTHON.session, COMPILED_WALK and choose("compiled").session))
 @given(
     steps=traffic(),
     wanted=st.sampled_from([None, *WANTED]),
@@ -227,13 +227,9 @@ def test_both_sessions_agree(
     limit=st.integers(0, 6000),
 )
 def test_whatever_passes_nothing_stays_charged(
-    implementation: type[Session],
-    steps: list[tuple[str, bytes]],
-    wanted: int | None,
-    max_body: int,
-    limit: int,
+    steps: list[tuple[str, bytes]], wanted: int | None, max_body: int, limit: int
 ) -> None:
-    run = start(implementation, wanted, max_body, limit)
+    run = start(Session, wanted, max_body, limit)
     for side, data in steps:
         outcome = run.step(side, data)
         assert run.budget.charged >= 0
@@ -242,7 +238,6 @@ def test_whatever_passes_nothing_stays_charged(
     run.end()
 
 
-@needs_compiled
 @given(
     pairs=st.lists(st.integers(0, 1 << 16), min_size=1, max_size=5).flatmap(
         lambda numbers: st.tuples(*(asked(number) for number in numbers))
@@ -253,8 +248,7 @@ def test_whatever_passes_nothing_stays_charged(
 def test_however_bytes_are_cut_the_same_is_told(
     pairs: tuple[tuple[bytes, bytes], ...], wanted: int | bytes, seed: int
 ) -> None:
-    compiled = choose("compiled").session
-    runs = [start(compiled, wanted), start(compiled, wanted), start(PYTHON.session, wanted)]
+    runs = [start(Session, wanted), start(Session, wanted), start(oracle.Session, wanted)]
     rng = Random(seed)
     for side, stream in (
         ("client", b"".join(one for one, _ in pairs)),
@@ -292,19 +286,18 @@ def _timeless(changes: list[ConnectionChange]) -> list[ConnectionChange]:
     return [replace(change, at=0.0) for change in changes]
 
 
-@needs_compiled
-def test_both_sessions_agree_on_every_recording_in_pieces_of_every_size() -> None:
+def test_both_agree_on_every_recording_in_pieces_of_every_size() -> None:
     answered = 0
     for recording in recordings():
         for size in (1, 7, 61, 1000, 1 << 20):
-            pure, compiled = start(PYTHON.session, EVERYTHING), start(choose("compiled").session, EVERYTHING)
+            expected, found = start(oracle.Session, EVERYTHING), start(Session, EVERYTHING)
             for frame in recording.frames:
                 for at in range(0, len(frame.data), size):
                     piece = frame.data[at : at + size]
-                    outcome = pure.step(frame.side, piece)
-                    assert compiled.step(frame.side, piece) == outcome, recording
+                    outcome = expected.step(frame.side, piece)
+                    assert found.step(frame.side, piece) == outcome, recording
                     if outcome[1] is not None:
                         break
-            assert compiled.told() == pure.told()
-            answered += pure.tally.decoded["full"]
+            assert found.told() == expected.told()
+            answered += expected.tally.decoded["full"]
     assert answered > 300

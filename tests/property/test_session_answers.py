@@ -1,5 +1,5 @@
 """Whatever is forwarded, answered, held, edited and streamed, in whatever pieces: the broker sees exactly what is
-forwarded, the client sees every answer in the order of its requests, and both implementations do the same."""
+forwarded, the client sees every answer in the order of its requests, and the oracle does the same."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.budget import OPEN
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.intercept import Rules
-from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
 from tests.frames import METADATA, batch, produce, produced, request, response
-from tests.tools.implementations import compiled
+from tests.oracle import session as oracle
 from tests.tools.intercepting import (
     BROKEN_EDIT,
     BROKEN_STREAM,
@@ -43,9 +43,7 @@ from tests.tools.watching import watching
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
 FIELDS = Exchange.__struct_fields__
-SESSIONS = [PYTHON.session]
-if compiled("proxy.compiled.session") is not None:
-    SESSIONS.append(choose("compiled").session)
+SESSIONS: list[type[Session | oracle.Session]] = [Session, oracle.Session]
 
 
 @dataclass
@@ -110,9 +108,9 @@ def calls(draw: st.DrawFn) -> Call:
 
 @dataclass
 class Side:
-    """One implementation at work."""
+    """A session at work."""
 
-    session: Session
+    session: Session | oracle.Session
     tally: Tally = field(default_factory=Tally)
     exchanges: list[Exchange] = field(default_factory=list)
     to_broker: bytes = b""
@@ -139,7 +137,7 @@ class Side:
         return onward, replies, state, counts, (answers.full, answers.closing, answers.ending)
 
 
-def start(implementation: type[Session], wanted: int | None) -> Side:
+def start(implementation: type[Session | oracle.Session], wanted: int | None) -> Side:
     tally, exchanges = Tally(), list[Exchange]()
     watch = None if wanted is None else watching(exchanges.append, wanted=wanted)
     session = implementation(CONNECTION, tally, watch, MAX_FRAME, None, Rules([Chooser()]))
@@ -164,30 +162,30 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
     asked = b"".join(call.asked for call in made)
     sizes = [(len(call.asked), call.sent or b"") for call in alive if call.forwarded]
     sides = [start(implementation, wanted) for implementation in SESSIONS]
-    pure = sides[0]
+    found = sides[0]
     sent, now = 0, 0.0  # of what the broker may say by now
 
     def step(side: str, data: bytes) -> None:
         nonlocal now
         now += 1
         first, *others = [each.step(side, data, now) for each in sides]
-        assert all(other == first for other in others), "the implementations differ"
+        assert all(other == first for other in others), "the oracle differs"
 
     while True:
-        came, may = len(pure.to_broker), b""
+        came, may = len(found.to_broker), b""
         for size, answer in sizes:
             came -= size
             if came < 0:
                 break
             may += answer
-        answers = pure.session.answers
+        answers = found.session.answers
         assert answers is not None
         able = [("broker", may[sent:])] if sent < len(may) else []
-        if not pure.session.rest and not answers.full:
+        if not found.session.rest and not answers.full:
             if asked:
                 able.append(("client", asked))
         elif not answers.full:
-            able.append(("rest", pure.session.rest))
+            able.append(("rest", found.session.rest))
         if not able:
             break
         side, data = rng.choice(able)
@@ -198,11 +196,11 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
             sent += len(data)
         elif side == "client":
             asked = asked[len(data) :]
-        assert forwarded.startswith(pure.to_broker)
-        assert expected.startswith(pure.to_client)
-    assert (pure.to_broker, pure.to_client) == (forwarded, expected)
-    assert pure.session.quiet == (end == len(made))
-    answers = pure.session.answers
+        assert forwarded.startswith(found.to_broker)
+        assert expected.startswith(found.to_client)
+    assert (found.to_broker, found.to_client) == (forwarded, expected)
+    assert found.session.quiet == (end == len(made))
+    answers = found.session.answers
     assert answers is not None
     assert answers.ending == (end < len(made))
     for each in sides:
@@ -210,6 +208,6 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
         assert each.session.account.budget.counts[OPEN] == 0
     told = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
     assert all(other == told[0] for other in told), "they tell something else"
-    assert all(each.tally == pure.tally for each in sides)
+    assert all(each.tally == found.tally for each in sides)
     if wanted is not None:
         assert sum(one["synthesized"] for one in told[0]) == sum(not call.forwarded for call in made[: end + 1])

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 
-from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Account, Budget
+from proxy.compiled.session import Account
+from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Budget
 from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
 
 PER_CONNECTION = 327_680
@@ -34,9 +35,9 @@ def test_facts_leave_a_reserve_to_what_cannot_be_left_out() -> None:
     assert not account.take(1)
     assert account.held == budget.charged == MAX_CHARGED - RESERVED
     account.charge(RESERVED)
-    assert not account.full
+    assert not account.is_full()
     account.charge(1)
-    assert account.full
+    assert account.is_full()
     account.close()
     assert (account.held, budget.charged) == (0, 0)
 
@@ -58,7 +59,7 @@ def test_a_connection_that_holds_little_never_waits() -> None:
     greedy, modest = Account(budget), Account(budget)
     greedy.charge(FREE + 1)
     modest.charge(FREE)
-    assert (greedy.full, modest.full) == (True, False)
+    assert (greedy.is_full(), modest.is_full()) == (True, False)
 
 
 def test_those_that_wait_go_on_in_turn_as_there_is_room_and_at_least_one() -> None:

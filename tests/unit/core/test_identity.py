@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import API_VERSIONS, MAX_NAME, MAX_UNANSWERED, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
-from proxy.core.session import Session
 from proxy.core.tally import Tally
 from tests.frames import METADATA, request, response
 from tests.sasl import (
@@ -26,10 +26,8 @@ from tests.sasl import (
     scram,
     software,
 )
-from tests.tools.implementations import COMPILED_WALK, both
 from tests.tools.watching import watching
 
-COMPILED = None if COMPILED_WALK is None else choose("compiled")
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 SERVER_FIRST = f"r={NONCE}3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096".encode()
 SERVER_FINAL = b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
@@ -439,12 +437,11 @@ def test_a_login_that_was_cut(begun: bool) -> None:
     assert change.connection.principal == ("User:alice" if begun else "User:<unknown:SCRAM-SHA-256>")
 
 
-@pytest.mark.parametrize("implementation", both(PYTHON.session, COMPILED and COMPILED.session))
-def test_a_session_tells_of_gssapi_with_the_first_answer_to_something_else(implementation: type[Session]) -> None:
+def test_a_session_tells_of_gssapi_with_the_first_answer_to_something_else() -> None:
     exchanges: list[Exchange] = []
     changes: list[ConnectionChange] = []
     watch = watching(exchanges.append, changes.append)
-    session = implementation(FRESH, Tally(), watch, identity=Identity(FRESH))
+    session = Session(FRESH, Tally(), watch, identity=Identity(FRESH))
     asked = [(SASL_HANDSHAKE, handshake("GSSAPI")), (SASL_AUTHENTICATE, authenticate(b"token", 1)), (METADATA, b"")]
     answers = [handshake_reply(), authenticate_reply(b"", 1), b"\0\0"]
     for number, ((key, body), answer) in enumerate(zip(asked, answers, strict=True)):

@@ -1,4 +1,4 @@
-"""Requests made to slip past the check of topics, in both implementations of the session."""
+"""Requests made to slip past the session's check of topics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.exchange import Connection, Exchange
 from proxy.core.intercept import Request, Rules
 from proxy.core.protected import MAX_ITEMS, ProtectedTopics
-from proxy.core.session import ANSWER_COST, TURN, Session
+from proxy.core.session import ANSWER_COST, TURN
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
 from proxy.replies.protected import MAX_CHANGE, Protected
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
-from tests.tools.implementations import compiled
 from tests.tools.watching import watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
@@ -26,14 +26,14 @@ DELETE_TOPICS = 20
 
 
 class Site:
-    def __init__(self, implementation: type[Session]) -> None:
+    def __init__(self) -> None:
         self.refused: list[Request] = []
         self.exchanges: list[Exchange] = []
         self.tally = Tally()
         self.topics = ProtectedTopics(["audit"])
         self.rules = Rules([Protected(self.topics, self.refused.append)])
         watch = watching(self.exchanges.append, wanted=TOLD | WALKED)
-        self.session = implementation(CONNECTION, self.tally, watch, 1 << 24, None, self.rules)
+        self.session = Session(CONNECTION, self.tally, watch, 1 << 24, None, self.rules)
         self.to_broker = self.to_client = b""
 
     def ask(self, *pieces: bytes) -> bytes:
@@ -66,11 +66,9 @@ class Site:
         return answers.cause if answers.ending else None
 
 
-@pytest.fixture(params=["python", "compiled"])
-def site(request: pytest.FixtureRequest) -> Site:
-    if request.param == "compiled" and compiled("proxy.compiled.session") is None:
-        pytest.skip("not built")
-    return Site(PYTHON.session if request.param == "python" else choose("compiled").session)
+@pytest.fixture
+def site() -> Site:
+    return Site()
 
 
 def flexible(topics: bytes, acks: int = 1, version: int = 9) -> bytes:

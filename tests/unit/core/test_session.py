@@ -9,8 +9,9 @@ import time
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.exchange import Connection, Exchange, ProduceRequest, ProduceResponse
-from proxy.core.session import MAX_IN_FLIGHT, Session
+from proxy.core.session import MAX_IN_FLIGHT
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from tests.frames import (
@@ -24,24 +25,13 @@ from tests.frames import (
     response,
     sized,
 )
-from tests.tools.implementations import COMPILED_WALK, both
 from tests.tools.messages import uvarint
 from tests.tools.watching import watching
-
-
-@pytest.fixture(
-    autouse=True, params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session)
-)
-def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test here runs on both."""
-    monkeypatch.setattr(Bench, "implementation", request.param)
 
 
 class Bench:
     """A session, what it recorded, and a clock that moves one second with each chunk; half a second later it has gone
     on."""
-
-    implementation = Session
 
     def __init__(self, *, observed: bool = True) -> None:
         self.tally = Tally()
@@ -49,7 +39,7 @@ class Bench:
         self.now = 0.0
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
         watch = watching(self.exchanges.append) if observed else None
-        self.session = self.implementation(connection, self.tally, watch)
+        self.session = Session(connection, self.tally, watch)
 
     def client(self, data: bytes) -> None:
         self.now += 1

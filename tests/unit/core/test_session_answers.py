@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.answers import MAX_OWED
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
-from proxy.core.session import ANSWER_COST, TURN, Session
+from proxy.core.session import ANSWER_COST, TURN
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
 from proxy.errors import PeerError
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
-from tests.tools.implementations import COMPILED_WALK, both
 from tests.tools.intercepting import (
     BROKEN_EDIT,
     BROKEN_STREAM,
@@ -42,18 +42,8 @@ from tests.tools.intercepting import (
 from tests.tools.watching import watching
 
 
-@pytest.fixture(
-    autouse=True, params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session)
-)
-def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test here runs on both."""
-    monkeypatch.setattr(Bench, "implementation", request.param)
-
-
 class Bench:
     """A session with rules as a relay handles it: ``to_broker`` and ``to_client`` are what went on."""
-
-    implementation = Session
 
     def __init__(
         self,
@@ -83,9 +73,7 @@ class Bench:
         self.rules = Rules(interceptors or [self.chooser])
         identity = Identity(self.connection) if source == "unauthenticated" else None
         self.budget = Budget()
-        self.session = self.implementation(
-            self.connection, self.tally, watch, max_frame, identity, self.rules, self.budget
-        )
+        self.session = Session(self.connection, self.tally, watch, max_frame, identity, self.rules, self.budget)
 
     def client(self, data: bytes, *, later: bool = False) -> None:
         """``later``: what was not looked at stays there."""

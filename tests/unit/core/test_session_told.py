@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange, Exchange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
-from proxy.core.passing import MAX_LEARNED
-from proxy.core.session import Session
+from proxy.core.session import MAX_LEARNED
 from proxy.core.tally import Tally
 from proxy.core.watch import (
     ERROR_AFTER_THROTTLE,
@@ -24,7 +24,6 @@ from proxy.core.watch import (
 )
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
-from tests.tools.implementations import COMPILED_WALK, both
 from tests.tools.watching import watching
 
 HEARTBEAT, LIST_GROUPS, FUTURE = 12, 16, 31_000
@@ -32,18 +31,8 @@ KEEP = TOLD | KEEP_REQUEST | KEEP_RESPONSE
 MAX_BODY = 100_000
 
 
-@pytest.fixture(
-    autouse=True, params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session)
-)
-def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test here runs on both."""
-    monkeypatch.setattr(Bench, "implementation", request.param)
-
-
 class Bench:
     """A session that is watched. Its clock moves one second with each chunk; half a second later that has gone on."""
-
-    implementation = Session
 
     def __init__(self, wanted: int | bytes = TOLD | WALKED, max_body: int = MAX_BODY, limit: int = MAX_CHARGED) -> None:
         self.tally = Tally()
@@ -57,7 +46,7 @@ class Bench:
         self.watch = watching(self._record, self._note, wanted=wanted, max_body=max_body)
         self.budget = Budget(limit)
         identity = Identity(connection)
-        self.session = self.implementation(connection, self.tally, self.watch, identity=identity, budget=self.budget)
+        self.session = Session(connection, self.tally, self.watch, identity=identity, budget=self.budget)
 
     def _record(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
@@ -184,7 +173,7 @@ def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
     assert bench.budget.charged > 2000
 
     def other() -> Exchange:
-        session = bench.implementation(bench.session.connection, Tally(), bench.watch, budget=bench.budget)
+        session = Session(bench.session.connection, Tally(), bench.watch, budget=bench.budget)
         session.client_data(request(METADATA, 1, 1, b"z" * 1000), 1.0)
         session.walk(1.5)
         session.lost(2.0)

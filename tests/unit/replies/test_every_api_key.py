@@ -5,24 +5,18 @@ from __future__ import annotations
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.session import Session
 from proxy.core.apis import APIS
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Rules
-from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.replies.unsupported import Policy, Unsupported
 from proxy.replies.upstream import Supported
 from tests.frames import API_VERSIONS, METADATA, request, response
-from tests.tools.implementations import COMPILED_WALK, both
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 TOLD = {key: (4 if key == 1 else 0, api.max_version - (key not in (0, 1, API_VERSIONS))) for key, api in APIS.items()}
 SOME_ACKS = b"\0\1" * 2
-
-
-@pytest.fixture(params=both(PYTHON.session, None if COMPILED_WALK is None else choose("compiled").session))
-def implementation(request: pytest.FixtureRequest) -> type[Session]:
-    return request.param  # type: ignore[no-any-return]
 
 
 def every() -> list[tuple[int, int]]:
@@ -37,7 +31,7 @@ def every() -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("policy", ["empty", "close", "forward"])
-def test_the_configured_answer(implementation: type[Session], policy: Policy) -> None:
+def test_the_configured_answer(policy: Policy) -> None:
     supported = Supported({})
     supported.learn(TOLD)
     refused: list[object] = []
@@ -46,7 +40,7 @@ def test_the_configured_answer(implementation: type[Session], policy: Policy) ->
     tally = Tally()
 
     def connected() -> Session:
-        return implementation(ANYBODY, tally, None, 1 << 20, None, rules)
+        return Session(ANYBODY, tally, None, 1 << 20, None, rules)
 
     assert len(asked) > 3 * 65_536 - 500
     session = connected()

@@ -6,24 +6,10 @@ from __future__ import annotations
 import struct
 
 from proxy.core.exchange import Exchange
+from proxy.core.session import MAX_TOKEN, MIN_FRAME
 from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side
-
-MIN_FRAME = 10
-"""Smallest request in bytes: key, version, correlation id, null client id."""
-
-MAX_FRAME = 104_857_600
-"""Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
-
-MAX_PREFIX = 131_072
-"""Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
-
-CARRY_STEP = 1024
-"""Bytes added to an incomplete prefix at a time; most prefixes are shorter than that."""
-
-MAX_TOKEN = 524_288
-"""Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
 
 NEVER = 1 << 31
 """An offset after every frame."""

@@ -11,22 +11,20 @@ from typing import Any, cast
 
 from proxy.core.answers import Frame
 from proxy.core.apis import response_header_is_flexible
-from proxy.core.budget import Account
 from proxy.core.exchange import Connection, ConnectionChange, Exchange, RequestFacts, ResponseFacts
 from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
-from proxy.core.protected import ProduceScan
+from proxy.core.session import MAX_LEARNED
 from proxy.core.steps import Kept
 from proxy.core.tally import Tally
 from proxy.core.walk import BodyFeed, Facts, WalkerFunction, walk_whole, walker_for_response
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED, Watch
 from proxy.errors import Side
+from tests.oracle.account import Account
+from tests.oracle.protected import Check
 
 SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 LEARNED = (*SASL, API_VERSIONS)
 """Apis whose requests say who the client is."""
-
-MAX_LEARNED = 65_536
-"""Bytes of the longest such body, or raw SASL token, that is read. Of longer ones it is only known that they passed."""
 
 
 class Passing:
@@ -46,7 +44,7 @@ class Passing:
 class Direction:
     """How far one direction has got inside its current frame."""
 
-    __slots__ = ("carry", "enough", "exchange", "frame", "left", "passing", "scan")
+    __slots__ = ("carry", "check", "enough", "exchange", "frame", "left", "passing")
 
     def __init__(self) -> None:
         self.left = 0  # bytes of the current frame still to come, once its prefix is read
@@ -55,7 +53,7 @@ class Direction:
         self.exchange: Exchange | None = None  # what the current frame belongs to
         self.passing: Passing | None = None  # what is wanted of the current frame's body
         self.frame: Frame | None = None  # what the current frame passes; None: it goes on as it comes
-        self.scan: ProduceScan | None = None  # reads the topics of the current frame
+        self.check: Check | None = None  # reads the topics of the current frame
 
 
 _Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, bytes, int, int, bool]

@@ -1,0 +1,507 @@
+"""The protocol state of one client connection: bytes of both directions in, exchanges out.
+
+Two rules. Everything that decides which response belongs to which request lives here; nothing here knows a socket, a
+clock or a thread.
+
+For each chunk the caller does three things: ``client_data`` (or ``broker_data``) reads frame sizes and headers and may
+refuse the chunk by raising; then the chunk is forwarded; then ``walk`` reads the bodies that somebody asked for and
+records what ended (see ``observation``). So nothing that goes wrong inside a body can hold back a byte.
+
+Responses belong to requests by position, as in Kafka: correlation ids are chosen by the client and may repeat. A
+Produce with ``acks=0`` takes no place in the queue, because its response does not exist.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from proxy.core import apis
+from proxy.core.answers import Answers, Frame
+from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
+from proxy.core.exchange import Connection, Exchange
+from proxy.core.identity import SASL_HANDSHAKE, Identity
+from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, LED, STREAMED, UNREAD, Request, Rules
+from proxy.core.protected import FIRST_TOPIC
+from proxy.core.session import ANSWER_COST, CARRY_STEP, MAX_FRAME, MAX_IN_FLIGHT, MAX_PREFIX, MIN_FRAME, TURN
+from proxy.core.tally import Tally
+from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
+from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
+from proxy.errors import PeerError, Side
+from tests.oracle import header
+from tests.oracle.account import Account
+from tests.oracle.observation import Direction, Passing, Told
+from tests.oracle.protected import Check
+
+PRODUCE = 0
+
+_int32 = struct.Struct(">i").unpack_from
+_key_version = struct.Struct(">hh").unpack_from
+_request = struct.Struct(">ihhih").unpack_from
+_response = struct.Struct(">ii").unpack_from
+
+_StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, float], int | None]
+
+
+class Session:
+    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
+    learns for them, and for ``rules``, who the client is. ``rules``: what is answered or changed here; None: nothing.
+    ``budget``: what all sessions of the process hold is charged to; None: one of its own.
+
+    Where there are rules the caller looks after each chunk whether it is ``diverted``: then ``answers`` says what goes
+    on in its place, what the client is told, and whether the connection is to end.
+
+    ``requests``: how many have begun; ``client_id``: as the last of them has it. ``clean``: how many bytes of the chunk
+    that raised PeerError precede the refused frame.
+    """
+
+    __slots__ = (
+        "_broker", "_client", "_client_id_raw", "_connection", "_decided", "_max_frame", "_tally", "_tokens", "_told",
+        "account", "answers", "clean", "client_id", "in_flight", "requests",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: Connection, tally: Tally, watch: Watch | None = None, max_frame: int = MAX_FRAME,
+        identity: Identity | None = None, rules: Rules | None = None, budget: Budget | None = None,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self.account = Account(budget or Budget())
+        self._tally, self._max_frame = tally, max_frame
+        if watch is None and rules is not None and identity is not None:
+            watch = NOBODY
+        self._told = None if watch is None else Told(connection, tally, watch, identity, self.account)
+        self._client, self._broker = Direction(), Direction()
+        self._client_id_raw: bytes | bytearray = b""
+        self.client_id: str | None = None
+        self._tokens = False
+        self._decided = 0  # requests in a row, up to the last one
+        self.in_flight: deque[Exchange] = deque()
+        self.answers = None if rules is None else Answers(rules, tally, self.account)
+        self.requests = self.clean = 0
+
+    @property
+    def connection(self) -> Connection:
+        """As it is known now."""
+        return self._connection if self._told is None else self._told.connection
+
+    @property
+    def saturated(self) -> bool:
+        """Whether so many requests are open that the client should not be read for now, or one of them ends it all."""
+        return len(self.in_flight) >= MAX_IN_FLIGHT or (self.answers is not None and self.answers.closing)
+
+    def must_wait(self, side: Side) -> bool:
+        """Whether this side should not be read for now, because connections hold too much memory: of the broker only
+        while a response is held back, for every other one makes room."""
+        frame = self._broker.frame
+        return self.account.full and (side == "client" or (frame is not None and frame.holds))
+
+    @property
+    def diverted(self) -> bool:
+        """Whether ``answers`` has something to say of the last chunk."""
+        return self.answers is not None and self.answers.diverted
+
+    @property
+    def rest(self) -> bytes:
+        """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
+        return b"" if self.answers is None else self.answers.rest
+
+    @property
+    def untouched(self) -> bool:
+        """Whether all that came has gone on, or is in the chunk at hand, just as it came."""
+        held = any(side.carry or side.frame is not None for side in (self._client, self._broker))
+        return self.answers is None or (self.answers.untouched and not held)
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether no request has been read in part."""
+        return not self._client.left and not self._client.carry and not self.rest
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no request is open and no frame of either direction is under way."""
+        broker = self._broker
+        return not self.in_flight and self.between_requests and not broker.left and not broker.carry
+
+    # ---- client to broker ---------------------------------------------------------------------------------------
+
+    def client_data(self, data: bytes, now: float) -> bool:
+        """Read sizes and headers of the requests in ``data``; ``now``: seconds, monotonic.
+
+        Returns whether ``walk`` has something to do. Raises PeerError(client) where a broker closes too: a size out of
+        bounds, a header that does not fit its frame.
+        """
+        return self._pass(self._client, "client", self._start_request, data, now)
+
+    def _start_request(
+        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
+    ) -> int | None:
+        """Read the prefix at ``buf[at:limit]`` of the frame that begins at ``data[start]`` (< 0: before it).
+
+        Returns the offset in ``data`` after what it holds of this frame, or None while the prefix is incomplete.
+        """
+        if self._tokens and (passed := self._token(buf, at, limit, start, data, now)) != -1:
+            return passed
+        if limit - at < 14:
+            if limit - at >= 4:
+                header.check_size(_int32(buf, at)[0], self._max_frame)
+            return None
+        size, key, version, correlation_id, id_length = _request(buf, at)
+        header.check_size(size, self._max_frame)
+        stop = at + 4 + size
+        body = header.after_client_id(at, size, id_length)
+        if body > limit:
+            self._client.enough = body - at
+            return None
+        raw = buf[at + 14 : body]
+        if not raw or raw != self._client_id_raw:
+            self._client_id_raw = raw
+            self.client_id = None if id_length < 0 else raw.decode("utf-8", "replace")
+
+        told = self._told
+        flags = 0 if told is None else told.flags(key, version)
+        walker = walker_for_request(key, version) if flags & WALKED else None
+        learnt = told is not None and told.learns("client", key)
+        answers = self.answers
+        wanted = answers.rules.of(key, version) & (DECIDED | ASKED | CHECKED) if answers is not None else 0
+        if answers is not None and wanted & ASKED and size > (most := answers.rules.max_asked(key, version)):
+            raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
+        acks, ahead = 1, 0
+        if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt or wanted & ASKED:
+            tagged, tags = apis.request_is_flexible(key, version), body
+            try:
+                if tagged:
+                    body = header.skip_header_tags(buf, body, stop)
+                if key == PRODUCE:
+                    ahead = header.acks_at(buf, body, stop, version)
+                    acks = buf[ahead : ahead + 2] != b"\0\0"
+            except (IndexError, struct.error, PeerError):
+                if limit < stop:
+                    least = header.least_header(buf, tags, tagged=tagged, produce=version if key == PRODUCE else None)
+                    self._client.enough = min(least, stop) - at
+                    return None
+                if apis.is_known(key, version):
+                    raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
+                walker = None  # a version of the future: forwarded, and taken to have a response
+
+        check = None
+        if answers is not None and answers.rules.topics is not None and wanted & CHECKED:
+            check = Check(version, answers.rules.topics)
+            check.feed(buf, ahead, min(limit, stop))
+            if limit < stop and not check.named:
+                self._client.enough = min(ahead + FIRST_TOPIC, stop) - at
+                return None
+            rest = start + limit - at  # what of the frame is in ``data`` alone
+            check.feed(data, rest, max(rest, min(start + 4 + size, len(data))))
+
+        exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
+        exchange.charged = EXCHANGE + CLIENT_ID * id_length
+        self.account.charge(exchange.charged)
+        self._tally.requests[key] += 1
+        self.requests += 1
+        frame = None
+        self._decided = self._decided + 1 if wanted & DECIDED else 0
+        if answers is not None and (wanted & ~CHECKED or (check is not None and check.found)):
+            asked = Request(exchange.connection, key, version, self.client_id, acks, self._decided)
+            frame = answers.request(wanted, asked, exchange, body - at)
+            if check is not None and check.found:
+                frame, check = frame or answers.deny(asked, exchange, ahead - at), None
+        if acks or exchange.synthesized:
+            self.in_flight.append(exchange)
+        else:
+            exchange.outcome = "no_response"
+        if key == SASL_HANDSHAKE and version == 0 and not exchange.synthesized:
+            self._tokens = True
+        if flags and not apis.is_known(key, version):
+            exchange.decode = "unsupported"
+            self._tally.decoded["unsupported"] += 1
+        passing = None
+        learnt = learnt and not exchange.synthesized  # the broker will not answer it
+        if told is not None and (learnt or flags & KEEP_REQUEST):
+            passing = told.passing("client", key, flags, stop - body, learnt)
+        done = self._open(
+            self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
+        )
+        if self._client.left:
+            self._client.check = check
+        return done
+
+    def _token(self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float) -> int | None:
+        """After SaslHandshake v0, tokens travel as bare frames until the first frame that is a request.
+
+        Returns as ``_start_request`` does, or −1 when the frame is a request again.
+        """
+        if limit - at < 4:
+            return None
+        if (size := header.token_size("client", buf, at)) >= MIN_FRAME:
+            if limit - at < 8:
+                return None
+            key, version = _key_version(buf, at + 4)
+            if apis.is_known(key, version) or (self.answers and self.answers.rules.of(key, version) & UNREAD):
+                self._tokens = False
+                return -1
+        return self._pass_token("client", buf, at, size, start, data, now)
+
+    # ---- broker to client ---------------------------------------------------------------------------------------
+
+    def broker_data(self, data: bytes, now: float) -> bool:
+        """Read sizes and correlation ids of the responses in ``data``; as ``client_data``.
+
+        Raises PeerError(broker) for a response that no request asked for: from there on nothing can be matched.
+        """
+        return self._pass(self._broker, "broker", self._start_response, data, now)
+
+    def _start_response(
+        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
+    ) -> int | None:
+        if limit - at < 8:
+            return self._token_reply(buf, at, limit, start, data, now)
+        size, correlation_id = _response(buf, at)
+        if not self.in_flight:
+            return self._token_reply(buf, at, limit, start, data, now)
+        exchange = self.in_flight[0]
+        if size < 4:
+            raise PeerError("broker", "invalid_size", f"response of {size} bytes")
+        if exchange.correlation_id != correlation_id:
+            raise PeerError("broker", "out_of_sync", f"correlation id {correlation_id}, not {exchange.correlation_id}")
+        if exchange is self._client.exchange and self._client.left:
+            raise PeerError("broker", "out_of_sync", "a response before the end of its request")
+        if exchange.synthesized:
+            raise PeerError("broker", "out_of_sync", "a response to what it was not asked")
+        key, version = exchange.api_key, exchange.api_version
+        told = self._told
+        flags = told.flags(key, version) if told is not None else 0
+        walker = walker_for_response(key, version) if flags & WALKED else None
+        learnt = told is not None and told.learns("broker", key)
+        answers = self.answers
+        wanted = answers.rules.of(key, version) & (EDITED | LED | STREAMED) if answers is not None else 0
+        body, stop = at + 8, at + 4 + size
+        if (flags & ~TOLD or learnt or wanted) and apis.response_header_is_flexible(key, version):
+            try:
+                body = header.skip_header_tags(buf, body, stop)
+            except (IndexError, PeerError):
+                if limit < stop:
+                    self._broker.enough = min(header.least_header(buf, body, tagged=True), stop) - at
+                    return None
+                body, walker, flags = at + 8, None, flags & ~header.PEEKED
+                if answers is not None and wanted:
+                    answers.failed(ValueError("the response's header cannot be read"))
+                    wanted = 0
+        if flags & header.PEEKED and not header.peek(exchange, flags, buf, body, limit, stop):
+            return None
+        self.in_flight.popleft()
+        exchange.response_bytes = size + 4
+        passing = None
+        if told is not None and (learnt or flags & KEEP_RESPONSE):
+            passing = told.passing("broker", key, flags, stop - body, learnt)
+        frame = answers.response(wanted, exchange, body - at, size + 4) if answers is not None and wanted else None
+        return self._open(
+            self._broker, "broker", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
+        )
+
+    def _token_reply(
+        self, buf: bytes | bytearray, at: int, limit: int, start: int, data: bytes, now: float
+    ) -> int | None:
+        """A frame that answers no request: right only while raw SASL tokens are exchanged."""
+        if self.in_flight or limit - at < 4:
+            return None
+        if not self._tokens:
+            raise PeerError("broker", "out_of_sync", "a response without a request")
+        return self._pass_token("broker", buf, at, header.token_size("broker", buf, at), start, data, now)
+
+    # ---- both directions ----------------------------------------------------------------------------------------
+
+    def _pass(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
+        """Read ``data``; where there are rules, put together what goes on. Returns whether there is to walk."""
+        answers = self.answers
+        if answers is None:
+            self._read(state, side, start_frame, data, now)
+        else:
+            if answers.diverted:
+                answers.begin()
+            self.clean = upto = 0
+            if side == "client" and answers.rest:
+                answers.keep(b"")
+            try:
+                if side == "broker" or not answers.closing:
+                    upto = self._read(state, side, start_frame, data, now)
+            except PeerError:
+                self._settle(answers, side, data, self.clean)
+                raise
+            if side == "client" and upto < len(data) and not answers.closing:
+                answers.keep(data[upto:])
+            elif state.carry:
+                upto = self.clean  # the beginning of a header waits for the rest of it
+            self._settle(answers, side, data, upto)
+        return self._told is not None and self._told.waiting
+
+    def _settle(self, answers: Answers, side: Side, data: bytes, upto: int) -> None:
+        """``data`` was read up to there."""
+        if side == "client" and answers.waiting and not self._broker.left and not self._broker.carry:
+            self._answer()
+        if not answers.untouched or upto < len(data):
+            answers.end(data, upto)
+
+    def _read(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> int:
+        """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns up to where."""
+        end, frames = len(data), 0
+        answers = self.answers if side == "client" else None
+        pos = self._go_on(state, side, data, now) if state.left else 0
+        carry = state.carry
+        while pos < end:
+            if answers is not None and (frames >= TURN or answers.full or answers.closing):
+                return pos
+            if carry:
+                start = pos - len(carry)  # of the frame, in coordinates of data
+                self.clean = max(start, 0)
+                # Doubling, so that a long header is not read from its start again and again.
+                grown = min(pos + max(CARRY_STEP, len(carry)), end)
+                carry += data[pos:grown]
+                self.account.charge(grown - pos)
+                done = None if len(carry) < state.enough else start_frame(carry, 0, len(carry), start, data, now)
+                if done is None:
+                    pos = grown
+                    if len(carry) > MAX_PREFIX:
+                        raise PeerError(side, "invalid_header", f"no complete header in {len(carry)} bytes")
+                    continue
+                self.account.charge(-len(carry))
+                carry.clear()
+                state.enough = 0
+            else:
+                self.clean = start = pos
+                done = start_frame(data, pos, end, start, data, now)
+                if done is None:
+                    carry += data[pos:end]
+                    self.account.charge(end - pos)
+                    break
+            frames += 1 if answers is None or answers.untouched else ANSWER_COST
+            pos = done
+        return end
+
+    def _open(
+        self, state: Direction, side: Side, exchange: Exchange | None, frame: Frame | None,
+        walker: WalkerFunction | None, passing: Passing | None, buf: bytes | bytearray, body: int, stop: int,
+        shift: int, data: bytes, now: float,
+    ) -> int:  # fmt: skip
+        """The prefix of a frame is read: pass its body ``buf[body:stop]``, as far as ``data`` holds it.
+
+        ``shift`` leads from offsets in ``buf`` to those in ``data``, of which the first may be < 0: before ``data``.
+        ``exchange``: None for a raw SASL token.
+        """
+        first, stop, end = body + shift, stop + shift, len(data)
+        ended = stop <= end
+        answers = self.answers
+        if answers is not None and (frame is not None or shift < 0):
+            lead, at = (bytes(buf[:-shift]), 0) if shift < 0 else (b"", self.clean)
+            answers.open(frame, lead, data, at, min(stop, end), ended)
+        if walker is not None and (first < 0 or not ended):
+            passing = passing or Passing(stop - first, raw=False, learnt=False)
+            passing.feed = BodyFeed(walker, 0 if exchange is None else exchange.api_version, side)
+            walker = None
+        told = self._told
+        if told is not None and (walker is not None or passing is not None):
+            if first < 0:
+                lead = bytes(buf[body:-shift])
+                told.piece(side, exchange, None, passing, lead, 0, len(lead), False)
+            told.piece(side, exchange, walker, passing, data, max(first, 0), min(stop, end), ended)
+        elif told is not None and ended:
+            told.piece(side, exchange, None, None, data, end, end, True)
+        if not ended:
+            state.left = stop - end
+            state.exchange = exchange
+            state.passing = passing
+            state.frame = frame
+            return end
+        self._end(side, exchange, data, stop, now)
+        return stop
+
+    def _go_on(self, state: Direction, side: Side, data: bytes, now: float) -> int:
+        """Pass more of the current frame's body; return the offset after it."""
+        take = min(state.left, len(data))
+        state.left -= take
+        exchange, passing, told, last = state.exchange, state.passing, self._told, not state.left
+        if self.answers is not None and state.check is not None and exchange is not None:
+            state.check.feed(data, 0, take)
+            if state.check.found:
+                state.check, state.frame = None, self.answers.cut(exchange)
+                self._await_end(exchange)
+        if state.frame is not None and self.answers is not None:
+            self.answers.put(state.frame.take(data[:take], last), data, 0, take)
+        if told is not None and (last or passing is not None):
+            told.piece(side, exchange, None, passing, data, 0, take, last)
+        if last:
+            state.exchange = state.passing = state.frame = state.check = None
+            self._end(side, exchange, data, take, now)
+        return take
+
+    def _end(self, side: Side, exchange: Exchange | None, data: bytes, stop: int, now: float) -> None:
+        """A frame is complete, in ``data`` up to ``stop``."""
+        if side == "client":
+            if exchange is not None:
+                exchange.received_at = now
+                if exchange.outcome == "no_response" and not exchange.synthesized and self._told is None:
+                    self.account.charge(-exchange.charged)
+                self._await_end(exchange)
+            return
+        if exchange is not None:
+            exchange.responded_at = now
+            exchange.outcome = "answered"
+            self._tally.responses[exchange.api_key] += 1
+            if self._told is None:  # else it is recorded first
+                self.account.charge(-exchange.charged)
+        if self.answers is not None and self.answers.waiting:
+            self._answer(data, stop)
+
+    def _await_end(self, exchange: Exchange) -> None:
+        """The place of a refused request without a response among the others says when the connection ends."""
+        if exchange.synthesized and exchange.outcome == "no_response":
+            exchange.outcome = "open"
+            self.in_flight.append(exchange)
+
+    def _answer(self, data: bytes | None = None, at: int = 0) -> None:
+        """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
+        answers = self.answers
+        while answers is not None and answers.waiting and self.in_flight and self.in_flight[0].synthesized:
+            exchange = self.in_flight[0]
+            if exchange is self._client.exchange and not answers.closing:
+                return  # its request has not ended yet
+            answer = answers.answer(data, at)
+            if not answer:
+                return
+            self.in_flight.popleft()
+            exchange.response_bytes = len(answer)
+            exchange.outcome = "answered"
+            self._tally.responses[exchange.api_key] += 1
+            if self._told is None:
+                self.account.charge(-exchange.charged)
+            else:
+                self._told.answer(exchange, answer)
+
+    def walk(self, now: float) -> None:
+        """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
+        it. Never raises."""
+        if self._told is not None:
+            self._told.walk(now)
+
+    def lost(self, now: float) -> None:
+        """The connection ended at ``now``: every open exchange is finished without a response."""
+        open_, self.in_flight = list(self.in_flight), deque()
+        answering, asking = self._broker.exchange, self._client.exchange
+        if answering is not None:  # its response was on its way
+            open_.insert(0, answering)
+        if asking is not None and asking.outcome == "no_response":
+            open_.append(asking)
+        self._client, self._broker = Direction(), Direction()
+        try:
+            if self._told is not None:
+                self._told.ended(open_, now)
+        finally:
+            self.account.close()
+
+    def _pass_token(
+        self, side: Side, buf: bytes | bytearray, at: int, size: int, start: int, data: bytes, now: float
+    ) -> int:
+        """Pass a raw SASL token whose frame begins at ``start``; return the offset after what is there of it."""
+        passing = self._told.token(size) if self._told is not None else None
+        state = self._client if side == "client" else self._broker
+        return self._open(state, side, None, None, None, passing, buf, at + 4, at + 4 + size, start - at, data, now)
