@@ -1,10 +1,11 @@
-# Steps of Fetch: proxy/core/fetch.py. A part of walk.pyx.
+# A part of walk.pyx: steps of FetchRequest and FetchResponse, versions 0–18 (FetchRequest.json, FetchResponse.json).
 
 cdef int fetch_request_head(Walk *walk) except -1:
+    """Replica id (until v14), max wait, min bytes, max bytes (v3+), isolation level (v4+), session id and epoch (v7+),
+    topics."""
     cdef Body *body = walk.body
     cdef const uint8_t *fixed = walk.data + walk.pos
     cdef int replica = 4 if walk.version < 15 else 0
-    # replica id (until v14), max wait, min bytes; then max bytes (v3+) and isolation level (v4+)
     cdef int session = replica + 8 + (4 if walk.version >= 3 else 0) + (1 if walk.version >= 4 else 0)
     walk.pos += session + (8 if walk.version >= 7 else 0)
     if walk.pos > walk.size or not count_topics(walk):
@@ -20,9 +21,9 @@ cdef int fetch_request_head(Walk *walk) except -1:
 
 
 cdef int wanted_partition(Walk *walk) except -1:
+    """Partition, leader epoch (v9+), fetch offset, epoch last fetched (v12+), log start offset (v5+), the most bytes
+    wanted."""
     cdef const uint8_t *fixed = walk.data + walk.pos
-    # partition and fetch offset; between them the leader epoch (v9+), after them the epoch last fetched (v12+), the
-    # log start offset (v5+) and the most bytes wanted
     cdef int epoch = 4 if walk.version >= 9 else 0
     walk.pos += 16 + epoch + (4 if walk.version >= 12 else 0) + (8 if walk.version >= 5 else 0)
     if walk.pos > walk.size:
@@ -33,6 +34,7 @@ cdef int wanted_partition(Walk *walk) except -1:
 
 
 cdef int count_forgotten(Walk *walk) except -1:
+    """Number of topics that leave the fetch session (v7+), or the share session."""
     walk.elements = 0
     if (walk.version >= 7 or walk.body.kind == SHARE_FETCH_REQUEST) and not length(walk, &walk.elements):
         return 0
@@ -43,6 +45,7 @@ cdef int count_forgotten(Walk *walk) except -1:
 
 
 cdef int forgotten_topic(Walk *walk) except -1:
+    """One of these topics, and how many of its partitions leave."""
     cdef const uint8_t *start
     cdef int64_t size
     cdef int64_t count
@@ -82,6 +85,7 @@ cdef int forgotten_partition(Walk *walk) except -1:
 
 
 cdef int rack(Walk *walk) except -1:
+    """Rack (v11+)."""
     cdef const uint8_t *start
     cdef int64_t size
     if walk.version >= 11 and not text(walk, &start, &size):
@@ -91,6 +95,7 @@ cdef int rack(Walk *walk) except -1:
 
 
 cdef int fetch_response_head(Walk *walk) except -1:
+    """Throttle time (v1+), error code and session id (v7+), topics."""
     cdef Body *body = walk.body
     cdef const uint8_t *fixed = walk.data + walk.pos
     walk.pos += 10 if walk.version >= 7 else 4 if walk.version >= 1 else 0
@@ -105,10 +110,11 @@ cdef int fetch_response_head(Walk *walk) except -1:
 
 
 cdef int fetched_partition(Walk *walk) except -1:
+    """Partition, error code, high watermark, last stable offset (v4+), log start offset (v5+), aborted transactions
+    (v4+), which may be null."""
     cdef const uint8_t *fixed = walk.data + walk.pos
     cdef Part *part
     cdef int64_t aborted = 0
-    # partition, error code, high watermark; then last stable offset (v4+) and log start offset (v5+)
     walk.pos += 14 + (8 if walk.version >= 4 else 0) + (8 if walk.version >= 5 else 0)
     if walk.pos > walk.size or walk.version >= 4 and not length(walk, &aborted):
         return 0
@@ -124,6 +130,7 @@ cdef int fetched_partition(Walk *walk) except -1:
 
 
 cdef int aborted_transaction(Walk *walk) except -1:
+    """Producer id and first offset."""
     if not walk.elements:
         walk.step = RECORDS
         return 1

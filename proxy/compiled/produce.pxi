@@ -1,6 +1,8 @@
-# Steps of Produce: proxy/core/produce.py. A part of walk.pyx.
+# A part of walk.pyx: steps of ProduceRequest and ProduceResponse, versions 0–13 (ProduceRequest.json,
+# ProduceResponse.json).
 
 cdef int produce_request_head(Walk *walk) except -1:
+    """Transactional id (v3+), acks, timeout, topics."""
     cdef const uint8_t *start = NULL
     cdef const uint8_t *fixed
     cdef int64_t size = -1
@@ -19,6 +21,7 @@ cdef int produce_request_head(Walk *walk) except -1:
 
 
 cdef int produced_partition(Walk *walk) except -1:
+    """Partition, and the size of its record set, which may be null."""
     cdef const uint8_t *fixed = walk.data + walk.pos
     cdef int64_t size
     walk.pos += 4
@@ -34,10 +37,10 @@ cdef int produced_partition(Walk *walk) except -1:
 
 
 cdef int answered_partition(Walk *walk) except -1:
+    """Partition, error code, base offset, log append time (v2+), log start offset (v5+), record errors (v8+)."""
     cdef const uint8_t *fixed = walk.data + walk.pos
     cdef Part *part
     cdef int64_t errors = 0
-    # partition, error code, base offset; then log append time (v2+) and log start offset (v5+)
     walk.pos += 14 + (8 if walk.version >= 2 else 0) + (8 if walk.version >= 5 else 0)
     if walk.pos > walk.size or walk.version >= 8 and not length(walk, &errors):
         return 0
@@ -53,6 +56,7 @@ cdef int answered_partition(Walk *walk) except -1:
 
 
 cdef int record_error(Walk *walk) except -1:
+    """Index in the batch, and a message."""
     cdef const uint8_t *start
     cdef int64_t size
     if not walk.elements:
@@ -67,6 +71,7 @@ cdef int record_error(Walk *walk) except -1:
 
 
 cdef int message(Walk *walk) except -1:
+    """The partition's error message (v8+)."""
     cdef const uint8_t *start
     cdef int64_t size
     if not text(walk, &start, &size):
@@ -76,6 +81,7 @@ cdef int message(Walk *walk) except -1:
 
 
 cdef int throttle(Walk *walk) except -1:
+    """Throttle time (v1+)."""
     if walk.version >= 1:
         if walk.pos + 4 > walk.size:
             return 0

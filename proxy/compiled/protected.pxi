@@ -1,5 +1,5 @@
-# Part of session.pyx: what reads the topics of a Produce as it comes, from its ``acks`` on, up to the first protected one
-# (``proxy.core.protected``). ``found``: there is one. ``named``: the first topic was read, or there is none.
+# Part of session.pyx: what reads the topics of a Produce as it comes, from its ``acks`` on, up to the first protected
+# one (``proxy.core.protected``). ``found``: there is one. ``named``: the first topic was read, or there is none.
 
 cdef int MAX_NAME = protected.MAX_NAME
 cdef int MAX_STRING = wire.MAX_STRING

@@ -1,6 +1,8 @@
-# Readers of proxy/core/wire.py: 1 and ``walk.pos`` moved, or 0 where bytes are missing. A part of walk.pyx.
+# A part of walk.pyx: readers of lengths, strings and tagged fields. Each returns 1 and moves ``walk.pos``, or 0 where
+# bytes are missing. Nothing is allocated from a declared length.
 
 cdef int uvarint(Walk *walk, uint64_t *value) except -1:
+    """Unsigned varint of at most five bytes, as in ``ByteUtils.readUnsignedVarint``."""
     cdef int shift
     cdef uint64_t byte
     value[0] = 0
@@ -16,7 +18,7 @@ cdef int uvarint(Walk *walk, uint64_t *value) except -1:
 
 
 cdef inline int length(Walk *walk, int64_t *value) except -1:
-    """Length of a byte field or array: −1 is null."""
+    """Length of a byte field or array: −1 is null. Compact in flexible versions, else an int32."""
     cdef uint64_t more
     if walk.flexible:
         if walk.pos < walk.size and walk.data[walk.pos] < 128:
@@ -35,7 +37,7 @@ cdef inline int length(Walk *walk, int64_t *value) except -1:
 
 
 cdef inline int text(Walk *walk, const uint8_t **start, int64_t *size) except -1:
-    """Nullable string; ``size`` is −1 for null."""
+    """Nullable string; ``size`` is −1 for null. Its length is compact in flexible versions, else an int16."""
     if walk.flexible:
         if not length(walk, size):
             return 0
@@ -55,7 +57,7 @@ cdef inline int text(Walk *walk, const uint8_t **start, int64_t *size) except -1
 
 
 cdef inline int name(Walk *walk, const uint8_t **start, int64_t *size) except -1:
-    """Name or id of a topic."""
+    """Name of a topic, or its id of 16 bytes in versions that carry ids."""
     if not walk.body.topics_are_ids:
         return text(walk, start, size)
     start[0] = walk.data + walk.pos
@@ -65,6 +67,7 @@ cdef inline int name(Walk *walk, const uint8_t **start, int64_t *size) except -1
 
 
 cdef int refuse_count(Walk *walk, int64_t count) except -1:
+    """Raise for the length of an array that is null, or longer than ``MAX_PARTITIONS`` allows."""
     if count < 0:
         return malformed(walk.body.kind, "null where an array must be")
     return malformed(walk.body.kind, f"more than {MAX_PARTITIONS} partitions")

@@ -1,6 +1,8 @@
-# Record sets: proxy/core/records.py. A part of walk.pyx.
+# A part of walk.pyx: sums over the record batches of one record set, from their headers alone. What these headers are
+# is told in ``proxy.core.records``, what the sums mean with ``proxy.core.exchange.RecordSet``.
 
 cdef int record_set(Walk *walk) except -1:
+    """Preferred read replica (Fetch v11+); size of a record set."""
     if walk.body.kind == FETCH_RESPONSE and walk.version >= 11:
         walk.pos += 4  # the preferred read replica
     if not length(walk, &walk.left):
@@ -14,7 +16,13 @@ cdef int record_set(Walk *walk) except -1:
 
 
 cdef int batch(Walk *walk) except -1:
-    """Pass one record batch of the last partition; the set ends with it, or with the batch cut at its end."""
+    """Pass one record batch of the last partition, or what is left of the set: its last batch may be cut, for brokers
+    end a fetch anywhere.
+
+    A header of magic 2: base offset (8 bytes), length (4), leader epoch (4), magic (1), CRC (4), attributes (2), last
+    offset delta (4), two timestamps (16), producer id (8), producer epoch (2), base sequence (4), number of records
+    (4). An entry of magic 0 or 1 has its attributes (1) after the magic, and counts as one record.
+    """
     cdef RecordSums *sums = &walk.body.parts[walk.body.count - 1].records
     cdef const uint8_t *at = walk.data + walk.pos
     cdef int64_t whole

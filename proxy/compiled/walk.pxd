@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The walkers' door for compiled callers; what they read, and where they stop, is in proxy/core/walk.py."""
+"""What walk.pyx declares, and what of it compiled callers use: ``kind_of``, ``walk_body`` and ``Feed``."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t

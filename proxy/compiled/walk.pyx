@@ -1,9 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Twin of ``proxy.core.walk``: the same walkers as one state machine over C memory, filling a ``Body``.
+"""Reads bodies of Produce, Fetch and ShareFetch in place, whole or in the pieces they come in; records stay untouched.
 
-A step reads one element, whole or not at all. A step (and each reader of it) returns 1, or 0 where bytes are missing:
-then the walk stands where it stood and goes on there with more bytes. The grammar and its reasons are told in
-``proxy/core/{produce,fetch,share,records}.py``; names are the same here.
+The walkers are one state machine over C memory that fills a ``Body``. A step reads one element, whole or not at all. A
+step (and each reader of it) returns 1, or 0 where bytes are missing: then the walk stands where it stood and goes on
+there with more bytes. ``walk.pos`` may lie beyond the bytes that are there, because records are skipped. What is told
+of an element stands in the order of the message definitions (``ProduceRequest.json`` and so on), with "(v3+)" where a
+field is of that version and later ones.
+
+``walk_body`` and ``Feed`` are the two ways to run one. For whatever bytes, they raise MalformedBody or nothing. Which
+versions are read, and what bounds the memory of that, is told in ``proxy.core.bodies``.
 """
 
 cimport cython
@@ -30,30 +35,32 @@ from proxy.compiled.exchange cimport (
 )
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
-from proxy.core import budget, fetch, records, steps, walk, wire
+from proxy.core import bodies, budget, records, wire
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":
     PyObject *PyBytes_FromStringAndSize(const char *text, Py_ssize_t size) except NULL
 
-cdef int64_t MAX_CARRY = walk.MAX_CARRY
+cdef int64_t MAX_CARRY = bodies.MAX_CARRY
 cdef int64_t NAME = budget.NAME
-cdef int64_t MAX_PARTITIONS = steps.MAX_PARTITIONS
+cdef int64_t MAX_PARTITIONS = bodies.MAX_PARTITIONS
 cdef int64_t MAX_STRING = wire.MAX_STRING
 cdef int64_t BATCH_HEADER = records.BATCH_HEADER
 cdef int64_t ENTRY_HEADER = records.ENTRY_HEADER
 cdef int CONTROL = records.CONTROL
 cdef int COMPRESSION = records.COMPRESSION
 cdef int64_t[3] SHORTEST = [records.SHORTEST[0], records.SHORTEST[1], records.SHORTEST[2]]
-cdef uint64_t REPLICA_STATE = fetch.REPLICA_STATE
-cdef int PRODUCE_VERSIONS = len(walk.PRODUCE_VERSIONS)
-cdef int FETCH_VERSIONS = len(walk.FETCH_VERSIONS)
-cdef int SHARE_FETCH_VERSIONS = len(walk.SHARE_FETCH_VERSIONS)
+cdef int PRODUCE_VERSIONS = len(bodies.PRODUCE_VERSIONS)
+cdef int FETCH_VERSIONS = len(bodies.FETCH_VERSIONS)
+cdef int SHARE_FETCH_VERSIONS = len(bodies.SHARE_FETCH_VERSIONS)
+
+cdef uint64_t REPLICA_STATE = 1  # tag of FetchRequest's ReplicaState (v15+), which begins with the replica id
 
 cdef Py_ssize_t CARRY_STEP = 256  # bytes added to an incomplete element at a time; most are shorter than that
 
 
 cdef int malformed(Kind kind, str detail) except -1:
+    """Raise MalformedBody, of the side that sends bodies of this kind."""
     cdef bint request = kind == PRODUCE_REQUEST or kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST
     raise MalformedBody("client" if request else "broker", detail)
 
@@ -153,6 +160,7 @@ cdef int go_on(Walk *walk) except -1:
 
 
 cdef inline int count_topics(Walk *walk) except -1:
+    """Number of topics."""
     if not length(walk, &walk.topics):
         return 0
     if walk.topics < 0:
@@ -162,6 +170,7 @@ cdef inline int count_topics(Walk *walk) except -1:
 
 
 cdef int topic(Walk *walk) except -1:
+    """Name or id of a topic, and how many partitions it has."""
     cdef const uint8_t *start
     cdef int64_t size
     cdef int64_t count
@@ -199,6 +208,7 @@ cdef inline Part *partition(Walk *walk, const uint8_t *number) except NULL:
 
 
 cdef int tag(Walk *walk) except -1:
+    """One tagged field. All are passed over, but for the replica id that a FetchRequest ends with (v15+)."""
     cdef uint64_t number
     cdef uint64_t size
     if not walk.tags:
@@ -230,6 +240,7 @@ cdef Kind kind_of(int api_key, int version, bint response) noexcept:
 
 
 cdef inline int begin(Walk *walk, Kind kind, int version) except -1:
+    """Stand before a body. Flexible are Produce from version 9 on, Fetch from 12 on, and ShareFetch."""
     memset(walk, 0, sizeof(Walk))
     walk.body = new_body(kind, version)
     walk.version = version

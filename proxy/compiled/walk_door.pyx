@@ -1,7 +1,8 @@
 # cython: language_level=3
-"""The compiled walkers as Python calls ``proxy.core.walk``: for tests and measurements. ``data`` is any buffer.
+"""The walkers as Python calls them, for tests and measurements. ``data`` is any buffer.
 
 A walker is the number of its kind of body; whom a malformed body is blamed on follows from that, whatever ``side`` is.
+``walk_whole`` reads the body ``data[start:end]`` at once, ``BodyFeed`` one that comes in pieces.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Never
 
 from proxy.core.exchange import RecordSet
-from proxy.core.records import BATCH_HEADER, one_batch, record_set
+from proxy.core.records import sums_of
 from proxy.core.schema import Field
 from proxy.core.wire import Nonsense
 from proxy.errors import BrokersideError, MalformedBody, Side
@@ -114,7 +114,7 @@ class Records(Frozen):
         if self._sums is None:
             assert self.data is not None
             try:
-                put(self, "_sums", _sums(bytes(self.data)))
+                put(self, "_sums", sums_of(self.data))
             except Nonsense as error:
                 raise SchemaError(self._side, error.detail) from None
         assert self._sums is not None
@@ -268,16 +268,3 @@ def printed_id(raw: bytes) -> str:
 
 def _wrong(name: str, field: Field, wanted: str) -> SchemaException:
     return SchemaException(f"the field {name!r} is of type {field.described()}, not {wanted}")
-
-
-def _sums(data: bytes) -> RecordSet:
-    """Sums over a whole record set."""
-    if len(data) >= BATCH_HEADER and (sums := one_batch(data, 0, len(data))) is not None:
-        return sums
-    walk = record_set(data, 0, len(data))
-    try:
-        next(walk)
-    except StopIteration as done:
-        found: RecordSet = done.value[0]
-        return found
-    raise AssertionError("a whole record set has every byte its walker asks for")

@@ -4,8 +4,8 @@ Charged are: open exchanges with their client ids; the facts and the kept bodies
 frames that are held back; answers and requests that wait for their turn; incomplete prefixes of frames. Charges are
 estimates from above. Not charged is what one connection bounds by itself: at most one chunk, or one response that was
 held back, that waits to be written to each side; and of a body that is read in pieces one element that is not complete
-(``walk.MAX_CARRY``). Slow readers are no attack: charged with what waits for them, some thousand of them would leave no
-room for the facts of all others.
+(``bodies.MAX_CARRY``). Slow readers are no attack: charged with what waits for them, some thousand of them would leave
+no room for the facts of all others.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ OPEN, RECORDED, LIMIT, OPTIONAL = range(4)
 
 
 class Budget:
-    """Of one process. ``counts``: four numbers of 64 bits: what open connections hold; what was recorded since observers
-    were last handed something; the limit; and the limit for what may be left out.
+    """Of one process. ``counts``: four numbers of 64 bits: what open connections hold; what was recorded since
+    observers were last handed something; the limit; and the limit for what may be left out.
 
     ``waits``: how often a connection began to wait.
     """

@@ -1,4 +1,4 @@
-"""Sums over the record batches of one record set, from their headers alone; no record is touched.
+"""Record batches as their headers describe them, and sums over those of one record set; no record is touched.
 
 Sources: ``DefaultRecordBatch`` (magic 2), ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (magic 0 and 1).
 """
@@ -6,10 +6,9 @@ Sources: ``DefaultRecordBatch`` (magic 2), ``LegacyRecord`` and ``AbstractLegacy
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
 
 from proxy.core.exchange import RecordSet
-from proxy.core.wire import TRUNCATED, Buffer, Nonsense
+from proxy.core.wire import Nonsense
 
 BATCH_HEADER = 61
 """Bytes of a magic 2 header: from the base offset to the number of records."""
@@ -26,70 +25,39 @@ CONTROL = 0x20
 COMPRESSION = 0x07
 """Attributes of a magic 0 or 1 entry whose value holds further entries."""
 
-# base offset, length, magic, attributes, producer id, epoch, base sequence, count
-_batch = struct.Struct(">qi4xb4xh20xqhii").unpack_from
-# length, magic, attributes, count
-_sums = struct.Struct(">8xi4xb4xh34xi").unpack_from
-# base offset; producer id, epoch, base sequence
-_origin = struct.Struct(">q35xqhi").unpack_from
-# length, magic, attributes
-_entry = struct.Struct(">8xi4xbb").unpack_from
-_offset = struct.Struct(">q").unpack_from
+# base offset, length, magic, attributes of magic 0 and 1
+_entry = struct.Struct(">qi4xbb").unpack_from
+# attributes, producer id, epoch, base sequence, count of magic 2
+_batch = struct.Struct(">21xh20xqhii").unpack_from
 
 
-def one_batch(buf: Buffer, pos: int, size: int) -> RecordSet | None:
-    """Read a record set that is one magic 2 batch of data, the usual case; None if it is anything else.
+def sums_of(record_set: bytes | memoryview) -> RecordSet:
+    """Sum up a whole record set. Its last batch may be cut: brokers end a fetch anywhere.
 
-    ``size`` ≥ ``BATCH_HEADER``. Raises struct.error while the header is not all there.
+    Raises Nonsense for a magic or a length that no batch has.
     """
-    base_offset, length, magic, attributes, producer_id, epoch, sequence, count = _batch(buf, pos)
-    if magic != 2 or length + 12 != size or attributes & CONTROL or count < 0:
-        return None
-    return RecordSet(size, 1, count, 2, producer_id, epoch, sequence, base_offset)
-
-
-def record_set(buf: Buffer, pos: int, size: int) -> Generator[int, tuple[bytes, int], tuple[RecordSet, Buffer, int]]:
-    """Walk any record set of ``size`` bytes at ``pos``, as a part of a walker (see ``proxy.core.walk``).
-
-    Returns the sums, and the buffer and position after the set. The last batch may be cut: brokers end a fetch
-    anywhere. Raises Nonsense for a magic or a length that no batch has.
-    """
-    left = size
+    pos, size = 0, len(record_set)
     batches = records = 0
     claimed = False
-    origin = (-1, -1, -1, -1)
-    first_magic = -1
-    while left >= ENTRY_HEADER:
-        try:
-            if left >= BATCH_HEADER:
-                length, magic, attributes, count = _sums(buf, pos)
-            else:
-                length, magic, attributes = _entry(buf, pos)
-                count = 0
-            if magic != 2:
-                attributes = buf[pos + 17]
-        except TRUNCATED:
-            buf, pos = yield pos
-            continue
+    first = (-1, -1, -1, -1, -1)
+    while size - pos >= ENTRY_HEADER:
+        base_offset, length, magic, attributes = _entry(record_set, pos)
         if length < SHORTEST.get(magic, length + 1):
             raise Nonsense(f"a record batch of magic {magic} and length {length}")
-        if length + 12 > left:
+        if length + 12 > size - pos:
             break
-        if magic != 2:
+        origin = (magic, -1, -1, -1, base_offset)
+        if magic == 2:
+            attributes, producer_id, epoch, sequence, count = _batch(record_set, pos)
+            if count < 0:
+                raise Nonsense(f"a record batch of {count} records")
+            records += 0 if attributes & CONTROL else count
+            origin = (magic, producer_id, epoch, sequence, base_offset)
+        else:
             claimed = claimed or attributes & COMPRESSION != 0
             records += 1
-        elif count < 0:
-            raise Nonsense(f"a record batch of {count} records")
-        elif not attributes & CONTROL:
-            records += count
         if not batches:
-            first_magic = magic
-            if magic == 2:
-                base_offset, *producer = _origin(buf, pos)
-                origin = (*producer, base_offset)
-            else:
-                origin = (-1, -1, -1, _offset(buf, pos)[0])
+            first = origin
         batches += 1
         pos += length + 12
-        left -= length + 12
-    return RecordSet(size, batches, records, first_magic, *origin, claimed), buf, pos + left
+    return RecordSet(size, batches, records, *first, claimed)

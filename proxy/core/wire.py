@@ -104,11 +104,6 @@ def string(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
     return _sliced(buf, pos, length) if length >= 0 else (None, pos)
 
 
-def uuid(buf: Buffer, pos: int) -> tuple[bytes, int]:
-    """The 16 bytes of a topic id."""
-    return _sliced(buf, pos, 16)
-
-
 def _sliced(buf: Buffer, pos: int, length: int) -> tuple[bytes, int]:
     end = pos + length
     if end > len(buf):

@@ -1,6 +1,6 @@
 """How long the walkers take: ``python -m tests.bench.walkers`` prints CPU microseconds a message, best of nine.
 
-``bare`` is a compiled walk that builds no facts for Python, as the compiled session runs it.
+``bare`` is a walk that builds no facts for Python, as the session runs it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import timeit
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from types import ModuleType
 from typing import Any
 
-from proxy.core import walk as python_walk
+from proxy.compiled import walk_door
 from proxy.core.exchange import EMPTY_RECORD_SET
 from proxy.errors import Side
 from tests.tools import messages
-from tests.tools.implementations import COMPILED_WALK
 from tests.tools.messages import Made, Message, Values, encode
 
 SHAPES = [(1, 1, 1, 218), (1, 1, 66, 15_887), (10, 5, 1, 16_000), (1, 1, 6000, 181)]
@@ -60,8 +58,8 @@ def microseconds(work: Callable[[], Any]) -> float:
     return min(timeit.repeat(work, number=number, repeat=9, timer=time.process_time)) / number * 1e6
 
 
-def in_pieces(walk: ModuleType, function: Any, pieces: list[bytes], version: int, side: Side) -> Any:
-    feed = walk.BodyFeed(function, version, side)
+def in_pieces(walker: int, pieces: list[bytes], version: int, side: Side) -> Any:
+    feed = walk_door.BodyFeed(walker, version, side)
     for piece in pieces:
         feed.feed(piece, 0, len(piece))
     return feed.finish()
@@ -72,23 +70,16 @@ def main() -> None:
         ("produce_request", messages.PRODUCE_REQUEST, 9, "client", produce_request),
         ("fetch_response", messages.FETCH_RESPONSE, 17, "broker", fetch_response),
     ]
-    walkers = {"python": python_walk, "cython": COMPILED_WALK}
-    print(f"{'walker':<10} {'message':<20} {'bytes':>9} {'bare':>9} {'whole':>9} {'in 64 KiB pieces':>17}")
-    for (name, message, version, side, values), shape, (walker, walk) in product(cases, SHAPES, walkers.items()):
+    print(f"{'message':<20} {'bytes':>9} {'bare':>9} {'whole':>9} {'in 64 KiB pieces':>17}")
+    for (name, message, version, side, values), shape in product(cases, SHAPES):
         topics, partitions, batches, size = shape
         body = encode(message, version, values(topics, partitions, record_set(batches, size)))
-        row = f"{walker:<10} {f'{name} v{version}':<20} {len(body):>9}"
-        if walk is None:
-            print(f"{row} not built")
-            continue
         pieces = [body[at : at + 65536] for at in range(0, len(body), 65536)]
-        function = getattr(walk, name)
-        bare = ""
-        if walk is COMPILED_WALK:
-            bare = f"{microseconds(partial(walk.walk_often, function, body, version, 100)) / 100:.3f}"
-        whole = microseconds(partial(walk.walk_whole, function, body, 0, len(body), version, side))
-        fed = microseconds(partial(in_pieces, walk, function, pieces, version, side))
-        print(f"{row} {bare:>9} {whole:>9.2f} {fed:>17.2f}")
+        walker = getattr(walk_door, name)
+        bare = microseconds(partial(walk_door.walk_often, walker, body, version, 100)) / 100
+        whole = microseconds(partial(walk_door.walk_whole, walker, body, 0, len(body), version, side))
+        fed = microseconds(partial(in_pieces, walker, pieces, version, side))
+        print(f"{f'{name} v{version}':<20} {len(body):>9} {bare:>9.3f} {whole:>9.2f} {fed:>17.2f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """What is fuzzed, and what has to hold for every input: nothing is raised but what is documented, pieces give what the
-whole gives, and twins agree."""
+whole gives, and the oracle agrees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from observers.deep import count_records
 from observers.unpack import BLOCK, MAX_RATIO, MAX_STEPS
-from proxy.core import walk as python_walk
+from proxy.compiled import walk_door
 from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet
 from proxy.core.identity import MAX_UNANSWERED, Identity
@@ -20,7 +20,7 @@ from proxy.core.struct import SchemaError, UnknownMessage, view
 from proxy.errors import MalformedBody, PeerError, Side
 from tests.fuzz import seeds
 from tests.fuzz.mutate import cuts, single
-from tests.tools.implementations import COMPILED_WALK
+from tests.oracle import walk as oracle
 from tests.tools.messages import uvarint
 
 COMPARED = 1 / 4
@@ -43,8 +43,6 @@ class Target(NamedTuple):
 
 
 # ---- bodies ---------------------------------------------------------------------------------------------------------
-
-FAST: Any = COMPILED_WALK or python_walk
 
 
 class _Body(NamedTuple):
@@ -94,15 +92,15 @@ def check_body(data: bytes, rng: Random) -> None:
 
 
 def _check_body(body: _Body, rng: Random) -> Any:
-    expected = whole(FAST, body)
+    expected = whole(walk_door, body)
     pieces = cuts(rng, body.data)
-    found = in_pieces(FAST, body, pieces)
+    found = in_pieces(walk_door, body, pieces)
     _same(expected, found)
     if rng.random() < BYTE_BY_BYTE:
-        _same(expected, in_pieces(FAST, body, single(body.data)))
+        _same(expected, in_pieces(walk_door, body, single(body.data)))
     if rng.random() < COMPARED:
-        _same(expected, whole(python_walk, body))
-        assert in_pieces(python_walk, body, pieces) == found, "twins differ"
+        _same(expected, whole(oracle, body))
+        assert in_pieces(oracle, body, pieces) == found, "the oracle differs"
     return expected
 
 
@@ -114,7 +112,7 @@ def _same(one: Any, other: Any) -> None:
 
 
 def body_once(data: bytes) -> object:
-    return whole(FAST, _body(data))
+    return whole(walk_door, _body(data))
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ def counted(data: bytes) -> RecordSet | None:
 
 
 def records_once(data: bytes) -> object:
-    return whole(FAST, _wrapped(data))
+    return whole(walk_door, _wrapped(data))
 
 
 # ---- structs --------------------------------------------------------------------------------------------------------
@@ -221,8 +219,8 @@ def check_struct(data: bytes, rng: Random) -> None:
         assert more is not None
         assert more[0][:2] == found[0][:2], "bytes after the end of a message are read"
     walked = _Body(key, version, bool(response & 1), body)
-    if key in (0, 1, 78) and found is not None and walked.walker(FAST) is not None:
-        _check_facts(whole(FAST, walked), found[0][0])
+    if key in (0, 1, 78) and found is not None and walked.walker(walk_door) is not None:
+        _check_facts(whole(walk_door, walked), found[0][0])
 
 
 def _check_facts(facts: Any, told: Any) -> None:

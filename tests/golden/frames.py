@@ -11,9 +11,9 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
 from proxy.core import apis
 from proxy.core.exchange import RequestFacts, ResponseFacts
-from proxy.core.walk import walk_whole, walker_for_request, walker_for_response
 from proxy.core.wire import skip_tags, string
 from proxy.errors import Side
 

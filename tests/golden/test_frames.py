@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
-from types import ModuleType
 from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.serial import entity_reader
 
+from proxy.compiled.walk_door import BodyFeed, walker_for_request, walker_for_response
 from tests.golden.frames import Frame, Recording, dump, load, recordings
-from tests.tools.implementations import every_walker
 
 RECORDINGS = recordings()
 every_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
@@ -27,26 +26,18 @@ FOR_KIO = [
 ]
 
 
-def walker(walk: ModuleType, frame: Frame) -> Any:
-    find = walk.walker_for_request if frame.kind == "request" else walk.walker_for_response
-    return find(frame.key, frame.version)
-
-
-@every_walker
 @every_recording
-def test_a_whole_frame_gives_its_stored_facts(walk: ModuleType, recording: Recording) -> None:
+def test_a_whole_frame_gives_its_stored_facts(recording: Recording) -> None:
     for frame in recording.frames:
-        found = walk.walk_whole(
-            walker(walk, frame), frame.data, frame.body(), len(frame.data), frame.version, frame.side
-        )
-        assert str(found) == frame.expected
+        assert str(frame.facts()) == frame.expected
 
 
-@every_walker
 @every_recording
-def test_a_frame_that_comes_byte_by_byte_gives_the_same(walk: ModuleType, recording: Recording) -> None:
+def test_a_frame_that_comes_byte_by_byte_gives_the_same(recording: Recording) -> None:
     for frame in recording.frames:
-        feed = walk.BodyFeed(walker(walk, frame), frame.version, frame.side)
+        walker = (walker_for_request if frame.kind == "request" else walker_for_response)(frame.key, frame.version)
+        assert walker is not None
+        feed = BodyFeed(walker, frame.version, frame.side)
         for at in range(frame.body(), len(frame.data)):
             feed.feed(frame.data, at, at + 1)
         assert str(feed.finish()) == frame.expected

@@ -26,13 +26,13 @@ from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, LED, STREAMED,
 from proxy.core.protected import FIRST_TOPIC
 from proxy.core.session import ANSWER_COST, CARRY_STEP, MAX_FRAME, MAX_IN_FLIGHT, MAX_PREFIX, MIN_FRAME, TURN
 from proxy.core.tally import Tally
-from proxy.core.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
 from proxy.errors import PeerError, Side
 from tests.oracle import header
 from tests.oracle.account import Account
 from tests.oracle.observation import Direction, Passing, Told
 from tests.oracle.protected import Check
+from tests.oracle.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
 
 PRODUCE = 0
 

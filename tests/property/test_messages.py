@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 
+from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
 from proxy.core.exchange import FetchRequest as FetchRequestFacts
 from proxy.core.exchange import RecordSet
-from proxy.core.walk import walk_whole, walker_for_request, walker_for_response
 from tests.frames import batch
 from tests.property.strategies import values
 from tests.tools import facts, messages

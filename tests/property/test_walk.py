@@ -1,4 +1,5 @@
-"""Whole = byte by byte = random cuts, for every version; and nothing but MalformedBody for bytes that make no sense."""
+"""Whole = byte by byte = random cuts, for every version; nothing but MalformedBody for bytes that make no sense; and
+the oracle says the same."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.core import walk as python_walk
+from proxy.compiled import walk_door
 from proxy.errors import MalformedBody, Side
+from tests.oracle import walk as oracle
 from tests.property.strategies import cuts, damaged, values
 from tests.tools import facts, messages
-from tests.tools.implementations import COMPILED_WALK, every_walker, needs_compiled
 from tests.tools.messages import Message, encode
 
 
@@ -50,7 +51,9 @@ NOISE = st.binary(max_size=20)
 # Both return the facts, or the side that the MalformedBody blames.
 
 
-def whole(walk: ModuleType, kind: Kind, version: int, body: bytes, before: bytes = b"", after: bytes = b"") -> Any:
+def whole(
+    kind: Kind, version: int, body: bytes, before: bytes = b"", after: bytes = b"", walk: ModuleType = walk_door
+) -> Any:
     data = before + body + after
     end = len(before) + len(body)
     try:
@@ -59,10 +62,8 @@ def whole(walk: ModuleType, kind: Kind, version: int, body: bytes, before: bytes
         return error.side
 
 
-def in_pieces(
-    walk: ModuleType, kind: Kind, version: int, pieces: list[bytes], before: bytes = b"", after: bytes = b""
-) -> Any:
-    feed = walk.BodyFeed(getattr(walk, kind.name), version, kind.side)
+def in_pieces(kind: Kind, version: int, pieces: list[bytes], before: bytes = b"", after: bytes = b"") -> Any:
+    feed = walk_door.BodyFeed(getattr(walk_door, kind.name), version, kind.side)
     try:
         for piece in pieces:
             feed.feed(before + piece + after, len(before), len(before) + len(piece))
@@ -71,56 +72,50 @@ def in_pieces(
         return error.side
 
 
-@every_walker
 @every_version
 @given(data=st.data())
-def test_a_valid_message_gives_its_facts_however_it_arrives(
-    walk: ModuleType, kind: Kind, version: int, data: st.DataObject
-) -> None:
+def test_a_valid_message_gives_its_facts_however_it_arrives(kind: Kind, version: int, data: st.DataObject) -> None:
     drawn = data.draw(values(kind.message, version))
     body = encode(kind.message, version, drawn)
     expected = getattr(facts, kind.name)(version, drawn)
     before, after = data.draw(NOISE), data.draw(NOISE)
-    assert whole(walk, kind, version, body) == expected
-    assert whole(walk, kind, version, body, before, after) == expected
-    assert in_pieces(walk, kind, version, data.draw(cuts(body))) == expected
-    assert in_pieces(walk, kind, version, data.draw(cuts(body)), before, after) == expected
+    assert whole(kind, version, body) == expected
+    assert whole(kind, version, body, before, after) == expected
+    assert in_pieces(kind, version, data.draw(cuts(body))) == expected
+    assert in_pieces(kind, version, data.draw(cuts(body)), before, after) == expected
 
 
-@every_walker
 @every_kind
 @given(data=st.data())
 @settings(max_examples=settings().max_examples * 5)
 def test_a_damaged_message_is_malformed_or_another_message_but_the_same_however_it_arrives(
-    walk: ModuleType, kind: Kind, data: st.DataObject
+    kind: Kind, data: st.DataObject
 ) -> None:
     version = data.draw(st.integers(0, kind.message.max_version))
     body = data.draw(damaged(encode(kind.message, version, data.draw(values(kind.message, version)))))
-    found = whole(walk, kind, version, body)
-    assert in_pieces(walk, kind, version, data.draw(cuts(body)), after=data.draw(NOISE)) == found
-    assert whole(walk, kind, version, body, after=data.draw(NOISE)) == found
+    found = whole(kind, version, body)
+    assert in_pieces(kind, version, data.draw(cuts(body)), after=data.draw(NOISE)) == found
+    assert whole(kind, version, body, after=data.draw(NOISE)) == found
 
 
-@every_walker
 @every_kind
 @given(data=st.data())
 @settings(max_examples=settings().max_examples * 5)
-def test_random_bytes_raise_nothing_but_malformed(walk: ModuleType, kind: Kind, data: st.DataObject) -> None:
+def test_random_bytes_raise_nothing_but_malformed(kind: Kind, data: st.DataObject) -> None:
     version = data.draw(st.integers(0, kind.message.max_version))
     body = data.draw(st.binary(max_size=300))
-    assert whole(walk, kind, version, body) == in_pieces(walk, kind, version, data.draw(cuts(body)))
+    assert whole(kind, version, body) == in_pieces(kind, version, data.draw(cuts(body)))
 
 
-@every_walker
 @every_kind
 @given(data=st.data())
 @settings(max_examples=settings().max_examples * 5)
-def test_every_proper_prefix_is_malformed(walk: ModuleType, kind: Kind, data: st.DataObject) -> None:
+def test_every_proper_prefix_is_malformed(kind: Kind, data: st.DataObject) -> None:
     version = data.draw(st.integers(0, kind.message.max_version))
     body = encode(kind.message, version, data.draw(values(kind.message, version)))
     prefix = body[: data.draw(st.integers(0, len(body) - 1))]
-    assert whole(walk, kind, version, prefix) == kind.side
-    assert in_pieces(walk, kind, version, data.draw(cuts(prefix))) == kind.side
+    assert whole(kind, version, prefix) == kind.side
+    assert in_pieces(kind, version, data.draw(cuts(prefix))) == kind.side
 
 
 def told(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) -> tuple[Any, ...]:
@@ -136,15 +131,13 @@ def told(walk: ModuleType, kind: Kind, version: int, pieces: list[bytes]) -> tup
         return number, str(error)
 
 
-@needs_compiled
 @every_kind
 @given(data=st.data())
 @settings(max_examples=settings().max_examples * 20)
-def test_the_compiled_walker_says_what_the_pure_one_says_at_the_same_byte(kind: Kind, data: st.DataObject) -> None:
+def test_the_walker_says_what_the_oracle_says_at_the_same_byte(kind: Kind, data: st.DataObject) -> None:
     version = data.draw(st.integers(0, kind.message.max_version))
     body = encode(kind.message, version, data.draw(values(kind.message, version)))
     body = data.draw(st.one_of(st.just(body), damaged(body), st.binary(max_size=300)))
     pieces = data.draw(cuts(body))
-    assert COMPILED_WALK is not None
-    assert told(COMPILED_WALK, kind, version, pieces) == told(python_walk, kind, version, pieces)
-    assert whole(COMPILED_WALK, kind, version, body) == whole(python_walk, kind, version, body)
+    assert told(walk_door, kind, version, pieces) == told(oracle, kind, version, pieces)
+    assert whole(kind, version, body) == whole(kind, version, body, walk=oracle)

@@ -1,4 +1,4 @@
-"""Every implementation of the walkers; tests of walkers run on each of them."""
+"""Both implementations of what observers do; tests of them run on each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from proxy.core import walk
 
 
 def compiled(name: str) -> ModuleType | None:
@@ -26,9 +24,6 @@ def both(python: Any, cython: Any) -> list[Any]:
     return [pytest.param(python, id="python"), pytest.param(cython, id="cython", marks=needs_compiled)]
 
 
-COMPILED_WALK = compiled("proxy.compiled.walk_door")
-
 needs_compiled = pytest.mark.skipif(
-    COMPILED_WALK is None, reason="the compiled modules are not built: python -m proxy.compiled.build"
+    compiled("observers.compiled") is None, reason="the compiled modules are not built: python -m proxy.compiled.build"
 )
-every_walker = pytest.mark.parametrize("walk", both(walk, COMPILED_WALK))

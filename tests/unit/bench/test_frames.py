@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kio.serial import entity_reader
 
+from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
 from proxy.core.exchange import FetchResponse, ProduceRequest
-from proxy.core.walk import walk_whole, walker_for_request, walker_for_response
 from tests.bench.frames import API_VERSIONS, FETCH, METADATA, OFFERED, PRODUCE, write_frames
 
 FETCHED, PRODUCED, RECORD = 300_000, 100_000, 100

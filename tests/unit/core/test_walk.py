@@ -1,10 +1,10 @@
 import struct
-from types import ModuleType
 
 import pytest
 
+from proxy.compiled import walk_door as walk
 from proxy.core import apis
-from proxy.core import walk as python_walk
+from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.exchange import (
     EMPTY_RECORD_SET,
     FetchedPartition,
@@ -13,18 +13,11 @@ from proxy.core.exchange import (
     ProduceRequest,
     RecordSet,
 )
-from proxy.core.steps import MAX_PARTITIONS
 from proxy.errors import MalformedBody
 from tests.tools import facts, messages
-from tests.tools.implementations import COMPILED_WALK, both
 from tests.tools.messages import Made, Values, encode
 
 NOTHING = Made(None, EMPTY_RECORD_SET)
-
-
-@pytest.fixture(params=both(python_walk, COMPILED_WALK))
-def walk(request: pytest.FixtureRequest) -> ModuleType:
-    return request.param
 
 
 def produce(topics: list[Values]) -> Values:
@@ -57,9 +50,7 @@ def batches(count: int, payload: int) -> Made:
 
 
 @pytest.mark.parametrize(("key", "name"), [(0, "produce"), (1, "fetch"), (78, "share_fetch")])
-def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyond(
-    walk: ModuleType, key: int, name: str
-) -> None:
+def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyond(key: int, name: str) -> None:
     api = apis.APIS[key]
     for version in range(api.min_version, api.max_version + 1):
         assert walk.walker_for_request(key, version) is getattr(walk, f"{name}_request")
@@ -69,14 +60,14 @@ def test_there_is_a_walker_for_every_version_of_the_api_table_and_for_none_beyon
         assert walk.walker_for_response(key, version) is None
 
 
-def test_no_other_api_is_walked(walk: ModuleType) -> None:
+def test_no_other_api_is_walked() -> None:
     for key in (-1, *range(2, 78), *range(79, 95), 10000):
         assert walk.walker_for_request(key, 0) is None
         assert walk.walker_for_response(key, 0) is None
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_hundreds_of_partitions_in_tens_of_topics(walk: ModuleType, version: int) -> None:
+def test_hundreds_of_partitions_in_tens_of_topics(version: int) -> None:
     one = batches(1, 100)
     values = produce([topic(t, [{"index": p, "records": one} for p in range(300)]) for t in range(40)])
     body = encode(messages.PRODUCE_REQUEST, version, values)
@@ -85,7 +76,7 @@ def test_hundreds_of_partitions_in_tens_of_topics(walk: ModuleType, version: int
     assert len(found.partitions) == 12_000
 
 
-def test_a_record_set_larger_than_any_buffer_is_skipped_not_kept(walk: ModuleType) -> None:
+def test_a_record_set_larger_than_any_buffer_is_skipped_not_kept() -> None:
     values = fetched(batches(3, 400_000))
     body = encode(messages.FETCH_RESPONSE, 17, values)
     feed = walk.BodyFeed(walk.fetch_response, 17, "broker")
@@ -95,7 +86,7 @@ def test_a_record_set_larger_than_any_buffer_is_skipped_not_kept(walk: ModuleTyp
     assert feed.finish() == facts.fetch_response(17, values)
 
 
-def test_ten_thousand_aborted_transactions_in_small_pieces(walk: ModuleType) -> None:
+def test_ten_thousand_aborted_transactions_in_small_pieces() -> None:
     aborted = [{"producer_id": n, "first_offset": n} for n in range(10_000)]
     for version in (11, 12):
         values = fetched(batches(1, 10), aborted_transactions=aborted)
@@ -107,7 +98,7 @@ def test_ten_thousand_aborted_transactions_in_small_pieces(walk: ModuleType) -> 
         assert feed.finish() == facts.fetch_response(version, values)
 
 
-def test_replica_id_comes_from_a_field_until_v14_and_from_a_tag_since(walk: ModuleType) -> None:
+def test_replica_id_comes_from_a_field_until_v14_and_from_a_tag_since() -> None:
     values = {
         "replica_id": 4,
         "replica_state": {"replica_id": 5, "replica_epoch": 1},
@@ -133,7 +124,7 @@ def test_replica_id_comes_from_a_field_until_v14_and_from_a_tag_since(walk: Modu
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
-def test_forgotten_partitions_count_towards_the_bound(walk: ModuleType, version: int) -> None:
+def test_forgotten_partitions_count_towards_the_bound(version: int) -> None:
     def body(count: int) -> bytes:
         values = {
             "replica_id": -1,
@@ -159,7 +150,7 @@ def test_forgotten_partitions_count_towards_the_bound(walk: ModuleType, version:
         walk.walk_whole(walk.fetch_request, more, 0, len(more), version, "client")
 
 
-def test_the_longest_texts_come_through_byte_by_byte(walk: ModuleType) -> None:
+def test_the_longest_texts_come_through_byte_by_byte() -> None:
     text = b"x" * 32767
     partition = {
         "partition_index": 3,
@@ -189,7 +180,7 @@ def test_the_longest_texts_come_through_byte_by_byte(walk: ModuleType) -> None:
     assert found == FetchResponse(20, 70, 0, (FetchedPartition(b"i" * 16, 3, 7, -1, records),), True)
 
 
-def test_the_request_says_whether_topics_are_ids(walk: ModuleType) -> None:
+def test_the_request_says_whether_topics_are_ids() -> None:
     values = produce([topic(7, [{"index": 0, "records": NOTHING}])])
     for version, expected in ((12, b"topic-7"), (13, b"\7" * 16)):
         body = encode(messages.PRODUCE_REQUEST, version, values)
@@ -199,7 +190,7 @@ def test_the_request_says_whether_topics_are_ids(walk: ModuleType) -> None:
         assert found.partitions[0].records is EMPTY_RECORD_SET
 
 
-def test_an_error_at_the_top_of_a_fetch_response_is_read(walk: ModuleType) -> None:
+def test_an_error_at_the_top_of_a_fetch_response_is_read() -> None:
     body = encode(messages.FETCH_RESPONSE, 12, {**fetched(NOTHING), "responses": []})
     found = walk.walk_whole(walk.fetch_response, body, 0, len(body), 12, "broker")
     assert found == FetchResponse(20, 70, 5, (), False)
@@ -233,7 +224,7 @@ NEW_HEAD = b"\0" + struct.pack(">hi", 1, 1000)
         pytest.param(9, b"", id="nothing"),
     ],
 )
-def test_hostile_requests_are_malformed_and_blamed_on_the_client(walk: ModuleType, version: int, body: bytes) -> None:
+def test_hostile_requests_are_malformed_and_blamed_on_the_client(version: int, body: bytes) -> None:
     with pytest.raises(MalformedBody) as whole:
         walk.walk_whole(walk.produce_request, body, 0, len(body), version, "client")
     assert whole.value.side == "client"
@@ -245,13 +236,13 @@ def test_hostile_requests_are_malformed_and_blamed_on_the_client(walk: ModuleTyp
     assert pieces.value.side == "client"
 
 
-def test_a_short_replica_state_is_malformed(walk: ModuleType) -> None:
+def test_a_short_replica_state_is_malformed() -> None:
     body = struct.pack(">iiibii", 500, 1, 1, 0, 0, -1) + b"\1\1\1" + b"\1\1\3abc"
     with pytest.raises(MalformedBody):
         walk.walk_whole(walk.fetch_request, body, 0, len(body), 15, "client")
 
 
-def test_more_partitions_than_the_bound_are_malformed(walk: ModuleType) -> None:
+def test_more_partitions_than_the_bound_are_malformed() -> None:
     def body(count: int) -> bytes:
         half = count // 2
         topics = struct.pack(">ihi", 2, 0, half) + struct.pack(">ii", 0, -1) * half
@@ -266,7 +257,7 @@ def test_more_partitions_than_the_bound_are_malformed(walk: ModuleType) -> None:
         walk.walk_whole(walk.produce_request, more, 0, len(more), 7, "client")
 
 
-def test_a_walker_never_reads_into_the_next_frame(walk: ModuleType) -> None:
+def test_a_walker_never_reads_into_the_next_frame() -> None:
     values = produce([topic(1, [{"index": 0, "records": batches(1, 30)}])])
     body = encode(messages.PRODUCE_REQUEST, 9, values)
     short = len(body) - 1
@@ -278,7 +269,7 @@ def test_a_walker_never_reads_into_the_next_frame(walk: ModuleType) -> None:
         feed.finish()
 
 
-def test_empty_pieces_change_nothing(walk: ModuleType) -> None:
+def test_empty_pieces_change_nothing() -> None:
     body = encode(messages.PRODUCE_REQUEST, 9, produce([]))
     feed = walk.BodyFeed(walk.produce_request, 9, "client")
     feed.feed(b"", 0, 0)

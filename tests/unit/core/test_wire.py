@@ -47,7 +47,6 @@ def test_strings_of_both_encodings() -> None:
         (wire.compact_string, b"\x04abc"),
         (wire.compact_string, b"\x81\x01" + b"x" * 128),
         (wire.string, b"\0\3abc"),
-        (wire.uuid, b"0123456789abcdef"),
         (wire.skip_tags, b"\1\5\2xy"),
     ],
 )

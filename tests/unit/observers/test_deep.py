@@ -14,8 +14,8 @@ from pyarrow import Codec
 from observers import unpack
 from observers.deep import count_records, deepen
 from observers.unpack import DECODERS, LZ4, MAX_OUTPUT, MAX_STEPS, XERIAL, Budget, Unreadable
+from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
 from proxy.core.exchange import Exchange, ProduceRequest, RecordSet
-from proxy.core.walk import walk_whole, walker_for_request, walker_for_response
 from tests.frames import batch
 from tests.golden.frames import Frame, recordings
 from tests.golden.message_sets import MessageSet, message_sets

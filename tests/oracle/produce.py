@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import struct
 
+from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, AnsweredPartition, ProducedPartition, ProduceRequest, ProduceResponse
-from proxy.core.records import BATCH_HEADER, one_batch, record_set
-from proxy.core.steps import FLEXIBLE, MAX_PARTITIONS, NO_TAGS, OLD, WITH_IDS, Kept, Walker, pass_tags, refuse_count
+from proxy.core.records import BATCH_HEADER
+from proxy.core.steps import NO_TAGS, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, Nonsense
+from tests.oracle.records import one_batch, record_set
+from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, refuse_count
 
 _int32 = struct.Struct(">i").unpack_from
 _acks_timeout = struct.Struct(">hi").unpack_from

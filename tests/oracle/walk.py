@@ -14,37 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from proxy.core.bodies import FETCH_VERSIONS, MAX_CARRY, PRODUCE_VERSIONS, SHARE_FETCH_VERSIONS
 from proxy.core.exchange import RequestFacts, ResponseFacts
-from proxy.core.fetch import fetch_request, fetch_response
-from proxy.core.produce import produce_request, produce_response
-from proxy.core.share import share_fetch_request, share_fetch_response
-from proxy.core.steps import Kept, Walker
 from proxy.core.wire import Buffer, Nonsense
 from proxy.errors import MalformedBody, Side
-
-MAX_CARRY = 131_072
-"""Most bytes kept from one piece to the next; the longest element that is read as a whole holds two 32 KiB strings."""
+from tests.oracle.fetch import fetch_request, fetch_response
+from tests.oracle.produce import produce_request, produce_response
+from tests.oracle.share import share_fetch_request, share_fetch_response
+from tests.oracle.steps import Kept, Walker
 
 Facts = RequestFacts | ResponseFacts
 WalkerFunction = Callable[[Buffer, int, int, Kept], Walker[Facts]]
-
-PRODUCE_VERSIONS = range(14)
-FETCH_VERSIONS = range(19)
-SHARE_FETCH_VERSIONS = range(3)
-
-__all__ = [
-    "BodyFeed",
-    "WalkerFunction",
-    "fetch_request",
-    "fetch_response",
-    "produce_request",
-    "produce_response",
-    "share_fetch_request",
-    "share_fetch_response",
-    "walk_whole",
-    "walker_for_request",
-    "walker_for_response",
-]
 
 
 def walker_for_request(key: int, version: int) -> WalkerFunction | None:

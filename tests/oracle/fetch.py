@@ -5,22 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 
+from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
-from proxy.core.records import BATCH_HEADER, one_batch, record_set
-from proxy.core.steps import (
-    FLEXIBLE,
-    MAX_PARTITIONS,
-    NO_TAGS,
-    OLD,
-    WITH_IDS,
-    Kept,
-    Walker,
-    forgotten_topics,
-    pass_tags,
-    refuse_count,
-)
+from proxy.core.records import BATCH_HEADER
+from proxy.core.steps import NO_TAGS, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, Nonsense, uvarint
+from tests.oracle.records import one_batch, record_set
+from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, forgotten_topics, refuse_count
 
 _READERS = [OLD] * 12 + [FLEXIBLE] + [WITH_IDS] * 6
 

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import struct
 
+from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
-from proxy.core.records import BATCH_HEADER, one_batch, record_set
-from proxy.core.steps import (
-    MAX_PARTITIONS,
-    WITH_IDS,
-    Kept,
-    Part,
-    Walker,
-    array_length,
-    forgotten_topics,
-    pass_tags,
-    refuse_count,
-)
-from proxy.core.wire import TRUNCATED, Buffer, compact_length, compact_string, uuid
+from proxy.core.records import BATCH_HEADER
+from proxy.core.steps import Part, pass_tags
+from proxy.core.wire import TRUNCATED, Buffer, compact_length, compact_string
+from tests.oracle.records import one_batch, record_set
+from tests.oracle.steps import WITH_IDS, Kept, Walker, array_length, forgotten_topics, refuse_count, uuid
 
 # share session epoch, max wait, min bytes; then max bytes, most records and batch size (v1+), how to acquire and
 # whether acknowledgements renew (v2+)

@@ -1,0 +1,78 @@
+"""Sums over the record batches of one record set, as a part of a walker."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+
+from proxy.core.exchange import RecordSet
+from proxy.core.records import BATCH_HEADER, COMPRESSION, CONTROL, ENTRY_HEADER, SHORTEST
+from proxy.core.wire import TRUNCATED, Buffer, Nonsense
+
+# base offset, length, magic, attributes, producer id, epoch, base sequence, count
+_batch = struct.Struct(">qi4xb4xh20xqhii").unpack_from
+# length, magic, attributes, count
+_sums = struct.Struct(">8xi4xb4xh34xi").unpack_from
+# base offset; producer id, epoch, base sequence
+_origin = struct.Struct(">q35xqhi").unpack_from
+# length, magic, attributes
+_entry = struct.Struct(">8xi4xbb").unpack_from
+_offset = struct.Struct(">q").unpack_from
+
+
+def one_batch(buf: Buffer, pos: int, size: int) -> RecordSet | None:
+    """Read a record set that is one magic 2 batch of data, the usual case; None if it is anything else.
+
+    ``size`` ≥ ``BATCH_HEADER``. Raises struct.error while the header is not all there.
+    """
+    base_offset, length, magic, attributes, producer_id, epoch, sequence, count = _batch(buf, pos)
+    if magic != 2 or length + 12 != size or attributes & CONTROL or count < 0:
+        return None
+    return RecordSet(size, 1, count, 2, producer_id, epoch, sequence, base_offset)
+
+
+def record_set(buf: Buffer, pos: int, size: int) -> Generator[int, tuple[bytes, int], tuple[RecordSet, Buffer, int]]:
+    """Walk any record set of ``size`` bytes at ``pos``, as a part of a walker (see ``walk``).
+
+    Returns the sums, and the buffer and position after the set. The last batch may be cut: brokers end a fetch
+    anywhere. Raises Nonsense for a magic or a length that no batch has.
+    """
+    left = size
+    batches = records = 0
+    claimed = False
+    origin = (-1, -1, -1, -1)
+    first_magic = -1
+    while left >= ENTRY_HEADER:
+        try:
+            if left >= BATCH_HEADER:
+                length, magic, attributes, count = _sums(buf, pos)
+            else:
+                length, magic, attributes = _entry(buf, pos)
+                count = 0
+            if magic != 2:
+                attributes = buf[pos + 17]
+        except TRUNCATED:
+            buf, pos = yield pos
+            continue
+        if length < SHORTEST.get(magic, length + 1):
+            raise Nonsense(f"a record batch of magic {magic} and length {length}")
+        if length + 12 > left:
+            break
+        if magic != 2:
+            claimed = claimed or attributes & COMPRESSION != 0
+            records += 1
+        elif count < 0:
+            raise Nonsense(f"a record batch of {count} records")
+        elif not attributes & CONTROL:
+            records += count
+        if not batches:
+            first_magic = magic
+            if magic == 2:
+                base_offset, *producer = _origin(buf, pos)
+                origin = (*producer, base_offset)
+            else:
+                origin = (-1, -1, -1, _offset(buf, pos)[0])
+        batches += 1
+        pos += length + 12
+        left -= length + 12
+    return RecordSet(size, batches, records, first_magic, *origin, claimed), buf, pos + left
