@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""What a compiled session tells the outside, with C fields beneath; the meaning of each is in proxy/core/exchange.py."""
+"""What a session tells the outside, as C has it. What each field means is told in proxy/core/exchange.py, and of an
+exchange in exchange.pyi."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -69,7 +70,7 @@ cdef Part *add_part(Body *body) except NULL  # zeroed but for the −1 defaults 
 cdef Part *add_forgotten(Body *body) except NULL  # after all others
 cdef void free_body(Body *body) noexcept  # NULL is fine
 cdef int64_t size_of(const Body *body) noexcept  # bytes that it is charged with
-cdef object facts_of(const Body *body)  # the pure struct of proxy.core.exchange; None for NULL
+cdef object facts_of(const Body *body)  # the struct of proxy.core.exchange; None for NULL
 
 cdef class Exchange:
     cdef public object connection  # until its request is read whole
@@ -77,7 +78,7 @@ cdef class Exchange:
     cdef readonly int16_t api_key
     cdef readonly int16_t api_version
     cdef readonly int32_t correlation_id
-    cdef OutcomeCode outcome_code  # Python sees `outcome` and `decode` as in the pure struct
+    cdef OutcomeCode outcome_code  # Python sees `outcome` and `decode`: their names
     cdef DecodeCode decode_code
     cdef public double received_at
     cdef public double answered_at

@@ -2,8 +2,31 @@ from proxy.core.exchange import Connection, Decode, Outcome, RequestFacts, Respo
 
 OUTCOMES: tuple[Outcome, ...]
 DECODES: tuple[Decode, ...]
+FIELDS: tuple[str, ...]
+"""Names of an exchange's fields, in the order in which it takes them."""
 
 class Exchange:
+    """One request and its response. Times are seconds of the loop's monotonic clock; sizes are whole frames in bytes.
+
+    ``received_at``: last byte of the request came in. ``forwarded_at``: it was handed to the broker's socket.
+    ``responded_at``: last byte of the response came in. ``answered_at``: it was handed to the client's socket. Each is
+    0.0 before that. ``request_bytes`` and ``response_bytes`` include the 4-byte size prefix; ``response_bytes`` is 0
+    where no response came. ``throttle_ms``, ``error_code``: of the response, where they stand at a fixed place near its
+    start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
+    header, where an observer asked for it and it was not too long. ``request``, ``response``: facts of the bodies where
+    they were read, made when they are first asked for.
+
+    ``connection``: as it was known when the last byte of the request came in.
+
+    ``synthesized``: the broker never saw it, for the sidecar itself gave the answer, or ended the connection.
+    ``response_bytes`` are always what the client got; all else that is told of a response that was edited on its way is
+    as the broker sent it.
+
+    ``charged``: bytes that it takes of the process's budget; 0 once it is recorded.
+
+    Two are equal where all of this is; an exchange has no hash.
+    """
+
     connection: Connection
     api_key: int
     api_version: int
@@ -19,6 +42,9 @@ class Exchange:
     error_code: int
     request_raw: bytes | None
     response_raw: bytes | None
+    synthesized: bool
+    charged: int
+
     def __init__(
         self,
         connection: Connection,
@@ -41,6 +67,7 @@ class Exchange:
         request_raw: bytes | None = None,
         response_raw: bytes | None = None,
         synthesized: bool = False,
+        charged: int = 0,
     ) -> None: ...
     @property
     def outcome(self) -> Outcome: ...

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Twin of ``proxy.core.exchange.Exchange``: facts are C structs, and become the pure ones when Python asks for them."""
+"""One request and its response, as a session tells of it; facts of bodies are C structs, and become those of
+``proxy.core.exchange`` when Python asks for them. What each field means is told in exchange.pyi."""
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -19,12 +20,15 @@ from proxy.core.exchange import (
     RecordSet,
     WantedPartition,
 )
-from proxy.core.exchange import Exchange as PureExchange
 
 OUTCOMES = ("open", "answered", "no_response", "connection_lost")  # by OutcomeCode
 DECODES = ("none", "full", "malformed", "unsupported", "not_kept")  # by DecodeCode
 
-FIELDS = PureExchange.__struct_fields__
+FIELDS = (
+    "connection", "api_key", "api_version", "correlation_id", "client_id", "received_at", "request_bytes",
+    "answered_at", "response_bytes", "outcome", "decode", "request", "response", "forwarded_at", "responded_at",
+    "throttle_ms", "error_code", "request_raw", "response_raw", "synthesized", "charged",
+)
 
 cdef int64_t BODY = budget.BODY
 cdef int64_t PARTITION = budget.PARTITION
@@ -294,7 +298,7 @@ cdef class Exchange:
         return self.response_facts
 
     def __eq__(self, other):
-        if not isinstance(other, (Exchange, PureExchange)):
+        if not isinstance(other, Exchange):
             return NotImplemented
         return all([getattr(self, name) == getattr(other, name) for name in FIELDS])
 

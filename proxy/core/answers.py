@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from proxy.core.exchange import Exchange
+from proxy.compiled.exchange import Exchange
 from proxy.core.intercept import ASKED, DECIDED, EDITED, LED, STREAMED, Denied, Request, Rules, Stream, Verdict, Way
 from proxy.core.protected import TOPIC_AUTHORIZATION_FAILED, Partitions, ProduceScan
 from proxy.core.tally import Tally

@@ -1,4 +1,5 @@
-"""What a session tells the outside: one ``Exchange`` for each request, with the facts its walkers read.
+"""What a session tells the outside with the ``Exchange`` of each request (``proxy.compiled.exchange``): who the client
+is, and the facts that walkers read of bodies.
 
 All of these are plain values (numbers, short bytes, tuples): none refers to a network buffer, so a consumer may keep
 them. ``topic`` is the UTF-8 name as bytes, or the 16 raw bytes of the topic id where the version carries ids
@@ -168,43 +169,3 @@ class FetchResponse(Struct, frozen=True, gc=False):
 
 RequestFacts = ProduceRequest | FetchRequest
 ResponseFacts = ProduceResponse | FetchResponse
-
-
-class Exchange(Struct, gc=False):
-    """One request and its response. Times are seconds of the loop's monotonic clock; sizes are whole frames in bytes.
-
-    ``received_at``: last byte of the request came in. ``forwarded_at``: it was handed to the broker's socket.
-    ``responded_at``: last byte of the response came in. ``answered_at``: it was handed to the client's socket. Each is
-    0.0 before that. ``request_bytes`` and ``response_bytes`` include the 4-byte size prefix; ``response_bytes`` is 0
-    where no response came. ``throttle_ms``, ``error_code``: of the response, where they stand at a fixed place near its
-    start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
-    header, where an observer asked for it and it was not too long.
-
-    ``synthesized``: the broker never saw it, for the sidecar itself gave the answer, or ended the connection.
-    ``response_bytes`` are always what the client got; all else that is told of a response that was edited on its way is
-    as the broker sent it.
-
-    ``charged``: bytes that it takes of the process's budget; 0 once it is recorded.
-    """
-
-    connection: Connection
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    received_at: float
-    request_bytes: int
-    answered_at: float = 0.0
-    response_bytes: int = 0
-    outcome: Outcome = "open"
-    decode: Decode = "none"
-    request: RequestFacts | None = None
-    response: ResponseFacts | None = None
-    forwarded_at: float = 0.0
-    responded_at: float = 0.0
-    throttle_ms: int = 0
-    error_code: int = 0
-    request_raw: bytes | None = None
-    response_raw: bytes | None = None
-    synthesized: bool = False
-    charged: int = 0

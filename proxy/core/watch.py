@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from proxy.core.exchange import ConnectionChange, Exchange
+from proxy.compiled.exchange import Exchange
+from proxy.core.exchange import ConnectionChange
 
 TOLD = 1
 """Somebody wants to be told of exchanges of this api and version."""

@@ -12,8 +12,8 @@ from observers.deep import deepen
 from observers.learn import PLACES, carries_pairs, pairs_of
 from observers.rollup import Rollup
 from observers.translate import Translator
+from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session
-from proxy.core.exchange import Exchange
 from proxy.core.struct import SchemaError, UnknownMessage
 from tests.fuzz import seeds, sessions, targets, told
 from tests.fuzz.sessions import converse_into, steps_of

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.compiled.session import Session
 from proxy.core import apis
 from proxy.core.budget import OPEN, Budget
-from proxy.core.exchange import Connection, ConnectionChange, Exchange
+from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import Identity
 from proxy.core.schema import response_prefix
 from proxy.core.tally import Tally
@@ -50,7 +51,6 @@ def interest() -> Interest:
 
 
 INTEREST = interest()
-FIELDS = Exchange.__struct_fields__
 
 
 class Told(NamedTuple):

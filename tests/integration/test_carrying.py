@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.compiled.exchange import Exchange
 from proxy.config import load
-from proxy.core.exchange import ConnectionChange, Exchange
+from proxy.core.exchange import ConnectionChange
 from proxy.limits.throttles import ThrottleReport
 from proxy.net.beat import Beat
 from proxy.net.station import Station

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
-from proxy.core.exchange import Exchange
 from proxy.net.beat import Beat
 from proxy.net.carrier import Carrier
 from proxy.net.inquiry import Inquiry

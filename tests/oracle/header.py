@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import struct
 
-from proxy.core.exchange import Exchange
 from proxy.core.session import MAX_TOKEN, MIN_FRAME
 from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side
+from tests.oracle.exchange import Exchange
 
 NEVER = 1 << 31
 """An offset after every frame."""

@@ -11,13 +11,14 @@ from typing import Any, cast
 
 from proxy.core.answers import Frame
 from proxy.core.apis import response_header_is_flexible
-from proxy.core.exchange import Connection, ConnectionChange, Exchange, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, ConnectionChange, RequestFacts, ResponseFacts
 from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
 from proxy.core.session import MAX_LEARNED
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED, Watch
 from proxy.errors import Side
 from tests.oracle.account import Account
+from tests.oracle.exchange import Exchange
 from tests.oracle.protected import Check
 from tests.oracle.steps import Kept
 from tests.oracle.walk import BodyFeed, Facts, WalkerFunction, walk_whole, walker_for_response

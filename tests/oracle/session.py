@@ -1,12 +1,5 @@
 """The protocol state of one client connection: bytes of both directions in, exchanges out.
 
-Two rules. Everything that decides which response belongs to which request lives here; nothing here knows a socket, a
-clock or a thread.
-
-For each chunk the caller does three things: ``client_data`` (or ``broker_data``) reads frame sizes and headers and may
-refuse the chunk by raising; then the chunk is forwarded; then ``walk`` reads the bodies that somebody asked for and
-records what ended (see ``observation``). So nothing that goes wrong inside a body can hold back a byte.
-
 Responses belong to requests by position, as in Kafka: correlation ids are chosen by the client and may repeat. A
 Produce with ``acks=0`` takes no place in the queue, because its response does not exist.
 """
@@ -20,7 +13,7 @@ from collections.abc import Callable
 from proxy.core import apis
 from proxy.core.answers import Answers, Frame
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
-from proxy.core.exchange import Connection, Exchange
+from proxy.core.exchange import Connection
 from proxy.core.identity import SASL_HANDSHAKE, Identity
 from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, LED, STREAMED, UNREAD, Request, Rules
 from proxy.core.protected import FIRST_TOPIC
@@ -30,6 +23,7 @@ from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, 
 from proxy.errors import PeerError, Side
 from tests.oracle import header
 from tests.oracle.account import Account
+from tests.oracle.exchange import Exchange
 from tests.oracle.observation import Direction, Passing, Told
 from tests.oracle.protected import Check
 from tests.oracle.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
@@ -45,16 +39,7 @@ _StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, float], int | N
 
 
 class Session:
-    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
-    learns for them, and for ``rules``, who the client is. ``rules``: what is answered or changed here; None: nothing.
-    ``budget``: what all sessions of the process hold is charged to; None: one of its own.
-
-    Where there are rules the caller looks after each chunk whether it is ``diverted``: then ``answers`` says what goes
-    on in its place, what the client is told, and whether the connection is to end.
-
-    ``requests``: how many have begun; ``client_id``: as the last of them has it. ``clean``: how many bytes of the chunk
-    that raised PeerError precede the refused frame.
-    """
+    """One per connection. Its parameters and members are those of ``proxy.compiled.session.Session``."""
 
     __slots__ = (
         "_broker", "_client", "_client_id_raw", "_connection", "_decided", "_max_frame", "_tally", "_tokens", "_told",

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.compiled.exchange import FIELDS
 from proxy.compiled.session import Session
 from proxy.core.intercept import Rules
 from proxy.core.protected import ProtectedTopics
@@ -21,7 +22,7 @@ from proxy.errors import PeerError
 from proxy.replies.protected import Protected
 from tests.frames import METADATA, batch, request, response
 from tests.oracle import session as oracle
-from tests.property.test_session_answers import CONNECTION, FIELDS, MAX_FRAME, SESSIONS, Side
+from tests.property.test_session_answers import CONNECTION, MAX_FRAME, SESSIONS, Side
 from tests.tools.messages import PRODUCE_REQUEST, UNKNOWN_TAGS, Made, encode
 from tests.tools.watching import watching
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.compiled.session import Session
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
-from proxy.core.exchange import Connection, ConnectionChange, Exchange
+from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.tally import Tally
 from proxy.core.watch import (
@@ -42,7 +43,6 @@ from tests.tools.watching import MAX_BODY, watching
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
 
-FIELDS = Exchange.__struct_fields__
 TIMES = ("received_at", "forwarded_at", "responded_at", "answered_at")
 
 EVERYTHING = TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.compiled.session import Session
 from proxy.core.budget import OPEN
-from proxy.core.exchange import Connection, Exchange
+from proxy.core.exchange import Connection
 from proxy.core.intercept import Rules
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
@@ -42,7 +43,6 @@ from tests.tools.watching import watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
-FIELDS = Exchange.__struct_fields__
 SESSIONS: list[type[Session | oracle.Session]] = [Session, oracle.Session]
 
 

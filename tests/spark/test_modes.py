@@ -19,7 +19,7 @@ from observers.event import RequestEvent
 from observers.rollup import Rollup
 from observers.topics import TopicNames
 from observers.translate import Scope, Translator
-from proxy.core.exchange import Exchange
+from proxy.compiled.exchange import Exchange
 from proxy.local import cluster, workload
 from proxy.local.broker import sidecar_config
 from proxy.local.ports import HOST, free_ports

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.core.exchange import ConnectionChange, Exchange
+from proxy.compiled.exchange import Exchange
+from proxy.core.exchange import ConnectionChange
 from proxy.core.watch import KEYS, TOLD, VERSIONS, WALKED, Interest, Watch
 
 MAX_BODY = 1 << 20

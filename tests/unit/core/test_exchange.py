@@ -1,4 +1,4 @@
-"""The compiled Exchange holds what the pure one holds."""
+"""An exchange holds what it was made of, whatever it is in C."""
 
 from __future__ import annotations
 
@@ -6,71 +6,74 @@ from typing import Any
 
 import pytest
 
-from proxy.core import exchange as pure
-from tests.tools.implementations import compiled, needs_compiled
+from proxy.compiled.exchange import FIELDS, Exchange
+from proxy.core import exchange as facts
 
-pytestmark = needs_compiled
-
-COMPILED = compiled("proxy.compiled.exchange")
-
-CONNECTION = pure.Connection("7", "CLIENT", "10.0.0.1", 4711, 3.5, "User:me")
-RECORDS = pure.RecordSet(100, 2, 30, 2, 4, 5, 6, 7, True)
+CONNECTION = facts.Connection("7", "CLIENT", "10.0.0.1", 4711, 3.5, "User:me")
+RECORDS = facts.RecordSet(100, 2, 30, 2, 4, 5, 6, 7, True)
 REQUESTS = [
     None,
-    pure.ProduceRequest(-1, 1500, None, (), False),
-    pure.ProduceRequest(
-        1, 30_000, b"mine", tuple(pure.ProducedPartition(b"t%d" % (n // 3), n, RECORDS) for n in range(100)), True
+    facts.ProduceRequest(-1, 1500, None, (), False),
+    facts.ProduceRequest(
+        1, 30_000, b"mine", tuple(facts.ProducedPartition(b"t%d" % (n // 3), n, RECORDS) for n in range(100)), True
     ),
-    pure.ProduceRequest(1, 1, b"", (pure.ProducedPartition(b"t", 0, pure.EMPTY_RECORD_SET),), False),
-    pure.FetchRequest(-1, 500, 1, 2, -1, (pure.WantedPartition(b"t", 3, 2**62),), False),
-    pure.FetchRequest(-1, 500, 1, 2, 9, (pure.WantedPartition(b"t", 3, 4),), False, tuple((b"u", n) for n in range(9))),
+    facts.ProduceRequest(1, 1, b"", (facts.ProducedPartition(b"t", 0, facts.EMPTY_RECORD_SET),), False),
+    facts.FetchRequest(-1, 500, 1, 2, -1, (facts.WantedPartition(b"t", 3, 2**62),), False),
+    facts.FetchRequest(
+        -1, 500, 1, 2, 9, (facts.WantedPartition(b"t", 3, 4),), False, tuple((b"u", n) for n in range(9))
+    ),
 ]
 RESPONSES = [
     None,
-    pure.ProduceResponse(20, (pure.AnsweredPartition(b"t", 2**31 - 1, -1, -1),), True),
-    pure.FetchResponse(20, 70, 5, tuple(pure.FetchedPartition(b"t", n, 3, 90, RECORDS) for n in range(9)), False),
+    facts.ProduceResponse(20, (facts.AnsweredPartition(b"t", 2**31 - 1, -1, -1),), True),
+    facts.FetchResponse(20, 70, 5, tuple(facts.FetchedPartition(b"t", n, 3, 90, RECORDS) for n in range(9)), False),
 ]
 
 
-def twins(*more: Any) -> tuple[Any, pure.Exchange]:
-    fields = (CONNECTION, 1, 17, -3, "client", 1.5, 2**40, *more)
-    assert COMPILED is not None
-    return COMPILED.Exchange(*fields), pure.Exchange(*fields)
+GIVEN = (CONNECTION, 1, 17, -3, "client", 1.5, 2**40)
+DEFAULTS = (0.0, 0, "open", "none", None, None, 0.0, 0.0, 0, 0, None, None, False, 0)
+
+
+def told(one: Exchange) -> tuple[Any, ...]:
+    return tuple(getattr(one, name) for name in FIELDS)
 
 
 @pytest.mark.parametrize("response", RESPONSES)
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:
-    one, other = twins(2.5, 99, "answered", "full", request_, response)
-    assert one == other
-    assert other == one
-    assert str(one) == str(other)
-    assert one.request == request_
-    assert one.response == response
+    given = (*GIVEN, 2.5, 99, "answered", "full", request_, response)
+    one = Exchange(*given)
+    assert told(one) == given + DEFAULTS[6:]
+    assert one == Exchange(*given)
+    fields = ", ".join(f"{name}={value!r}" for name, value in zip(FIELDS, told(one), strict=True))
+    assert str(one) == f"Exchange({fields})"
+
+
+def test_every_field_comes_back_as_it_went_in() -> None:
+    given = (*GIVEN, 2.5, 99, "answered", "full", None, None, 1.75, 2.25, 30, 41, b"asked", b"told", True, 5)
+    assert told(Exchange(*given)) == given
+    assert told(Exchange(**dict(zip(FIELDS, given, strict=True)))) == given
 
 
 @pytest.mark.parametrize("outcome", ["open", "answered", "no_response", "connection_lost"])
 @pytest.mark.parametrize("decode", ["none", "full", "malformed", "unsupported", "not_kept"])
 def test_every_outcome_and_decode_has_a_code(outcome: str, decode: str) -> None:
-    one, other = twins(0.0, 0, outcome, decode)
+    one = Exchange(*GIVEN, 0.0, 0, outcome, decode)
     assert (one.outcome, one.decode) == (outcome, decode)
-    assert one == other
 
 
-def test_what_was_not_told_has_the_same_default() -> None:
-    one, other = twins()
-    assert str(one) == str(other)
+def test_what_was_not_told_has_its_default() -> None:
+    assert told(Exchange(*GIVEN)) == GIVEN + DEFAULTS
 
 
 def test_exchanges_that_differ_in_one_field_are_not_equal() -> None:
-    one, _ = twins(2.5, 99)
+    one = Exchange(*GIVEN, 2.5, 99)
     for more in [(2.5, 98), (2.0, 99), (2.5, 99, "answered"), (2.5, 99, "open", "none", REQUESTS[1])]:
-        assert one != twins(*more)[0]
-        assert one != twins(*more)[1]
+        assert one != Exchange(*GIVEN, *more)
     assert one != "an exchange"
 
 
 def test_facts_are_built_once() -> None:
-    one, _ = twins(2.5, 99, "answered", "full", REQUESTS[2], RESPONSES[2])
+    one = Exchange(*GIVEN, 2.5, 99, "answered", "full", REQUESTS[2], RESPONSES[2])
     assert one.request is one.request
     assert one.response is one.response

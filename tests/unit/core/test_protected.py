@@ -8,8 +8,9 @@ import time
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session
-from proxy.core.exchange import Connection, Exchange
+from proxy.core.exchange import Connection
 from proxy.core.intercept import Request, Rules
 from proxy.core.protected import MAX_ITEMS, ProtectedTopics
 from proxy.core.session import ANSWER_COST, TURN

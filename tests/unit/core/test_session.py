@@ -9,8 +9,9 @@ import time
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session
-from proxy.core.exchange import Connection, Exchange, ProduceRequest, ProduceResponse
+from proxy.core.exchange import Connection, ProduceRequest, ProduceResponse
 from proxy.core.session import MAX_IN_FLIGHT
 from proxy.core.tally import Tally
 from proxy.errors import PeerError

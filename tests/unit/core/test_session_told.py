@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from proxy.net.datapath import PYTHON, choose
 
+from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
-from proxy.core.exchange import Connection, ConnectionChange, Exchange
+from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.session import MAX_LEARNED
 from proxy.core.tally import Tally
