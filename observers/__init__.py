@@ -13,8 +13,8 @@ The audit, an observer
   audit.py       what it is told of in, numbered events out.
   event.py       the event: its fields, its envelope, its encoding; reference.py writes its page in docs, with what
                  examples.py makes.
-  translate.py   from exchanges to encoded events, and which give none (pure); compiled.pyx is its fast twin.
-  rollup.py      many requests in one event (pure); rolled.pyx is its fast twin, and exchanges.pxi common to both.
+  translate.py   from exchanges to encoded events, and which give none (pure); audit_writer.pyx is its fast twin.
+  rollup.py      many requests in one event (pure); rollup_writer.pyx is its fast twin; exchanges.pxi is of both.
   incidents.py   every event but those of requests (pure).
   inventory.py   which topics exist, asked now and then.
   fetch_sessions.py  what fetches of a session leave out (pure).

@@ -30,8 +30,8 @@ from observers.translate import FETCHES, PRODUCE, Scope, Translator
 from proxy.core.exchange import Exchange
 
 try:
-    from observers.compiled import Translator as FastTranslator
-    from observers.rolled import Rollup as FastRollup
+    from observers.audit_writer import Translator as FastTranslator
+    from observers.rollup_writer import Rollup as FastRollup
 except ImportError:  # installed without a compiler
     FastTranslator = Translator  # type: ignore[misc,assignment]
     FastRollup = Rollup  # type: ignore[misc]

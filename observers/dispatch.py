@@ -24,7 +24,7 @@ from proxy.core.schema import response_prefix
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, Interest
 
 try:  # asked for its facts here on the loop, a compiled exchange would build all of them
-    from observers.compiled import weight_of
+    from observers.audit_writer import weight_of
 except ImportError:  # installed without a compiler
     from observers.lane import weight_of
 

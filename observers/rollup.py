@@ -1,7 +1,7 @@
 """Many requests in one event (``audit.mode: rollup``): what is summed up, and by what. No IO, no clock.
 
-A rollup is the sum of its requests' events: ``Rollup`` makes each and adds it. ``observers.rolled`` does the same for
-the exchanges of a compiled session without making them, to the same number.
+A rollup is the sum of its requests' events: ``Rollup`` makes each and adds it. ``observers.rollup_writer`` does the
+same for the exchanges of a compiled session without making them, to the same number.
 """
 
 from __future__ import annotations

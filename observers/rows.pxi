@@ -1,4 +1,4 @@
-# Part of compiled.pyx: what events are written from, and the writing, which needs no GIL.
+# Part of audit_writer.pyx: what events are written from, and the writing, which needs no GIL.
 
 cdef struct PartRow:
     PyObject *name  # bytes; what holds these objects: `Translator._keep`, its caches, or the batch

@@ -1,7 +1,7 @@
 """From exchanges to encoded audit events, and which exchanges give none: no IO, no clock.
 
-``Translator`` is what is meant; ``observers.compiled`` does the same for the exchanges of a compiled session, byte for
-byte.
+``Translator`` is what is meant; ``observers.audit_writer`` does the same for the exchanges of a compiled session, byte
+for byte.
 """
 
 from __future__ import annotations

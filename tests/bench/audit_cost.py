@@ -97,13 +97,13 @@ def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     pure = exchanges(EVENTS_A_SECOND)
     kinds: dict[str, tuple[Any, Any, Sequence[Any]]] = {"python": (Translator, Rollup, pure)}
-    fast: Any = compiled("observers.compiled")
+    fast: Any = compiled("observers.audit_writer")
     if fast is None:
         print("not measured: compiled (not built: python -m proxy.compiled.build)")
     else:
         made: Any = compiled("proxy.compiled.exchange")
         twins = [made.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__)) for one in pure]
-        rolled: Any = compiled("observers.rolled")
+        rolled: Any = compiled("observers.rollup_writer")
         kinds["compiled"] = (fast.Translator, rolled.Rollup, twins)
     for name, (translator, rollup, told) in kinds.items():
         rounds = [(*_alone(translator, told), _rolled_up(rollup, told)) for _ in range(ROUNDS)]

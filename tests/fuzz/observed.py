@@ -22,8 +22,8 @@ from tests.oracle import session as oracle
 from tests.property.audited import API_NAMES, WALL, surroundings
 from tests.tools.implementations import compiled
 
-TRANSLATORS: Any = compiled("observers.compiled")
-ROLLUPS: Any = compiled("observers.rolled")
+TRANSLATORS: Any = compiled("observers.audit_writer")
+ROLLUPS: Any = compiled("observers.rollup_writer")
 
 
 ROWS = 1 << 19

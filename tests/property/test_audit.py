@@ -24,7 +24,7 @@ from tests.property.audited import API_NAMES, WALL, batches, surroundings
 from tests.tools.implementations import compiled, needs_compiled
 from tests.unit.observers.samples import compiled_twin
 
-COMPILED: Any = compiled("observers.compiled")
+COMPILED: Any = compiled("observers.audit_writer")
 pytestmark = needs_compiled
 
 

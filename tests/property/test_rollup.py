@@ -18,7 +18,7 @@ from tests.property.audited import API_NAMES, WALL, batches, surroundings
 from tests.tools.implementations import both, compiled, needs_compiled
 from tests.unit.observers.samples import compiled_twin
 
-COMPILED: Any = compiled("observers.rolled")
+COMPILED: Any = compiled("observers.rollup_writer")
 IMPLEMENTATIONS = both(Rollup, getattr(COMPILED, "Rollup", None))
 BATCHES = batches(largest=2**31)
 

@@ -158,7 +158,7 @@ class TestBounds:
         assert keeper.life.count("record") == 3
 
     @pytest.mark.parametrize(
-        "weight_of", both(lane.weight_of, getattr(compiled("observers.compiled"), "weight_of", None))
+        "weight_of", both(lane.weight_of, getattr(compiled("observers.audit_writer"), "weight_of", None))
     )
     def test_weight_counts_exchanges_their_partitions_and_long_names(self, weight_of: Any) -> None:
         three = produce([(b"a", n, 10, 1) for n in range(3)])

@@ -29,7 +29,7 @@ def scope() -> Scope:
     return Scope(TopicNames(dict), **SCOPED)
 
 
-@pytest.fixture(params=both(Translator, getattr(compiled("observers.compiled"), "Translator", None)))
+@pytest.fixture(params=both(Translator, getattr(compiled("observers.audit_writer"), "Translator", None)))
 def muted(request: pytest.FixtureRequest, scope: Scope) -> Muted:
     """``muted_us`` of the events of exchanges."""
     translator = request.param(API_NAMES, TopicNames(dict), scope)
@@ -131,7 +131,7 @@ def test_what_is_kept_is_bounded(muted: Muted, scope: Scope) -> None:
     assert "c1" not in scope.mutes.spans
 
 
-@pytest.mark.parametrize("kind", both(Rollup, getattr(compiled("observers.rolled"), "Rollup", None)))
+@pytest.mark.parametrize("kind", both(Rollup, getattr(compiled("observers.rollup_writer"), "Rollup", None)))
 def test_a_rollup_leaves_it_out_of_the_service(kind: Any, scope: Scope) -> None:
     rollup = kind(API_NAMES, TopicNames(dict), scope)
     told: Sequence[Any] = [one(1.0, 1.0, 500), one(1.0, 1.5)]

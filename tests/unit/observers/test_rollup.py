@@ -20,7 +20,7 @@ from tests.unit.observers.samples import FETCH, TOPIC_ID, compiled_twin, connect
 Roll = Callable[..., list[RollupEvent]]
 
 
-@pytest.fixture(params=both(Rollup, getattr(compiled("observers.rolled"), "Rollup", None)))
+@pytest.fixture(params=both(Rollup, getattr(compiled("observers.rollup_writer"), "Rollup", None)))
 def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     def call(**bounds: int) -> Any:
         names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)

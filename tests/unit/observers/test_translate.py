@@ -46,7 +46,7 @@ def scope(**changes: Any) -> Scope:
     return Scope(names(), **{**values, **changes})
 
 
-@pytest.fixture(params=both(Translator, getattr(compiled("observers.compiled"), "Translator", None)))
+@pytest.fixture(params=both(Translator, getattr(compiled("observers.audit_writer"), "Translator", None)))
 def translate(request: pytest.FixtureRequest) -> Translate:
     """Translates exchanges, numbered from ``first`` on."""
     translator = request.param(API_NAMES, names(), scope())
