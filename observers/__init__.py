@@ -6,6 +6,7 @@ The contract
   dispatch.py    the only door from the data path: constructs, configures, feeds and closes observers.
   interest.py    what each of them wants; of what nobody wants nothing is read.
   lane.py        one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.
+  weight.pyx     what exchanges count for in such a queue.
   topics.py      topic ids to names; learn.py finds pairs of both in the broker's responses.
   errors.py      the one error that is meant for a person.
 
@@ -13,8 +14,10 @@ The audit, an observer
   audit.py       what it is told of in, numbered events out.
   event.py       the event: its fields, its envelope, its encoding; reference.py writes its page in docs, with what
                  examples.py makes.
-  translate.py   from exchanges to encoded events, and which give none (pure); audit_writer.pyx is its fast twin.
-  rollup.py      many requests in one event (pure); rollup_writer.pyx is its fast twin; exchanges.pxi is of both.
+  scope.py       which exchanges give no event (pure).
+  audit_writer.pyx   from exchanges to encoded events (pure); rows.pxi is the writing of them.
+  rollup_writer.pyx  many requests in one event (pure); rollup.py says how many, and makes the events.
+                 Both read exchanges by exchanges.pxi; requests.py is what they share in Python.
   incidents.py   every event but those of requests (pure).
   inventory.py   which topics exist, asked now and then.
   fetch_sessions.py  what fetches of a session leave out (pure).

@@ -14,27 +14,21 @@ import structlog
 from msgspec.structs import asdict
 
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
+from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.boots import SpoolSettings
 from observers.cluster import Cluster, client_id_of
 from observers.deep import deepen
 from observers.errors import ObserverError
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
+from observers.fetch_sessions import FETCHES
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import Inventory
 from observers.outbox import Outbox, OutboxStats
-from observers.rollup import Rollup
+from observers.rollup_writer import Rollup
+from observers.scope import Scope
 from observers.sink import producer_settings
 from observers.topics import TopicNames
-from observers.translate import FETCHES, PRODUCE, Scope, Translator
-from proxy.core.exchange import Exchange
-
-try:
-    from observers.audit_writer import Translator as FastTranslator
-    from observers.rollup_writer import Rollup as FastRollup
-except ImportError:  # installed without a compiler
-    FastTranslator = Translator  # type: ignore[misc,assignment]
-    FastRollup = Rollup  # type: ignore[misc]
 
 DEFAULT_TOPIC = "brokerside-audit"
 
@@ -43,6 +37,8 @@ STATUS_EVERY = 10.0
 
 CLOCK_STEP = 1.0
 """Seconds by which the wall clock must leave the monotonic one, from one status to the next, to be told."""
+
+PRODUCE = 0
 
 LAST_OLD_PRODUCE = 2
 """Newest version of Produce that may carry message sets of magic 0 and 1. A fetch of any version may return them, as
@@ -88,8 +84,8 @@ class AuditObserver:
             client_ids={client_id},
         )
         self._deep = bool(configs.get("observer.records.deep"))
-        self._translator = FastTranslator(configs["api.names"], self._names, self._scope)
-        self._rollup = FastRollup(configs["api.names"], self._names, self._scope) if rolls_up else None
+        self._translator = Translator(configs["api.names"], self._names, self._scope)
+        self._rollup = Rollup(configs["api.names"], self._names, self._scope) if rolls_up else None
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
         spool = audit.get("spool.path")
         self._outbox = Outbox(
@@ -267,14 +263,33 @@ class AuditObserver:
         self._lost = dict(dropped)
 
 
-def _deepened(exchange: ObservedExchange) -> ObservedExchange:
+def _deepened(exchange: Any) -> Any:
     """Return ``exchange``, or one like it with exact records."""
     request, response = deepen(exchange)
     if request is exchange.request and response is exchange.response:
         return exchange
-    fields = {name: getattr(exchange, name) for name in Exchange.__struct_fields__}
-    deepened: ObservedExchange = type(exchange)(**{**fields, "request": request, "response": response})
-    return deepened
+    return type(exchange)(
+        exchange.connection,
+        exchange.api_key,
+        exchange.api_version,
+        exchange.correlation_id,
+        exchange.client_id,
+        exchange.received_at,
+        exchange.request_bytes,
+        exchange.answered_at,
+        exchange.response_bytes,
+        exchange.outcome,
+        exchange.decode,
+        request,
+        response,
+        exchange.forwarded_at,
+        exchange.responded_at,
+        exchange.throttle_ms,
+        exchange.error_code,
+        exchange.request_raw,
+        exchange.response_raw,
+        exchange.synthesized,
+    )
 
 
 def _now_us() -> int:

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Twin of ``observers.translate.Translator`` for the exchanges of a compiled session: the same events, byte for byte.
+"""From exchanges to encoded audit events, many at a time: no IO, no clock.
 
 Two steps for each chunk of events. With the GIL every exchange becomes a row: numbers, and where the texts are that
 repeat (what a connection, a kind of request or a topic adds to an event is encoded once, by msgspec). Without the GIL
 the rows are written. So the thread of the loop is held up for some microseconds at a time.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
@@ -32,9 +32,7 @@ from proxy.compiled.exchange cimport (
 
 from observers.batch import Chunk, Translation
 from observers.event import clip, encoder
-from observers.lane import weight_of as weight_of_pure
-from observers.translate import Translator as PureTranslator
-from observers.translate import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
+from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
 
 cdef enum:
     CHUNK = 100  # events written without taking the GIL; 2 chunks fill a record
@@ -49,32 +47,6 @@ include "exchanges.pxi"
 
 class _TooLarge(Exception):
     """The partitions of an event may need more bytes than it may have."""
-
-
-def weight_of(exchanges):
-    """Twin of ``observers.lane.weight_of``; of any exchanges."""
-    cdef Exchange exchange
-    cdef Py_ssize_t weight = len(exchanges), names
-    for one in exchanges:
-        if type(one) is Exchange:
-            exchange = <Exchange>one
-            names = 0 if exchange.client_id is None else len(<str>exchange.client_id)
-            if exchange.request_body != NULL and exchange.request_body.transactional_id != NULL:
-                names += PyBytes_GET_SIZE(<object>exchange.request_body.transactional_id)
-            weight += parts_of(exchange.request_body, &names) + parts_of(exchange.response_body, &names) + (names >> 8)
-        else:
-            weight += weight_of_pure([one]) - 1
-    return weight
-
-
-cdef Py_ssize_t parts_of(const Body *body, Py_ssize_t *names) noexcept:
-    """How many partitions ``body`` has; the length of their topics' names is added to ``names``."""
-    cdef Py_ssize_t at, parts = 0
-    if body != NULL:
-        parts = body.count + body.forgotten
-        for at in range(parts):
-            names[0] += PyBytes_GET_SIZE(<object>body.parts[at].topic)
-    return parts
 
 
 # ---- what repeats ---------------------------------------------------------------------------------------------------
@@ -138,9 +110,9 @@ include "rows.pxi"
 
 
 cdef class Translator:
-    """Same door as the pure one, which it asks for batches of other exchanges, and about what is hidden."""
+    """Builds events. Not thread-safe, like its scope."""
 
-    cdef object _pure, _names, _scope, _sessions, _mutes
+    cdef object _names, _scope, _sessions, _mutes
     cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
@@ -160,7 +132,6 @@ cdef class Translator:
             raise MemoryError
 
     def __init__(self, api_names, names, scope, *, max_event=MAX_EVENT):
-        self._pure = PureTranslator(api_names, names, scope, max_event=max_event)
         self._max_event = max_event
         self._names = names
         self._scope = scope
@@ -180,16 +151,17 @@ cdef class Translator:
         PyMem_Free(self._out)
 
     def translate(self, exchanges, int64_t first, double wall_offset):
-        """See the pure one."""
+        """Return the events of ``exchanges``, numbered from ``first`` on.
+
+        ``wall_offset``: seconds to add to the exchanges' times to get seconds since the epoch. Never raises for an
+        exchange it cannot work with: that one is counted, and its number is missing. TypeError: what is no exchange.
+        """
         cdef Exchange exchange
         cdef int64_t last = first - 1
-        for one in exchanges:
-            if type(one) is not Exchange:
-                return self._pure.translate(exchanges, first, wall_offset)
         made = Translation(last=last)
         self._start_chunk()
         for one in exchanges:
-            exchange = <Exchange>one
+            exchange = <Exchange?>one
             last += 1
             try:
                 if self._row_count == CHUNK or self._room >= CHUNK_ROOM:
@@ -229,7 +201,9 @@ cdef class Translator:
         except UnicodeError:
             if self._scope.hides(exchange):
                 return False
-            self._pure.event(exchange, wall_offset)
+            _read_basics(exchange, wall_offset, &row.basics)
+            if _may_be_polled(exchange, 0.0):
+                self._scope.polled(exchange)
             raise
         if client.hidden:
             return False

@@ -20,13 +20,9 @@ from observers.lane import MAX_LIGHT, Batch, Lane, ObserverStats, weight_of_chan
 from observers.learn import School
 from observers.shape import Shaped, construct, text_of
 from observers.topics import TopicNames
+from observers.weight import weight_of
 from proxy.core.schema import response_prefix
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, Interest
-
-try:  # asked for its facts here on the loop, a compiled exchange would build all of them
-    from observers.audit_writer import weight_of
-except ImportError:  # installed without a compiler
-    from observers.lane import weight_of
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 

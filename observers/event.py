@@ -433,3 +433,8 @@ decoder = msgspec.json.Decoder(Envelope)
 def clip(text: str) -> str:
     """Return ``text`` cut to ``MAX_STRING`` characters."""
     return text if len(text) <= MAX_STRING else text[: MAX_STRING - 1] + "…"
+
+
+def clipped(text: str | None) -> str | None:
+    """Return ``clip(text)``, and None for None."""
+    return None if text is None else clip(text)

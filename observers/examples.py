@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
+from observers.audit_writer import Translator
 from observers.batch import Batcher, Translation, Writer
 from observers.cluster import Topic
 from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import parts, told
-from observers.rollup import Rollup
+from observers.rollup_writer import Rollup
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator
+from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     AnsweredPartition,
     Connection,
     ConnectionChange,
-    Exchange,
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
@@ -63,8 +66,8 @@ def _made() -> dict[str, Translation]:
     }
 
 
-def _produce(n: int) -> Exchange:
-    """Ten records, acknowledged after two milliseconds."""
+def _produce(n: int) -> Any:
+    """An ``Exchange``: ten records, acknowledged after two milliseconds."""
     at = 652.123456 + n / 10
     records = RecordSet(1100, 1, 10, 2, 4000, 0, 120 + 10 * n, -1)
     return Exchange(

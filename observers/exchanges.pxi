@@ -48,7 +48,10 @@ cdef inline int32_t _throttle_ms(Exchange exchange) noexcept:
 
 
 cdef inline int64_t _muted_us(Exchange exchange, object mutes, dict spans) except -1:
-    """``Scope.muted_us`` of ``exchange``; ``spans``: those of ``mutes``."""
+    """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else.
+
+    ``spans``: those of ``mutes``.
+    """
     cdef int32_t throttle_ms = _throttle_ms(exchange)
     if throttle_ms > 0 or (PyDict_Size(spans) and exchange.connection.id in spans):
         return mutes.follow(exchange, throttle_ms)

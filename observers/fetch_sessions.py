@@ -40,7 +40,9 @@ LOOK_EVERY = 5.0
 MAX_CONNECTIONS = 20_000
 """Connections whose next list is known to be due later; of one that was forgotten it is due at once."""
 
-SHARE_FETCH = 78
+FETCH, SHARE_FETCH = 1, 78
+FETCHES = (FETCH, SHARE_FETCH)
+"""Api keys."""
 
 NOT_FOUND = (70, 122)
 """FETCH_SESSION_ID_NOT_FOUND, SHARE_SESSION_NOT_FOUND: the broker does not have the session any more."""

@@ -18,9 +18,10 @@ from observers.event import (
     ThrottleQuota,
     ThrottleScope,
     clip,
+    clipped,
     encoder,
 )
-from observers.translate import Scope, clipped, epoch_us
+from observers.scope import Scope
 
 log = structlog.get_logger("observers")
 
@@ -28,7 +29,10 @@ Told = TypeVar("Told")
 
 
 def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> Translation:
-    """Return the events of ``reports``, numbered from ``first`` on; ``wall_offset`` as in ``Translator.event``."""
+    """Return the events of ``reports``, numbered from ``first`` on.
+
+    ``wall_offset``: seconds to add to their times to get seconds since the epoch.
+    """
     return _translate(reports, first, lambda report, seq: _throttle(report, seq, wall_offset))
 
 
@@ -117,3 +121,8 @@ def _throttle(report: ThrottleReport, seq: int, wall_offset: float) -> ThrottleE
         ts_last=epoch_us(report.last_at, wall_offset),
         delay_ms=report.delay_ms,
     )
+
+
+def epoch_us(seconds: float, wall_offset: float) -> int:
+    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises for what is no number."""
+    return round((seconds + wall_offset) * 1e6)

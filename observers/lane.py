@@ -55,8 +55,6 @@ SLOW_EACH = 0.0001
 FEED_SHARE = 0.5
 """Part of the time to close that is spent on feeding what is queued; the rest belongs to the observer's own close."""
 
-PRODUCE = 0
-
 LOG_EVERY = 10.0
 """Seconds between two log lines about failures of one observer."""
 
@@ -349,26 +347,6 @@ def origin(error: BaseException) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return "unknown" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-
-
-def weight_of(exchanges: Sequence[ObservedExchange]) -> int:
-    """Return what ``exchanges`` count for in ``MAX_QUEUED``."""
-    weight = len(exchanges)
-    for exchange in exchanges:
-        names = len(exchange.client_id or "")
-        if exchange.request is not None:
-            weight += len(exchange.request.partitions)
-            names += sum([len(one.topic) for one in exchange.request.partitions])
-            if exchange.api_key == PRODUCE:
-                names += len(exchange.request.transactional_id or b"")
-            else:
-                weight += len(exchange.request.forgotten)
-                names += sum([len(topic) for topic, _ in exchange.request.forgotten])
-        if exchange.response is not None:
-            weight += len(exchange.response.partitions)
-            names += sum([len(one.topic) for one in exchange.response.partitions])
-        weight += names >> 8
-    return weight
 
 
 def weight_of_changes(changes: Sequence[ConnectionChange]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from observers import event, examples
-from observers.translate import MAX_EVENT
+from observers.requests import MAX_EVENT
 
 UNITS = {
     "_us": "µs",

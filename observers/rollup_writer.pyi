@@ -1,1 +1,24 @@
-from observers.rollup import Rollup as Rollup
+from collections.abc import Mapping, Sequence
+
+from observers.api import ObservedExchange
+from observers.event import RollupEvent
+from observers.rollup import Added
+from observers.scope import Scope
+from observers.topics import TopicNames
+
+class Rollup:
+    def __init__(
+        self,
+        api_names: Mapping[int, str],
+        names: TopicNames,
+        scope: Scope,
+        *,
+        max_rollups: int = ...,
+        max_topics: int = ...,
+    ) -> None: ...
+    @property
+    def requests(self) -> int: ...
+    @property
+    def full(self) -> bool: ...
+    def add(self, exchanges: Sequence[ObservedExchange], start: int, wall_offset: float) -> Added: ...
+    def take(self) -> list[RollupEvent]: ...

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Twin of ``observers.rollup.Rollup`` for the exchanges of a compiled session: the same rollups, and no events made."""
+"""Many requests in one event: a rollup is the sum of its requests' events, none of which is made. No IO, no clock."""
 
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.object cimport PyObject
@@ -9,10 +9,9 @@ from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, Part
 
-from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, encoder
-from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split, unless
-from observers.rollup import Rollup as PureRollup
-from observers.translate import UNKNOWN_RESULT, clipped, report_failure
+from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, clipped, encoder
+from observers.requests import UNKNOWN_RESULT, report_failure
+from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
 
 include "exchanges.pxi"
 
@@ -106,16 +105,15 @@ cdef class Seat:
 
 
 cdef class Rollup:
-    """Same door as the pure one, which gathers other exchanges, and says what is hidden."""
+    """Gathers exchanges. Not thread-safe, like its scope."""
 
-    cdef object _pure, _names, _scope, _sessions, _mutes
+    cdef object _names, _scope, _sessions, _mutes
     cdef dict _open_sessions, _muted, _api_names, _gathered, _named, _identified
     cdef list _seats
     cdef uint64_t _turn
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
 
     def __init__(self, api_names, names, scope, *, max_rollups=MAX_ROLLUPS, max_topics=MAX_TOPICS):
-        self._pure = PureRollup(api_names, names, scope, max_rollups=max_rollups, max_topics=max_topics)
         self._names = names
         self._scope = scope
         self._sessions = scope.sessions
@@ -137,35 +135,30 @@ cdef class Rollup:
 
     @property
     def requests(self):
-        """See the pure one."""
-        return self._requests + self._pure.requests
+        """Requests gathered and not taken."""
+        return self._requests
 
     @property
     def full(self):
-        """See the pure one."""
-        return self._is_full() or self._pure.full
+        """Whether no more exchanges are added before ``take``."""
+        return self._is_full()
 
     cdef bint _is_full(self):
         return len(self._gathered) >= self._max_rollups or self._topics >= self._max_topics
 
     def add(self, exchanges, Py_ssize_t start, double wall_offset):
-        """See the pure one."""
+        """Add ``exchanges`` from the place ``start`` on, until it is ``full``; ``wall_offset`` as of ``Translator``.
+
+        TypeError: what is no exchange.
+        """
+        cdef Exchange exchange
         cdef int64_t hidden = 0, failed = 0, not_encodable = 0
         cdef Py_ssize_t count = len(exchanges)
         while start < count and not self._is_full():
-            exchange = exchanges[start]
-            if type(exchange) is not Exchange:
-                if self._pure.full:
-                    break
-                added = self._pure.add((exchange,), 0, wall_offset)
-                hidden += added.hidden
-                failed += added.failed
-                not_encodable += added.not_encodable
-                start += 1
-                continue
+            exchange = <Exchange?>exchanges[start]
             start += 1
             try:
-                if not self._add(<Exchange>exchange, wall_offset):
+                if not self._add(exchange, wall_offset):
                     hidden += 1
             except UnicodeError:
                 not_encodable += 1
@@ -175,9 +168,9 @@ cdef class Rollup:
         return Added(start, hidden, failed, not_encodable)
 
     def take(self):
-        """See the pure one."""
+        """Return what was gathered, without numbers (``seq`` 0), and begin anew."""
         cdef Gathered gathered
-        cdef list events = self._pure.take()
+        cdef list events = []
         for gathered in self._gathered.values():
             events += gathered.told()
         self._begin()

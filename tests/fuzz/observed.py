@@ -7,27 +7,24 @@ from typing import Any
 
 import msgspec
 
+from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.deep import deepen
 from observers.learn import PLACES, carries_pairs, pairs_of
-from observers.rollup import Rollup
-from observers.translate import Translator
+from observers.rollup_writer import Rollup
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session
 from proxy.core.struct import SchemaError, UnknownMessage
 from tests.fuzz import seeds, sessions, targets, told
 from tests.fuzz.sessions import converse_into, steps_of
 from tests.fuzz.targets import COMPARED, Target
-from tests.oracle import session as oracle
+from tests.oracle import rollup as rollup_oracle
+from tests.oracle import session as session_oracle
+from tests.oracle import translate as translate_oracle
 from tests.property.audited import API_NAMES, WALL, surroundings
-from tests.tools.implementations import compiled
-
-TRANSLATORS: Any = compiled("observers.audit_writer")
-ROLLUPS: Any = compiled("observers.rollup_writer")
-
 
 ROWS = 1 << 19
-"""Bytes: the compiled translator writes into blocks of half as many."""
+"""Bytes: the translator writes into blocks of half as many."""
 
 
 def exchanges_of(implementation: Any, data: bytes) -> list[Exchange]:
@@ -60,18 +57,18 @@ def rolled(kind: Any, exchanges: list[Exchange]) -> list[Any]:
 def check_audit(data: bytes, rng: Random) -> None:
     """Every exchange has its event, and the oracle makes the same."""
     found = exchanges_of(Session, data)
-    made = translated(TRANSLATORS.Translator, found)
+    made = translated(Translator, found)
     assert len(msgspec.json.decode(events(made))) == made.last
     for exchange in found:
         deepen(exchange)
-    theirs = exchanges_of(oracle.Session, data)
-    assert events(translated(Translator, theirs)) == events(made)
+    theirs = exchanges_of(session_oracle.Session, data)
+    assert events(translated(translate_oracle.Translator, theirs)) == events(made)
     if rng.random() < COMPARED:
-        assert rolled(ROLLUPS.Rollup, found) == rolled(Rollup, theirs)
+        assert rolled(Rollup, found) == rolled(rollup_oracle.Rollup, theirs)
 
 
 def audit_once(data: bytes) -> object:
-    return translated(TRANSLATORS.Translator, exchanges_of(Session, data))
+    return translated(Translator, exchanges_of(Session, data))
 
 
 # ---- learn ----------------------------------------------------------------------------------------------------------

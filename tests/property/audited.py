@@ -6,13 +6,13 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope
+from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     EMPTY_RECORD_SET,
     AnsweredPartition,
     Connection,
-    Exchange,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -122,16 +122,16 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
         for _ in range(draw(st.integers(0, 6))):
             key = draw(st.sampled_from([0, 0, 1, 1, 78, 3, 18, 30001, -7]))
             request, response = draw(bodies(key, largest)) if key in (0, 1, 78) else (None, None)
-            exchanges.append(
-                Exchange(
-                    draw(st.sampled_from(known)), key, draw(INT16), draw(INT32), draw(st.none() | TEXTS), draw(TIMES),
-                    draw(sizes(largest)), draw(TIMES), draw(sizes(largest)),
-                    draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost", "open"])),
-                    draw(st.sampled_from(["none", "full", "malformed", "unsupported"])),
-                    request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
-                    draw(st.sampled_from([False, False, False, True])),
-                )
+            one = Exchange(
+                draw(st.sampled_from(known)), key, draw(INT16), draw(INT32), draw(st.none() | TEXTS), draw(TIMES),
+                draw(sizes(largest)), draw(TIMES), draw(sizes(largest)),
+                draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost", "open"])),
+                draw(st.sampled_from(["none", "full", "malformed", "unsupported"])),
+                request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
+                draw(st.sampled_from([False, False, False, True])),
             )  # fmt: skip
+            assert (one.request, one.response) == (request, response), "who reads facts is told what was drawn"
+            exchanges.append(one)
         made.append(exchanges)
     return made
 

@@ -1,4 +1,4 @@
-"""Rollups say of traffic what the single events say, and those of a compiled session are the pure ones."""
+"""Rollups say of traffic what the single events say, and are those of the oracle."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent
-from observers.rollup import Rollup
-from observers.translate import Translator
-from proxy.core.exchange import Exchange
+from observers.rollup_writer import Rollup
+from proxy.compiled.exchange import Exchange
+from tests.oracle import rollup as oracle
+from tests.oracle.translate import Translator
 from tests.property.audited import API_NAMES, WALL, batches, surroundings
-from tests.tools.implementations import both, compiled, needs_compiled
-from tests.unit.observers.samples import compiled_twin
 
-COMPILED: Any = compiled("observers.rollup_writer")
-IMPLEMENTATIONS = both(Rollup, getattr(COMPILED, "Rollup", None))
 BATCHES = batches(largest=2**31)
 
 Rows = dict[tuple[Any, ...], Counter[str]]
@@ -30,10 +26,9 @@ def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list
     rollup = kind(API_NAMES, *surroundings(), **bounds)
     events, others = [], Counter[str]()
     for exchanges in told:
-        given = exchanges if kind is Rollup else [compiled_twin(one) for one in exchanges]
         at = 0
-        while at < len(given):
-            added = rollup.add(given, at, WALL)
+        while at < len(exchanges):
+            added = rollup.add(exchanges, at, WALL)
             at = added.until
             others.update(hidden=added.hidden, failed=added.failed, not_encodable=added.not_encodable)
             if rollup.full:
@@ -138,19 +133,15 @@ def without_zeros(rows: Rows) -> dict[tuple[Any, ...], dict[str, int]]:
     return {key: {name: value for name, value in row.items() if value} for key, row in rows.items()}
 
 
-@pytest.mark.parametrize("kind", IMPLEMENTATIONS)
 @given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 1}, {"max_topics": 2}]))
-def test_the_traffic_of_rollups_is_that_of_the_events(
-    kind: Any, told: list[list[Exchange]], bounds: dict[str, int]
-) -> None:
-    events, others = gathered(kind, told, **bounds)
+def test_the_traffic_of_rollups_is_that_of_the_events(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
+    events, others = gathered(Rollup, told, **bounds)
     expected, lost = traffic_of_events(told)
     if not lost["not_encodable"]:  # a rollup lacks some texts of an event, and does not lose it for them
         assert without_zeros(traffic_of_rollups(events)) == without_zeros(expected)
         assert others == lost
 
 
-@needs_compiled
 @given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 2}, {"max_topics": 3}]))
-def test_compiled_rollups_are_the_pure_ones(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
-    assert gathered(COMPILED.Rollup, told, **bounds) == gathered(Rollup, told, **bounds)
+def test_rollups_are_those_of_the_oracle(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
+    assert gathered(Rollup, told, **bounds) == gathered(oracle.Rollup, told, **bounds)

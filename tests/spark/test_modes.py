@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
-from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
+from observers.audit_writer import Translator
 from observers.event import RequestEvent
-from observers.rollup import Rollup
+from observers.rollup_writer import Rollup
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator
 from proxy.compiled.exchange import Exchange
 from proxy.local import cluster, workload
 from proxy.local.broker import sidecar_config
@@ -91,12 +91,11 @@ def exchanges(count: int) -> list[Exchange]:
         elif n % 4 == 2:
             got = [(*part, error) for part, error in zip(parts, errors, strict=True)]
             wanted = [(topic, partition) for topic, partition, _, _ in parts]
-            one = fetch(wanted, got, api_key=chance.choice([1, 78]), **about)
-            one.request = replace(one.request, max_wait_ms=chance.choice([0, 5, 500]))
+            one = fetch(wanted, got, api_key=chance.choice([1, 78]), max_wait_ms=chance.choice([0, 5, 500]), **about)
         else:
             one = exchange(**about)
-        error_code, throttle_ms = chance.choice([0, 0, 0, 29]), chance.choice([0, 0, 2_500, -1])
-        made.append(replace(one, error_code=error_code, throttle_ms=throttle_ms))
+        one.error_code, one.throttle_ms = chance.choice([0, 0, 0, 29]), chance.choice([0, 0, 2_500, -1])
+        made.append(one)
     return made
 
 

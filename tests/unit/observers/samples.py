@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     EMPTY_RECORD_SET,
     AnsweredPartition,
     Connection,
     ConnectionChange,
-    Exchange,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -20,7 +20,6 @@ from proxy.core.exchange import (
     WantedPartition,
 )
 from proxy.limits.throttles import ThrottleReport
-from tests.tools.implementations import compiled
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 TOPIC_ID = bytes(range(16))
@@ -79,12 +78,6 @@ def report(**changes: Any) -> ThrottleReport:
     return ThrottleReport(**{**values, **changes})
 
 
-def compiled_twin(one: Exchange) -> Any:
-    """The same exchange as a compiled session makes it."""
-    module: Any = compiled("proxy.compiled.exchange")
-    return module.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__))
-
-
 def record_set(size: int, records: int, **changes: Any) -> RecordSet:
     return RecordSet(size, 1, records, magic=2, **changes)
 
@@ -132,8 +125,10 @@ def fetch(
     session_id: int = 0,
     session_epoch: int = -1,
     answered_session: int = 0,
+    answered_error: int = 0,
     ids: bool = False,
     forgotten: tuple[tuple[bytes, int], ...] = (),
+    max_wait_ms: int = 500,
     **changes: Any,
 ) -> Exchange:
     """An answered Fetch; ``got``: (topic, partition, bytes, records, error code)."""
@@ -143,7 +138,7 @@ def fetch(
         "decode": "full",
         "request": FetchRequest(
             replica_id=-1,
-            max_wait_ms=500,
+            max_wait_ms=max_wait_ms,
             min_bytes=1,
             session_id=session_id,
             session_epoch=session_epoch,
@@ -153,7 +148,7 @@ def fetch(
         ),
         "response": FetchResponse(
             throttle_ms=0,
-            error_code=0,
+            error_code=answered_error,
             session_id=answered_session,
             partitions=tuple(
                 FetchedPartition(

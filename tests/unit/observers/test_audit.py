@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,12 +16,12 @@ from structlog.testing import capture_logs
 
 from observers.accounts import Gap
 from observers.audit import CLOCK_STEP, STATUS_EVERY, AuditObserver
-from observers.batch import Chunk
+from observers.batch import Chunk, Translation
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic
 from observers.inventory import Inventory, parts
 from observers.outbox import OutboxStats
+from observers.requests import MAX_EVENT, room_of
 from observers.topics import TopicNames
-from observers.translate import MAX_EVENT, room_of
 from proxy.core.exchange import ConnectionChange
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 
@@ -339,3 +340,21 @@ class TestDeep:
         monkeypatch.setattr("observers.audit.deepen", lambda one: (one.request, exact.response))
         observer.record_exchanges([fetch([], [(b"a", 0, 10, 1, 0)]), produce([(b"a", 0, 10, 1)])], 0)
         assert [event.topics[0].records for event in outbox.events] == [99, 1]
+
+    def test_all_else_of_an_exchange_stays(self, auditing: Auditing, monkeypatch: pytest.MonkeyPatch) -> None:
+        observer, _ = auditing(configs={"observer.records.deep": True})
+        values: dict[str, Any] = {
+            "correlation_id": 9, "client_id": "old", "forwarded_at": 100.0005, "responded_at": 100.001,
+            "throttle_ms": 7, "error_code": 8, "request_raw": b"asked", "response_raw": b"told", "synthesized": True,
+        }  # fmt: skip
+        claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
+        told: list[Any] = []
+
+        def translate(exchanges: Sequence[Any], first: int, wall_offset: float) -> Translation:
+            told.extend(exchanges)
+            return Translation(last=first - 1, hidden=len(exchanges))
+
+        monkeypatch.setattr("observers.audit.deepen", lambda one: (one.request, exact.response))
+        monkeypatch.setattr(observer, "_translator", SimpleNamespace(translate=translate))
+        observer.record_exchanges([claimed], 0)
+        assert told == [exact]

@@ -9,8 +9,8 @@ import pytest
 
 from observers.event import ConnectionEvent
 from observers.incidents import translate_changes
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope
 from proxy.core.exchange import Change, ConnectionChange, PrincipalSource
 from tests.unit.observers.samples import connection
 

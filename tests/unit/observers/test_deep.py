@@ -14,8 +14,9 @@ from pyarrow import Codec
 from observers import unpack
 from observers.deep import count_records, deepen
 from observers.unpack import DECODERS, LZ4, MAX_OUTPUT, MAX_STEPS, XERIAL, Budget, Unreadable
+from proxy.compiled.exchange import Exchange
 from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
-from proxy.core.exchange import Exchange, ProduceRequest, RecordSet
+from proxy.core.exchange import ProduceRequest, RecordSet
 from tests.frames import batch
 from tests.golden.frames import Frame, recordings
 from tests.golden.message_sets import MessageSet, message_sets
@@ -327,7 +328,8 @@ def test_without_a_body_or_a_claim_the_facts_stay_what_they_are() -> None:
     told.request_raw = None
     assert deepen(told) == (facts, None)
     told, facts = produced(entry(b"v"))
-    assert deepen(told)[0] is facts
+    assert deepen(told)[0] is told.request
+    assert told.request == facts
     assert deepen(exchange()) == (None, None)
 
 

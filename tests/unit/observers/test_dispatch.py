@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from observers import lane
 from observers.breaker import MAX_FAILURES, PAUSE
 from observers.dispatch import MAX_BATCH, MAX_BATCH_BYTES, Dispatcher
 from observers.errors import ObserverError
 from observers.lane import MAX_KEPT, MAX_QUEUED
+from observers.weight import weight_of
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, THROTTLE_FIRST, TOLD, WALKED
-from tests.tools.implementations import both, compiled
 from tests.unit.observers import fakes
-from tests.unit.observers.samples import TOPIC_ID, change, compiled_twin, connection, exchange, fetch, produce, report
+from tests.unit.observers.samples import TOPIC_ID, change, connection, exchange, fetch, produce, report
 
 FAKES = "tests.unit.observers.fakes"
 
@@ -157,10 +156,7 @@ class TestBounds:
         assert [one.correlation_id for one in keeper.seen] == list(range(2 * MAX_BATCH + 1))
         assert keeper.life.count("record") == 3
 
-    @pytest.mark.parametrize(
-        "weight_of", both(lane.weight_of, getattr(compiled("observers.audit_writer"), "weight_of", None))
-    )
-    def test_weight_counts_exchanges_their_partitions_and_long_names(self, weight_of: Any) -> None:
+    def test_weight_counts_exchanges_their_partitions_and_long_names(self) -> None:
         three = produce([(b"a", n, 10, 1) for n in range(3)])
         idle = fetch([(b"a", 0), (b"a", 1)], [])
         shrinking = fetch([], [], forgotten=((b"a", 0), (b"a", 1)))
@@ -175,9 +171,8 @@ class TestBounds:
         assert weight_of(told) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
         assert weight_of(long) == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
         assert weight_of([transaction]) == 1 + 1
-        if weight_of is not lane.weight_of:
-            for some in (told, long, [transaction]):
-                assert weight_of([compiled_twin(one) for one in some]) == weight_of(some)
+        with pytest.raises(TypeError):
+            weight_of([object()])
 
     def test_however_heavy_one_request_is_no_other_is_lost_for_it(self) -> None:
         dispatcher = started("Gated", "Keeper")

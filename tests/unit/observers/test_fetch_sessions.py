@@ -4,7 +4,6 @@ import random
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from observers.fetch_sessions import (
     LOOK_EVERY,
@@ -16,7 +15,7 @@ from observers.fetch_sessions import (
     TOPIC,
     FetchSessions,
 )
-from proxy.core.exchange import Exchange, FetchRequest, FetchResponse
+from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import TOPIC_ID, connection, fetch
 
 INVALID_EPOCH = 71
@@ -32,12 +31,16 @@ def topics(sessions: FetchSessions, session_id: int) -> set[bytes]:
 
 def later(session_id: int, *wanted: tuple[bytes, int], forgotten: Any = (), error: int = 0, **changes: Any) -> Exchange:
     """An incremental Fetch."""
-    one = fetch(list(wanted), changes.pop("got", []), session_id=session_id, session_epoch=3, **changes)
-    assert isinstance(one.request, FetchRequest)
-    assert isinstance(one.response, FetchResponse)
-    one.request = replace(one.request, forgotten=tuple(forgotten))
-    one.response = FetchResponse(0, error, session_id, one.response.partitions, one.response.topics_are_ids)
-    return one
+    return fetch(
+        list(wanted),
+        changes.pop("got", []),
+        session_id=session_id,
+        session_epoch=3,
+        answered_session=session_id,
+        forgotten=tuple(forgotten),
+        answered_error=error,
+        **changes,
+    )
 
 
 def test_a_session_holds_what_was_named_added_and_not_forgotten() -> None:

@@ -13,7 +13,7 @@ import pytest
 from observers import learn
 from observers.learn import PLACES, School, carries_pairs, pairs_of
 from observers.topics import TopicNames
-from proxy.core.exchange import Exchange
+from proxy.compiled.exchange import Exchange
 from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout
 from tests.unit.observers.samples import METADATA, TOPIC_ID, exchange
 

@@ -1,22 +1,22 @@
-"""How long a request waited because its connection was left unread, in both modes and on all implementations."""
+"""How long a request waited because its connection was left unread, in both modes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from observers.audit_writer import Translator
 from observers.event import RequestEvent
 from observers.incidents import translate_changes
 from observers.mutes import MAX_CONNECTIONS, MAX_SPANS
-from observers.rollup import Rollup
+from observers.rollup_writer import Rollup
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator
-from proxy.core.exchange import Exchange
-from tests.tools.implementations import both, compiled
-from tests.unit.observers.samples import change, compiled_twin, connection, exchange, fetch, produce
+from proxy.compiled.exchange import Exchange
+from tests.unit.observers.samples import change, connection, exchange, fetch, produce
 
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
 SCOPED = {"topics": {"hidden"}, "principals": {"User:probe"}, "client_ids": {"own"}}
@@ -29,14 +29,13 @@ def scope() -> Scope:
     return Scope(TopicNames(dict), **SCOPED)
 
 
-@pytest.fixture(params=both(Translator, getattr(compiled("observers.audit_writer"), "Translator", None)))
-def muted(request: pytest.FixtureRequest, scope: Scope) -> Muted:
+@pytest.fixture
+def muted(scope: Scope) -> Muted:
     """``muted_us`` of the events of exchanges."""
-    translator = request.param(API_NAMES, TopicNames(dict), scope)
+    translator = Translator(API_NAMES, TopicNames(dict), scope)
 
     def call(*exchanges: Exchange) -> list[int]:
-        told: Any = exchanges if request.param is Translator else [compiled_twin(one) for one in exchanges]
-        made = translator.translate(told, 1, 0.0)
+        made = translator.translate(exchanges, 1, 0.0)
         events = [each for chunk in made.chunks for each in msgspec.json.decode(b"[%b]" % chunk.json)]
         return [msgspec.convert(each, RequestEvent).muted_us for each in events]
 
@@ -131,11 +130,9 @@ def test_what_is_kept_is_bounded(muted: Muted, scope: Scope) -> None:
     assert "c1" not in scope.mutes.spans
 
 
-@pytest.mark.parametrize("kind", both(Rollup, getattr(compiled("observers.rollup_writer"), "Rollup", None)))
-def test_a_rollup_leaves_it_out_of_the_service(kind: Any, scope: Scope) -> None:
-    rollup = kind(API_NAMES, TopicNames(dict), scope)
-    told: Sequence[Any] = [one(1.0, 1.0, 500), one(1.0, 1.5)]
-    rollup.add(told if kind is Rollup else [compiled_twin(each) for each in told], 0, 0.0)
+def test_a_rollup_leaves_it_out_of_the_service(scope: Scope) -> None:
+    rollup = Rollup(API_NAMES, TopicNames(dict), scope)
+    rollup.add([one(1.0, 1.0, 500), one(1.0, 1.5)], 0, 0.0)
     (event,) = rollup.take()
     assert event.latencies == (1, *(0,) * 25, 1)
     assert event.service_latencies == (2,)

@@ -1,50 +1,36 @@
-"""What a rollup tells, on both implementations; that it is the sum of single events: tests/property/test_rollup.py."""
+"""What a rollup tells; that it is the sum of single events: tests/property/test_rollup.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
 from observers.fetch_sessions import SHARE_FETCH
-from observers.rollup import TOPICS_PER_EVENT, Rollup
+from observers.rollup import TOPICS_PER_EVENT
+from observers.rollup_writer import Rollup
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope
-from proxy.core.exchange import Exchange
-from tests.tools.implementations import both, compiled
-from tests.unit.observers.samples import FETCH, TOPIC_ID, compiled_twin, connection, exchange, fetch, produce
-
-Roll = Callable[..., list[RollupEvent]]
+from proxy.compiled.exchange import Exchange
+from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, fetch, produce
 
 
-@pytest.fixture(params=both(Rollup, getattr(compiled("observers.rollup_writer"), "Rollup", None)))
-def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    def call(**bounds: int) -> Any:
-        names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
-        scope = Scope(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
-        return request.param({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, scope, **bounds)
-
-    return call
+def make(**bounds: int) -> Rollup:
+    names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
+    scope = Scope(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
+    return Rollup({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, scope, **bounds)
 
 
-@pytest.fixture
-def roll(make: Callable[..., Any]) -> Roll:
+def roll(*exchanges: Exchange) -> list[RollupEvent]:
     """The rollups of exchanges."""
-
-    def call(*exchanges: Exchange) -> list[RollupEvent]:
-        rollup = make()
-        told = exchanges if isinstance(rollup, Rollup) else [compiled_twin(one) for one in exchanges]
-        assert rollup.add(told, 0, 1_700_000_000.0).until == len(exchanges)
-        events: list[RollupEvent] = rollup.take()
-        return events
-
-    return call
+    rollup = make()
+    assert rollup.add(exchanges, 0, 1_700_000_000.0).until == len(exchanges)
+    return rollup.take()
 
 
-def test_requests_of_one_client_add_up(roll: Roll) -> None:
+def test_requests_of_one_client_add_up() -> None:
     others = {"connection": connection(id="c2"), "received_at": 101.0, "answered_at": 101.002, "throttle_ms": 30}
     assert roll(exchange(), exchange(**others), exchange(error_code=3)) == [
         RollupEvent(
@@ -84,12 +70,12 @@ def test_requests_of_one_client_add_up(roll: Roll) -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_requests_of_another_minute_client_api_or_version_do_not(roll: Roll, changes: Any) -> None:
+def test_requests_of_another_minute_client_api_or_version_do_not(changes: Any) -> None:
     first, second = roll(exchange(), exchange(**changes), exchange())[:2]
     assert (first.requests, second.requests) == (2, 1)
 
 
-def test_the_version_and_the_software_are_told(roll: Roll) -> None:
+def test_the_version_and_the_software_are_told() -> None:
     client = connection(client_software_name="k" * 300, client_software_version="2.0")
     count = TOPICS_PER_EVENT + 1
     told = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
@@ -98,7 +84,7 @@ def test_the_version_and_the_software_are_told(roll: Roll) -> None:
     ] * 2
 
 
-def test_topics_tell_what_was_done_to_them(roll: Roll) -> None:
+def test_topics_tell_what_was_done_to_them() -> None:
     sent = [(b"a", 0, 100, 3), (b"audit", 0, 7, 7), (b"a", 1, 50, 2), (b"b", 0, 9, 1)]
     (event,) = roll(produce(sent), produce(sent, error_code=29), produce(sent, outcome="no_response", response=None))
     assert event.errors == 1
@@ -109,7 +95,7 @@ def test_topics_tell_what_was_done_to_them(roll: Roll) -> None:
     )
 
 
-def test_a_fetch_that_waited_for_nothing_is_idle(roll: Roll) -> None:
+def test_a_fetch_that_waited_for_nothing_is_idle() -> None:
     refused = [(b"a", 0, 0, 0, 3)]
     (event,) = roll(fetch([(b"a", 0)], []), fetch([(b"a", 0)], refused), fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)]))
     assert event.per_topic[0].errors == 1
@@ -123,7 +109,7 @@ def test_a_fetch_that_waited_for_nothing_is_idle(roll: Roll) -> None:
 
 
 @pytest.mark.parametrize("bucket", [0, 1, 20, 38])
-def test_a_latency_is_in_the_bucket_that_ends_with_it(roll: Roll, bucket: int) -> None:
+def test_a_latency_is_in_the_bucket_that_ends_with_it(bucket: int) -> None:
     end = ROLLUP_BUCKETS[bucket] / 1e6
     at = {"received_at": 0.0, "forwarded_at": 64.0}  # exact to a fraction of a µs
     (event,) = roll(exchange(**at, answered_at=end, responded_at=64.0 + end))
@@ -138,21 +124,21 @@ def test_a_latency_is_in_the_bucket_that_ends_with_it(roll: Roll, bucket: int) -
 )
 @pytest.mark.parametrize("key", [FETCH, SHARE_FETCH])
 def test_what_a_fetch_let_the_broker_wait_for_is_no_service(
-    roll: Roll, key: int, max_wait_ms: int, service: tuple[int, ...]
+    key: int, max_wait_ms: int, service: tuple[int, ...]
 ) -> None:
-    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], api_key=key, answered_at=102.0)  # after two seconds
-    (event,) = roll(replace(one, request=replace(one.request, max_wait_ms=max_wait_ms)))
+    one = fetch([(b"a", 0)], [(b"a", 0, 50, 2, 0)], max_wait_ms=max_wait_ms, api_key=key, answered_at=102.0)
+    (event,) = roll(one)  # answered after two seconds
     for told in (event, event.per_topic[0]):
         assert (told.latencies, told.service_latencies) == ((0,) * 30 + (1,), service)
 
 
 @pytest.mark.parametrize("one", [produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], [], outcome="connection_lost")])
-def test_service_that_is_the_latency_is_left_out(roll: Roll, one: Exchange) -> None:
+def test_service_that_is_the_latency_is_left_out(one: Exchange) -> None:
     (event,) = roll(one)
     assert {topic.service_latencies for topic in event.per_topic} | {event.service_latencies} == {()}
 
 
-def test_very_many_topics_take_several_events(roll: Roll) -> None:
+def test_very_many_topics_take_several_events() -> None:
     count = 2 * TOPICS_PER_EVENT + 1
     events = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)]))
     assert [len(event.per_topic) for event in events] == [TOPICS_PER_EVENT, TOPICS_PER_EVENT, 1]
@@ -165,29 +151,24 @@ def test_very_many_topics_take_several_events(roll: Roll) -> None:
     assert len({topic.topic for event in events for topic in event.per_topic}) == count
 
 
-def test_it_says_when_it_is_full(make: Callable[..., Any]) -> None:
-    def told(rollup: Any) -> list[Any]:
-        ones = [exchange(client_id=str(n)) for n in range(5)]
-        return ones if isinstance(rollup, Rollup) else [compiled_twin(one) for one in ones]
-
+def test_it_says_when_it_is_full() -> None:
+    told = [exchange(client_id=str(n)) for n in range(5)]
     rollup = make(max_rollups=3)
-    assert rollup.add(told(rollup), 0, 0.0).until == 3
+    assert rollup.add(told, 0, 0.0).until == 3
     assert (rollup.full, rollup.requests) == (True, 3)
-    assert rollup.add(told(rollup), 3, 0.0).until == 3, "it takes nothing more"
+    assert rollup.add(told, 3, 0.0).until == 3, "it takes nothing more"
     assert [event.client_id for event in rollup.take()] == ["0", "1", "2"]
     assert (rollup.full, rollup.requests) == (False, 0)
-    assert rollup.add(told(rollup), 3, 0.0).until == 5
+    assert rollup.add(told, 3, 0.0).until == 5
 
 
-def test_exchanges_of_both_kinds_of_session_go_together(make: Callable[..., Any]) -> None:
-    rollup = make()
-    compiled_twin(exchange())
-    rollup.add([exchange(), compiled_twin(exchange()), exchange()], 0, 0.0)
-    assert rollup.requests == 3
-    assert sum(event.requests for event in rollup.take()) == 3
+@pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
+def test_what_no_session_records_is_refused(other: Any) -> None:
+    with pytest.raises(TypeError):
+        make().add([exchange(), other], 0, 0.0)
 
 
-def test_what_is_hidden_or_lost_is_counted_apart(roll: Roll, make: Callable[..., Any]) -> None:
+def test_what_is_hidden_or_lost_is_counted_apart() -> None:
     rollup = make()
     ones = [
         exchange(client_id="own"),
@@ -196,5 +177,5 @@ def test_what_is_hidden_or_lost_is_counted_apart(roll: Roll, make: Callable[...,
         exchange(client_id="\ud800"),
         exchange(),
     ]
-    added = rollup.add(ones if isinstance(rollup, Rollup) else [compiled_twin(one) for one in ones], 0, 0.0)
+    added = rollup.add(ones, 0, 0.0)
     assert (added.hidden, added.failed, added.not_encodable, rollup.requests) == (2, 1, 1, 1)

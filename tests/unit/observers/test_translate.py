@@ -1,27 +1,28 @@
-"""What an event tells and which exchanges give none, on both translators."""
+"""What an event tells and which exchanges give none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from observers.audit_writer import Translator
 from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
+from observers.requests import MAX_EVENT, UNKNOWN_RESULT, room_of
+from observers.scope import Scope
 from observers.sink import MAX_MESSAGE
 from observers.topics import TopicNames
-from observers.translate import MAX_EVENT, UNKNOWN_RESULT, Scope, Translator, room_of
-from proxy.core.exchange import Exchange
-from tests.tools.implementations import both, compiled
+from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import (
     FETCH,
     PRINTED_ID,
     PRODUCE,
     TOPIC_ID,
-    compiled_twin,
     connection,
     exchange,
     fetch,
@@ -46,15 +47,13 @@ def scope(**changes: Any) -> Scope:
     return Scope(names(), **{**values, **changes})
 
 
-@pytest.fixture(params=both(Translator, getattr(compiled("observers.audit_writer"), "Translator", None)))
-def translate(request: pytest.FixtureRequest) -> Translate:
+@pytest.fixture
+def translate() -> Translate:
     """Translates exchanges, numbered from ``first`` on."""
-    translator = request.param(API_NAMES, names(), scope())
+    translator = Translator(API_NAMES, names(), scope())
 
     def call(*exchanges: Exchange, first: int = 1) -> Translation:
-        told: Any = exchanges if request.param is Translator else [compiled_twin(one) for one in exchanges]
-        made: Translation = translator.translate(told, first, 1_700_000_000.0)
-        return made
+        return translator.translate(exchanges, first, 1_700_000_000.0)
 
     return call
 
@@ -113,6 +112,11 @@ class TestTranslation:
         made = translate(exchange(), exchange(received_at=float("nan")), exchange())
         assert seqs(made) == [1, 3]
         assert (made.last, made.not_encodable, made.failed) == (3, 0, 1)
+
+    @pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
+    def test_what_no_session_records_is_refused(self, other: Any) -> None:
+        with pytest.raises(TypeError):
+            Translator(API_NAMES, names(), scope()).translate([exchange(), other], 1, 0.0)
 
     def test_what_becomes_known_of_a_client_is_told_from_then_on(self, translate: Translate) -> None:
         client = connection()

@@ -1,126 +1,20 @@
-"""From exchanges to encoded audit events, and which exchanges give none: no IO, no clock.
-
-``Translator`` is what is meant; ``observers.audit_writer`` does the same for the exchanges of a compiled session, byte
-for byte.
-"""
+"""From exchanges to encoded audit events: what ``observers.audit_writer`` does, byte for byte."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
-
-import structlog
 
 from observers.api import ObservedExchange
 from observers.batch import Chunk, Translation
-from observers.event import (
-    Decode,
-    Outcome,
-    PrincipalSource,
-    RequestEvent,
-    TopicPartition,
-    clip,
-    encoder,
-)
-from observers.fetch_sessions import SHARE_FETCH, FetchSessions
-from observers.mutes import Mutes
+from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clipped, encoder
+from observers.fetch_sessions import FETCHES
+from observers.incidents import epoch_us
+from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
+from observers.scope import Scope
 from observers.topics import TopicNames
 
-PRODUCE, FETCH = 0, 1
-FETCHES = (FETCH, SHARE_FETCH)
-
-UNKNOWN_RESULT = -1
-"""Error code of a partition whose answer could not be read (Kafka's own −1, UNKNOWN_SERVER_ERROR)."""
-
-MAX_POLLED = 1_000_000
-"""Characters of all topics' names in ``polled`` of one event: some 20,000 usual ones. What is more is left out."""
-
-MAX_EVENT = 8_000_000
-"""Bytes that the partitions of one event may need, as ``room_of`` counts them: more than 20,000 of topics with usual
-names. A larger event is lost; any other fits a record of ``sink.MAX_MESSAGE``, envelope included."""
-
-PART_ROOM = 320
-"""Bytes of a partition in an event besides its texts, more than there can be."""
-
-log = structlog.get_logger("observers")
-
-
-class Scope:
-    """What gives no event: excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
-
-    A client can choose its id, so the sidecar's own id hides only exchanges that touch no topic.
-    """
-
-    def __init__(
-        self, names: TopicNames, *, topics: Collection[str], principals: Collection[str], client_ids: Collection[str]
-    ) -> None:
-        self._names = names
-        self._topics = frozenset(topics)
-        self._principals = frozenset(principals)
-        self._client_ids = frozenset(client_ids)
-        self.sessions = FetchSessions()
-        """As of all fetches that were asked about."""
-        self.mutes = Mutes()
-        self._muted = self.mutes.spans
-        """As of all exchanges that ``muted_us`` was asked of."""
-
-    def hides_principal(self, principal: str) -> bool:
-        """Whether nothing that ``principal`` does gives an event."""
-        return principal in self._principals
-
-    def is_own(self, client_id: str | None) -> bool:
-        """Whether the sidecar itself calls by this id."""
-        return client_id in self._client_ids
-
-    def hides_topic(self, name: str) -> bool:
-        """Whether the topic ``name`` never appears in an event."""
-        return name in self._topics
-
-    def hides(self, exchange: ObservedExchange) -> bool:
-        """Whether ``exchange`` gives no event. Asked once for each, in order."""
-        if self.hides_principal(exchange.connection.principal):
-            return True
-        on_topics = self._only_hidden_topics(exchange)
-        if exchange.api_key in FETCHES and exchange.request is not None:
-            self.sessions.follow(exchange)
-        return self.is_own(exchange.client_id) if on_topics is None else on_topics
-
-    def muted_us(self, exchange: ObservedExchange) -> int:
-        """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else."""
-        response = exchange.response
-        throttled = exchange.throttle_ms if response is None else response.throttle_ms
-        if throttled <= 0 and not self._muted:
-            return 0
-        return self.mutes.follow(exchange, throttled)
-
-    def polled(self, exchange: ObservedExchange) -> tuple[str, ...]:
-        """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
-        room = MAX_POLLED
-        names = []
-        for name in self.sessions.polled(exchange, self._names.label):
-            room -= len(name)
-            if name not in self._topics and room >= 0:
-                names.append(name)
-        return tuple(names)
-
-    def _only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
-        """Whether all topics it touches are hidden; None where it touches none, or they were not read.
-
-        An idle fetch of a session names no topic at all; then those of the session tell.
-        """
-        only_hidden = None
-        for facts in (exchange.request, exchange.response):
-            if facts is None:
-                continue
-            for partition in facts.partitions:
-                if self._names.label(partition.topic, facts.topics_are_ids)[0] not in self._topics:
-                    return False
-                only_hidden = True
-        if only_hidden is None and exchange.api_key in FETCHES and exchange.request is not None:
-            session = self.sessions.of(exchange)
-            if session is not None and session.partitions:
-                return all(self._names.label(topic, session.are_ids)[0] in self._topics for topic in session.partitions)
-        return only_hidden
+PRODUCE = 0
 
 
 class Translator:
@@ -143,13 +37,13 @@ class Translator:
         for exchange in exchanges:
             made.last += 1
             try:
-                muted_us = self._scope.muted_us(exchange)
+                muted = muted_us(self._scope, exchange)
                 if self._scope.hides(exchange):
                     made.last -= 1
                     made.hidden += 1
                     continue
                 event = self.event(exchange, wall_offset)
-                event.muted_us = muted_us
+                event.muted_us = muted
                 event.seq = made.last
                 topics = self.topics(exchange)
                 event.topics = topics or ()
@@ -286,19 +180,12 @@ class Translator:
         return tuple(parts)
 
 
-def room_of(name: str, topic_id: str | None) -> int:
-    """Return the bytes that a partition of this topic can need at most in an event."""
-    return PART_ROOM + len(encoder.encode(name)) + len(topic_id or "")
-
-
-def report_failure(exchange: ObservedExchange) -> None:
-    """Log the exception at hand, which left ``exchange`` without an event."""
-    log.exception("audit_event_failed", api_key=exchange.api_key, api_version=exchange.api_version)
-
-
-def epoch_us(seconds: float, wall_offset: float) -> int:
-    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises for what is no number."""
-    return round((seconds + wall_offset) * 1e6)
+def muted_us(scope: Scope, exchange: ObservedExchange) -> int:
+    """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else."""
+    throttled = throttle_ms(exchange)
+    if throttled <= 0 and not scope.mutes.spans:
+        return 0
+    return scope.mutes.follow(exchange, throttled)
 
 
 def latency_us(exchange: ObservedExchange) -> int:
@@ -325,8 +212,3 @@ def error_code(exchange: ObservedExchange) -> int:
     if exchange.response is not None and exchange.api_key in FETCHES:
         return int(exchange.response.error_code)
     return exchange.error_code
-
-
-def clipped(text: str | None) -> str | None:
-    """Return ``clip(text)``, and None for None."""
-    return None if text is None else clip(text)

@@ -1,0 +1,82 @@
+"""Which exchanges give no event, and what is known beyond one exchange: no IO, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from observers.api import ObservedExchange
+from observers.fetch_sessions import FETCHES, FetchSessions
+from observers.mutes import Mutes
+from observers.topics import TopicNames
+
+MAX_POLLED = 1_000_000
+"""Characters of all topics' names in ``polled`` of one event: some 20,000 usual ones. What is more is left out."""
+
+
+class Scope:
+    """What gives no event: excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
+
+    A client can choose its id, so the sidecar's own id hides only exchanges that touch no topic.
+    """
+
+    def __init__(
+        self, names: TopicNames, *, topics: Collection[str], principals: Collection[str], client_ids: Collection[str]
+    ) -> None:
+        self._names = names
+        self._topics = frozenset(topics)
+        self._principals = frozenset(principals)
+        self._client_ids = frozenset(client_ids)
+        self.sessions = FetchSessions()
+        """As of all fetches that were asked about."""
+        self.mutes = Mutes()
+        """As of all exchanges; of hidden ones, too."""
+
+    def hides_principal(self, principal: str) -> bool:
+        """Whether nothing that ``principal`` does gives an event."""
+        return principal in self._principals
+
+    def is_own(self, client_id: str | None) -> bool:
+        """Whether the sidecar itself calls by this id."""
+        return client_id in self._client_ids
+
+    def hides_topic(self, name: str) -> bool:
+        """Whether the topic ``name`` never appears in an event."""
+        return name in self._topics
+
+    def hides(self, exchange: ObservedExchange) -> bool:
+        """Whether ``exchange`` gives no event. Asked once for each, in order."""
+        if self.hides_principal(exchange.connection.principal):
+            return True
+        on_topics = self._only_hidden_topics(exchange)
+        if exchange.api_key in FETCHES and exchange.request is not None:
+            self.sessions.follow(exchange)
+        return self.is_own(exchange.client_id) if on_topics is None else on_topics
+
+    def polled(self, exchange: ObservedExchange) -> tuple[str, ...]:
+        """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
+        room = MAX_POLLED
+        names = []
+        for name in self.sessions.polled(exchange, self._names.label):
+            room -= len(name)
+            if name not in self._topics and room >= 0:
+                names.append(name)
+        return tuple(names)
+
+    def _only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
+        """Whether all topics it touches are hidden; None where it touches none, or they were not read.
+
+        An idle fetch of a session names no topic at all; then those of the session tell.
+        """
+        only_hidden = None
+        for facts in (exchange.request, exchange.response):
+            if facts is None:
+                continue
+            for partition in facts.partitions:
+                if self._names.label(partition.topic, facts.topics_are_ids)[0] not in self._topics:
+                    return False
+                only_hidden = True
+        if only_hidden is None and exchange.api_key in FETCHES and exchange.request is not None:
+            session = self.sessions.of(exchange)
+            if session is not None and session.partitions:
+                return all(self._names.label(topic, session.are_ids)[0] in self._topics for topic in session.partitions)
+        return only_hidden

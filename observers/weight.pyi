@@ -1,0 +1,5 @@
+from collections.abc import Sequence
+
+from observers.api import ObservedExchange
+
+def weight_of(exchanges: Sequence[ObservedExchange]) -> int: ...
