@@ -1,7 +1,7 @@
-"""What the audit costs a sidecar, by part and by implementation: ``python -m tests.bench.audit_cost``.
+"""What the audit costs a sidecar, by part: ``python -m tests.bench.audit_cost``.
 
-Starts a broker. Each translator and rollup gets the same exchanges, half of them Produce and half Fetch with one
-partition each, 50 ms of traffic at a time as the data path hands them over: first alone (CPU of its thread), then
+Starts a broker. Translator and rollup get the same exchanges, half of them Produce and half Fetch with one partition
+each, 50 ms of traffic at a time as the data path hands them over: first each alone (CPU of its thread), then
 inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the log): without a
 spool, with one, rolled up, and with other compression. Last, the same observer idle.
 """
@@ -21,17 +21,18 @@ from typing import Any, NamedTuple
 import structlog
 
 from observers.audit import AuditObserver
+from observers.audit_writer import Translator
 from observers.batch import Batcher, Writer
 from observers.event import SCHEMA_LEVEL
 from observers.incidents import numbered
-from observers.rollup import Rollup
+from observers.rollup_writer import Rollup
+from observers.scope import Scope
 from observers.topics import TopicNames
-from observers.translate import Scope, Translator
+from proxy.compiled.exchange import Exchange
 from proxy.core.apis import APIS
 from proxy.core.exchange import (
     AnsweredPartition,
     Connection,
-    Exchange,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -42,14 +43,14 @@ from proxy.core.exchange import (
     WantedPartition,
 )
 from proxy.local import cluster
-from tests.tools.implementations import compiled
 
 EVENTS_A_SECOND = 20_000
 FLUSH = 0.05
 SECONDS = 4
 ROUNDS = 3
 IDLE_SECONDS = 5
-OTHERS: Mapping[str, Mapping[str, Any]] = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "mode: event": {},
     "a spool": {"spool.max.bytes": 1 << 30},
     "mode: rollup": {"mode": "rollup"},
     "mode: rollup, a spool": {"mode": "rollup", "spool.max.bytes": 1 << 30},
@@ -57,7 +58,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "lz4": {"producer": {"compression.type": "lz4"}},
     "no compression": {"producer": {"compression.type": "none"}},
 }
-"""What a user might set below ``audit``, run with the last implementation."""
+"""What a user might set below ``audit``."""
 HEAD = (
     f"| at {EVENTS_A_SECOND:,} requests/s | Python, CPU µs/request | librdkafka, CPU µs/request | raw B/request "
     "| B/request in the log |\n|---|---|---|---|---|"
@@ -95,33 +96,16 @@ def _exchange(n: int, client: Connection, at: float) -> Exchange:
 
 def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    pure = exchanges(EVENTS_A_SECOND)
-    kinds: dict[str, tuple[Any, Any, Sequence[Any]]] = {"python": (Translator, Rollup, pure)}
-    fast: Any = compiled("observers.audit_writer")
-    if fast is None:
-        print("not measured: compiled (not built: python -m proxy.compiled.build)")
-    else:
-        made: Any = compiled("proxy.compiled.exchange")
-        twins = [made.Exchange(*(getattr(one, field) for field in Exchange.__struct_fields__)) for one in pure]
-        rolled: Any = compiled("observers.rollup_writer")
-        kinds["compiled"] = (fast.Translator, rolled.Rollup, twins)
-    for name, (translator, rollup, told) in kinds.items():
-        rounds = [(*_alone(translator, told), _rolled_up(rollup, told)) for _ in range(ROUNDS)]
-        translate, envelope, roll = (statistics.median(each) * 1e9 for each in zip(*rounds, strict=True))
-        print(
-            f"{name}: translate {translate:.0f} ns and envelope {envelope:.0f} ns, or roll up {roll:.0f} ns a request"
-        )
-    cases: list[tuple[str, Sequence[Any], Mapping[str, Any]]] = [
-        (name, told, {}) for name, (_, _, told) in kinds.items()
-    ]
-    last, told, _ = cases[-1]
-    cases += [(f"{last}, {name}", told, settings) for name, settings in OTHERS.items()]
+    told = exchanges(EVENTS_A_SECOND)
+    rounds = [(*_alone(told), _rolled_up(told)) for _ in range(ROUNDS)]
+    translate, envelope, roll = (statistics.median(each) * 1e9 for each in zip(*rounds, strict=True))
+    print(f"translate {translate:.0f} ns and envelope {envelope:.0f} ns, or roll up {roll:.0f} ns a request")
     with tempfile.TemporaryDirectory(prefix="audit-cost-") as folder:
         state = cluster.up(Path(folder), advertise="broker", progress=False)
         try:
-            rounds_of: dict[str, list[Whole]] = {case: [] for case, _, _ in cases}
+            rounds_of: dict[str, list[Whole]] = {case: [] for case in SETTINGS}
             for turn in range(ROUNDS):
-                for number, (case, told, settings) in enumerate(cases):
+                for number, (case, settings) in enumerate(SETTINGS.items()):
                     topic = f"cost-{number}-{turn}"
                     spool = {"spool.path": str(Path(folder) / "spool")} if "spool.max.bytes" in settings else {}
                     whole = _whole(told, state.internal_bootstrap, topic, {**settings, **spool})
@@ -136,10 +120,10 @@ def main() -> None:
             cluster.down(Path(folder))
 
 
-def _alone(kind: Any, told: Sequence[Any]) -> tuple[float, float]:
+def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
     """Return CPU seconds an event of translating, and of making records of the result."""
     names = TopicNames(dict)
-    translator = kind(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    translator = Translator(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
     batcher, writer = Batcher(), Writer("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
     translate = envelope = 0.0
     gc.collect()
@@ -154,10 +138,10 @@ def _alone(kind: Any, told: Sequence[Any]) -> tuple[float, float]:
     return translate / len(told), envelope / len(told)
 
 
-def _rolled_up(kind: Any, told: Sequence[Any]) -> float:
+def _rolled_up(told: Sequence[Exchange]) -> float:
     """Return CPU seconds a request of rolling up, and of the events that a second's requests become."""
     names = TopicNames(dict)
-    rollup = kind(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    rollup = Rollup(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
     gc.collect()
     begun = time.thread_time()
     for flush in _flushes(told):
@@ -166,7 +150,7 @@ def _rolled_up(kind: Any, told: Sequence[Any]) -> float:
     return (time.thread_time() - begun) / len(told)
 
 
-def _flushes(told: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _flushes(told: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
     step = round(EVENTS_A_SECOND * FLUSH)
     for at in range(0, len(told), step):
         yield told[at : at + step]
@@ -202,7 +186,7 @@ class Whole(NamedTuple):
     log: float = 0.0
 
 
-def _whole(told: Sequence[Any], bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Whole:
+def _whole(told: Sequence[Exchange], bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Whole:
     with _auditing(bootstrap, topic, settings) as observer:
         before = _threads()
         due = time.monotonic()
