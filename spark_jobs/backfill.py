@@ -19,8 +19,8 @@ from spark_jobs.derive import derive
 from spark_jobs.errors import JobError
 from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import deduplicate, parse
+from spark_jobs.progress import Note, Summary
 from spark_jobs.root import Target, open_tables, ready, stored, streamed
-from spark_jobs.run import Note, Summary
 from spark_jobs.schemas import Table
 from spark_jobs.session import session, settings
 from spark_jobs.sink import counts

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from spark_jobs import io, schemas
 from spark_jobs.definitions import Definitions
 from spark_jobs.derive import derive
+from spark_jobs.progress import Note
 from spark_jobs.root import Target
-from spark_jobs.run import Note
 from spark_jobs.session import forget_ended_queries
 from spark_jobs.tables.registry import undeclared
 from spark_jobs.upkeep import upkeep

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import checkpoint as points
 from spark_jobs import io, schemas
-from spark_jobs.run import Note
+from spark_jobs.progress import Note
 from spark_jobs.tables.registry import chosen
 
 

@@ -7,72 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
+from spark_jobs.progress import Note, Progress, Summary
 from spark_jobs.schemas import TABLES
 
 NOTHING_DECLARED = Definitions()
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Settings of Spark for a run over few events: to compile a query takes longer than to read the few rows it is for."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What one batch did."""
-
-    batch: int
-    records: int
-    """Kafka records read."""
-    events: int
-    """Events taken, of all kinds that are known, after deduplication."""
-    dead_letters: int
-    duplicates: int
-    """Kafka records that were there before."""
-    unknown: int
-    """Events of a kind that this job does not know; they are passed over."""
-    seconds: float
-
-    def __str__(self) -> str:
-        """Return one line for a person."""
-        return f"batch {self.batch}: {_counts(self)} in {self.seconds:.1f} s"
-
-
-@dataclass(frozen=True)
-class Note:
-    """What else there is to say while a job runs."""
-
-    text: str
-
-    def __str__(self) -> str:
-        """Return one line for a person."""
-        return self.text
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What one run did, all batches together. A batch that was repeated after a crash is in both runs' summaries."""
-
-    records: int
-    events: int
-    dead_letters: int
-    duplicates: int
-    unknown: int
-    batches: int
-    seconds: float
-    """From the call to the end, with the start of Spark."""
-    failed: tuple[str, ...]
-    """Tables that are computed from others and could not be; what is wrong was said when it happened."""
-
-    def __str__(self) -> str:
-        """Return one line for a person."""
-        failed = f"; could not be computed: {', '.join(self.failed)}" if self.failed else ""
-        return f"{_counts(self)}, {_many(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
 
 
 def _silent(_: Progress | Note) -> None:
@@ -177,15 +124,3 @@ def _absolute(path: str) -> str:
         return os.path.abspath(path)
     path = path.rstrip("/")
     return "s3a" + path.removeprefix("s3") if path.startswith("s3://") else path  # as Hadoop calls it
-
-
-def _counts(of: Progress | Summary) -> str:
-    parts = [_many(of.records, "record", "records"), _many(of.events, "event", "events")]
-    parts += [_many(of.dead_letters, "dead letter", "dead letters")] if of.dead_letters else []
-    parts += [_many(of.duplicates, "duplicate", "duplicates")] if of.duplicates else []
-    parts += [_many(of.unknown, "event of an unknown kind", "events of unknown kinds")] if of.unknown else []
-    return ", ".join(parts)
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"

@@ -18,8 +18,8 @@ from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import good_records, keep, parse, ranges
+from spark_jobs.progress import Note
 from spark_jobs.root import Target, always
-from spark_jobs.run import Note
 from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
 from spark_jobs.taken import FOLDER, Taken
 

@@ -21,8 +21,8 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.derive import check_declared
 from spark_jobs.kafka import Source
 from spark_jobs.parse import parse
+from spark_jobs.progress import Note, Progress, Summary
 from spark_jobs.root import Target, open_tables, stored, streamed
-from spark_jobs.run import Note, Progress, Summary
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Counts, Sink, recall
 from spark_jobs.tables.registry import chosen, undeclared

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from spark_jobs import io
 from spark_jobs.definitions import Definitions
 from spark_jobs.merge import merged
+from spark_jobs.progress import Note
 from spark_jobs.root import Target
-from spark_jobs.run import Note
 from spark_jobs.schemas import TABLES, Table
 from spark_jobs.session import first_line
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.requests import HISTOGRAMS, counts
 from spark_jobs.schemas import LATENCY
 from spark_jobs.tables.columns import columns_of
+from spark_jobs.tables.requests import HISTOGRAMS, counts
 
 
 def latency(requests: DataFrame) -> DataFrame:

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame
 from spark_jobs import schemas
 from spark_jobs.definitions import Definitions
 from spark_jobs.parse import dead_letters
-from spark_jobs.requests import summed
 from spark_jobs.schemas import TABLES
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.completeness import completeness
@@ -23,6 +22,7 @@ from spark_jobs.tables.latency import latency
 from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
 from spark_jobs.tables.quota_advice import quota_advice
+from spark_jobs.tables.requests import summed
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
 from spark_jobs.tables.topics import topics

@@ -23,8 +23,9 @@ from proxy.local.jars import resolve
 from spark_jobs import structs
 from spark_jobs.definitions.load import load
 from spark_jobs.derive import derive
+from spark_jobs.progress import Note
 from spark_jobs.root import Target, ready
-from spark_jobs.run import INTERPRETED, Note, run
+from spark_jobs.run import INTERPRETED, run
 from spark_jobs.schemas import TABLES
 from spark_jobs.session import session, settings
 from tests.bench.measure import cpu_seconds, family

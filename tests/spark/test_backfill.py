@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from spark_jobs import backfill as module
 from spark_jobs import kafka
 from spark_jobs.errors import JobError
-from spark_jobs.run import Summary, backfill, run
+from spark_jobs.progress import Summary
+from spark_jobs.run import backfill, run
 from tests.ledger.stored import rows
 from tests.spark.conftest import AuditTopic
 from tests.spark.envelopes import FETCH, NOON, PRODUCE, connection, encoded, event, partition, status

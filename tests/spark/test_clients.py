@@ -14,10 +14,10 @@ from observers.event import RollupTopic
 from proxy.local.jars import resolve
 from spark_jobs.kafka_versions import LOWEST_VERSIONS, REMOVED
 from spark_jobs.parse import parse
-from spark_jobs.requests import summed
 from spark_jobs.schemas import CLIENTS
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.clients import clients
+from spark_jobs.tables.requests import summed
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
 from tests.tools.generate_apis import REQUEST, definition

@@ -21,10 +21,11 @@ from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
 from spark_jobs.parse import dead_letters, deduplicate, parse
+from spark_jobs.progress import Progress, Summary
 from spark_jobs.query import query, tables
-from spark_jobs.requests import summed
-from spark_jobs.run import Progress, Summary, run
+from spark_jobs.run import run
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
+from spark_jobs.tables.requests import summed
 from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
 from tests.ledger.stored import rows

@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import Objective
 from spark_jobs.parse import parse
-from spark_jobs.requests import summed
 from spark_jobs.schemas import COST, SLO
 from spark_jobs.structs import table_schema
 from spark_jobs.tables import unmatched
 from spark_jobs.tables.latency import latency
+from spark_jobs.tables.requests import summed
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import io, upkeep
 from spark_jobs.definitions import Definitions
+from spark_jobs.progress import Note
 from spark_jobs.root import Target
-from spark_jobs.run import Note
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
 from spark_jobs.structs import table_schema
 
