@@ -20,7 +20,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import deduplicate, parse
 from spark_jobs.progress import Note, Summary
-from spark_jobs.root import Target, open_tables, ready, stored, streamed
+from spark_jobs.root import Target, open_tables, ready, state_of, streamed
 from spark_jobs.schemas import Table
 from spark_jobs.session import session, settings
 from spark_jobs.sink import counts
@@ -56,7 +56,7 @@ def run(
         nothing = undeclared(streamed(only), definitions)
         names = [name for name in streamed(only) if name not in nothing]
         own = identity.writer if identity else _writer(cluster, source.topic)
-        others = {writer for name in names for writer in stored(spark, target, name).writers} - {own}
+        others = {writer for name in names for writer in state_of(spark, target, name).writers} - {own}
         _check_apart(others, cluster)
         with _stream_at_rest(spark, target, identity) as position:
             what = kafka.span(spark, source)
@@ -76,7 +76,7 @@ def run(
                     rows = STREAMED[name](batch).where(" AND ".join(["true", *days]))
                     options: dict[str, str | int] = {}
                     if identity is None:
-                        options = {"txnAppId": own, "txnVersion": stored(spark, target, name).last_batch(own) + 1}
+                        options = {"txnAppId": own, "txnVersion": state_of(spark, target, name).last_batch(own) + 1}
                     io.replace(rows, target.path(name), " AND ".join([*days, *of_topic]), options)
                     progress(Note(f"table {name}: computed again"))
             finally:
@@ -101,8 +101,8 @@ def _identity(spark: SparkSession, source: Source, target: Target, cluster: str,
         return open_tables(spark, target, cluster, source.topic, None, say)
     own = _writer(cluster, source.topic)
     for name in streamed(None):
-        writers = {writer: last for writer, last in stored(spark, target, name).writers.items() if writer != own}
-        points.check_new({name: points.Stored(writers=writers)}, cluster, source.topic, target.checkpoint)
+        writers = {writer: last for writer, last in state_of(spark, target, name).writers.items() if writer != own}
+        points.check_new({name: points.TableState(writers=writers)}, cluster, source.topic, target.checkpoint)
     for name in streamed(None):
         ready(spark, target, name, say)
     say(Note("there is no checkpoint: what the topic has now is computed, and no job can go on from it"))

@@ -54,7 +54,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Stored:
+class TableState:
     """What one of the job's tables says: id, last commit, and the last batch of each writer."""
 
     id: str = ""
@@ -110,12 +110,12 @@ def read_position(folder: Folder) -> Position:
     return Position(planned, committed, {int(partition): offset for partition, offset in read.items()})
 
 
-def stored(table: StoredTable) -> Stored:
+def state_of(table: StoredTable) -> TableState:
     """Return what ``table`` says."""
-    return Stored(table.id, table.version, table.writers) if table.version >= 0 else Stored()
+    return TableState(table.id, table.version, table.writers) if table.version >= 0 else TableState()
 
 
-def check_new(tables: Mapping[str, Stored], cluster: str, topic: str, where: str) -> None:
+def check_new(tables: Mapping[str, TableState], cluster: str, topic: str, where: str) -> None:
     """Raise JobError if one of the tables has rows of the topic: a new checkpoint at ``where`` would repeat them."""
     own = (prefix(cluster, topic), OLD_WRITERS)
     filled = [name for name, table in tables.items() if any(writer.startswith(own) for writer in table.writers)]
@@ -128,7 +128,12 @@ def check_new(tables: Mapping[str, Stored], cluster: str, topic: str, where: str
 
 
 def check_belongs(
-    identity: Identity, cluster: str, topic: str, tables: Mapping[str, Stored], only: Sequence[str] | None, where: str
+    identity: Identity,
+    cluster: str,
+    topic: str,
+    tables: Mapping[str, TableState],
+    only: Sequence[str] | None,
+    where: str,
 ) -> None:
     """Raise JobError if the checkpoint at ``where`` is of another topic or cluster, or of other tables."""
     if identity.topic != topic:
@@ -145,7 +150,7 @@ def check_belongs(
             " other folders for tables and checkpoint"
         )
     for name, id in identity.tables.items():
-        table = tables.get(name, Stored())
+        table = tables.get(name, TableState())
         if table.id != id:
             state = "is missing" if table.version < 0 else "is another table"
             raise JobError(
@@ -156,7 +161,7 @@ def check_belongs(
 def check_position(
     position: Position,
     identity: Identity,
-    tables: Mapping[str, Stored],
+    tables: Mapping[str, TableState],
     written_always: str,
     where: str,
 ) -> None:

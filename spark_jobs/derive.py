@@ -104,7 +104,7 @@ def _derive(
             rows = _rows(spark, target, table, definitions, first)
             condition = f"day >= '{first}'" if first else ""
             io.replace(rows, target.path(table.name), condition, {"userMetadata": json.dumps(note)})
-        except io.Conflict:
+        except io.ConcurrentChange:
             if attempt == ATTEMPTS - 1:
                 raise
         else:

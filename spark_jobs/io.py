@@ -27,7 +27,7 @@ PROPERTIES = {
 files that were replaced be kept for longer than the log."""
 
 
-class Conflict(JobError):
+class ConcurrentChange(JobError):
     """Another job changed the same rows at the same time."""
 
 
@@ -79,7 +79,7 @@ def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
 def replace(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
     """Put ``rows`` in place of those of the table at ``path`` that meet ``condition`` (all if it is empty), at once.
 
-    One file of each day is written. ``options``: of Delta's writer. Raises Conflict.
+    One file of each day is written. ``options``: of Delta's writer. Raises ConcurrentChange.
     """
     writer = rows.repartition("day").write.format("delta").mode("overwrite").options(**options)
     try:
@@ -87,7 +87,9 @@ def replace(rows: DataFrame, path: str, condition: str, options: Mapping[str, st
     except Exception as error:
         if "Concurrent" not in type(error).__name__:
             raise
-        raise Conflict(f"another job changed the same rows of {path} at the same time; run this again") from error
+        raise ConcurrentChange(
+            f"another job changed the same rows of {path} at the same time; run this again"
+        ) from error
 
 
 def files_by_day(spark: SparkSession, path: str) -> dict[date, int]:

@@ -57,14 +57,14 @@ def open_tables(
     folder = io.Folder(spark, target.checkpoint)
     identity = points.read_identity(folder, target.checkpoint)
     names = streamed(only if identity is None else identity.only)
-    there = {name: stored(spark, target, name) for name in names}
+    there = {name: state_of(spark, target, name) for name in names}
     if identity is None:
         points.check_new(there, cluster, topic, target.checkpoint)
         ids = {name: ready(spark, target, name, say) for name in names}
         identity = points.new_identity(cluster, topic, ids, only)
         points.write_identity(folder, identity)
         return identity
-    there |= {name: stored(spark, target, name) for name in identity.tables if name not in there}
+    there |= {name: state_of(spark, target, name) for name in identity.tables if name not in there}
     points.check_belongs(identity, cluster, topic, there, only, target.checkpoint)
     known = {name: table for name, table in there.items() if name in identity.tables}
     points.check_position(points.read_position(folder), identity, known, always(known), target.checkpoint)
@@ -78,9 +78,9 @@ def open_tables(
     return grown
 
 
-def stored(spark: SparkSession, target: Target, name: str) -> points.Stored:
+def state_of(spark: SparkSession, target: Target, name: str) -> points.TableState:
     """Return what the table ``name`` says."""
-    return points.stored(io.StoredTable(spark, target.path(name)))
+    return points.state_of(io.StoredTable(spark, target.path(name)))
 
 
 def ready(spark: SparkSession, target: Target, name: str, say: Callable[[Note], None]) -> str:

@@ -22,7 +22,7 @@ from spark_jobs.derive import check_declared
 from spark_jobs.kafka import Source
 from spark_jobs.parse import parse
 from spark_jobs.progress import Note, Progress, Summary
-from spark_jobs.root import Target, open_tables, stored, streamed
+from spark_jobs.root import Target, open_tables, state_of, streamed
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Counts, Sink, recall
 from spark_jobs.tables.registry import chosen, undeclared
@@ -56,7 +56,7 @@ def run(
         identity = open_tables(spark, target, cluster, source.topic, only, progress)
         recall(spark, source, target, progress)
         names = chosen(identity.only)
-        filled = [name for name in identity.tables if stored(spark, target, name).last_batch(identity.writer) >= 0]
+        filled = [name for name in identity.tables if state_of(spark, target, name).last_batch(identity.writer) >= 0]
         check_declared(definitions, filled)
         nothing = undeclared(names, definitions)
         if nothing:

@@ -19,7 +19,7 @@ from spark_jobs.errors import QueryError
 from spark_jobs.query import Reader, opened
 from spark_jobs.report import words
 from spark_jobs.report.charts import WIDTH, Chart
-from spark_jobs.report.sections import MOST_ROWS, Row, Section, Span, sections
+from spark_jobs.report.sections import MOST_ROWS, Row, Scope, Section, sections
 from spark_jobs.schemas import TABLES
 
 _HINT = '<span class="hint"> Drag to move; Shift and scroll to zoom.</span>'
@@ -35,12 +35,12 @@ def page(root: Path | str, since: date | None = None, until: date | None = None)
     QueryError: no tables, no rows, or the days are the wrong way round.
     """
     with opened(root) as reader:
-        span = _span(reader, since, until)
-        told = sections(span)
-        return _html(span, told, _figures(span, told))
+        scope = _scope(reader, since, until)
+        told = sections(scope)
+        return _html(scope, told, _figures(scope, told))
 
 
-def _span(reader: Reader, since: date | None, until: date | None) -> Span:
+def _scope(reader: Reader, since: date | None, until: date | None) -> Scope:
     known = [name for name in reader.tables if name in TABLES]
     if not known:
         raise QueryError(f"there are no tables of Brokerside in {reader.root}")
@@ -57,7 +57,7 @@ def _span(reader: Reader, since: date | None, until: date | None) -> Span:
     days_long = ((last - first).days + 1) * 86_400
     minutes = _ends(reader, "minute", "traffic", first, last) if "traffic" in known else []
     long = int((minutes[1] - minutes[0]).total_seconds()) + 60 if minutes else days_long
-    return Span(reader, first, last, max(seen, default=midnight), min(long, days_long))
+    return Scope(reader, first, last, max(seen, default=midnight), min(long, days_long))
 
 
 def _ends(reader: Reader, column: str, table: str, since: date = date.min, until: date = date.max) -> list[Any]:
@@ -70,12 +70,12 @@ def _ends(reader: Reader, column: str, table: str, since: date = date.min, until
     return [end for end in ends if end is not None]
 
 
-def _figures(span: Span, told: Sequence[Section]) -> list[tuple[str, str]]:
+def _figures(scope: Scope, told: Sequence[Section]) -> list[tuple[str, str]]:
     """Return the numbers at the top: what, how much."""
     found: list[tuple[str, str]] = []
     by_id = {section.id: section for section in told}
-    if "traffic" in span.reader.tables and by_id["traffic"].state != "bad":
-        (row,) = span.select("""
+    if "traffic" in scope.reader.tables and by_id["traffic"].state != "bad":
+        (row,) = scope.select("""
 SELECT coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced,
     coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::BIGINT AS consumed,
     coalesce(sum(requests), 0)::BIGINT AS requests, coalesce(sum(errors), 0)::BIGINT AS errors,
@@ -90,7 +90,7 @@ FROM traffic WHERE day BETWEEN $since AND $until""")
             ("topics touched", words.number(row["topics"])),
         ]
     if by_id["cost"].rows:
-        (row,) = span.select("""
+        (row,) = scope.select("""
 SELECT string_agg(DISTINCT BillingCurrency, ' + ') AS currency, sum(BilledCost) AS cost
 FROM cost WHERE day BETWEEN $since AND $until""")
         if row["cost"] is not None and "+" not in row["currency"]:
@@ -102,10 +102,10 @@ FROM cost WHERE day BETWEEN $since AND $until""")
     return found
 
 
-def _html(span: Span, told: Sequence[Section], figures: Sequence[tuple[str, str]]) -> str:
+def _html(scope: Scope, told: Sequence[Section], figures: Sequence[tuple[str, str]]) -> str:
     style, script = _read("page.css"), _script()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_hash(script)}'"
-    days = f"{span.since}" if span.since == span.until else f"{span.since} to {span.until}"
+    days = f"{scope.since}" if scope.since == scope.until else f"{scope.since} to {scope.until}"
     tiles = "".join(f"<div><dt>{words.text(name)}</dt><dd>{words.text(value)}</dd></div>" for name, value in figures)
     links = "".join(f'<li><a href="#{each.id}">{words.text(each.title)}</a></li>' for each in told)
     first, *others = told
@@ -124,7 +124,7 @@ def _html(span: Span, told: Sequence[Section], figures: Sequence[tuple[str, str]
 <a class="skip" href="#{first.id}">Skip to the report</a>
 <header>
 <h1>What passed through Kafka</h1>
-<p>{days}, as the sidecars told up to {words.instant(span.as_of)} UTC. All times are UTC.</p>
+<p>{days}, as the sidecars told up to {words.instant(scope.as_of)} UTC. All times are UTC.</p>
 <dl class="figures">{tiles}</dl>
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 </header>

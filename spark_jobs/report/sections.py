@@ -27,7 +27,7 @@ MOST_TEAMS = 7
 
 
 @dataclass(frozen=True)
-class Span:
+class Scope:
     """What the report is about: tables, and days."""
 
     reader: Reader
@@ -70,25 +70,25 @@ class Section:
     """Rows of its table, all with the same columns; those beyond ``MOST_ROWS`` are not shown."""
 
 
-def sections(span: Span) -> list[Section]:
+def sections(scope: Scope) -> list[Section]:
     """Return all of them. A table that does not exist gives a sentence on how it comes to be, a broken one on why."""
-    return [_section(span, *subject) for subject in _SUBJECTS]
+    return [_section(scope, *subject) for subject in _SUBJECTS]
 
 
-def _section(span: Span, name: str, title: str, tables: Sequence[str], tell: Callable[..., Section]) -> Section:
+def _section(scope: Scope, name: str, title: str, tables: Sequence[str], tell: Callable[..., Section]) -> Section:
     for table in tables:
-        if table not in span.reader.tables:
-            state: State = "bad" if table in span.reader.broken else ""
-            return Section(name, title, _sentence(span.reader.absent(table)), state)
+        if table not in scope.reader.tables:
+            state: State = "bad" if table in scope.reader.broken else ""
+            return Section(name, title, _sentence(scope.reader.absent(table)), state)
     try:
-        return tell(span, name, title)
+        return tell(scope, name, title)
     except QueryError as error:  # a file of a table is lost
         return Section(name, title, _sentence(str(error)), "bad")
 
 
-def _belief(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("completeness", limit=1000)
-    silent = [row for row in span.ask("stale-sidecars", limit=1000) if not row["ended"]]
+def _belief(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("completeness", limit=1000)
+    silent = [row for row in scope.ask("stale-sidecars", limit=1000) if not row["ended"]]
     events, lost, missing, conflicts = (
         sum(row[key] for row in rows) for key in ("events", "lost", "missing", "conflicts")
     )
@@ -118,14 +118,14 @@ def _belief(span: Span, name: str, title: str) -> Section:
     return Section(name, title, finding, word[1], rows=rows)
 
 
-def _traffic(span: Span, name: str, title: str) -> Section:
-    found = span.select(f"""
+def _traffic(scope: Scope, name: str, title: str) -> Section:
+    found = scope.select(f"""
 WITH minutes AS (
     SELECT epoch(minute)::BIGINT AS second, coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::DOUBLE AS produced,
         coalesce(sum(bytes) FILTER (api IN ('Fetch', 'ShareFetch')), 0)::DOUBLE AS consumed
     FROM traffic WHERE day BETWEEN $since AND $until GROUP BY second
 )
-SELECT second // {span.step} * {span.step} AS step, sum(produced) AS produced, sum(consumed) AS consumed,
+SELECT second // {scope.step} * {scope.step} AS step, sum(produced) AS produced, sum(consumed) AS consumed,
     max(produced + consumed) AS most, arg_max(second, (produced + consumed, -second)) AS most_at
 FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
     if not found:
@@ -135,23 +135,23 @@ FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
         {
             "at": _instant(second),
             "direction": direction,
-            "rate": by_step.get(second, {}).get(direction, 0) / span.step,
+            "rate": by_step.get(second, {}).get(direction, 0) / scope.step,
         }
         # one more, of nothing, ends the last one
-        for second in range(found[0]["step"], found[-1]["step"] + span.step + 1, span.step)
+        for second in range(found[0]["step"], found[-1]["step"] + scope.step + 1, scope.step)
         for direction in ("produced", "consumed")
     ]
     row = max(found, key=lambda row: float(row["most"]))
     at = words.instant(_at(row["most_at"]))
     finding = f"At most {words.size(row['most'] / 60)}/s passed, both directions together: in the minute of {at}."
-    return Section(name, title, finding, charts=(charts.moved(values, words.lasting(span.step)),))
+    return Section(name, title, finding, charts=(charts.moved(values, words.lasting(scope.step)),))
 
 
-def _talkers(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("top-talkers")
+def _talkers(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("top-talkers")
     if not rows:
         return Section(name, title, "No request passed in these days.")
-    (whole,) = span.select(
+    (whole,) = scope.select(
         "SELECT sum(bytes + unconfirmed_bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until"
     )
     first = rows[0]
@@ -171,12 +171,12 @@ def _talkers(span: Span, name: str, title: str) -> Section:
     return Section(name, title, finding, charts=(charts.talkers(values),), rows=rows)
 
 
-def _latency(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("slowest-apis")
+def _latency(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("slowest-apis")
     if not rows:
         return Section(name, title, "No request was answered in these days.")
-    found = span.select(f"""
-SELECT epoch(minute)::BIGINT // {span.step} * {span.step} AS second, api,
+    found = scope.select(f"""
+SELECT epoch(minute)::BIGINT // {scope.step} * {scope.step} AS second, api,
     quantile_ms(merge_counts(latencies), 0.5) AS p50, quantile_ms(merge_counts(latencies), 0.99) AS p99
 FROM latency WHERE topic IS NULL AND api IN ('Produce', 'Fetch') AND day BETWEEN $since AND $until
 GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
@@ -187,15 +187,15 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
         if row[percentile] is not None
     ]
     newest = {(value["api"], value["percentile"]): value for value in values}
-    values += [{**value, "at": value["at"] + _instant(span.step)} for value in newest.values()]  # where they end
+    values += [{**value, "at": value["at"] + _instant(scope.step)} for value in newest.values()]  # where they end
     told = [f"99 of 100 {row['api']} requests took at most {words.number(row['p99_ms'])}\xa0ms"
             for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
     finding = f"{'; '.join(told) or 'Nothing was produced or fetched'}. Fetches that waited for data are left out."
     return Section(name, title, finding, charts=(charts.latencies(values),) if values else (), rows=rows)
 
 
-def _objectives(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("budget-left", limit=1000)
+def _objectives(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("budget-left", limit=1000)
     if not rows:
         return Section(name, title, "No objective was judged in these days.")
     if len({row["cluster_id"] for row in rows}) == 1:
@@ -224,11 +224,11 @@ def _objectives(span: Span, name: str, title: str) -> Section:
     return Section(name, title, finding, state, drawn, _without(rows, "good", "as_of"))
 
 
-def _cost(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("chargeback")
+def _cost(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("chargeback")
     if not rows:
         return Section(name, title, "Nothing was charged in these days.")
-    found = span.select("""
+    found = scope.select("""
 SELECT BillingCurrency AS currency, day, coalesce(x_Team, '–') AS team, sum(BilledCost) AS cost FROM cost
 WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
     totals: dict[str, Any] = {}
@@ -256,8 +256,8 @@ WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
     return Section(name, title, finding, charts=(charts.costs(values, shown, currency),), rows=rows)
 
 
-def _unused(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("unused-topics", limit=1000)
+def _unused(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("unused-topics", limit=1000)
     counts = {state: sum(row["state"] == state for row in rows) for state in ("unused", "polled_only", "unknown")}
     if not rows:
         return Section(name, title, "Every topic is used.", "good")
@@ -266,8 +266,8 @@ def _unused(span: Span, name: str, title: str) -> Section:
     return Section(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
 
 
-def _mirrors(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("mirrors", limit=1000)
+def _mirrors(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("mirrors", limit=1000)
     if not rows:
         return Section(name, title, "No mirror was judged in these days.")
     rows = _without(rows, "retried_records", "unconfirmed_records", "exact", "as_of")
@@ -280,16 +280,16 @@ def _mirrors(span: Span, name: str, title: str) -> Section:
     return Section(name, title, _sentence(finding), "bad", rows=rows)
 
 
-def _refused(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("old-clients", limit=1000)
+def _refused(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("old-clients", limit=1000)
     if not rows:
         return Section(name, title, "Every client that came in these days could stay.", "good")
     finding = f"{words.counted(len(rows), 'client')} must be upgraded before the brokers are"
     return Section(name, title, _sentence(finding), "warn", rows=rows)
 
 
-def _throttles(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("throttled")
+def _throttles(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("throttled")
     if not rows:
         return Section(name, title, "Nobody met a limit in these days.", "good")
     addresses = len({row["client_ip"] for row in rows})
@@ -297,8 +297,8 @@ def _throttles(span: Span, name: str, title: str) -> Section:
     return Section(name, title, _sentence(f"{shown} met a limit"), "warn", rows=_without(rows, "action", "first_at"))
 
 
-def _errors(span: Span, name: str, title: str) -> Section:
-    rows = span.ask("errors")
+def _errors(scope: Scope, name: str, title: str) -> Section:
+    rows = scope.ask("errors")
     if not rows:
         return Section(name, title, "Every request of these days was answered without an error.", "good")
     first = rows[0]
@@ -306,7 +306,7 @@ def _errors(span: Span, name: str, title: str) -> Section:
     return Section(name, title, finding, rows=rows)
 
 
-_SUBJECTS: tuple[tuple[str, str, tuple[str, ...], Callable[[Span, str, str], Section]], ...] = (
+_SUBJECTS: tuple[tuple[str, str, tuple[str, ...], Callable[[Scope, str, str], Section]], ...] = (
     ("completeness", "Can this be believed?", ("completeness",), _belief),
     ("traffic", "Traffic over time", ("traffic",), _traffic),
     ("talkers", "Top talkers", ("traffic",), _talkers),

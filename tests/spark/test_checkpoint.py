@@ -8,7 +8,7 @@ from spark_jobs.checkpoint import (
     OLD_WRITERS,
     Identity,
     Position,
-    Stored,
+    TableState,
     check_belongs,
     check_new,
     check_position,
@@ -22,11 +22,11 @@ WRITER = prefix("kafka", "audit") + "1"
 IDENTITY = Identity(WRITER, "kafka", "audit", {"traffic": "t-1", "dead_letters": "d-1"})
 
 
-def table(id: str, last_batch: int, writer: str = WRITER) -> Stored:
-    return Stored(id, 9, {writer: last_batch} if last_batch >= 0 else {})
+def table(id: str, last_batch: int, writer: str = WRITER) -> TableState:
+    return TableState(id, 9, {writer: last_batch} if last_batch >= 0 else {})
 
 
-def tables(traffic: int = 7, dead: int = 3, *, traffic_id: str = "t-1") -> dict[str, Stored]:
+def tables(traffic: int = 7, dead: int = 3, *, traffic_id: str = "t-1") -> dict[str, TableState]:
     return {"traffic": table(traffic_id, traffic), "dead_letters": table("d-1", dead)}
 
 
@@ -34,7 +34,7 @@ def position(planned: int = 7, committed: int = 7) -> Position:
     return Position(planned, committed)
 
 
-def check(where: Position, stored: dict[str, Stored]) -> None:
+def check(where: Position, stored: dict[str, TableState]) -> None:
     check_position(where, IDENTITY, stored, "traffic", WHERE)
 
 
@@ -42,7 +42,7 @@ def check(where: Position, stored: dict[str, Stored]) -> None:
     "writer", [prefix("kafka", "other") + "1", prefix("elsewhere", "audit") + "1"], ids=["topic", "cluster"]
 )
 def test_tables_may_have_a_new_checkpoint_for_each_topic_of_each_cluster(writer: str) -> None:
-    there = {"traffic": table("t-1", 5, writer), "dead_letters": Stored()}
+    there = {"traffic": table("t-1", 5, writer), "dead_letters": TableState()}
     check_new(there, "kafka", "audit", WHERE)
 
 
@@ -51,7 +51,7 @@ def test_but_not_two_for_the_same(writer: str) -> None:
     with pytest.raises(
         JobError, match="no checkpoint at /data/checkpoint, but table traffic is already filled from aud"
     ):
-        check_new({"traffic": table("t-1", 1, writer), "dead_letters": Stored("d-1", 0)}, "kafka", "audit", WHERE)
+        check_new({"traffic": table("t-1", 1, writer), "dead_letters": TableState("d-1", 0)}, "kafka", "audit", WHERE)
 
 
 def test_a_checkpoint_goes_on_with_its_own_tables() -> None:
@@ -72,11 +72,11 @@ def test_a_checkpoint_of_an_earlier_release_gets_its_cluster_and_new_tables() ->
         ("elsewhere", "audit", tables(), None, "is of the Kafka cluster kafka, not of elsewhere"),
         ("kafka", "audit", tables(), ["traffic"], "fills all tables, not only traffic"),
         ("kafka", "audit", tables(traffic_id="t-2"), None, "table traffic that is another table"),
-        ("kafka", "audit", {**tables(), "traffic": Stored()}, None, "table traffic that is missing"),
+        ("kafka", "audit", {**tables(), "traffic": TableState()}, None, "table traffic that is missing"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused(
-    cluster: str, topic: str, stored: dict[str, Stored], only: list[str] | None, message: str
+    cluster: str, topic: str, stored: dict[str, TableState], only: list[str] | None, message: str
 ) -> None:
     with pytest.raises(JobError, match=message):
         check_belongs(IDENTITY, cluster, topic, stored, only, WHERE)
@@ -94,7 +94,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     ],
     ids=["new", "killed before the first write", "after it", "at rest", "killed before a write", "after both writes"],
 )
-def test_every_state_that_a_crash_can_leave_may_go_on(where: Position, stored: dict[str, Stored]) -> None:
+def test_every_state_that_a_crash_can_leave_may_go_on(where: Position, stored: dict[str, TableState]) -> None:
     check(where, stored)
 
 
@@ -109,7 +109,7 @@ def test_every_state_that_a_crash_can_leave_may_go_on(where: Position, stored: d
     ],
 )
 def test_checkpoint_and_tables_of_different_moments_are_refused(
-    where: Position, stored: dict[str, Stored], message: str
+    where: Position, stored: dict[str, TableState], message: str
 ) -> None:
     with pytest.raises(JobError, match=message):
         check(where, stored)

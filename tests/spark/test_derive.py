@@ -188,7 +188,7 @@ def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, mon
     def disturbed(*arguments: Any) -> None:
         if failures:
             failures.pop()
-            raise io.Conflict
+            raise io.ConcurrentChange
         replace(*arguments)
 
     monkeypatch.setattr(io, "replace", disturbed)
