@@ -170,7 +170,7 @@ def _check_there(spark: SparkSession, source: Source, what: Span, first: date | 
 
 def _check_apart(others: Collection[str], cluster: str) -> None:
     """Raise JobError if rows of the topic cannot be told from those that ``others`` wrote."""
-    same = [writer for writer in others if writer.startswith((points.prefix(cluster, ""), points.OLD_WRITERS))]
+    same = [writer for writer in others if writer.startswith(points.prefix(cluster, ""))]
     if same:
         raise JobError(
             f"another audit topic of the same Kafka cluster fills these tables, too ({same[0]}): rows of one topic"

@@ -19,9 +19,6 @@ from spark_jobs.io import Folder, StoredTable
 FILE = "brokerside.json"
 """Name of the file in a checkpoint that says what it belongs to."""
 
-OLD_WRITERS = "brokerside-"
-"""What the names begin with that release 0.1 gave to writers; they tell no topic."""
-
 BACKFILL = "backfill"
 """Name of the file in a checkpoint that is there as long as a backfill replaces rows of its tables."""
 
@@ -33,12 +30,12 @@ class Identity:
     writer: str
     """Name under which its batches are written, new with each checkpoint."""
     cluster: str
-    """Id of the Kafka cluster that has the topic; empty in a checkpoint that release 0.1 made."""
+    """Id of the Kafka cluster that has the topic."""
     topic: str
     tables: Mapping[str, str]
     """Ids of the tables by name."""
     only: Sequence[str] | None = None
-    """The tables that were asked for; None: all there are, and those that later releases have."""
+    """The tables that were asked for; None: all there are, new ones too."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def read_identity(folder: Folder, where: str) -> Identity | None:
         return None
     try:
         said = json.loads(text)
-        return Identity(said["writer"], said.get("cluster", ""), said["topic"], said["tables"], said.get("only"))
+        return Identity(said["writer"], said["cluster"], said["topic"], said["tables"], said["only"])
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JobError(
             f"{where}/{FILE} cannot be read; restore it, or rebuild tables and checkpoint together"
@@ -97,9 +94,9 @@ def new_identity(cluster: str, topic: str, tables: Mapping[str, str], only: Sequ
     return Identity(f"{prefix(cluster, topic)}{uuid.uuid4()}", cluster, topic, dict(tables), only)
 
 
-def grown(identity: Identity, cluster: str, tables: Mapping[str, str]) -> Identity:
-    """Return ``identity`` with what a checkpoint of an earlier release does not know: its cluster, and new tables."""
-    return replace(identity, cluster=cluster, tables={**tables, **identity.tables})
+def grown(identity: Identity, tables: Mapping[str, str]) -> Identity:
+    """Return ``identity`` with those of ``tables`` that it does not have yet: ids by name."""
+    return replace(identity, tables={**tables, **identity.tables})
 
 
 def read_position(folder: Folder) -> Position:
@@ -117,7 +114,7 @@ def state_of(table: StoredTable) -> TableState:
 
 def check_new(tables: Mapping[str, TableState], cluster: str, topic: str, where: str) -> None:
     """Raise JobError if one of the tables has rows of the topic: a new checkpoint at ``where`` would repeat them."""
-    own = (prefix(cluster, topic), OLD_WRITERS)
+    own = prefix(cluster, topic)
     filled = [name for name, table in tables.items() if any(writer.startswith(own) for writer in table.writers)]
     if filled:
         raise JobError(
@@ -138,7 +135,7 @@ def check_belongs(
     """Raise JobError if the checkpoint at ``where`` is of another topic or cluster, or of other tables."""
     if identity.topic != topic:
         raise JobError(f"the checkpoint at {where} is of the topic {identity.topic}, not of {topic}")
-    if identity.cluster not in ("", cluster):
+    if identity.cluster != cluster:
         raise JobError(
             f"the checkpoint at {where} is of the Kafka cluster {identity.cluster}, not of {cluster}; give each cluster"
             " a checkpoint of its own"
@@ -176,7 +173,7 @@ def check_position(
                 f"the checkpoint at {where} is older than the table {name} (batch {position.planned} against"
                 f" {batch}); restore both from the same moment, or begin anew with both"
             )
-    if last[written_always] < 0:  # a later release added it, and nothing came since: another one had every batch
+    if last[written_always] < 0:  # it is new, and nothing came since: another one had every batch
         written_always = max(last, key=lambda name: last[name])
     if last[written_always] < position.committed:
         raise JobError(

@@ -7,7 +7,6 @@ An event of a kind that is not known here is no bad one; it is passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -115,21 +114,6 @@ def good_records(parsed: DataFrame) -> list[Record]:
     columns = ["timestamp", "partition", "offset", *RECORD_ID, "last_seq", "digests"]
     rows = sorted(parsed.where("reason IS NULL").select(*columns).collect(), key=lambda row: row[:3])
     return [Record(row[1], row[2], Boot(*row[3:6]), row[6], row[7], tuple(row[8])) for row in rows]
-
-
-def ranges(parsed: DataFrame) -> list[tuple[Boot, list[tuple[int, int]]]]:
-    """Return the numbers that there are of each process, as ``taken.Taken`` has them."""
-    reached = _reached(parsed)
-    begun = reached.withColumn("range", F.sum(F.expr("int(first_seq > reached + 1)")).over(_of_a_process()))
-    found = begun.groupBy(*RECORD_ID[:3], F.coalesce("range", F.lit(0))).agg(
-        F.min("first_seq"), F.max("last_seq"), F.max("timestamp")
-    )
-    boots: dict[Boot, list[tuple[int, int]]] = {}
-    heard: dict[Boot, datetime] = {}
-    for *boot, _, first, last, at in sorted(found.collect()):
-        boots.setdefault(Boot(*boot), []).append((first, last))
-        heard[Boot(*boot)] = max(at, heard.get(Boot(*boot), at))
-    return sorted(boots.items(), key=lambda one: heard[one[0]])
 
 
 def _reached(parsed: DataFrame) -> DataFrame:

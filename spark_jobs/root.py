@@ -50,9 +50,9 @@ def open_tables(
 ) -> points.Identity:
     """Make the streamed tables ready, and return the identity of the checkpoint that continues them.
 
-    What a later release has more than the one that made them, tables and columns, is added and said. ``cluster``: id
-    of the Kafka cluster of ``topic``. ``only``: the tables asked for; None: those that were asked for before. Raises
-    JobError if tables and checkpoint do not belong together.
+    Tables and columns that they do not have yet are added, and said. ``cluster``: id of the Kafka cluster of ``topic``.
+    ``only``: the tables asked for; None: those that were asked for before. Raises JobError if tables and checkpoint do
+    not belong together.
     """
     folder = io.Folder(spark, target.checkpoint)
     identity = points.read_identity(folder, target.checkpoint)
@@ -69,7 +69,7 @@ def open_tables(
     known = {name: table for name, table in there.items() if name in identity.tables}
     points.check_position(points.read_position(folder), identity, known, always(known), target.checkpoint)
     ids = {name: ready(spark, target, name, say) for name in names}
-    grown = points.grown(identity, cluster, ids)
+    grown = points.grown(identity, ids)
     if grown != identity:
         new = [name for name in names if name not in identity.tables]
         if new:

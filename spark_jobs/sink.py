@@ -7,27 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
 from spark_jobs import checkpoint as points
-from spark_jobs import io, kafka
+from spark_jobs import io
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
-from spark_jobs.kafka import Source, Span
-from spark_jobs.parse import good_records, keep, parse, ranges
-from spark_jobs.progress import Note
+from spark_jobs.parse import good_records, keep
 from spark_jobs.root import Target, always
 from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
 from spark_jobs.taken import FOLDER, Taken
 
 WRITERS = 3
 """Tables that are written at the same time: a commit is mostly waiting."""
-
-OLD_STATE = "state"
-"""Name of the folder in a checkpoint of an earlier release that this one takes away."""
 
 KEPT = StorageLevel.MEMORY_AND_DISK
 """How a batch is kept for its tables: serialized, so that it is compressed (see ``session.ALWAYS``)."""
@@ -104,12 +99,16 @@ class Sink:
         What was taken up to this batch is noted before a table has it. If the batch is repeated that is passed over:
         it begins with what was taken up to the one before, so it decides the same.
         """
-        folder = _folder(rows.sparkSession, self._target)
+        where = f"{self._target.checkpoint}/{FOLDER}"
+        folder = io.Folder(rows.sparkSession, where)
         last, taken = self._taken
         if last != number - 1:
             noted = folder.read(str(number - 1)) if number else "[]"
             if noted is None:
-                raise JobError(f"{self._target.checkpoint}/{FOLDER}/{number - 1} was removed; run the job again")
+                raise JobError(
+                    f"{where}/{number - 1} was removed; restore it, or begin anew with other folders for tables and"
+                    " checkpoint"
+                )
             taken = Taken.read(noted)
         self._taken = (number, taken)
         decision = taken.take(good_records(rows))
@@ -130,20 +129,6 @@ class Sink:
         ]
 
 
-def recall(spark: SparkSession, source: Source, target: Target, say: Callable[[Note], None]) -> None:
-    """Learn from the topic what the checkpoint has taken, if it does not say so, as those of earlier releases."""
-    checkpoint, folder = io.Folder(spark, target.checkpoint), _folder(spark, target)
-    position = points.read_position(checkpoint)
-    if position.committed >= 0 and folder.read(str(position.committed)) is None:
-        say(Note("what was taken so far is learned from the topic, once"))
-        there = kafka.span(spark, source).first
-        ends = {partition: end for partition, end in position.offsets.items() if there.get(partition, end) < end}
-        taken = Taken(ranges(parse(kafka.batch(spark, source, Span(there, ends)))) if ends else ())
-        folder.write(str(position.committed), taken.text())
-    # How Spark itself kept what was taken in earlier releases. It refuses a query that has no more use for it.
-    checkpoint.remove(OLD_STATE)
-
-
 def counts() -> list[Column]:
     """Return what is counted of records: ``dead_letters``, ``events`` of known kinds, and those of ``unknown`` ones."""
     # The events of dead letters are NULL and do not count.
@@ -154,7 +139,3 @@ def counts() -> list[Column]:
         F.expr(f"coalesce(sum(array_size(events)), 0) - {unknown} AS events"),
         F.expr(f"{unknown} AS unknown"),
     ]
-
-
-def _folder(spark: SparkSession, target: Target) -> io.Folder:
-    return io.Folder(spark, f"{target.checkpoint}/{FOLDER}")

@@ -24,7 +24,7 @@ from spark_jobs.parse import parse
 from spark_jobs.progress import Note, Progress, Summary
 from spark_jobs.root import Target, open_tables, state_of, streamed
 from spark_jobs.session import session, settings
-from spark_jobs.sink import Counts, Sink, recall
+from spark_jobs.sink import Counts, Sink
 from spark_jobs.tables.registry import chosen, undeclared
 
 LOOK = "1 second"
@@ -54,7 +54,6 @@ def run(
         target = target.of(cluster, source.topic)
         points.check_no_backfill(io.Folder(spark, target.checkpoint), target.checkpoint)
         identity = open_tables(spark, target, cluster, source.topic, only, progress)
-        recall(spark, source, target, progress)
         names = chosen(identity.only)
         filled = [name for name in identity.tables if state_of(spark, target, name).last_batch(identity.writer) >= 0]
         check_declared(definitions, filled)

@@ -99,11 +99,10 @@ class Taken:
     depends on what was read, so a batch that is repeated decides the same.
     """
 
-    def __init__(self, ranges: Iterable[tuple[Boot, Iterable[tuple[int, int]]]] = ()) -> None:
-        """``ranges``: by process, from the one heard of first; ascending and apart from each other. Without digests."""
-        self._boots = {boot: list(each) for boot, each in ranges}
+    def __init__(self) -> None:
+        self._boots: dict[Boot, list[tuple[int, int]]] = {}
         self._known: dict[Boot, list[Known]] = {}
-        self._not_compared = {boot: each[-1][1] for boot, each in self._boots.items() if each}
+        self._not_compared: dict[Boot, int] = {}
 
     def take(self, records: Iterable[Record]) -> Decision:
         """Take ``records``, in order; return what of those is new that are not all new, and which are in conflict."""
@@ -134,12 +133,11 @@ class Taken:
 
     @classmethod
     def read(cls, text: str) -> Taken:
-        """Return what ``text`` gave, also that of an earlier release: it has no digests."""
+        """Return what ``text`` gave."""
         taken = cls()
-        for cluster_id, broker_id, boot_id, ranges, *digests in json.loads(text):
+        for cluster_id, broker_id, boot_id, ranges, known, not_compared in json.loads(text):
             boot = Boot(cluster_id, broker_id, boot_id)
             taken._boots[boot] = [(first, last) for first, last in ranges]
-            known, not_compared = digests or ([], ranges[-1][1])
             taken._known[boot] = [Known(*each) for each in known]
             taken._not_compared[boot] = not_compared
         return taken

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.checkpoint import (
-    OLD_WRITERS,
     Identity,
     Position,
     TableState,
@@ -46,23 +45,22 @@ def test_tables_may_have_a_new_checkpoint_for_each_topic_of_each_cluster(writer:
     check_new(there, "kafka", "audit", WHERE)
 
 
-@pytest.mark.parametrize("writer", [WRITER, f"{OLD_WRITERS}traffic-1"], ids=["this release", "the last one"])
-def test_but_not_two_for_the_same(writer: str) -> None:
+def test_but_not_two_for_the_same() -> None:
     with pytest.raises(
         JobError, match="no checkpoint at /data/checkpoint, but table traffic is already filled from aud"
     ):
-        check_new({"traffic": table("t-1", 1, writer), "dead_letters": TableState("d-1", 0)}, "kafka", "audit", WHERE)
+        check_new({"traffic": table("t-1", 1), "dead_letters": TableState("d-1", 0)}, "kafka", "audit", WHERE)
 
 
 def test_a_checkpoint_goes_on_with_its_own_tables() -> None:
     check_belongs(IDENTITY, "kafka", "audit", tables(), None, WHERE)
-    check_belongs(Identity(WRITER, "", "audit", {}, ["slo"]), "kafka", "audit", {}, ["slo"], WHERE)
+    check_belongs(Identity(WRITER, "kafka", "audit", {}, ["slo"]), "kafka", "audit", {}, ["slo"], WHERE)
 
 
-def test_a_checkpoint_of_an_earlier_release_gets_its_cluster_and_new_tables() -> None:
-    before = Identity("brokerside-traffic-1", "", "audit", {"traffic": "t-1"})
-    after = grown(before, "kafka", {"traffic": "t-1", "latency": "l-1"})
-    assert after == Identity("brokerside-traffic-1", "kafka", "audit", {"traffic": "t-1", "latency": "l-1"})
+def test_a_checkpoint_gets_the_tables_that_are_new() -> None:
+    before = Identity(WRITER, "kafka", "audit", {"traffic": "t-1"})
+    after = grown(before, {"traffic": "t-1", "latency": "l-1"})
+    assert after == Identity(WRITER, "kafka", "audit", {"traffic": "t-1", "latency": "l-1"})
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,10 @@ def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tm
         run_job(checkpoint=str(tmp_path / "strange"))
     shutil.move(filled, tmp_path / "moved")
     assert run_job(tables=str(tmp_path / "moved")).records == 0
+    shutil.rmtree(checkpoint_of(tmp_path / "moved", audit) / "taken")
+    audit.send(*envelopes(1, boot="a third"))
+    with pytest.raises(JobError, match="taken/1 was removed; restore it, or begin anew"):
+        run_job(tables=str(tmp_path / "moved"))
 
 
 def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
@@ -337,25 +341,16 @@ def test_topics_fill_the_same_tables_side_by_side(
         run_job(checkpoint=str(checkpoint_of(tmp_path / "tables", other)))
 
 
-LAST_RELEASE = {
-    "traffic": """day date, minute timestamp, cluster_id string, broker_id int, listener string, api string,
-        topic string,
-        principal string, client_id string, client_ip string, requests bigint, request_bytes bigint,
-        response_bytes bigint, errors bigint, connection_lost bigint, throttle_ms bigint, topic_requests bigint,
-        records bigint, bytes bigint, unconfirmed_records bigint, unconfirmed_bytes bigint, rejected_records bigint,
-        rejected_bytes bigint""",
-    "dead_letters": """timestamp timestamp, topic string, partition int, offset bigint, reason string, detail string,
-        value_bytes bigint, value_sample string""",
-}
-"""The tables of release 0.1, as its jobs made them."""
+NEW_COLUMNS = {"traffic": ("topic_errors", "polled"), "dead_letters": ("value_bytes",)}
+"""Columns that the tables do not have yet."""
 
 
-def test_tables_of_the_last_release_go_on(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
-    """Its checkpoint, its tables, rows and all; new columns are empty in old rows, new tables begin now."""
+def test_new_tables_and_columns_are_added(spark: SparkSession, audit: AuditTopic, run_job: Run, tmp_path: Path) -> None:
+    """New columns are empty in the rows there are, new tables begin with the next batch."""
     root, checkpoint = tmp_path / "tables", tmp_path / "tables" / "_checkpoints" / "traffic"
     audit.send(*envelopes(2), b"poison")
     run_job(checkpoint=str(checkpoint))
-    _as_the_last_release_had_it(spark, root, checkpoint)
+    _take_away(spark, root, checkpoint)
     audit.send(*envelopes(1, boot="later"), b"more poison", envelopes(2)[1])
     said: list[str] = []
     summary = run_job(checkpoint=str(checkpoint), only=None, progress=lambda note: said.append(str(note)))
@@ -367,30 +362,25 @@ def test_tables_of_the_last_release_go_on(spark: SparkSession, audit: AuditTopic
     assert found == [(5, 5)], "keys of old and new rows are the same here"
     assert query(root, "SELECT sum(requests)::BIGINT FROM clients")[1] == [(3,)]
     assert query(root, "SELECT sum(requests)::BIGINT FROM latency WHERE topic IS NULL")[1] == [(3,)]
-    assert query(root, 'SELECT reason, day IS NULL AS old FROM dead_letters ORDER BY old')[1] == [
+    assert query(root, "SELECT reason, value_bytes IS NULL AS old FROM dead_letters ORDER BY old")[1] == [
         ("not_json", False), ("not_json", True)]  # fmt: skip
-    assert not (checkpoint / "state").exists(), "Spark refuses what it has no more use for"
     with pytest.raises(JobError, match="give the checkpoint that filled them"):
         run_job(checkpoint=str(tmp_path / "new"))
 
 
-def _as_the_last_release_had_it(spark: SparkSession, root: Path, checkpoint: Path) -> None:
+def _take_away(spark: SparkSession, root: Path, checkpoint: Path) -> None:
+    """Make the tables again without ``NEW_COLUMNS``, and the checkpoint one that knows these tables only."""
     identity = json.loads((checkpoint / "brokerside.json").read_text())
-    writer, ids = "brokerside-traffic-1", {}
-    for name, columns in LAST_RELEASE.items():
+    for name, columns in NEW_COLUMNS.items():
         path = str(root / name)
-        rows = spark.read.format("delta").load(path).select(*[each.split()[0] for each in columns.split(",")]).collect()
+        there = spark.read.format("delta").load(path).drop(*columns)
+        rows, schema = there.collect(), there.schema
         shutil.rmtree(path)
-        spark.sql(
-            f"CREATE TABLE delta.`{path}` ({columns}) USING delta" + " PARTITIONED BY (day)" * (name == "traffic")
-        )
-        io.append_once(spark.createDataFrame(rows, columns), path, writer, 0)
-        ids[name] = io.StoredTable(spark, path).id
-    before = {"writer": writer, "job": "traffic", "topic": identity["topic"], "tables": ids}
-    shutil.rmtree(checkpoint / "taken")
-    (checkpoint / "state" / "0").mkdir(parents=True)
+        spark.createDataFrame([], schema).write.format("delta").partitionBy("day").save(path)
+        io.append_once(spark.createDataFrame(rows, schema), path, identity["writer"], 0)
+        identity["tables"][name] = io.StoredTable(spark, path).id
     (checkpoint / ".brokerside.json.crc").unlink(missing_ok=True)
-    (checkpoint / "brokerside.json").write_text(json.dumps(before))
+    (checkpoint / "brokerside.json").write_text(json.dumps(identity | {"only": None}))
 
 
 def test_a_column_of_another_type_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:

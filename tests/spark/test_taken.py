@@ -154,9 +154,3 @@ def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_
     )
     assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
     assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1
-
-
-def test_what_an_earlier_release_noted_is_not_compared_what_comes_then_is() -> None:
-    taken = Taken.read('[["kafka",1,"boot",[[1,200]]]]')
-    assert conflicts(taken, record(1, 200), record(201, 400), record(201, 400)) == []
-    assert conflicts(taken, record(201, 400, other=300)) == ["201 to 400 differ from partition 0, offset 7"]
