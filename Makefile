@@ -46,6 +46,7 @@ check: $(READY) ## Static checks: format, lint, types, import contracts, the tab
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.tools.import_circles
 	$(BIN)/python -m tests.tools.protocol_seals
 
 .PHONY: test
