@@ -23,11 +23,13 @@ config      the configuration: its keys, everything that can be wrong with it, a
 net         the data path's IO: accept loop, entrance, relay, workers, admin HTTP, life cycle.
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
 client      for programs: asks a sidecar which brokers there are, and what each supports.
+commands    the commands of ``brokerside``, by what they need.
 telemetry   log lines and metrics.
 compiled    in Cython, what runs for each request: walkers, exchange, session.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
 aside.py    calls that may never return, in a thread of their own.
+errors.py   who is to blame: this process or one of its peers.
 reload.py   another configuration for a running sidecar: as a whole, or not at all.
 remote.py   what the command asks of a running sidecar; quotas_view.py: how it shows the answer.
 cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.

@@ -1,15 +1,33 @@
 """The jobs that turn the audit topic into tables. They share nothing with the proxy but the audit event's schema.
 
-events.py      the audit event as the jobs read it; schemas/: every table, column by column; structs.py: as Spark's.
-definitions/   what users declare: prices, owners, objectives, mirrors, retention.
+Jobs
+run.py             the entrance: stream and backfill, called with plain values.
+stream.py          one streaming query, from the topic into the tables; progress.py: what a job says meanwhile.
+backfill.py        some days computed again, in place of what is there.
+chores.py          what a job does beside its batches: derive.py computes the other tables, upkeep.py looks after all.
+sink.py            writes each batch to the tables, exactly once.
+root.py            the tables below one root and their checkpoint, opened together or refused.
+checkpoint.py      what a checkpoint belongs to, and when going on from it would be wrong.
+session.py         the Spark session, tuned for small batches on few cores.
+failures.py        what Spark says when a query fails, in one sentence; errors.py: what is meant for a person.
+
+From records to rows
+kafka.py           the audit topic, as Spark reads it.
 authentication.py  which records the sidecars have signed.
-parse.py       Kafka records in, good envelopes and dead letters out (pure).
-tables/        one pure module per table: ``DataFrame -> DataFrame``; registry.py says what each is made of.
-merge.py       stored rows with equal keys become one.
-io.py          the only reads and writes: Kafka source, exactly-once Delta writer.
-checkpoint.py  what a checkpoint belongs to, and when going on from it would be wrong.
-session.py     the Spark session, tuned for small batches on few cores.
-run.py         the entrance to the jobs; stream.py: one job at work, from source to sink.
-failures.py    what Spark says when a query fails, in one sentence.
-query.py       the tables without a JVM: DuckDB over Delta; render.py: rows as text.
+parse.py           Kafka records in, good envelopes and dead letters out (pure); taken.py: which events were taken.
+tables/            one pure module per table: ``DataFrame -> DataFrame``.
+merge.py           stored rows with equal keys become one.
+io.py              Delta tables that take each batch exactly once, and small files.
+
+What is known before anything runs
+events.py          the audit event as the jobs read it.
+schemas/           every table, column by column; structs.py: events and tables as Spark's types.
+definitions/       what users declare: prices, owners, objectives, mirrors, retention.
+kafka_versions.py  Kafka's apis, and which of their versions newer releases refuse.
+
+Readers of the tables, without a JVM
+query.py           DuckDB over Delta; views.py: one row for each key; render.py: rows as text.
+questions.py       questions that are asked often, with their SQL.
+report/            one page of HTML that shows what the tables say.
+export/            the tables in the words of other systems.
 """

@@ -8,7 +8,8 @@ quotas.py        the same for those of quotas.
 keys.py          the model as a flat table of keys, for those who need to look one up.
 document.py      YAML to plain values that know their line.
 environment.py   BROKERSIDE_* variables over the file.
-secret_files.py  values that stand in files of their own.
+secret_files.py  values that stand in files of their own; hmac_keys.py: HMAC keys, by id.
+                 regular_files.py reads both, and nothing that only looks like a file.
 internal.py      with which settings of librdkafka the cluster's quotas can be read.
 crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; every mistake told at once.

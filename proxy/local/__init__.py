@@ -6,7 +6,7 @@ download.py   fetching pinned jars, checked, resumable.
 fetchers.py   the ordinary clients that do it: Ivy or Maven.
 relock.py     how the lock file is made.
 java.py       finding a Java that is new enough.
-cluster.py    ``up``, ``down``, ``status`` of a KRaft cluster of one or three nodes.
+cluster.py    ``up``, ``down``, ``status`` of a KRaft cluster of one or three nodes; sidecars.py: one before each.
 state.py      what is known about a cluster, and the file that holds it.
 broker.py     configuration, format and command line of one node.
 tools.py      command lines of Kafka's own Java tools.
@@ -14,4 +14,6 @@ archive.py    class-data archives: what makes a node start fast.
 probe.py      is a node ready?
 process.py    processes that outlive this one, and are never mistaken for others.
 ports.py      free ports.
+workload.py   real clients that keep their own ledgers; audited.py: what a sidecar told of them.
+demo.py       from a real broker to a table: everything once, with the proof that the numbers are right.
 """

@@ -1,7 +1,13 @@
 """Every table that the jobs write, column by column. Imports nothing but Python.
 
-``model.py`` says what a table is; the other files describe the tables, by subject. ``reference.py`` makes
-docs/tables.md of the same descriptions that the tables carry as comments.
+model.py      what a table and a column are.
+traffic.py    what passed: ``traffic`` and ``latency``.
+clients.py    who the clients are: ``clients``, ``connections``, ``throttles``, ``quota_advice``.
+topics.py     what becomes of topics: ``inventory``, ``topics``, ``produced``, ``mirror_check``.
+slo.py        objectives and how they are met: ``slo``.
+cost.py       who costs what: ``cost``.
+health.py     how far the tables can be believed: ``completeness``, ``dead_letters``.
+reference.py  docs/tables.md, of the same descriptions that the tables carry as comments.
 """
 
 from __future__ import annotations

@@ -1,0 +1,80 @@
+"""The structure that packages say they have: maps of their modules, one meaning for a name, no circles of imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools.import_circles import PACKAGES, ROOT, circles, graph_of
+
+ENTRY = re.compile(r"^ {0,2}(\w+)(\.pyx?|/)?  +\S", re.MULTILINE)
+"""A line of a map: ``name.py  text``, ``folder/  text``, or ``folder  text``."""
+
+FILE = re.compile(r"\b(\w+)\.pyx?\b")
+"""A file that is named anywhere in a map."""
+
+MISSING = {
+    "proxy/net": {"connection_setup", "deadline", "inquiry", "lost_peers", "replying", "turns"},
+}
+"""What a map still has to name."""
+
+
+def maps() -> Iterator[tuple[str, str]]:
+    """Each folder whose docstring has a map, and the map: its paragraphs with a line that begins with a file."""
+    for init in sorted(init for package in PACKAGES for init in (ROOT / package).rglob("__init__.py")):
+        paragraphs = (ast.get_docstring(ast.parse(init.read_text())) or "").split("\n\n")
+        whole = "\n\n".join(each for each in paragraphs if any(entry[2] for entry in ENTRY.finditer(each)))
+        if whole:
+            yield str(init.parent.relative_to(ROOT)), whole
+
+
+MAPS = dict(maps())
+
+
+def there(folder: str) -> set[str]:
+    """The modules and packages of a folder."""
+    files = {path.stem for path in (ROOT / folder).glob("*.py*") if path.suffix in (".py", ".pyx")}
+    return files - {"__init__", "__main__"} | {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+
+
+def test_packages_have_maps() -> None:
+    assert {"proxy", "proxy/net", "observers", "spark_jobs", "spark_jobs/tables"} <= MAPS.keys()
+    assert MISSING.keys() <= MAPS.keys()
+
+
+@pytest.mark.parametrize("folder", MAPS)
+def test_a_map_names_every_module_of_its_folder_and_nothing_else(folder: str) -> None:
+    named = {entry[1] for entry in ENTRY.finditer(MAPS[folder])} | {file[1] for file in FILE.finditer(MAPS[folder])}
+    assert named - there(folder) == set()
+    assert there(folder) - named == MISSING.get(folder, set())
+
+
+def test_no_two_classes_of_the_jobs_share_a_name() -> None:
+    places = defaultdict(list)
+    for path in (ROOT / "spark_jobs").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_circles_of_imports_are_found(tmp_path: Path) -> None:
+    """Through the package that a module is in, in a function, and through a compiled module; not those of types."""
+    files = {
+        "__init__.py": "from made_up.door import Door",
+        "door.py": "def open():\n    from made_up.room import Room",
+        "room.pyx": "cimport cython\nfrom made_up.wall cimport (\n    Wall,\n)\ncdef class Room:\n    pass",
+        "wall.pxd": "from libc.stdint cimport int64_t\nfrom made_up cimport Door\ncdef struct Wall:\n    int64_t x",
+        "types.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from made_up.user import User",
+        "user.py": "from made_up.types import Type",
+    }
+    (tmp_path / "made_up").mkdir()
+    for name, text in files.items():
+        (tmp_path / "made_up" / name).write_text(text)
+    (found,) = circles(graph_of(tmp_path, ["made_up"]))
+    assert found == "made_up -> made_up.door -> made_up.room -> made_up.wall -> made_up"
