@@ -9,7 +9,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.net.datapath import PYTHON, choose
 
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.compiled.session import Session

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from proxy.net.datapath import PYTHON, choose
 
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session

@@ -7,7 +7,6 @@ import struct
 import time
 
 import pytest
-from proxy.net.datapath import PYTHON, choose
 
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session

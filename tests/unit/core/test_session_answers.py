@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from proxy.net.datapath import PYTHON, choose
 
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session

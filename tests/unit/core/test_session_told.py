@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from proxy.net.datapath import PYTHON, choose
 
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.session import Session

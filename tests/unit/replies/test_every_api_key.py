@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from proxy.net.datapath import PYTHON, choose
 
 from proxy.compiled.session import Session
 from proxy.core.apis import APIS
