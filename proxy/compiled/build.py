@@ -76,7 +76,9 @@ def build(root: Path, out: Path) -> dict[str, Path]:
     flags = FLAGS + ZIG_FLAGS * (ZIG in command)
     # Names and sources are relative to the project, and so is what cythonize writes into ``aside``.
     with contextlib.chdir(root), _compiling_with(command):
-        sources = [source for folder in FOLDERS for source in sorted(Path(folder).rglob("*.pyx"))]
+        sources = [
+            source for folder in FOLDERS for source in sorted(Path(folder).rglob("*.py*")) if _is_compiled(source)
+        ]
         extensions = cythonize(
             [
                 setuptools.Extension(
@@ -101,6 +103,14 @@ def build(root: Path, out: Path) -> dict[str, Path]:
             raise CannotBuild(f"{error} (compiler: {command})") from error
         names = [step.get_ext_filename(extension.name) for extension in extensions]
     return {name: out / name for name in names}
+
+
+def _is_compiled(source: Path) -> bool:
+    """Whether ``source`` is Cython: a .pyx, or a .py whose first line holds directives for Cython."""
+    if source.suffix == ".py":
+        with source.open() as lines:
+            return lines.readline().startswith("# cython:")
+    return source.suffix == ".pyx"
 
 
 def compiler() -> str:

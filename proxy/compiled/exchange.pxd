@@ -5,7 +5,7 @@ exchange in exchange.pyi."""
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-cdef enum Kind:  # which message a body is of
+cpdef enum Kind:  # which message a body is of
     NO_WALKER = -1
     PRODUCE_REQUEST = 0
     PRODUCE_RESPONSE = 1
@@ -14,13 +14,13 @@ cdef enum Kind:  # which message a body is of
     SHARE_FETCH_REQUEST = 4  # its facts, as those of the next, are of Fetch
     SHARE_FETCH_RESPONSE = 5
 
-cdef enum OutcomeCode:
+cpdef enum OutcomeCode:
     OPEN = 0
     ANSWERED = 1
     NO_RESPONSE = 2
     CONNECTION_LOST = 3
 
-cdef enum DecodeCode:
+cpdef enum DecodeCode:
     NONE = 0
     FULL = 1
     MALFORMED = 2
@@ -78,8 +78,8 @@ cdef class Exchange:
     cdef readonly int16_t api_key
     cdef readonly int16_t api_version
     cdef readonly int32_t correlation_id
-    cdef OutcomeCode outcome_code  # Python sees `outcome` and `decode`: their names
-    cdef DecodeCode decode_code
+    cdef public OutcomeCode outcome_code  # Python sees `outcome` and `decode`, too: their names
+    cdef public DecodeCode decode_code
     cdef public double received_at
     cdef public double answered_at
     cdef public double forwarded_at
@@ -96,7 +96,8 @@ cdef class Exchange:
     cdef object response_facts
     cdef public bint synthesized
     cdef public int64_t charged
-    cdef uint8_t wanted  # flags of proxy.core.watch; 0: it is not to be told of
-    cdef Exchange next  # of the session that holds it: the one that was asked after it
+    cdef public uint8_t wanted  # flags of proxy.core.watch; 0: it is not to be told of
+    cdef public Exchange next  # of the session that holds it: the one that was asked after it
+    cpdef int drop_facts(self, bint response) noexcept  # of its request, or of its response
 
-cdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes)
+cpdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes)

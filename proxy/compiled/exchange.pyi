@@ -1,9 +1,39 @@
+from enum import IntEnum
+
 from proxy.core.exchange import Connection, Decode, Outcome, RequestFacts, ResponseFacts
 
 OUTCOMES: tuple[Outcome, ...]
 DECODES: tuple[Decode, ...]
 FIELDS: tuple[str, ...]
 """Names of an exchange's fields, in the order in which it takes them."""
+
+class Kind(IntEnum):
+    """Which message a body is of."""
+
+    NO_WALKER = -1
+    PRODUCE_REQUEST = 0
+    PRODUCE_RESPONSE = 1
+    FETCH_REQUEST = 2
+    FETCH_RESPONSE = 3
+    SHARE_FETCH_REQUEST = 4
+    SHARE_FETCH_RESPONSE = 5
+
+class OutcomeCode(IntEnum):
+    """``Exchange.outcome`` as a number."""
+
+    OPEN = 0
+    ANSWERED = 1
+    NO_RESPONSE = 2
+    CONNECTION_LOST = 3
+
+class DecodeCode(IntEnum):
+    """``Exchange.decode`` as a number."""
+
+    NONE = 0
+    FULL = 1
+    MALFORMED = 2
+    UNSUPPORTED = 3
+    NOT_KEPT = 4
 
 class Exchange:
     """One request and its response. Times are seconds of the loop's monotonic clock; sizes are whole frames in bytes.
@@ -22,7 +52,8 @@ class Exchange:
     ``response_bytes`` are always what the client got; all else that is told of a response that was edited on its way is
     as the broker sent it.
 
-    ``charged``: bytes that it takes of the process's budget; 0 once it is recorded.
+    ``charged``: bytes that it takes of the process's budget; 0 once it is recorded. ``wanted``: flags of
+    ``proxy.core.watch``; 0: nobody observes it. ``next``: the request after it in the session that holds it.
 
     Two are equal where all of this is; an exchange has no hash.
     """
@@ -44,6 +75,10 @@ class Exchange:
     response_raw: bytes | None
     synthesized: bool
     charged: int
+    wanted: int
+    next: Exchange | None
+    outcome_code: OutcomeCode
+    decode_code: DecodeCode
 
     def __init__(
         self,
@@ -77,3 +112,16 @@ class Exchange:
     def request(self) -> RequestFacts | None: ...
     @property
     def response(self) -> ResponseFacts | None: ...
+    def drop_facts(self, response: bool) -> int:
+        """Forget the facts of its response, or of its request."""
+
+def new_exchange(
+    connection: Connection,
+    client_id: str | None,
+    api_key: int,
+    api_version: int,
+    correlation_id: int,
+    received_at: float,
+    request_bytes: int,
+) -> Exchange:
+    """Make an open one: what ``Exchange`` does, without its checks."""

@@ -297,6 +297,15 @@ cdef class Exchange:
             self.response_facts = facts_of(self.response_body)
         return self.response_facts
 
+    cpdef int drop_facts(self, bint response) noexcept:
+        if response:
+            free_body(self.response_body)
+            self.response_body = NULL
+        else:
+            free_body(self.request_body)
+            self.request_body = NULL
+        return 0
+
     def __eq__(self, other):
         if not isinstance(other, Exchange):
             return NotImplemented
@@ -308,7 +317,7 @@ cdef class Exchange:
         return f"Exchange({', '.join([f'{name}={getattr(self, name)!r}' for name in FIELDS])})"
 
 
-cdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes):
+cpdef Exchange new_exchange(object connection, object client_id, int16_t api_key, int16_t api_version, int32_t correlation_id, double received_at, int64_t request_bytes):
     cdef Exchange exchange = Exchange.__new__(Exchange)
     exchange.connection = connection
     exchange.client_id = client_id

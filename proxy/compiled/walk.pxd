@@ -4,7 +4,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
-from proxy.compiled.exchange cimport Body, Kind
+from proxy.compiled.exchange cimport Body, Exchange, Kind
 
 cdef enum Step:  # the element that comes next
     HEAD
@@ -43,10 +43,14 @@ cdef struct Walk:  # how far a walker has got
     int64_t left  # bytes of the current record set
     PyObject *topic  # bytes or NULL; owned
 
-cdef Kind kind_of(int api_key, int version, bint response) noexcept  # NO_WALKER where there is none
+cpdef Kind kind_of(int api_key, int version, bint response) noexcept  # NO_WALKER where there is none
 
 cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t size) except NULL
 """The body data[0:size], whole. The caller owns what it gets. Raises MalformedBody."""
+
+cdef int64_t read_whole(Exchange exchange, Kind kind, bint response, const uint8_t *data, int64_t start, int64_t end) except -1
+"""The body data[start:end], whole, becomes the exchange's. Returns the bytes that it is charged with. Raises
+MalformedBody."""
 
 cdef class Feed:
     """One body that comes in pieces. After MalformedBody it must not be used again."""
@@ -59,8 +63,9 @@ cdef class Feed:
     cdef int _read(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int _keep(self, const uint8_t *data, Py_ssize_t size) except -1
     cdef int _check_carry(self) except -1
-    cdef int feed(self, const uint8_t *data, Py_ssize_t size) except -1
+    cdef int feed(self, const uint8_t *data, int64_t start, int64_t end) except -1
     cdef int64_t size(self) noexcept  # bytes that it is charged with, until `finish`
     cdef Body *finish(self) except NULL  # hands the body to the caller. Raises MalformedBody if that was not all of it
+    cdef int64_t finish_into(self, Exchange exchange, bint response) except -1  # the same as the exchange's; its bytes
 
 cdef Feed new_feed(Kind kind, int version)

@@ -229,7 +229,7 @@ cdef int tag(Walk *walk) except -1:
 
 # ---- the two ways to run a walker -----------------------------------------------------------------------------------
 
-cdef Kind kind_of(int api_key, int version, bint response) noexcept:
+cpdef Kind kind_of(int api_key, int version, bint response) noexcept:
     if api_key == 0 and 0 <= version < PRODUCE_VERSIONS:
         return PRODUCE_RESPONSE if response else PRODUCE_REQUEST
     if api_key == 1 and 0 <= version < FETCH_VERSIONS:
@@ -277,13 +277,14 @@ cdef class Feed:
         Py_XDECREF(self.walk.topic)
         PyMem_Free(self.carry)
 
-    cdef int feed(self, const uint8_t *data, Py_ssize_t size) except -1:
+    cdef int feed(self, const uint8_t *data, int64_t start, int64_t end) except -1:
+        cdef Py_ssize_t size = end - start
         cdef Py_ssize_t before
         cdef Py_ssize_t taken
         if size <= self.skip:
             self.skip -= size
             return 0
-        data += self.skip
+        data += start + self.skip
         size -= self.skip
         self.skip = 0
         while self.carried:
@@ -349,6 +350,28 @@ cdef class Feed:
             malformed(body.kind, "the body is cut short")
         self.body = NULL
         return body
+
+
+    cdef int64_t finish_into(self, Exchange exchange, bint response) except -1:
+        cdef Body *body = self.finish()
+        exchange.drop_facts(response)
+        if response:
+            exchange.response_body = body
+        else:
+            exchange.request_body = body
+        return size_of(body)
+
+
+cdef int64_t read_whole(
+    Exchange exchange, Kind kind, bint response, const uint8_t *data, int64_t start, int64_t end
+) except -1:
+    cdef Body *body = walk_body(kind, exchange.api_version, data + start, end - start)
+    exchange.drop_facts(response)
+    if response:
+        exchange.response_body = body
+    else:
+        exchange.request_body = body
+    return size_of(body)
 
 
 cdef Feed new_feed(Kind kind, int version):

@@ -1,5 +1,6 @@
 from typing_extensions import Buffer
 
+from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import RequestFacts, ResponseFacts
 from proxy.errors import Side
 
@@ -21,3 +22,13 @@ class BodyFeed:
     def __init__(self, walker: int, version: int, side: Side) -> None: ...
     def feed(self, data: Buffer, start: int, end: int) -> None: ...
     def finish(self) -> RequestFacts | ResponseFacts: ...
+    def size(self) -> int:
+        """Return how many bytes it has kept."""
+    def finish_into(self, exchange: Exchange, response: bool) -> int:
+        """Put the facts into ``exchange``; return the bytes that they take."""
+
+def new_feed(kind: int, version: int) -> BodyFeed:
+    """Return what reads a body that comes in pieces."""
+
+def read_whole(exchange: Exchange, kind: int, response: bool, data: Buffer, start: int, end: int) -> int:
+    """Put the facts of the body ``data[start:end]`` into ``exchange``; return the bytes that they take."""

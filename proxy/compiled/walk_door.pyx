@@ -17,11 +17,12 @@ from proxy.compiled.exchange cimport (
     SHARE_FETCH_REQUEST,
     SHARE_FETCH_RESPONSE,
     Body,
+    Exchange,
     Kind,
     facts_of,
     free_body,
 )
-from proxy.compiled.walk cimport Feed, kind_of, new_feed, walk_body
+from proxy.compiled.walk cimport Feed, kind_of, read_whole as read_whole_of, new_feed as new_feed_of, walk_body
 
 produce_request = <int>PRODUCE_REQUEST
 produce_response = <int>PRODUCE_RESPONSE
@@ -83,13 +84,13 @@ cdef class BodyFeed:
     cdef bint finished
 
     def __init__(self, int walker, int version, str side):
-        self.feed_ = new_feed(<Kind>walker, version)
+        self.feed_ = new_feed_of(<Kind>walker, version)
 
     def feed(self, object data, Py_ssize_t start, Py_ssize_t end):
         cdef _View view = _View(data, start, end)
         if self.finished:
             raise ValueError("the body has been handed over")
-        self.feed_.feed(view.start, view.size)
+        self.feed_.feed(view.start, 0, view.size)
 
     def finish(self):
         if self.finished:
@@ -97,3 +98,19 @@ cdef class BodyFeed:
         facts = _freed(self.feed_.finish())
         self.finished = True
         return facts
+
+    def size(self):
+        return self.feed_.size()
+
+    def finish_into(self, Exchange exchange, bint response):
+        self.finished = True
+        return self.feed_.finish_into(exchange, response)
+
+
+def new_feed(int kind, int version):
+    return BodyFeed(kind, version, "")
+
+
+def read_whole(Exchange exchange, int kind, bint response, object data, Py_ssize_t start, Py_ssize_t end):
+    cdef _View view = _View(data, start, end)
+    return read_whole_of(exchange, <Kind>kind, response, view.start, 0, view.size)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from proxy.compiled.exchange import Exchange
 from proxy.core.intercept import ASKED, DECIDED, EDITED, LED, STREAMED, Denied, Request, Rules, Stream, Verdict, Way
-from proxy.core.protected import TOPIC_AUTHORIZATION_FAILED, Partitions, ProduceScan
+from proxy.core.produce_scan import ProduceScan
+from proxy.core.protected import TOPIC_AUTHORIZATION_FAILED, Partitions
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 
 if TYPE_CHECKING:
-    from proxy.compiled.session import Account  # which imports this module
+    from proxy.core.account import Account  # which imports this module
 
 MAX_OWED = 65_536
 """Bytes of answers that wait from which the connection's next request is not looked at: a short request may have a
@@ -340,7 +341,8 @@ class Answers:
             self._denied(request, exchange, None)
             return Dropped()
         exchange.synthesized = True
-        scan = ProduceScan(request.api_version)
+        assert self.rules.topics is not None
+        scan = ProduceScan(request.api_version, self.rules.topics, collect=True)
         return Refused(self._account, before, scan, lambda partitions: self._denied(request, exchange, partitions))
 
     def cut(self, exchange: Exchange) -> Frame:

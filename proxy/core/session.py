@@ -1,9 +1,57 @@
-"""What bounds a session: how much of one connection it reads at once, holds, and leaves open.
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
+"""The protocol state of one client connection: bytes of both directions in, exchanges out.
 
-The session itself is ``proxy.compiled.session``.
+Two rules. Everything that decides which response belongs to which request lives here; nothing here knows a socket, a
+clock or a thread.
+
+For each chunk the caller does three things: ``client_data`` (or ``broker_data``) reads frame sizes and headers and may
+refuse the chunk by raising; then the chunk is forwarded; then ``walk`` reads the bodies that somebody asked for and
+records what ended (see ``proxy.core.observation``). So nothing that goes wrong inside a body can hold back a byte.
+
+Responses belong to requests by position, as in Kafka: correlation ids are chosen by the client and may repeat. A
+Produce with ``acks=0`` takes no place in the queue, because its response does not exist.
+
+One source for both modes: interpreted as it stands, compiled with the types of session.pxd. ``buf[at:limit]`` is what
+is there of a frame, in the chunk ``data`` itself or in the bytes that were carried over; ``shift`` leads from offsets
+in ``buf`` to those in ``data``, of which ``end`` is the last.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cython
+
+from proxy.compiled.exchange import Exchange
+from proxy.core import apis, intercept, watch
+from proxy.core.budget import CLIENT_ID, EXCHANGE
+from proxy.core.exchange import Connection
+from proxy.core.header import CARRY_STEP, MAX_PREFIX, MIN_FRAME, PEEKED
+from proxy.core.intercept import Request
+from proxy.core.produce_scan import FIRST_TOPIC, ProduceScan
+from proxy.core.session_states import Action, Event
+from proxy.core.wire import Buffer
+from proxy.errors import PeerError, Side
+
+if not cython.compiled:
+    from proxy.compiled.exchange import DecodeCode, Kind, OutcomeCode, new_exchange
+    from proxy.compiled.walk import kind_of
+    from proxy.core.connection_state import ConnectionState
+    from proxy.core.header import (
+        MORE,
+        acks_at,
+        after_client_id,
+        is_flexible,
+        is_known,
+        least_header,
+        peek,
+        skip_tags,
+    )
+    from proxy.core.memory import count, equals, int16_at, int32_at, sliced
+    from proxy.core.observation import identifies
+
+    PRODUCE, SASL_HANDSHAKE, API_VERSIONS = 0, 17, 18
+    REQUEST_AGAIN = -5
 
 MAX_IN_FLIGHT = 256
 """Unanswered requests after which a connection's client is no longer read (``saturated``); clients use 1 to 100."""
@@ -16,21 +64,384 @@ ANSWER_COST = 4
 """As how many frames each one counts from the first on that is not forwarded as it came: Python has to do with these,
 and 25 of them take up to half a millisecond."""
 
-MIN_FRAME = 10
-"""Smallest request in bytes: key, version, correlation id, null client id."""
+max_in_flight = MAX_IN_FLIGHT
+turn = TURN
+answer_cost = ANSWER_COST
+max_prefix = MAX_PREFIX
+carry_step = CARRY_STEP
+min_frame = MIN_FRAME
+first_topic = FIRST_TOPIC
+exchange_bytes = EXCHANGE
+client_id_bytes = CLIENT_ID
+told = watch.TOLD
+walked = watch.WALKED
+keep_request = watch.KEEP_REQUEST
+keep_response = watch.KEEP_RESPONSE
+peeked = PEEKED
+decided = intercept.DECIDED
+asked = intercept.ASKED
+checked = intercept.CHECKED
+of_requests = intercept.DECIDED | intercept.ASKED | intercept.CHECKED
+of_responses = intercept.EDITED | intercept.LED | intercept.STREAMED
+chunk_event = Event.CHUNK
+request_event = Event.REQUEST
+handshake_event = Event.HANDSHAKE
+keep_event = Event.KEEP
+read_action = Action.READ
+store_action = Action.STORE
 
-MAX_FRAME = 104_857_600
-"""Largest request in bytes (Kafka's ``socket.request.max.bytes``); a larger one ends the connection, as at a broker."""
 
-MAX_PREFIX = 131_072
-"""Most bytes kept of a request whose header is not complete. Client id and transactional id take up to 32 KiB each."""
+@cython.cclass
+class Session(ConnectionState):
+    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
+    learns for them, and for ``rules``, who the client is. ``rules``: what is answered or changed here; None: nothing.
+    ``budget``: what all sessions of the process hold is charged to; None: one of its own.
 
-CARRY_STEP = 1024
-"""Bytes added to an incomplete prefix at a time; most prefixes are shorter than that."""
+    Where there are rules the caller asks after each chunk whether it is ``diverted``: then ``answers`` says what is
+    forwarded in its place, what the client is answered, and whether the connection is to end.
 
-MAX_TOKEN = 524_288
-"""Largest raw SASL token in bytes (Kafka's ``sasl.server.max.receive.size``)."""
+    ``requests``: how many have begun; ``client_id``: as the last of them has it. ``clean``: how many bytes of the chunk
+    that raised PeerError precede the refused frame.
+    """
 
-MAX_LEARNED = 65_536
-"""Bytes of the longest body that says who the client is, or raw SASL token, that is read. Of longer ones it is only
-known that they passed."""
+    @property
+    def connection(self) -> Connection:
+        """As it is known now."""
+        return self.known_as if self.observation is None else self.observation.connection
+
+    @property
+    def saturated(self) -> bool:
+        """Whether so many requests are open that the client should not be read for now, or one of them ends it all."""
+        return self.is_saturated()
+
+    @property
+    def rest(self) -> bytes:
+        """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
+        return b"" if self.answers is None else self.answers.rest
+
+    @property
+    def untouched(self) -> bool:
+        """Whether all that came has been forwarded, or is in the chunk at hand, just as it came."""
+        held = (
+            self.client.frame is not None
+            or self.broker.frame is not None
+            or len(self.client.carry) != 0
+            or len(self.broker.carry) != 0
+        )
+        return self.answers is None or (self.answers.untouched and not held)
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether no request has been read in part."""
+        return self.is_between_requests()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no request is open and no frame of either direction is under way."""
+        responding = self.broker.left != 0 or len(self.broker.carry) != 0
+        return not responding and not self.open and self.is_between_requests()
+
+    @property
+    def in_flight(self) -> Sequence[Exchange]:
+        """Requests that wait for their response, in their order."""
+        return self.open_exchanges()
+
+    def must_wait(self, side: Side) -> bool:
+        """Whether this side should not be read for now, because connections hold too much memory: of the broker only
+        while a response is held back, for every other one makes room."""
+        return self.is_to_wait(side == "broker")
+
+    def client_data(self, data: bytes, now: float) -> bool:
+        """Read sizes and headers of the requests in ``data``; ``now``: seconds, monotonic.
+
+        Returns whether ``walk`` has something to do. Raises PeerError(client) where a broker closes too: a size out of
+        bounds, a header that does not fit its frame.
+        """
+        self.held = data
+        return self.read(False, data, len(data), now) != 0
+
+    def broker_data(self, data: bytes, now: float) -> bool:
+        """Read sizes and correlation ids of the responses in ``data``; as ``client_data``.
+
+        Raises PeerError(broker) for a response that no request asked for: from there on nothing can be matched.
+        """
+        self.held = data
+        return self.read(True, data, len(data), now) != 0
+
+    def walk(self, now: float) -> None:
+        """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
+        it. Never raises."""
+        self.read_bodies(now)
+
+    def lost(self, now: float) -> None:
+        """The connection ended at ``now``: every open exchange is finished without a response."""
+        self.end_all(now)
+
+    def is_saturated(self) -> bool:
+        """As ``saturated``."""
+        return self.open >= max_in_flight or self.is_closing()
+
+    # ---- chunks -------------------------------------------------------------------------------------------------
+
+    def read(self, response: bool, data: Buffer, end: int, now: float) -> int:
+        """Read a chunk. Returns whether there are bodies to read. Raises PeerError."""
+        if self.has_ended():
+            return 0
+        state = self.broker if response else self.client
+        had = len(state.carry)
+        if self.answers is None:
+            self.read_frames(response, data, end, now)
+        else:
+            self.read_by_rules(response, data, end, now)
+        had = len(state.carry) - had
+        if had:
+            self.account.charge(had)
+        return self.observation is not None and len(self.observation.pieces) != 0
+
+    def read_frames(self, response: bool, data: Buffer, end: int, now: float) -> int:
+        """Read a chunk frame by frame. Returns up to where."""
+        state = self.broker if response else self.client
+        carry = state.carry
+        pos = self.read_body(response, state, data, end, now) if state.left else 0
+        frames = 0
+        while pos < end:
+            if not response and self.answers is not None and (frames >= turn or self.full or self.is_closing()):
+                return pos
+            if len(carry):
+                start = pos - len(carry)  # of the frame, in coordinates of data
+                self.clean = start if start > 0 else 0
+                # Doubling, so that a long header is not read from its start again and again.
+                grown = min(pos + max(carry_step, len(carry)), end)
+                carry += sliced(data, pos, grown)
+                if len(carry) < state.enough:
+                    done = MORE
+                elif response:
+                    done = self.read_response(carry, 0, len(carry), start, data, end, now)
+                else:
+                    done = self.read_request(carry, 0, len(carry), start, data, end, now)
+                if done == MORE:
+                    pos = grown
+                    if len(carry) > max_prefix:
+                        raise PeerError(
+                            "broker" if response else "client",
+                            "invalid_header",
+                            f"no complete header in {len(carry)} bytes",
+                        )
+                    continue
+                carry.clear()
+                state.enough = 0
+            else:
+                self.clean = pos
+                if response:
+                    done = self.read_response(data, pos, end, 0, data, end, now)
+                else:
+                    done = self.read_request(data, pos, end, 0, data, end, now)
+                if done == MORE:
+                    carry += sliced(data, pos, end)
+                    break
+            frames += answer_cost if (self.touched or self.waits) and not self.answers.untouched else 1
+            pos = done
+        return end
+
+    # ---- client to broker ---------------------------------------------------------------------------------------
+
+    def read_request(self, buf: Buffer, at: int, limit: int, shift: int, data: Buffer, end: int, now: float) -> int:
+        """Read the header of the request at ``buf[at:limit]``. Returns the offset in ``data`` after what it holds of
+        this frame, or MORE while the header is incomplete."""
+        observation = self.observation
+        if self.reads_tokens():
+            done = self.read_token(buf, at, limit, shift, data, end, now)
+            if done != REQUEST_AGAIN:
+                return done
+        if limit - at < 14:
+            if limit - at >= 4:
+                self.check_size(int32_at(buf, at))
+            return MORE
+        size = int32_at(buf, at)
+        self.check_size(size)
+        key = int16_at(buf, at + 4)
+        version = int16_at(buf, at + 6)
+        id_length = int16_at(buf, at + 12)
+        stop = at + 4 + size
+        body = after_client_id(at, size, id_length)
+        if body > limit:
+            self.client.enough = body - at
+            return MORE
+        if id_length <= 0:
+            self.client_id_raw = b""
+            self.client_id = None if id_length else ""
+        elif not equals(self.client_id_raw, buf, at + 14, id_length):
+            self.client_id_raw = sliced(buf, at + 14, body)
+            self.client_id = self.client_id_raw.decode("utf-8", "replace")
+
+        flags = wanted = 0
+        learnt = False
+        kind = Kind.NO_WALKER
+        if observation is not None:
+            flags = observation.subscribers.flags(key, version)
+            learnt = observation.identity is not None and identifies(False, key)
+            if flags & walked:
+                kind = kind_of(key, version, False)
+        if self.answers is not None:
+            wanted = self.flags_of_rules(key, version) & of_requests
+            if wanted & asked:
+                most = self.answers.rules.max_asked(key, version)
+                if size > most:
+                    raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
+        acks = 1
+        acks_offset = 0
+        there = limit if limit < stop else stop
+        if key == PRODUCE or kind != Kind.NO_WALKER or flags & keep_request or learnt or wanted & asked:
+            found = tags = body
+            if is_flexible(key, version):
+                found = skip_tags(buf, body, there)
+                if found >= 0:
+                    body = found
+            if found >= 0 and key == PRODUCE:
+                found = acks_at(buf, found, there, version)
+                if found >= 0:
+                    acks_offset = found
+                    acks = int16_at(buf, found) != 0
+            if found < 0:
+                if limit < stop:
+                    produce = version if key == PRODUCE else -1
+                    least = least_header(buf, tags, limit, stop, is_flexible(key, version), produce)
+                    self.client.enough = least - at
+                    return MORE
+                if is_known(key, version):
+                    raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
+                kind = Kind.NO_WALKER  # a version of the future: forwarded, and taken to have a response
+
+        scan = None
+        if wanted & checked and self.topics is not None:
+            scan = ProduceScan(version, self.topics)
+            scan.read(buf, acks_offset, there)
+            if limit < stop and not scan.named:
+                self.client.enough = min(acks_offset + first_topic, stop) - at
+                return MORE
+            scan.read(data, there + shift, min(stop + shift, end))  # from here on the frame is in ``data`` alone
+
+        connection = self.known_as if observation is None else observation.connection
+        exchange = new_exchange(connection, self.client_id, key, version, int32_at(buf, at + 8), now, size + 4)
+        exchange.wanted = flags
+        exchange.charged = exchange_bytes + client_id_bytes * id_length
+        self.account.charge(exchange.charged)
+        count(self.requests_by_key, key)
+        self.requests += 1
+        self.advance(request_event)
+        self.consecutive = self.consecutive + 1 if wanted & decided else 0
+        frame = None
+        if wanted & ~checked or (scan is not None and scan.found):
+            request = Request(connection, key, version, self.client_id, acks, self.consecutive)
+            frame = self.answers.request(wanted, request, exchange, body - at)
+            if scan is not None and scan.found:
+                scan = None
+                if frame is None:
+                    frame = self.answers.deny(request, exchange, acks_offset - at)
+            self.follow_answers()
+        if acks or exchange.synthesized:
+            self.enqueue(exchange)
+        else:
+            exchange.outcome_code = OutcomeCode.NO_RESPONSE
+        if key == SASL_HANDSHAKE and version == 0 and not exchange.synthesized:
+            self.advance(handshake_event)
+        if flags and not is_known(key, version):
+            exchange.decode_code = DecodeCode.UNSUPPORTED
+            count(self.decoded, "unsupported")
+        capture = None
+        learnt = learnt and not exchange.synthesized  # the broker will not answer it
+        if learnt or flags & keep_request:
+            capture = observation.capture(False, key, flags, stop - body, learnt)
+        done = self.begin_body(False, exchange, frame, kind, capture, buf, at, body, stop, shift, data, end, now)
+        if self.client.left:
+            self.client.scan = scan
+        return done
+
+    # ---- broker to client ---------------------------------------------------------------------------------------
+
+    def read_response(self, buf: Buffer, at: int, limit: int, shift: int, data: Buffer, end: int, now: float) -> int:
+        """Read the header of the response at ``buf[at:limit]``; as ``read_request``."""
+        exchange = self.first
+        if limit - at < 8 or exchange is None:
+            return self.read_token_reply(buf, at, limit, shift, data, end, now)
+        size = int32_at(buf, at)
+        correlation_id = int32_at(buf, at + 4)
+        if size < 4:
+            raise PeerError("broker", "invalid_size", f"response of {size} bytes")
+        if exchange.correlation_id != correlation_id:
+            raise PeerError("broker", "out_of_sync", f"correlation id {correlation_id}, not {exchange.correlation_id}")
+        if exchange is self.client.exchange and self.client.left:
+            raise PeerError("broker", "out_of_sync", "a response before the end of its request")
+        if exchange.synthesized:
+            raise PeerError("broker", "out_of_sync", "a response to what it was not asked")
+        observation = self.observation
+        key = exchange.api_key
+        version = exchange.api_version
+        flags = exchange.wanted
+        kind = kind_of(key, version, True) if flags & walked else Kind.NO_WALKER
+        learnt = observation is not None and observation.identity is not None and identifies(True, key)
+        wanted = 0 if self.answers is None else self.flags_of_rules(key, version) & of_responses
+        body = at + 8
+        stop = at + 4 + size
+        if (
+            (flags & ~told or learnt or wanted)
+            and key != API_VERSIONS  # its header has no tags, whatever its body is (KIP-511)
+            and is_flexible(key, version)
+        ):
+            found = skip_tags(buf, body, limit if limit < stop else stop)
+            if found >= 0:
+                body = found
+            elif limit < stop:
+                self.broker.enough = least_header(buf, body, limit, stop, True, -1) - at
+                return MORE
+            else:
+                kind = Kind.NO_WALKER
+                flags = flags & ~peeked
+                if wanted:
+                    self.answers.failed(ValueError("the response's header cannot be read"))
+                    self.follow_answers()
+                    wanted = 0
+        if flags & peeked and not peek(exchange, flags, buf, body, limit, stop):
+            return MORE
+        self.dequeue()
+        exchange.response_bytes = size + 4
+        capture = None
+        if learnt or flags & keep_response:
+            capture = observation.capture(True, key, flags, stop - body, learnt)
+        frame = None
+        if wanted:
+            frame = self.answers.response(wanted, exchange, body - at, size + 4)
+            self.follow_answers()
+        return self.begin_body(True, exchange, frame, kind, capture, buf, at, body, stop, shift, data, end, now)
+
+    # ---- with rules ---------------------------------------------------------------------------------------------
+
+    def read_by_rules(self, response: bool, data: Buffer, end: int, now: float) -> int:
+        """Read a chunk, and put together what is forwarded where that is not the chunk as it is."""
+        state = self.broker if response else self.client
+        upto = 0
+        if self.diverted:
+            self.answers.begin()
+            self.diverted = False
+        self.touched = False
+        self.whole = None
+        self.clean = 0
+        if not response and self.keeps_rest():
+            self.answers.keep(b"")
+        try:
+            if response or self.advance(chunk_event) == read_action:
+                upto = self.read_frames(response, data, end, now)
+        except PeerError:
+            self.settle(response, data, end, self.clean)
+            raise
+        if not response and upto < end and self.advance(keep_event) == store_action:
+            self.answers.keep(self.chunk(data, end)[upto:])
+        elif len(state.carry):
+            upto = self.clean  # the beginning of a header waits for the rest of it
+        return self.settle(response, data, end, upto)
+
+    def check_size(self, size: int) -> int:
+        """Raise PeerError for a request of ``size`` bytes where a broker refuses it too."""
+        if not min_frame <= size <= self.max_frame:
+            raise PeerError("client", "invalid_size", f"{size} bytes; allowed: {min_frame} to {self.max_frame}")
+        return 0

@@ -12,13 +12,13 @@ from time import monotonic
 
 import structlog
 
-from proxy.compiled.session import Session
 from proxy.config import Config, Listener
 from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
 from proxy.core.identity import Identity
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.connection_setup import ConnectionSetups

@@ -1,9 +1,9 @@
 import socket
 from collections.abc import Callable
 
-from proxy.compiled.session import Session
 from proxy.core.causes import Cause
 from proxy.core.exchange import Connection
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import Side
 from proxy.telemetry import Repeated

@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close as close_descriptor
 
-from proxy.compiled.session cimport Session
+from proxy.core.session cimport Session
 
 import asyncio
 import os
@@ -284,19 +284,19 @@ cdef class Relay:
         return waited
 
     cdef int go_on(self) except -1:
-        if self.session is not None and self.session.resting and not self.client.paused and self.cause is None:
+        if self.session is not None and self.session.keeps_rest() and not self.client.paused and self.cause is None:
             self.pause(self.client, TURN)
             self.poller.turns.enter(self.take_turn)
         return 0
 
     def take_turn(self):
         cdef bytes rest
-        cdef bint there = self.session is not None and self.session.resting and self.cause is None
+        cdef bint there = self.session is not None and self.session.keeps_rest() and self.cause is None
         try:
             if there and self.client.paused == TURN:
                 rest = self.session.answers.rest
                 self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
-                if self.client.paused == TURN and self.session is not None and self.session.resting:
+                if self.client.paused == TURN and self.session is not None and self.session.keeps_rest():
                     self.poller.turns.enter(self.take_turn)
                     return
             self.resume(self.client, TURN)
@@ -378,11 +378,11 @@ cdef class Relay:
             return 0
         if not (session.diverted or session.waits or client.paused & ANSWERS or self.broker.eof):
             return 0
-        if session.closing and session.answers.ending:
+        if session.is_closing() and session.answers.ending:
             self.close(session.answers.cause)
         elif self.broker.eof and (session.waits or session.is_saturated()):  # what they wait for will not come
             self.close(self.ended_by or CLOSED_BY[True])
-        elif session.full or (client.waiting != NULL and (session.resting or session.answers.replied)):
+        elif session.full or (client.waiting != NULL and (session.keeps_rest() or session.answers.replied)):
             self.pause(client, ANSWERS)
         elif client.paused & ANSWERS and client.waiting == NULL:
             self.resume(client, ANSWERS)

@@ -13,7 +13,7 @@ from observers.deep import deepen
 from observers.learn import PLACES, carries_pairs, pairs_of
 from observers.rollup_writer import Rollup
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.session import Session
+from proxy.core.session import Session
 from proxy.core.struct import SchemaError, UnknownMessage
 from tests.fuzz import seeds, sessions, targets, told
 from tests.fuzz.sessions import converse_into, steps_of

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from proxy.compiled.exchange import FIELDS, Exchange
-from proxy.compiled.session import Session
 from proxy.core import apis
 from proxy.core.budget import OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import Identity
 from proxy.core.schema import response_prefix
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import (
     ERROR_AFTER_THROTTLE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proxy.compiled.session import Session
 from proxy.core import apis
+from proxy.core.session import Session
 from tests.frames import METADATA, request, response
 from tests.fuzz.sessions import converse
 

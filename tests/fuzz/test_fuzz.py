@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from proxy.compiled.session import Session
+from proxy.core.session import Session
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import seeds
 from tests.fuzz.mutate import Mutator

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.compiled.session import Session
 from proxy.core.answers import MAX_OWED
 from proxy.core.intercept import Request, Rules, Verdict
-from proxy.core.session import MAX_IN_FLIGHT, TURN
+from proxy.core.session import MAX_IN_FLIGHT, TURN, Session
 from proxy.net import carrier
 from proxy.net.inquiry import Inquiry
 from tests.frames import METADATA, produce, request, response

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from proxy.core.session import MAX_TOKEN, MIN_FRAME
+from proxy.core.header import MAX_TOKEN, MIN_FRAME
 from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side

@@ -13,7 +13,7 @@ from proxy.core.answers import Frame
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.exchange import Connection, ConnectionChange, RequestFacts, ResponseFacts
 from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
-from proxy.core.session import MAX_LEARNED
+from proxy.core.observation import MAX_LEARNED
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED, Watch
 from proxy.errors import Side

@@ -14,10 +14,11 @@ from proxy.core import apis
 from proxy.core.answers import Answers, Frame
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.exchange import Connection
+from proxy.core.header import CARRY_STEP, MAX_FRAME, MAX_PREFIX, MIN_FRAME
 from proxy.core.identity import SASL_HANDSHAKE, Identity
 from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, LED, STREAMED, UNREAD, Request, Rules
-from proxy.core.protected import FIRST_TOPIC
-from proxy.core.session import ANSWER_COST, CARRY_STEP, MAX_FRAME, MAX_IN_FLIGHT, MAX_PREFIX, MIN_FRAME, TURN
+from proxy.core.produce_scan import FIRST_TOPIC
+from proxy.core.session import ANSWER_COST, MAX_IN_FLIGHT, TURN
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
 from proxy.errors import PeerError, Side

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compiled.exchange import FIELDS
-from proxy.compiled.session import Session
 from proxy.core.intercept import Rules
 from proxy.core.protected import ProtectedTopics
+from proxy.core.session import Session
 from proxy.core.struct import view
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED

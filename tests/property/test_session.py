@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.compiled.exchange import FIELDS, Exchange
-from proxy.compiled.session import Session
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import (
     ERROR_AFTER_THROTTLE,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compiled.exchange import FIELDS, Exchange
-from proxy.compiled.session import Session
 from proxy.core.budget import OPEN
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Rules
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
 from tests.frames import METADATA, batch, produce, produced, request, response

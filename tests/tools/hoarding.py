@@ -15,11 +15,11 @@ from pathlib import Path
 from struct import pack
 from typing import NamedTuple
 
-from proxy.compiled.session import Session
 from proxy.core.budget import SCARCE_CHUNK, Budget
 from proxy.core.exchange import Connection
 from proxy.core.identity import Identity
 from proxy.core.intercept import Rules
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
 from tests.frames import request

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from proxy.compiled.session import Account
+from proxy.core.account import Account
 from proxy.core.budget import CHUNK, FREE, MAX_CHARGED, OPEN, RESERVED, Budget
 from tests.tools.hoarding import FLOODS, LIMIT, SESSIONS
 

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.session import Session
 from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import API_VERSIONS, MAX_NAME, MAX_UNANSWERED, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from tests.frames import METADATA, request, response
 from tests.sasl import (

@@ -8,11 +8,10 @@ import time
 import pytest
 
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.session import Session
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Request, Rules
 from proxy.core.protected import MAX_ITEMS, ProtectedTopics
-from proxy.core.session import ANSWER_COST, TURN
+from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError

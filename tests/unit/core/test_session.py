@@ -9,9 +9,8 @@ import time
 import pytest
 
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.session import Session
 from proxy.core.exchange import Connection, ProduceRequest, ProduceResponse
-from proxy.core.session import MAX_IN_FLIGHT
+from proxy.core.session import MAX_IN_FLIGHT, Session
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from tests.frames import (

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.session import Session
 from proxy.core.answers import MAX_OWED
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
-from proxy.core.session import ANSWER_COST, TURN
+from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
 from proxy.errors import PeerError

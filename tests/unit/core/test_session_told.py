@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from proxy.compiled.exchange import Exchange
-from proxy.compiled.session import Session
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.exchange import Connection, ConnectionChange
 from proxy.core.identity import SASL_AUTHENTICATE, Identity
-from proxy.core.session import MAX_LEARNED
+from proxy.core.observation import MAX_LEARNED
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import (
     ERROR_AFTER_THROTTLE,

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.compiled.session import Session
 from proxy.core.exchange import Connection
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.net.beat import BEAT
 from proxy.net.connection_setup import MAX_STEP, SLICE, TIMEOUT, ConnectionSetups, has_unread, is_set_up

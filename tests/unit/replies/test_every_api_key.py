@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.compiled.session import Session
 from proxy.core.apis import APIS
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Rules
+from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.replies.unsupported import Policy, Unsupported
 from proxy.replies.upstream import Supported

@@ -1,0 +1,59 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
+"""What one session holds of the process's budget."""
+
+from __future__ import annotations
+
+import cython
+
+from proxy.core.budget import FREE, LIMIT, OPEN, OPTIONAL, RECORDED, Budget
+
+free_bytes = FREE
+open_bytes = OPEN
+recorded_bytes = RECORDED
+limit_bytes = LIMIT
+optional_bytes = OPTIONAL
+
+
+@cython.cclass
+class Account:
+    """``held``: bytes that the session is charged with. ``budget``: of the process."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.counts = budget.counts
+        self.held = 0
+
+    def is_scarce(self) -> bool:
+        """Whether all connections together hold too much."""
+        return self.counts[open_bytes] + self.counts[recorded_bytes] > self.counts[limit_bytes]
+
+    def is_full(self) -> bool:
+        """Whether this connection holds more than its free share, while all together hold too much."""
+        return self.held > free_bytes and self.is_scarce()
+
+    def charge(self, size: int) -> int:
+        """Hold ``size`` bytes more, or fewer where it is negative."""
+        self.held += size
+        self.counts[open_bytes] += size
+        return 0
+
+    def take(self, size: int) -> bool:
+        """Hold ``size`` bytes more of what may be left out; returns False, and holds none of them, without room."""
+        if size > 0 and self.counts[open_bytes] + self.counts[recorded_bytes] + size > self.counts[optional_bytes]:
+            return False
+        self.held += size
+        self.counts[open_bytes] += size
+        return True
+
+    def record(self, size: int) -> int:
+        """``size`` of the bytes that are held belong to an exchange that was recorded."""
+        self.held -= size
+        self.counts[open_bytes] -= size
+        self.counts[recorded_bytes] += size
+        return 0
+
+    def close(self) -> int:
+        """The session has ended: it holds nothing any more."""
+        self.counts[open_bytes] -= self.held
+        self.held = 0
+        return 0

@@ -1,0 +1,43 @@
+"""Bytes at an offset, for code that runs compiled and interpreted.
+
+Interpreted, ``data`` is any buffer of bytes, and these functions run. Compiled, it is a pointer, and those of
+memory.pxd run, which check no bounds: the caller knows that the bytes are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from proxy.core.wire import Buffer
+
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+
+
+def int16_at(data: Buffer, at: int) -> int:
+    """Return the big-endian integer of two bytes."""
+    value: int = _int16(data, at)[0]
+    return value
+
+
+def int32_at(data: Buffer, at: int) -> int:
+    """Return the big-endian integer of four bytes."""
+    value: int = _int32(data, at)[0]
+    return value
+
+
+def sliced(data: Buffer, start: int, end: int) -> bytes:
+    """Return ``data[start:end]``."""
+    return bytes(data[start:end])
+
+
+def equals(text: bytes, data: Buffer, start: int, size: int) -> bool:
+    """Whether ``data[start:start + size]`` is ``text``."""
+    return data[start : start + size] == text
+
+
+def count(counts: dict[Any, int], key: object) -> int:
+    """Count ``key`` once more."""
+    counts[key] = counts.get(key, 0) + 1
+    return 0

@@ -1,0 +1,221 @@
+"""Every cell of the table of a session's states: a session is brought into the state, and the event happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.core.exchange import Connection
+from proxy.core.intercept import DECIDED, Interceptor, Request, Rules, Verdict, Way
+from proxy.core.session import TURN, Session
+from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, TRANSITIONS, Action, Event, State
+from proxy.core.tally import Tally
+from proxy.errors import PeerError
+from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
+from tests.sasl import handshake, handshake_reply
+
+CLOSED = 101
+"""The api key of requests after which the sidecar closes."""
+
+UNACKNOWLEDGED = produce(1, 0, batch(1))
+"""A request that has no response, so none is open after it."""
+
+TOKEN = sized(b"abc")
+
+
+class Closing(Interceptor):
+    """Closes connections of clients that send CLOSED, and those that ask for Metadata v1."""
+
+    def wants(self, api_key: int, api_version: int) -> int:
+        return DECIDED if api_key == CLOSED or (api_key, api_version) == (METADATA, 1) else 0
+
+    def decide(self, request: Request) -> Verdict:
+        return Way.CLOSE
+
+
+class Driven:
+    """A session, and what it lets pass: ``to_broker``, ``to_client``."""
+
+    def __init__(self) -> None:
+        self.session = Session(
+            Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS"), Tally(), rules=Rules([Closing()])
+        )
+        self.to_broker = self.to_client = b""
+
+    def client(self, data: bytes) -> None:
+        self.session.client_data(data, 1.0)
+        self.to_broker += self._passed(data)
+
+    def broker(self, data: bytes) -> None:
+        self.session.broker_data(data, 1.0)
+        self.to_client += self._passed(data)
+
+    def _passed(self, data: bytes) -> bytes:
+        answers = self.session.answers
+        assert answers is not None
+        if self.session.state == State.ENDED:  # then a relay hands nothing on
+            return b""
+        edited = answers.edited if self.session.diverted else data
+        return data if edited is None else edited
+
+    def into(self, state: State) -> None:
+        """Bring a new session into this state, with no request open but the one that closes."""
+        if state in (State.TOKENS, State.TOKENS_KEPT):
+            self.client(request(SASL_HANDSHAKE, 0, 1, handshake("PLAIN")))
+            self.broker(response(1, handshake_reply()))
+        if state is State.REQUESTS_KEPT:
+            self.client(UNACKNOWLEDGED * (TURN + 1))
+        elif state is State.TOKENS_KEPT:
+            self.client(TOKEN * (TURN + 1))
+        elif state is State.CLOSING:
+            self.client(request(CLOSED, 0, 1))
+        elif state is State.ENDED:
+            self.session.lost(1.0)
+        assert self.session.state == state
+        self.to_broker = self.to_client = b""
+
+
+def a_chunk(driven: Driven) -> Action:
+    """The beginning of a frame; what was kept comes again before it."""
+    rest = driven.session.rest
+    driven.client(rest + TOKEN[:2])
+    if driven.session.between_requests:
+        assert driven.to_broker == b""
+        return Action.DROP
+    return Action.READ
+
+
+def a_request(driven: Driven) -> Action:
+    asked = request(METADATA, 0, 2)
+    driven.client(asked)
+    assert driven.to_broker == asked
+    return Action.READ
+
+
+def a_handshake(driven: Driven) -> Action:
+    asked = request(SASL_HANDSHAKE, 0, 2, handshake("PLAIN"))
+    driven.client(asked)
+    assert driven.to_broker == asked
+    return Action.READ
+
+
+def a_token(driven: Driven) -> Action:
+    driven.client(TOKEN)
+    assert driven.to_broker == TOKEN
+    return Action.READ
+
+
+def more_than_a_turn(driven: Driven) -> Action:
+    one = TOKEN if driven.session.state == State.TOKENS else UNACKNOWLEDGED
+    driven.client(one * (TURN + 1))
+    assert driven.to_broker == one * TURN
+    assert driven.session.rest == one
+    return Action.STORE
+
+
+def a_last_answer(driven: Driven) -> Action:
+    driven.client(request(CLOSED, 0, 2) + UNACKNOWLEDGED)
+    assert driven.to_broker == b""
+    assert driven.session.rest == b""
+    return Action.DROP
+
+
+def more_after_a_last_answer(driven: Driven) -> Action:
+    driven.client(UNACKNOWLEDGED * (TURN + 1))
+    assert driven.to_broker == b""
+    assert driven.session.rest == b""
+    return Action.DROP
+
+
+def an_unasked_frame(driven: Driven) -> Action:
+    failed = None
+    try:
+        driven.broker(TOKEN)
+    except PeerError as error:
+        failed = (error.side, error.reason)
+    assert (failed, driven.to_client) in [(None, TOKEN), (("broker", "out_of_sync"), b"")]
+    return Action.READ if failed is None else Action.FAIL
+
+
+def the_end(driven: Driven) -> Action:
+    driven.session.lost(2.0)
+    assert driven.session.in_flight == []
+    return Action.DROP
+
+
+CAUSES: dict[Event, Callable[[Driven], Action]] = {
+    Event.CHUNK: a_chunk,
+    Event.REQUEST: a_request,
+    Event.HANDSHAKE: a_handshake,
+    Event.TOKEN: a_token,
+    Event.KEEP: more_than_a_turn,
+    Event.CLOSE: a_last_answer,
+    Event.UNASKED: an_unasked_frame,
+    Event.LOST: the_end,
+}
+
+AFTERWARDS = {(State.CLOSING, Event.KEEP): more_after_a_last_answer, (State.REQUESTS, Event.HANDSHAKE): a_handshake}
+
+ALL = [(state, event) for state in State for event in Event]
+
+
+def test_the_table_is_complete_and_in_order() -> None:
+    assert list(TRANSITIONS) == list(State)
+    assert all(list(row) == list(Event) for row in TRANSITIONS.values())
+    assert len(Event) == EVENTS
+    for state, event in ALL:
+        entry = EVENTS * state + event
+        assert TRANSITIONS[state][event] == (NEXT_STATES[entry], ACTIONS[entry])
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is not Action.NONE],
+    ids=lambda each: each.name,
+)
+def test_an_event_leads_to_the_state_and_the_action_of_its_cell(state: State, event: Event) -> None:
+    driven = Driven()
+    driven.into(state)
+    action = AFTERWARDS.get((state, event), CAUSES[event])(driven)
+    assert (State(driven.session.state), action) == TRANSITIONS[state][event]
+
+
+def test_events_that_do_not_happen_in_a_state() -> None:
+    """Such cells keep their state, or lead to one in which nothing is read.
+
+    Where no frame is read none of a frame's events happens, nor is a rest kept again. An answer that closes is one to
+    a request, which stays open. A frame is a token after a handshake only.
+    """
+    frames = {Event.REQUEST, Event.HANDSHAKE, Event.TOKEN}
+    assert {cell for cell in ALL if TRANSITIONS[cell[0]][cell[1]][1] is Action.NONE} == {
+        (State.REQUESTS, Event.TOKEN),
+        (State.TOKENS, Event.HANDSHAKE),
+        (State.TOKENS, Event.CLOSE),
+        *(
+            (state, event)
+            for state in (State.REQUESTS_KEPT, State.TOKENS_KEPT)
+            for event in {*frames, Event.KEEP, Event.CLOSE}
+        ),
+        *((State.CLOSING, event) for event in {*frames, Event.CLOSE, Event.UNASKED}),
+        *((State.ENDED, event) for event in Event if event is not Event.CHUNK),
+    }
+
+
+@pytest.mark.parametrize("state", [State.TOKENS, State.REQUESTS_KEPT, State.TOKENS_KEPT, State.CLOSING, State.ENDED])
+def test_what_was_kept_is_read_with_what_comes_after_it(state: State) -> None:
+    """And nothing of it twice, nor where nothing is read any more."""
+    driven = Driven()
+    driven.into(state)
+    rest = driven.session.rest
+    driven.client(rest + UNACKNOWLEDGED)
+    assert driven.to_broker == (b"" if state >= State.CLOSING else rest + UNACKNOWLEDGED)
+    assert driven.session.rest == b""
+
+
+def test_a_request_after_a_handshake_ends_the_tokens_and_may_close() -> None:
+    driven = Driven()
+    driven.into(State.TOKENS)
+    driven.client(TOKEN + request(METADATA, 1, 5) + TOKEN)
+    assert driven.to_broker == TOKEN
+    assert driven.session.state == State.CLOSING
