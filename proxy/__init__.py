@@ -25,7 +25,7 @@ fleet       the sidecar's own calls to its cluster: the quotas that are stored t
 client      for programs: asks a sidecar which brokers there are, and what each supports.
 commands    the commands of ``brokerside``, by what they need.
 telemetry   log lines and metrics.
-compiled    in Cython, what runs for each request: walkers, exchange, session.
+compiled    in Cython alone, what reads bodies: walkers, exchange.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
 aside.py    calls that may never return, in a thread of their own.

@@ -1,5 +1,28 @@
-"""Kafka's wire protocol, sans IO. What reads every frame and body is compiled: ``proxy.compiled``.
+"""Kafka's wire protocol, sans IO.
 
 Rule of this folder: no asyncio, socket, time, os or logging. Time comes in as an argument, bytes come in as
 arguments, facts go out as values. ``pyproject.toml`` holds the contract that checks it.
+
+A module with a .pxd beside it is compiled with the C types that stand there, and runs interpreted as well:
+``pytest -p tests.tools.interpreted``. What reads the bodies of Produce and Fetch is Cython alone: ``proxy.compiled``.
+
+session.py           one client connection: bytes of both directions in, exchanges out; connection_state.py: what it
+                     knows from one chunk to the next; session_states.py: its table of states and events.
+header.py            what stands before a body: client id, tagged fields, ``acks``; memory.py: bytes at an offset.
+observation.py       what observers learn of one session.
+answers.py           what a session forwards where that is not what came, and what the client is answered.
+produce_scan.py      where a Produce names a protected topic; protected.py: which topics are.
+account.py           what one session holds of the budget of its process: budget.py.
+intercept.py         what an interceptor is asked, and what it may say.
+identity.py          who the client is.
+exchange.py          the facts of one request and its response; records.py: of the record batches in them; bodies.py:
+                     which bodies are read, and within which bounds.
+watch.py             what observers want to know, by api and version; tally.py: what a process counts.
+apis.py              Kafka's apis and their versions.
+schema.py            the layouts of messages, made from schema_table.py; struct.py: a message as a struct; fields.py,
+                     accessors.py: how its fields are read; steps.py: a message that comes in pieces.
+wire.py, encode.py   primitive types, read and written.
+causes.py            why connections end.
+proxy_protocol.py    PROXY headers.
+authentication.py    who wrote a record of one of the sidecars' own topics.
 """

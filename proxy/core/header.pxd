@@ -11,7 +11,7 @@ cdef enum:
 
 cdef bytes table
 cdef int64_t least_frame, most_token
-cdef int throttle_first, error_first, error_after_throttle
+cdef int apis_in_table, never, throttle_first, error_first, error_after_throttle
 
 cdef bint is_known(int key, int version) noexcept
 cdef bint is_flexible(int key, int version) noexcept

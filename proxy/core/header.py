@@ -50,6 +50,8 @@ for number, api in apis.APIS.items():
     versions[3 * number : 3 * number + 3] = bytes((api.min_version, api.max_version, flexible_since))
 table: bytes = bytes(versions)
 
+apis_in_table = APIS
+never = NEVER
 least_frame = MIN_FRAME
 most_token = MAX_TOKEN
 throttle_first = THROTTLE_FIRST
@@ -59,12 +61,12 @@ error_after_throttle = ERROR_AFTER_THROTTLE
 
 def is_known(key: int, version: int) -> bool:
     """Whether Kafka has this version of this api."""
-    return 0 <= key < APIS and table[3 * key] <= version <= table[3 * key + 1]
+    return 0 <= key < apis_in_table and table[3 * key] <= version <= table[3 * key + 1]
 
 
 def is_flexible(key: int, version: int) -> bool:
     """Whether the header of such a request has tagged fields; versions of the future have."""
-    return 0 <= key < APIS and table[3 * key + 2] != NEVER and table[3 * key + 2] <= version
+    return 0 <= key < apis_in_table and table[3 * key + 2] != never and table[3 * key + 2] <= version
 
 
 def skip_uvarint(data: Buffer, at: int, limit: int) -> int:
@@ -117,7 +119,7 @@ def after_client_id(at: int, size: int, length: int) -> int:
     PeerError."""
     if length < -1:
         raise PeerError("client", "invalid_header", f"client id length {length}")
-    if length > size - MIN_FRAME:
+    if length > size - least_frame:
         raise PeerError("client", "invalid_header", f"client id of {length} bytes in a frame of {size}")
     return at + 14 + (length if length > 0 else 0)
 

@@ -1,0 +1,76 @@
+"""What runs for each frame calls no Python, but where the lines say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tools.python_calls import lines_with_calls
+
+SILENT: dict[str, tuple[str, ...]] = {
+    "header": (
+        "is_known", "is_flexible", "skip_uvarint", "uvarint_at", "skip_tags", "after_client_id", "acks_at",
+        "least_header", "least_of", "peek", "token_size",
+    ),
+    "account": ("is_scarce", "is_full", "charge", "take", "record", "close"),
+    "connection_state": (
+        "enqueue", "dequeue", "advance", "has_ended", "reads_tokens", "keeps_rest", "is_closing",
+        "is_between_requests", "end_frame", "await_end", "release", "read_token", "read_token_reply", "chunk",
+    ),
+    "session": ("is_saturated", "read", "check_size"),
+    "observation": ("identifies", "flags", "hold", "forget", "give_back", "lose"),
+    "produce_scan": (
+        "reads_on", "element", "next_partition", "next_topic", "after_tags", "number", "length",
+    ),
+}  # fmt: skip
+"""Functions that call no Python at all, by module of ``proxy.core``."""
+
+OTHERS: dict[str, dict[str, list[str]]] = {
+    "connection_state": {
+        "begin_body": [
+            "self.answers.open(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, ended)",
+            "capture = BodyCapture(stop - first, False, False)",
+            "observation.add_piece(response, exchange, kind, capture, lead, lead, 0, -first, False)",
+        ],
+        "read_body": ["self.answers.put(state.frame.take(whole[:taken], last), whole, 0, taken)"],
+        "flags_of_rules": ["return self.answers.rules.of(key, version)"],
+        "settle": [
+            "self.answers.end(self.chunk(data, end), upto)",
+            "self.diverted = self.answers.diverted",
+        ],
+    },
+    "session": {
+        "read_frames": [
+            "carry += sliced(data, pos, grown)",
+            "carry += sliced(data, pos, end)",
+            "frames += answer_cost if (self.touched or self.waits) and not self.answers.untouched else 1",
+        ],
+        "read_request": [
+            'self.client_id = self.client_id_raw.decode("utf-8", "replace")',
+            "most = self.answers.rules.max_asked(key, version)",
+            "scan = ProduceScan(version, self.topics)",
+            "request = Request(connection, key, version, self.client_id, acks, self.consecutive)",
+            "frame = self.answers.request(wanted, request, exchange, body - at)",
+            "frame = self.answers.deny(request, exchange, acks_offset - at)",
+        ],
+        "read_response": [
+            'self.answers.failed(ValueError("the response\'s header cannot be read"))',
+            "frame = self.answers.response(wanted, exchange, body - at, size + 4)",
+        ],
+    },
+    "observation": {
+        "read_piece": ['self.learn("passed", (now,))'],
+        "add_piece": ["self.pieces.append(piece)"],
+        "record": ["self.subscribers.record(exchange)"],
+    },
+}
+"""Lines of other functions of the hot path that do: where a header came in parts, an interceptor has a say, a client id
+changed, or an exchange is handed over."""
+
+
+@pytest.mark.parametrize("module", SILENT)
+def test_what_runs_for_each_frame_calls_no_python(module: str, tmp_path: Path) -> None:
+    found = lines_with_calls(f"proxy/core/{module}", tmp_path)
+    assert {name: found[name] for name in SILENT[module] if found[name]} == {}
+    assert {name: found[name] for name in OTHERS.get(module, {})} == OTHERS.get(module, {})
