@@ -20,7 +20,7 @@ protocol    ProtocolVersion: the table of additions to Kafka's protocol, and wha
 replies     what the sidecar answers itself or changes in the broker's answers, without IO.
 limits      who may enter, and when: rates and numbers of connections, without IO.
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
-net         the data path's IO: accept loop, entrance, relay, workers, admin HTTP, life cycle.
+net         the data path's IO: listeners, admission, relay, worker processes, the admin endpoint.
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
 client      for programs: asks a sidecar which brokers there are, and what each supports.
 commands    the commands of ``brokerside``, by what they need.

@@ -20,13 +20,13 @@ from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
 from proxy.net.admin import Admin
-from proxy.net.beat import Beat
-from proxy.net.carrying import Carrying
-from proxy.net.deadline import MARGIN, end_within
-from proxy.net.entrance import HELD_SHARE
-from proxy.net.sidecar import Sidecar
-from proxy.net.station import Station
-from proxy.net.workers import Workers
+from proxy.net.admission import HELD_SHARE
+from proxy.net.connection_handler import Carrying
+from proxy.net.data_plane import Station
+from proxy.net.forced_exit import MARGIN, end_within
+from proxy.net.listener_manager import Sidecar
+from proxy.net.ticker import Beat
+from proxy.net.worker_pool import Workers
 from proxy.reload import FileWatch, Reloader
 from proxy.telemetry import configure_logging
 

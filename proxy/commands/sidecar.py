@@ -50,7 +50,10 @@ def run(config: Path) -> int:
 
 
 def worker(descriptor: int) -> int:
-    """Serve a sidecar as one of its workers; ``proxy.net.handle`` alone starts it. ``descriptor``: of their socket."""
+    """Run one worker process of a sidecar. Only ``proxy.net.worker_process`` starts it.
+
+    ``descriptor``: the socket to the main process.
+    """
     with lean():
         from proxy.net.worker import work
 

@@ -1,20 +1,39 @@
-"""The IO of the sidecar: the only folder that owns sockets, timers, signals and processes.
+"""The IO of the sidecar: the only package that owns sockets, timers, signals and processes.
 
-acceptor.py    one listening socket: its own accept loop, pausable, honest about running out of descriptors.
-entrance.py    accepted sockets at the gate of ``proxy.limits``: in, held, or closed, and told of.
-preamble.py    PROXY headers that accepted connections begin with.
-upstream.py    connections to the broker.
-lookup.py      the addresses of its name, by one lookup at a time.
-relay.pyx      one client connection: two sockets, back-pressure, half-close, one named cause at the end;
-               poller.pxi: the epoll set of all.
-carrier.py     all connections of one process, from the accepted socket to the drain.
-station.py     a carrier with its observers and counts: all that one process does with connections.
-sidecar.py     listens, and gives what passes the limits to a station, or to workers; carrying.py: what these two share.
-workers.py     `workers: N`: gives connections to N processes, adds their counts up, replaces the dead.
-handle.py      one of these processes, as the main process has it.
-worker.py      the same as it sees itself: a station that does what it is told.
-channel.py     messages and sockets between the two.
-beat.py        the one timer of a process.
-identity.py    whether the broker behind a listener is the right one, and sends its clients here.
-admin.py       /metrics, /livez, /readyz, /quotas, /config and /reload on loopback; http.py: the little HTTP they need.
+Connections, from the accept to the end:
+
+listener_manager.py    Listens on every configured address and passes each accepted client on.
+acceptor.py            One listening socket with its own accept loop, which can pause.
+proxy_header.py        Reads the PROXY protocol header with which a connection begins.
+admission.py           Applies the connection quotas of ``proxy.limits`` to accepted sockets.
+connection_handler.py  The interface of whatever serves admitted connections: a data plane or a worker pool.
+data_plane.py          Serves connections in this process: connection manager, observers and counters.
+connection_manager.py  All connections of one process, from the admitted socket to the end of the drain.
+relay.pyx              One connection: two sockets, back-pressure, half-close, and one named cause of its end.
+                       poller.pxi is the epoll set of all relays.
+round_robin.py         Lets connections with much buffered input share the event loop fairly.
+connection_setup.py    Closes clients whose first request does not arrive in time.
+dead_peers.py          Detects peers that vanished without closing the connection.
+
+The broker behind a listener:
+
+upstream.py               Opens connections to the broker.
+upstream_resolver.py      Resolves the broker's host name, with one lookup at a time.
+upstream_check.py         Checks that the broker is the configured one and advertises this sidecar.
+api_versions_probe.py     Asks the broker which api versions it supports.
+listener_interceptors.py  The interceptors of one listener, and what they know of the broker and the fleet.
+
+Worker processes (``workers: N``):
+
+worker_pool.py     Gives connections to N processes, sums up their counters and replaces those that end.
+worker_process.py  One worker process, as the main process sees it.
+worker.py          The worker process itself: a data plane that the main process controls.
+worker_ipc.py      Messages and sockets between the main process and a worker.
+
+The process:
+
+ticker.py       The one periodic timer of a process.
+forced_exit.py  Ends a process that does not finish its shutdown in time.
+admin.py        The admin endpoint: /metrics, /livez, /readyz, /quotas, /config and /reload.
+http.py         The HTTP/1.1 server behind it.
 """

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from proxy.config import Listener, redacted
-from proxy.net import identity
+from proxy.net import upstream_check
 from proxy.net.http import HttpServer, Response
-from proxy.net.sidecar import Sidecar
+from proxy.net.listener_manager import Sidecar
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import view
 from proxy.reload import Outcome, Reloader
@@ -131,7 +131,7 @@ class Admin:
         upstream = self._upstreams[listener.name]
         try:
             if listener.name not in self._identified and listener.security_protocol == "PLAINTEXT":
-                problem = await identity.problem(listener, upstream, self._reloader.config.broker_id)
+                problem = await upstream_check.problem(listener, upstream, self._reloader.config.broker_id)
                 if problem is None:
                     self._identified.add(listener.name)
                 return problem

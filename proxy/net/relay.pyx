@@ -36,7 +36,7 @@ import structlog
 
 from proxy.core import budget
 from proxy.errors import PeerError
-from proxy.net.turns import turns_of
+from proxy.net.round_robin import turns_of
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)

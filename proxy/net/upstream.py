@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from proxy.config import Endpoint
 from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY, tune
-from proxy.net.lookup import Address, Lookup, addresses
+from proxy.net.upstream_resolver import Address, Lookup, addresses
 
 ATTEMPT_DELAY = 0.25
 """Seconds an address has for its answer until the next one is tried beside it (RFC 8305, section 5); less where all of

@@ -1,4 +1,4 @@
-"""A worker: a process that carries connections the main process has accepted. Started by ``proxy.net.workers``."""
+"""A worker: a process that carries connections the main process has accepted. Started by ``proxy.net.worker_pool``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import uvloop
 from proxy.config import Config
 from proxy.config.transfer import unpack
 from proxy.errors import LocalError
-from proxy.net.beat import Beat
-from proxy.net.channel import (
+from proxy.net.data_plane import Station
+from proxy.net.forced_exit import MARGIN, end_within
+from proxy.net.ticker import Beat
+from proxy.net.worker_ipc import (
     Ask,
     Carry,
     Change,
@@ -33,8 +35,6 @@ from proxy.net.channel import (
     Throttled,
     ToWorker,
 )
-from proxy.net.deadline import MARGIN, end_within
-from proxy.net.station import Station
 from proxy.telemetry import Repeated, configure_logging
 
 log = structlog.get_logger(__name__)

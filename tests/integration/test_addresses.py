@@ -19,7 +19,7 @@ from proxy.config import load
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.struct import view
 from proxy.local.cluster import tool
-from proxy.net import identity
+from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from proxy.replies.addresses import FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SINCE
 from tests.integration.asking import Asker, questions
@@ -100,8 +100,8 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
 def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
     [listener] = load(brokers.sidecars[0].config).listeners
     upstream = Upstream(listener.upstream, 1.0)
-    assert asyncio.run(identity.problem(listener, upstream, 1)) is None
-    said = asyncio.run(identity.problem(listener, upstream, 2))
+    assert asyncio.run(upstream_check.problem(listener, upstream, 1)) is None
+    said = asyncio.run(upstream_check.problem(listener, upstream, 2))
     assert "is what broker 1 advertises, but broker.id is 2" in str(said)
 
 

@@ -18,7 +18,7 @@ from proxy.core.tally import Tally
 from proxy.fleet.quota_watch import QuotaWatchState
 from proxy.limits.model import GateState
 from proxy.net.admin import Admin
-from proxy.net.sidecar import Sidecar
+from proxy.net.listener_manager import Sidecar
 from proxy.reload import FileWatch, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port

@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from proxy.config import Config, load
-from proxy.net.beat import Beat
-from proxy.net.sidecar import Sidecar
-from proxy.net.station import Station
+from proxy.net.data_plane import Station
+from proxy.net.listener_manager import Sidecar
+from proxy.net.ticker import Beat
 from proxy.telemetry.metrics import render
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample

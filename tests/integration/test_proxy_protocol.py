@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from proxy.config import load
-from proxy.net.beat import Beat
-from proxy.net.sidecar import Sidecar
-from proxy.net.station import Station
+from proxy.net.data_plane import Station
+from proxy.net.listener_manager import Sidecar
+from proxy.net.ticker import Beat
 from tests.bench import peers
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port

@@ -14,10 +14,10 @@ import pytest
 
 from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
-from proxy.net.beat import Beat
-from proxy.net.carrier import Carrier
-from proxy.net.inquiry import Inquiry
-from proxy.net.sidecar import Sidecar
+from proxy.net.api_versions_probe import Inquiry
+from proxy.net.connection_manager import Carrier
+from proxy.net.listener_manager import Sidecar
+from proxy.net.ticker import Beat
 from tests.frames import METADATA, batch, produce, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream

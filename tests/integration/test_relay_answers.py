@@ -15,8 +15,8 @@ import pytest
 from proxy.core.answers import MAX_OWED
 from proxy.core.intercept import Request, Rules, Verdict
 from proxy.core.session import MAX_IN_FLIGHT, TURN, Session
-from proxy.net import carrier
-from proxy.net.inquiry import Inquiry
+from proxy.net import connection_manager
+from proxy.net.api_versions_probe import Inquiry
 from tests.frames import METADATA, produce, request, response
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay import Bench, bench
@@ -48,7 +48,7 @@ async def answering(tmp_path: Path, behaviour: Behaviour, chooser: type[Chooser]
     async with bench(tmp_path, behaviour) as running:
         rules = Rules([chooser()])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(carrier, "Session", lambda *given: Session(*given[:5], rules))
+            patch.setattr(connection_manager, "Session", lambda *given: Session(*given[:5], rules))
             yield running
 
 

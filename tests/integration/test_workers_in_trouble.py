@@ -15,11 +15,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import load
-from proxy.net import handle, workers
-from proxy.net.beat import Beat
-from proxy.net.handle import SILENT, spawn
-from proxy.net.sidecar import Sidecar
-from proxy.net.workers import Workers
+from proxy.net import worker_pool, worker_process
+from proxy.net.listener_manager import Sidecar
+from proxy.net.ticker import Beat
+from proxy.net.worker_pool import Workers
+from proxy.net.worker_process import SILENT, spawn
 from proxy.telemetry.snapshot import Snapshot, process_counts
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
@@ -30,9 +30,9 @@ REFRESH = 0.2
 
 @pytest.fixture(autouse=True)
 def _faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "REFRESH", REFRESH)
-    monkeypatch.setattr(workers, "REFRESH", REFRESH)
-    monkeypatch.setattr(handle, "HUNG", 10_000)
+    monkeypatch.setattr(worker_process, "REFRESH", REFRESH)
+    monkeypatch.setattr(worker_pool, "REFRESH", REFRESH)
+    monkeypatch.setattr(worker_process, "HUNG", 10_000)
 
 
 class Bench:
@@ -137,9 +137,9 @@ async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch:
     await bench.works(2)
     pid = bench.pid(1)
     await bench.silent(1)
-    monkeypatch.setattr(handle, "HUNG", bench.workers._living[1].silence + 2)
+    monkeypatch.setattr(worker_process, "HUNG", bench.workers._living[1].silence + 2)
     await bench.until(lambda _: bench.said("worker_ended"))
-    monkeypatch.setattr(handle, "HUNG", 10_000)
+    monkeypatch.setattr(worker_process, "HUNG", 10_000)
     await bench.until(lambda seen: seen.worker_restarts == 1 and all(bench.workers._living[n].able for n in (1, 2)))
 
     assert bench.pid(1) != pid

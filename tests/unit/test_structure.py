@@ -18,11 +18,6 @@ ENTRY = re.compile(r"^ {0,2}(\w+)(\.pyx?|/)?  +\S", re.MULTILINE)
 FILE = re.compile(r"\b(\w+)\.pyx?\b")
 """A file that is named anywhere in a map."""
 
-MISSING = {
-    "proxy/net": {"connection_setup", "deadline", "inquiry", "lost_peers", "replying", "turns"},
-}
-"""What a map still has to name."""
-
 
 def maps() -> Iterator[tuple[str, str]]:
     """Each folder whose docstring has a map, and the map: its paragraphs with a line that begins with a file."""
@@ -44,14 +39,13 @@ def there(folder: str) -> set[str]:
 
 def test_packages_have_maps() -> None:
     assert {"proxy", "proxy/net", "observers", "spark_jobs", "spark_jobs/tables"} <= MAPS.keys()
-    assert MISSING.keys() <= MAPS.keys()
 
 
 @pytest.mark.parametrize("folder", MAPS)
 def test_a_map_names_every_module_of_its_folder_and_nothing_else(folder: str) -> None:
     named = {entry[1] for entry in ENTRY.finditer(MAPS[folder])} | {file[1] for file in FILE.finditer(MAPS[folder])}
     assert named - there(folder) == set()
-    assert there(folder) - named == MISSING.get(folder, set())
+    assert there(folder) - named == set()
 
 
 def test_no_two_classes_of_the_jobs_share_a_name() -> None:

@@ -11,9 +11,9 @@ import pytest
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
-from proxy.net.beat import BEAT
 from proxy.net.connection_setup import MAX_STEP, SLICE, TIMEOUT, ConnectionSetups, has_unread, is_set_up
 from proxy.net.relay import Relay
+from proxy.net.ticker import BEAT
 from tests.frames import METADATA, batch, produce, request, response
 
 SECONDS = 10.0

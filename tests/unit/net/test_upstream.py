@@ -8,8 +8,8 @@ import pytest
 
 from proxy.config import Endpoint
 from proxy.net import upstream as module
-from proxy.net.lookup import Lookup
 from proxy.net.upstream import MAX_BESIDE, Upstream
+from proxy.net.upstream_resolver import Lookup
 
 
 @pytest.fixture

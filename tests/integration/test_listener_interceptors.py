@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from proxy.config import load
-from proxy.net import inquiry
-from proxy.net.beat import Beat
-from proxy.net.station import Station
-from proxy.net.workers import Workers
+from proxy.net import api_versions_probe
+from proxy.net.data_plane import Station
+from proxy.net.ticker import Beat
+from proxy.net.worker_pool import Workers
 from proxy.replies.broker_metadata import BrokerView, FleetView, decode_response, encode_request
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Reader, Writer, read_frame, upstream
-from tests.integration.test_carrying import Bench
+from tests.integration.test_connection_handler import Bench
 
 BROKER_METADATA = 30000
 
@@ -139,7 +139,7 @@ async def forwarded(site: Site) -> bool:
 
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inquiry, "REST", 0.0)
+    monkeypatch.setattr(api_versions_probe, "REST", 0.0)
     async with run() as site:
         assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
         site.broker.apis[METADATA] = (0, 13)
@@ -158,8 +158,8 @@ async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: py
 async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inquiry, "REST", 0.0)
-    monkeypatch.setattr(inquiry, "STALE", 0.0)
+    monkeypatch.setattr(api_versions_probe, "REST", 0.0)
+    monkeypatch.setattr(api_versions_probe, "STALE", 0.0)
     async with run() as site:
         site.broker.apis[METADATA] = (0, 13)
         async with asyncio.timeout(20):
@@ -215,7 +215,7 @@ async def test_a_stop_ends_the_asking(run: Run) -> None:
     async with run(known=False) as site:
         await site.carrying.stop(asyncio.Event())
         asked = len(site.broker.writers)
-        await asyncio.sleep(3 * inquiry.FIRST_RETRY)
+        await asyncio.sleep(3 * api_versions_probe.FIRST_RETRY)
         assert len(site.broker.writers) == asked
 
 

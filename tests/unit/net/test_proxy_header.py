@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from proxy.config import Endpoint, Listener
 from proxy.core.tally import Tally
-from proxy.net import preamble
-from proxy.net.preamble import Preambles
+from proxy.net import proxy_header
+from proxy.net.proxy_header import Preambles
 
 HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 51234 9092\r\n"
 KAFKA = b"\x00\x00\x00\x20 a request" + b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" * 200
@@ -115,12 +115,12 @@ async def test_without_an_address_in_the_header_it_is_that_of_the_load_balancer(
 async def test_the_loop_is_not_busy_while_a_header_is_incomplete(door, monkeypatch):
     looks = 0
 
-    def look(pending, original=preamble._Pending._look):
+    def look(pending, original=proxy_header._Pending._look):
         nonlocal looks
         looks += 1
         original(pending)
 
-    monkeypatch.setattr(preamble._Pending, "_look", look)
+    monkeypatch.setattr(proxy_header._Pending, "_look", look)
     client = await door.dial(HEADER[:10])
     for at in range(10, 20):
         client.sendall(HEADER[at : at + 1])
@@ -160,7 +160,7 @@ async def test_trust_is_by_network(door, address):
 
 
 async def test_a_header_has_to_come_in_time(door, monkeypatch):
-    monkeypatch.setattr(preamble, "PATIENCE", 0.05)
+    monkeypatch.setattr(proxy_header, "PATIENCE", 0.05)
     client = await door.dial(HEADER[:-1])
     assert await door.ends(client)
 
@@ -168,7 +168,7 @@ async def test_a_header_has_to_come_in_time(door, monkeypatch):
 
 
 async def test_of_too_many_that_wait_the_last_one_is_closed(door, monkeypatch):
-    monkeypatch.setattr(preamble, "MAX_PENDING", 2)
+    monkeypatch.setattr(proxy_header, "MAX_PENDING", 2)
     first, _, third = [await door.dial() for _ in range(3)]
     assert await door.ends(third)
     assert (door.tally.active, door.tally.closed) == (2, {"proxy_header_overload": 1})

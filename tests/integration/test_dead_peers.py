@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.net.lost_peers import is_lost
+from proxy.net.dead_peers import is_lost
 
 SOON_MS = 1500
 """What stands for 30 s here."""

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from proxy.core.tally import Tally
-from proxy.net.channel import PACKET, Ask, Carry, Channel, Closed, Drain, Report, Start, ToMain, ToWorker
+from proxy.net.worker_ipc import PACKET, Ask, Carry, Channel, Closed, Drain, Report, Start, ToMain, ToWorker
 from proxy.telemetry.snapshot import Snapshot
 
 

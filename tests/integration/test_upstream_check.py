@@ -7,7 +7,7 @@ import yaml
 
 from proxy.config import load
 from proxy.local.cluster import ClusterState
-from proxy.net import identity
+from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from tests.integration.conftest import free_port
 
@@ -35,10 +35,12 @@ async def test_the_broker_behind_a_listener(cluster: ClusterState, change: dict,
         if isinstance(value, str):
             listener[key] = value.format(free=free_port(), advertised=cluster.nodes[0].advertised)
     config["broker.id"] = change.get("broker.id", 1)
-    path = folder / "identity.yaml"
+    path = folder / "upstream_check.yaml"
     path.write_text(yaml.safe_dump(config))
     loaded = load(path)
-    problem = await identity.problem(loaded.listeners[0], Upstream(loaded.listeners[0].upstream, 1.0), loaded.broker_id)
+    problem = await upstream_check.problem(
+        loaded.listeners[0], Upstream(loaded.listeners[0].upstream, 1.0), loaded.broker_id
+    )
     assert problem is None if said is None else said in (problem or "")
 
 
@@ -46,8 +48,8 @@ async def test_a_port_that_is_no_broker(cluster: ClusterState) -> None:
     folder = cluster.nodes[0].home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
     config["listeners"][0]["upstream"] = f"127.0.0.1:{free_port()}"
-    path = folder / "identity.yaml"
+    path = folder / "upstream_check.yaml"
     path.write_text(yaml.safe_dump(config))
     (listener,) = load(path).listeners
     with pytest.raises(ConnectionRefusedError):
-        await identity.problem(listener, Upstream(listener.upstream, 1.0), 1)
+        await upstream_check.problem(listener, Upstream(listener.upstream, 1.0), 1)

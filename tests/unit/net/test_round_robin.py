@@ -2,7 +2,7 @@
 
 import asyncio
 
-from proxy.net.turns import Turns, turns_of
+from proxy.net.round_robin import Turns, turns_of
 
 
 async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wait() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.config import Endpoint
-from proxy.net.lookup import Lookup
+from proxy.net.upstream_resolver import Lookup
 
 HANGS = 20.0
 FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9092))]
@@ -34,8 +34,8 @@ class Resolver:
 
 @pytest.fixture
 def resolver(monkeypatch):
-    monkeypatch.setattr("proxy.net.lookup.FRESH", 0.0)
-    monkeypatch.setattr("proxy.net.lookup.STALE_AFTER", 0.05)
+    monkeypatch.setattr("proxy.net.upstream_resolver.FRESH", 0.0)
+    monkeypatch.setattr("proxy.net.upstream_resolver.STALE_AFTER", 0.05)
     resolver = Resolver()
     yield resolver
     resolver.free.set()
@@ -89,7 +89,7 @@ async def test_a_lookup_that_fails_for_now_leaves_the_last_answer(lookup, resolv
     await lookup.get(soon())
     resolver.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     assert await lookup.get(soon()) == ADDRESSES
-    monkeypatch.setattr("proxy.net.lookup.MAX_STALE", 0.0)
+    monkeypatch.setattr("proxy.net.upstream_resolver.MAX_STALE", 0.0)
     with pytest.raises(OSError, match=r"^kafka: Temporary failure in name resolution$"):
         await lookup.get(soon())
 
@@ -110,7 +110,7 @@ async def test_a_name_that_cannot_be_asked_for_is_an_error(lookup, resolver):
 
 
 async def test_an_answer_is_kept_for_a_short_time(lookup, resolver, monkeypatch):
-    monkeypatch.setattr("proxy.net.lookup.FRESH", HANGS)
+    monkeypatch.setattr("proxy.net.upstream_resolver.FRESH", HANGS)
     for _ in range(10):
         assert await lookup.get(soon()) == ADDRESSES
     assert resolver.calls == 1

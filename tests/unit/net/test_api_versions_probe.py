@@ -3,8 +3,8 @@
 import pytest
 
 from proxy.config import Endpoint
-from proxy.net import inquiry
-from proxy.net.inquiry import STALE, Inquiry
+from proxy.net import api_versions_probe
+from proxy.net.api_versions_probe import STALE, Inquiry
 from proxy.net.upstream import Upstream
 
 
@@ -19,7 +19,7 @@ class Counted(Inquiry):
 
 def test_only_an_answer_that_is_too_old_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(inquiry, "monotonic", lambda: now)
+    monkeypatch.setattr(api_versions_probe, "monotonic", lambda: now)
     asking = Counted(Upstream(Endpoint("127.0.0.1", 9), 1.0, None), lambda ranges: None)
 
     asking.refresh()

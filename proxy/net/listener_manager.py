@@ -11,10 +11,10 @@ from proxy.config import Config, Listener
 from proxy.config.limits import limits_of
 from proxy.limits.model import ClusterQuotas, GateState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
-from proxy.net.beat import Beat
-from proxy.net.carrying import Carrying
-from proxy.net.entrance import Entrance
-from proxy.net.preamble import Preambles
+from proxy.net.admission import Entrance
+from proxy.net.connection_handler import Carrying
+from proxy.net.proxy_header import Preambles
+from proxy.net.ticker import Beat
 from proxy.protocol.private import moved
 from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot, process_counts

@@ -22,7 +22,7 @@ from proxy.limits.model import GateState, Limits, Throttle
 from proxy.limits.state import state
 from proxy.limits.throttles import MANY, Summary, ThrottleReport, Throttles, summarise
 from proxy.net.acceptor import is_ended
-from proxy.net.carrying import Carrying
+from proxy.net.connection_handler import Carrying
 
 REPORT_EVERY = 1.0
 """Seconds between two reports to the observers."""

@@ -16,10 +16,10 @@ from proxy.compiled.exchange import Exchange
 from proxy.config import load
 from proxy.core.exchange import ConnectionChange
 from proxy.limits.throttles import ThrottleReport
-from proxy.net.beat import Beat
-from proxy.net.station import Station
+from proxy.net.data_plane import Station
+from proxy.net.ticker import Beat
 from proxy.net.upstream import Upstream
-from proxy.net.workers import Workers
+from proxy.net.worker_pool import Workers
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port

@@ -20,7 +20,7 @@ from proxy.config import Config
 from proxy.config.transfer import pack
 from proxy.core.causes import Cause
 from proxy.core.tally import Tally
-from proxy.net.channel import (
+from proxy.net.worker_ipc import (
     Ask,
     Carry,
     Change,

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Request, Verdict, Way
-from proxy.net.replying import Replying
+from proxy.net.listener_interceptors import Replying
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import BrokerView, Fleet, FleetView
 from proxy.telemetry import Repeated

@@ -10,7 +10,7 @@ from proxy.config import Config, Listener
 from proxy.core.apis import api_name
 from proxy.core.intercept import Interceptor, Request, Rules
 from proxy.core.protected import ProtectedTopics
-from proxy.net.inquiry import Inquiry
+from proxy.net.api_versions_probe import Inquiry
 from proxy.net.upstream import Upstream
 from proxy.protocol.private import moved
 from proxy.replies import addresses, protected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.net.handle import _without_spool
+from proxy.net.worker_process import _without_spool
 from proxy.telemetry.snapshot import added
 
 

@@ -7,7 +7,7 @@ import sys
 
 HUNG = """
 import threading
-from proxy.net.deadline import end_within
+from proxy.net.forced_exit import end_within
 from proxy.telemetry import configure_logging
 
 configure_logging("info")

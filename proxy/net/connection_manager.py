@@ -22,9 +22,9 @@ from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.net.connection_setup import ConnectionSetups
-from proxy.net.lost_peers import LostPeers
+from proxy.net.dead_peers import LostPeers
+from proxy.net.listener_interceptors import Replying
 from proxy.net.relay import Relay, repeated
-from proxy.net.replying import Replying
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import Fleet, FleetView
 from proxy.telemetry import Repeated

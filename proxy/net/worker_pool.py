@@ -20,9 +20,9 @@ from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
-from proxy.net.beat import Beat
-from proxy.net.channel import Carry, Change, Cut, Drain, Evict, Idlest, Tell, Throttled
-from proxy.net.handle import REFRESH, SILENT, Answer, Handle, Unsent, spawn
+from proxy.net.ticker import Beat
+from proxy.net.worker_ipc import Carry, Change, Cut, Drain, Evict, Idlest, Tell, Throttled
+from proxy.net.worker_process import REFRESH, SILENT, Answer, Handle, Unsent, spawn
 from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry import Repeated
 from proxy.telemetry.logs import log_lines_dropped

@@ -18,8 +18,8 @@ from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
-from proxy.net.beat import Beat
-from proxy.net.carrier import Carrier
+from proxy.net.connection_manager import Carrier
+from proxy.net.ticker import Beat
 from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, added, process_counts
 
