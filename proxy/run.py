@@ -19,14 +19,14 @@ from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTE
 from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.quota_watch import QuotaWatch
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
-from proxy.net.admin import Admin
-from proxy.net.admission import HELD_SHARE
-from proxy.net.connection_handler import Carrying
-from proxy.net.data_plane import Station
-from proxy.net.forced_exit import MARGIN, end_within
-from proxy.net.listener_manager import Sidecar
-from proxy.net.ticker import Beat
-from proxy.net.worker_pool import Workers
+from proxy.net.admin import AdminEndpoint
+from proxy.net.admission import DESCRIPTORS_PER_HELD
+from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.data_plane import DataPlane
+from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
+from proxy.net.listener_manager import ListenerManager
+from proxy.net.ticker import Ticker
+from proxy.net.worker_pool import WorkerPool
 from proxy.reload import FileWatch, Reloader
 from proxy.telemetry import configure_logging
 
@@ -56,13 +56,13 @@ async def _run(file: FileWatch, config: Config) -> int:
             log.warning("stopping_at_once", signal=name)
             now.set()
         else:
-            end_within((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + MARGIN)
+            force_exit_after((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
         stop.set()
 
     def apply(changed: Config) -> None:
         configure_logging(changed.log_level)
-        carrying.change(changed)
-        sidecar.change(changed)
+        handler.update_config(changed)
+        sidecar.update_config(changed)
         fleet.change(changed)
         if watch is not None:
             watch.change(changed)
@@ -72,13 +72,13 @@ async def _run(file: FileWatch, config: Config) -> int:
         loop.add_signal_handler(number, on_signal, number.name)
     reloader = Reloader(file, config, apply)
     loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
-    beat = Beat()
-    carrying = await _carrying(config, beat)
-    sidecar = Sidecar(config, carrying, beat)
+    ticker = Ticker()
+    handler = await _start_connection_handler(config, ticker)
+    sidecar = ListenerManager(config, handler, ticker)
     problems = Problems(sidecar)
-    watch = _quota_watch(config, sidecar, carrying, beat, partial(problems.tell, "quotas"))
-    fleet = _fleet_watch(config, carrying, beat, partial(problems.tell, "fleet"))
-    admin = Admin(sidecar, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped)
+    watch = _quota_watch(config, sidecar, handler, ticker, partial(problems.tell, "quotas"))
+    fleet = _fleet_watch(config, handler, ticker, partial(problems.tell, "fleet"))
+    admin = AdminEndpoint(sidecar, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped)
     reloading = asyncio.create_task(reloader.watch())
     try:
         admin.start()
@@ -89,7 +89,7 @@ async def _run(file: FileWatch, config: Config) -> int:
                 async with asyncio.timeout(QUOTAS_PATIENCE):
                     await watch.known()
         sidecar.start()
-        beat.start()
+        ticker.start()
         if watch is not None:
             watch.accepting()
         log.info(
@@ -104,8 +104,8 @@ async def _run(file: FileWatch, config: Config) -> int:
     finally:
         reloader.stop()
         sidecar.close()
-        await asyncio.gather(carrying.stop(now), fleet.close())
-        beat.stop()
+        await asyncio.gather(handler.stop(now), fleet.close())
+        ticker.stop()
         if watch is not None:
             await watch.close()
         reloading.cancel()  # it may wait for a file system that does not answer
@@ -115,10 +115,10 @@ async def _run(file: FileWatch, config: Config) -> int:
     return 0
 
 
-async def _carrying(config: Config, beat: Beat) -> Carrying:
+async def _start_connection_handler(config: Config, ticker: Ticker) -> ConnectionHandler:
     if config.workers == 1:
-        return Station(config, beat)
-    workers = Workers(config, beat)
+        return DataPlane(config, ticker)
+    workers = WorkerPool(config, ticker)
     await workers.start()
     return workers
 
@@ -126,42 +126,48 @@ async def _carrying(config: Config, beat: Beat) -> Carrying:
 class Problems:
     """What keeps a sidecar from being ready, as several find it."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
+    def __init__(self, sidecar: ListenerManager) -> None:
         self._sidecar = sidecar
         self._found: dict[str, str | None] = {}
 
     def tell(self, who: str, problem: str | None) -> None:
         """Take what is wrong now, None if nothing is any more."""
         self._found[who] = problem
-        self._sidecar.unready = next(filter(None, self._found.values()), None)
+        self._sidecar.not_ready_reason = next(filter(None, self._found.values()), None)
 
 
 def _quota_watch(
-    config: Config, sidecar: Sidecar, carrying: Carrying, beat: Beat, unready: Callable[[str | None], None]
+    config: Config,
+    sidecar: ListenerManager,
+    handler: ConnectionHandler,
+    ticker: Ticker,
+    not_ready_reason: Callable[[str | None], None],
 ) -> QuotaWatch | None:
     """Return what asks the cluster for its quotas, at once where one may have been altered through this sidecar."""
     if config.internal_bootstrap_servers is None:
         return None
 
-    watch = QuotaWatch(config, sidecar.cluster_quotas, unready)
-    beat.calls.append(_on_answers(carrying, [ALTER_CLIENT_QUOTAS], watch.poke))
+    watch = QuotaWatch(config, sidecar.update_cluster_quotas, not_ready_reason)
+    ticker.callbacks.append(_on_answers(handler, [ALTER_CLIENT_QUOTAS], watch.poke))
     return watch
 
 
-def _fleet_watch(config: Config, carrying: Carrying, beat: Beat, unready: Callable[[str | None], None]) -> FleetWatch:
+def _fleet_watch(
+    config: Config, handler: ConnectionHandler, ticker: Ticker, not_ready_reason: Callable[[str | None], None]
+) -> FleetWatch:
     """Return what knows the fleet; it asks for the broker's configuration at once where that may have been altered."""
-    fleet = FleetWatch(config, carrying.tell, unready)
-    beat.calls.append(_on_answers(carrying, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
+    fleet = FleetWatch(config, handler.update_fleet_view, not_ready_reason)
+    ticker.callbacks.append(_on_answers(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
     return fleet
 
 
-def _on_answers(carrying: Carrying, api_keys: Sequence[int], call: Callable[[], None]) -> Callable[[], None]:
+def _on_answers(handler: ConnectionHandler, api_keys: Sequence[int], call: Callable[[], None]) -> Callable[[], None]:
     """Return what, called now and then, calls ``call`` where responses of ``api_keys`` have passed since."""
     seen = 0
 
     def look() -> None:
         nonlocal seen
-        before, seen = seen, sum(map(carrying.answered, api_keys))
+        before, seen = seen, sum(map(handler.count_responses, api_keys))
         if seen != before:
             call()
 
@@ -173,7 +179,7 @@ def _raise_descriptor_limit() -> None:
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = usable_descriptors() // DESCRIPTORS_PER_CONNECTION
-    log.info("descriptors", limit=hard, connections=connections, held=hard // HELD_SHARE)
+    log.info("descriptors", limit=hard, connections=connections, held=hard // DESCRIPTORS_PER_HELD)
 
 
 def _check_backlog(wanted: int) -> None:

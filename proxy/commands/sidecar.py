@@ -55,9 +55,9 @@ def worker(descriptor: int) -> int:
     ``descriptor``: the socket to the main process.
     """
     with lean():
-        from proxy.net.worker import work
+        from proxy.net.worker import run_worker
 
-    return work(descriptor)
+    return run_worker(descriptor)
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from proxy.errors import LocalError
 ACCEPT_BATCH = 8
 """Connections accepted in one turn of the loop; more would delay the traffic of those that exist."""
 
-CAPACITY_RETRY = 0.1
+CAPACITY_RETRY_DELAY = 0.1
 """Seconds until accepting is tried again after running out of capacity (trio: the same)."""
 
-RESERVED = 64
+RESERVED_DESCRIPTORS = 64
 """Descriptors that are left when listeners stop accepting, or a quarter of a limit below 256. They are for the admin
 endpoint, for files, for the sidecar's own connections, and for attempts to connect beside the first of a client."""
 
@@ -42,19 +42,19 @@ many of them it may leave unanswered. For peers that have something to confirm s
 TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 """Elsewhere it says other things."""
 
-QUEUED = slice(24, 28)
+UNACKED_FIELD = slice(24, 28)
 """Where ``struct tcp_info`` has ``tcpi_unacked``: of a listening socket, how many wait to be accepted."""
 
-ESTABLISHED = 1
+TCP_ESTABLISHED = 1
 """``tcpi_state``, the first byte, of a connection that neither side has ended."""
 
 
 class Acceptor:
-    """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``admit(sock, address)``.
+    """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``on_accept(sock, address)``.
 
-    ``admit`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``. They
-    also wait while the process is out of descriptors: ``on_capacity(errno name)`` is called then. ``room()``: how many
-    more connections there are descriptors for, without those ``RESERVED``; None: any. ``key``: the configuration's key
+    ``on_accept`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``. They
+    also wait while the process is out of descriptors: ``on_out_of_capacity(errno name)`` is called then. ``free_connections()``: how many
+    more connections there are descriptors for, without those ``RESERVED_DESCRIPTORS``; None: any. ``config_key``: the configuration's config_key
     of the address, for the error.
     """
 
@@ -64,17 +64,17 @@ class Acceptor:
         port: int,
         backlog: int,
         tally: Tally,
-        admit: Callable[[socket.socket, tuple[str, int]], bool],
-        on_capacity: Callable[[str], None],
+        on_accept: Callable[[socket.socket, tuple[str, int]], bool],
+        on_out_of_capacity: Callable[[str], None],
         *,
-        room: Callable[[], int] | None = None,
-        key: str = "",
+        free_connections: Callable[[], int] | None = None,
+        config_key: str = "",
     ) -> None:
         """Raises LocalError where the address cannot be had."""
         self._tally = tally
-        self._admit = admit
-        self._on_capacity = on_capacity
-        self._room = room
+        self._on_accept = on_accept
+        self._on_out_of_capacity = on_out_of_capacity
+        self._free_connections = free_connections
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._accepting = False
@@ -82,7 +82,7 @@ class Acceptor:
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tune(self._socket)  # on Linux accepted sockets inherit it, which saves three calls for each
+            set_socket_options(self._socket)  # on Linux accepted sockets inherit it, which saves three calls for each
             self._socket.setblocking(False)
             self._socket.bind((host, port))
             self._socket.listen(backlog)
@@ -90,20 +90,22 @@ class Acceptor:
             self._socket.close()
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             where = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
-            raise LocalError(f"cannot listen on {where}{key and f' ({key})'}: {reason}") from None
+            raise LocalError(f"cannot listen on {where}{config_key and f' ({config_key})'}: {reason}") from None
 
     @property
-    def queued(self) -> int:
+    def backlog_length(self) -> int:
         """Connections in the kernel's queue, where the kernel tells it."""
         if TCP_INFO is None:
             return 0
-        return int.from_bytes(self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, QUEUED.stop)[QUEUED], sys.byteorder)
+        return int.from_bytes(
+            self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, UNACKED_FIELD.stop)[UNACKED_FIELD], sys.byteorder
+        )
 
-    def start(self) -> None:
+    def start_accepting(self) -> None:
         """Begin, or go on, accepting; while the process is out of descriptors, as soon as it has some."""
         if not self._accepting and self._retry is None:
             self._accepting = True
-            self._loop.add_reader(self._socket, self._accept)
+            self._loop.add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
         """Stop listening; connections waiting in the kernel's backlog are reset."""
@@ -112,8 +114,8 @@ class Acceptor:
         self._pause()
         self._socket.close()
 
-    def _accept(self) -> None:
-        room = ACCEPT_BATCH if self._room is None else self._room()
+    def _on_readable(self) -> None:
+        room = ACCEPT_BATCH if self._free_connections is None else self._free_connections()
         if room <= 0:
             self._wait_for_capacity("EMFILE")
             return
@@ -130,26 +132,26 @@ class Acceptor:
                 self._tally.accept_errors[name] += 1
                 continue  # the connection died in the backlog
             # The kernel gives the lowest number that is free: so many descriptors are in use, or more.
-            full = self._room is not None and sock.fileno() >= usable_descriptors()
+            full = self._free_connections is not None and sock.fileno() >= usable_descriptors()
             sock.setblocking(False)
             self._tally.accepted += 1
-            goes_on = self._admit(sock, address[:2])
+            accepts_more = self._on_accept(sock, address[:2])
             if full:
                 self._wait_for_capacity("EMFILE")
-            elif not goes_on:
+            elif not accepts_more:
                 self._pause()
-            if full or not goes_on:
+            if full or not accepts_more:
                 return
 
     def _wait_for_capacity(self, error: str) -> None:
         self._tally.accept_errors[error] += 1
         self._pause()
-        self._retry = self._loop.call_later(CAPACITY_RETRY, self._try_again)
-        self._on_capacity(error)
+        self._retry = self._loop.call_later(CAPACITY_RETRY_DELAY, self._retry_accepting)
+        self._on_out_of_capacity(error)
 
-    def _try_again(self) -> None:
+    def _retry_accepting(self) -> None:
         self._retry = None
-        self.start()
+        self.start_accepting()
 
     def _pause(self) -> None:
         self._accepting = False
@@ -157,12 +159,12 @@ class Acceptor:
 
 
 def usable_descriptors() -> int:
-    """How many descriptors this process may have without those that are ``RESERVED``."""
+    """How many descriptors this process may have without those that are ``RESERVED_DESCRIPTORS``."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limit - min(RESERVED, limit // 4)
+    return limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
 
-def tune(sock: socket.socket) -> None:
+def set_socket_options(sock: socket.socket) -> None:
     """No delay for small frames; a peer that is gone is noticed."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -172,6 +174,6 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
 
 
-def is_ended(sock: socket.socket) -> bool:
+def is_closed_by_peer(sock: socket.socket) -> bool:
     """Whether the other side has ended an accepted connection, whatever it has sent before; False if unknown."""
-    return TCP_INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] != ESTABLISHED
+    return TCP_INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] != TCP_ESTABLISHED

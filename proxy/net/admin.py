@@ -20,18 +20,18 @@ import msgspec
 from proxy.config import Listener, redacted
 from proxy.net import upstream_check
 from proxy.net.http import HttpServer, Response
-from proxy.net.listener_manager import Sidecar
+from proxy.net.listener_manager import ListenerManager
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import view
 from proxy.reload import Outcome, Reloader
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import QuotaSource
 
-PROBE_TIMEOUT = 1.0
+READINESS_CONNECT_TIMEOUT = 1.0
 """Seconds an upstream has to accept the probe of ``/readyz``."""
 
 
-STATUS: dict[Outcome, HTTPStatus] = {
+RELOAD_STATUS: dict[Outcome, HTTPStatus] = {
     "applied": HTTPStatus.OK,
     "unchanged": HTTPStatus.OK,
     "rejected": HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -39,7 +39,7 @@ STATUS: dict[Outcome, HTTPStatus] = {
 }
 
 
-class Source(Protocol):
+class QuotaSourceStatus(Protocol):
     """How it goes with asking the cluster for its quotas."""
 
     ok: bool
@@ -50,21 +50,23 @@ class Source(Protocol):
     """What is wrong with the quotas that were found; None where nothing is."""
 
 
-class Admin:
+class AdminEndpoint:
     """Tells of ``sidecar``, its configuration, and how it goes with asking the cluster, where that is done."""
 
     def __init__(
         self,
-        sidecar: Sidecar,
+        listeners: ListenerManager,
         reloader: Reloader,
-        source: Source | None,
+        source: QuotaSourceStatus | None,
         registry_dropped: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """``registry_dropped``: counts of what the fleet's registry did not take."""
         self._bind = reloader.config.admin.bind
-        self._identified: set[str] = set()  # listeners whose broker is known to be the right one
-        self._upstreams = {one.name: Upstream(one.upstream, PROBE_TIMEOUT) for one in reloader.config.listeners}
-        self._sidecar = sidecar
+        self._checked: set[str] = set()  # listeners whose broker is known to be the right one
+        self._upstreams = {
+            one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in reloader.config.listeners
+        }
+        self._listeners = listeners
         self._reloader = reloader
         self._source = source
         self._registry_dropped = registry_dropped
@@ -89,7 +91,7 @@ class Admin:
         await self._server.close()
 
     async def _metrics(self) -> Response:
-        snapshot = await self._sidecar.snapshot()
+        snapshot = await self._listeners.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
         snapshot.registry_dropped = dict(self._registry_dropped())
@@ -100,25 +102,27 @@ class Admin:
         return Response(b"ok\n")
 
     async def _readyz(self) -> Response:
-        problems = [self._sidecar.problem]
+        problems = [self._listeners.readiness_problem]
         if not any(problems):
             listeners = self._reloader.config.listeners
-            problems = await asyncio.gather(*(self._probe(listener) for listener in listeners))
+            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
         failed = [problem for problem in problems if problem]
         return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
 
     async def _quotas(self) -> Response:
-        return _json(view(self._sidecar.gate_state(), self._source.problem if self._source is not None else None))
+        return _json_response(
+            view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
+        )
 
     async def _config(self) -> Response:
         state = self._reloader.state
         config = redacted(self._reloader.config)
-        return _json({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
+        return _json_response({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
 
     async def _reload(self) -> Response:
         done = await self._reloader.reload("admin")
         rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
-        return _json({"result": done.result, **rest}, STATUS[done.result])
+        return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
 
     def _quota_source(self) -> QuotaSource | None:
         if self._source is None:
@@ -126,14 +130,14 @@ class Admin:
         ago = asyncio.get_running_loop().time() - self._source.last_ok_at
         return QuotaSource(self._source.ok, time.time() - ago, self._source.problem is not None)
 
-    async def _probe(self, listener: Listener) -> str | None:
+    async def _check_listener(self, listener: Listener) -> str | None:
         """What keeps this listener from being ready; the broker's identity is asked for until it is right."""
         upstream = self._upstreams[listener.name]
         try:
-            if listener.name not in self._identified and listener.security_protocol == "PLAINTEXT":
-                problem = await upstream_check.problem(listener, upstream, self._reloader.config.broker_id)
+            if listener.name not in self._checked and listener.security_protocol == "PLAINTEXT":
+                problem = await upstream_check.find_problem(listener, upstream, self._reloader.config.broker_id)
                 if problem is None:
-                    self._identified.add(listener.name)
+                    self._checked.add(listener.name)
                 return problem
             (await upstream.connect()).close()
         except Exception as error:  # mostly OSError, but a name may also be no name
@@ -141,5 +145,5 @@ class Admin:
         return None
 
 
-def _json(answer: Any, status: int = HTTPStatus.OK) -> Response:
+def _json_response(answer: Any, status: int = HTTPStatus.OK) -> Response:
     return Response(msgspec.json.encode(answer) + b"\n", status, "application/json")

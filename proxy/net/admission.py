@@ -1,7 +1,7 @@
 """Accepted sockets at the gate: until it lets them through they are neither read nor connected to the broker.
 
 Gives the gate its clock, its timer and its sockets, and tells who was throttled: to the observers each second, in the
-log a line for each kind of throttle every ``LOG_EVERY`` seconds at most, however many connections it met.
+log a line for each kind of throttle every ``LOG_INTERVAL`` seconds at most, however many connections it met.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from proxy.limits.gate import Gate
 from proxy.limits.model import GateState, Limits, Throttle
 from proxy.limits.state import state
 from proxy.limits.throttles import MANY, Summary, ThrottleReport, Throttles, summarise
-from proxy.net.acceptor import is_ended
-from proxy.net.connection_handler import Carrying
+from proxy.net.acceptor import is_closed_by_peer
+from proxy.net.connection_handler import ConnectionHandler
 
-REPORT_EVERY = 1.0
+REPORT_INTERVAL = 1.0
 """Seconds between two reports to the observers."""
 
-LOG_EVERY = 10.0
+LOG_INTERVAL = 10.0
 """Seconds between two log lines of the same kind of throttle; the first one comes with the next report."""
 
-HELD_SHARE = 20
+DESCRIPTORS_PER_HELD = 20
 """At most one in so many descriptors is for held connections, whatever is configured."""
 
-REFUSED: Cause = "quota_exceeded"
-DRAINED: Cause = "drain_completed"
-GONE: Cause = "client_closed"
+REFUSED_CAUSE: Cause = "quota_exceeded"
+DRAINED_CAUSE: Cause = "drain_completed"
+DISCONNECTED_CAUSE: Cause = "client_closed"
 
 log = structlog.get_logger(__name__)
 
 
-class Guest(Struct):
+class AcceptedConnection(Struct):
     """An accepted connection. ``host``: its client's address, canonical; ``port``: of the client. ``counted_as``: by
     the limits of addresses."""
 
@@ -49,69 +49,69 @@ class Guest(Struct):
     host: str
     port: int
     counted_as: str
-    gone: bool = False
+    disconnected: bool = False
     """Whether the client has given up."""
 
 
-class Entrance:
-    """All limits of one sidecar, before ``carrying``. ``on_free()`` is called when a listener may accept again."""
+class AdmissionControl:
+    """All limits of one sidecar, before ``carrying``. ``on_unblocked()`` is called when a listener may accept again."""
 
-    def __init__(self, limits: Limits, carrying: Carrying, on_free: Callable[[], None]) -> None:
-        self._carrying = carrying
-        self._on_free = on_free
+    def __init__(self, limits: Limits, handler: ConnectionHandler, on_unblocked: Callable[[], None]) -> None:
+        self._handler = handler
+        self._on_unblocked = on_unblocked
         self._loop = asyncio.get_running_loop()
-        self._gate: Gate[Guest] = Gate(
-            self._bounded(limits),
+        self._gate: Gate[AcceptedConnection] = Gate(
+            self._with_bounded_holds(limits),
             admit=self._admit,
             refuse=self._refuse,
-            is_gone=_is_gone,
-            evict=carrying.close_idlest,
-            report=self._throttled,
+            is_gone=_is_disconnected,
+            evict=handler.close_idlest,
+            report=self._on_throttle,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._due: int | None = None
+        self._timer_at: int | None = None
         self._admitted = 0
         self._open: dict[int, tuple[str, str]] = {}  # listener and address by number
         self._throttles = Throttles()
-        self._report_at = 0.0
+        self._next_report_at = 0.0
         self._summaries: dict[tuple[str, ...], Summary] = {}
-        self._log_at: dict[tuple[str, ...], float] = {}
-        self._full_at = 0.0
+        self._next_log_at: dict[tuple[str, ...], float] = {}
+        self._next_full_log_at = 0.0
         self._closing = False
-        carrying.on_end(self._ended)
+        handler.on_connection_closed(self._on_closed)
 
-    def arrive(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
+    def submit(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
         """Take over an accepted connection. ``host``: the client's address, canonical."""
-        now = _now()
+        now = _now_ms()
         counted_as = self._gate.limits.counted_as(host)
-        self._gate.arrive(listener.name, counted_as, Guest(listener, sock, host, port, counted_as), now)
-        self._arm()
+        self._gate.arrive(listener.name, counted_as, AcceptedConnection(listener, sock, host, port, counted_as), now)
+        self._arm_timer()
 
-    def busy(self, listener: str) -> bool:
+    def is_blocked(self, listener: str) -> bool:
         """Whether ``listener`` is not to accept anything just now."""
         return self._gate.busy(listener)
 
     @property
-    def pending(self) -> int:
+    def waiting_connections(self) -> int:
         """Accepted connections that wait or are held, so that they have no connection to the broker yet."""
         return len(self._gate.held) + sum(map(len, self._gate.lines.values()))
 
-    def change(self, limits: Limits) -> None:
+    def update_limits(self, limits: Limits) -> None:
         """Take new limits, with all that was measured so far."""
-        self._gate.change(self._bounded(limits), _now())
-        self._moved()
+        self._gate.change(self._with_bounded_holds(limits), _now_ms())
+        self._after_change()
 
-    def state(self) -> GateState:
+    def quotas_state(self) -> GateState:
         """Present limits, rates and counts."""
-        return state(self._gate, _now())
+        return state(self._gate, _now_ms())
 
-    def beat(self) -> None:
+    def on_tick(self) -> None:
         """To be called now and then: reports throttles, forgets idle addresses."""
-        self._gate.sensors.expire(_now())
+        self._gate.sensors.expire(_now_ms())
         now = monotonic()
-        if now >= self._report_at:
-            self._report_at = now + REPORT_EVERY
-            self._tell(self._throttles.take(), now)
+        if now >= self._next_report_at:
+            self._next_report_at = now + REPORT_INTERVAL
+            self._report(self._throttles.take(), now)
 
     def close(self) -> None:
         """Close whoever waits, and report what has not been."""
@@ -119,75 +119,77 @@ class Entrance:
         self._gate.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._log_at.clear()
-        self._tell(self._throttles.take(), monotonic())
+        self._next_log_at.clear()
+        self._report(self._throttles.take(), monotonic())
 
     @staticmethod
-    def _bounded(limits: Limits) -> Limits:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // HELD_SHARE
+    def _with_bounded_holds(limits: Limits) -> Limits:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_PER_HELD
         return structs.replace(limits, max_held=min(limits.max_held, most))
 
-    def _ended(self, number: int) -> None:
+    def _on_closed(self, number: int) -> None:
         listener, address = self._open.pop(number)
-        self._gate.leave(listener, address, _now())
-        self._moved()
+        self._gate.leave(listener, address, _now_ms())
+        self._after_change()
 
     def _advance(self) -> None:
-        self._timer = self._due = None
-        self._gate.advance(_now())
-        self._moved()
+        self._timer = self._timer_at = None
+        self._gate.advance(_now_ms())
+        self._after_change()
 
-    def _moved(self) -> None:
-        self._arm()
-        self._on_free()
+    def _after_change(self) -> None:
+        self._arm_timer()
+        self._on_unblocked()
 
-    def _arm(self) -> None:
-        due = self._gate.due()
-        if due == self._due:
+    def _arm_timer(self) -> None:
+        deadline = self._gate.due()
+        if deadline == self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._due = due
+        self._timer_at = deadline
         # A timer may be a millisecond early; the gate then finds nothing to do, and is asked again.
-        self._timer = None if due is None else self._loop.call_later(max(due - _now(), 0) / 1000, self._advance)
+        self._timer = (
+            None if deadline is None else self._loop.call_later(max(deadline - _now_ms(), 0) / 1000, self._advance)
+        )
 
-    def _admit(self, listener: str, guest: Guest) -> None:
+    def _admit(self, listener: str, accepted: AcceptedConnection) -> None:
         self._admitted += 1
         number = self._admitted
-        self._open[number] = (listener, guest.counted_as)
-        self._carrying.carry(guest.listener, guest.sock, (guest.host, guest.port), number)
+        self._open[number] = (listener, accepted.counted_as)
+        self._handler.handle_connection(accepted.listener, accepted.sock, (accepted.host, accepted.port), number)
 
-    def _refuse(self, listener: str, guest: Guest) -> None:
-        cause = DRAINED if self._closing else GONE if guest.gone else REFUSED
-        self._carrying.tallies[listener].closed[cause] += 1
-        guest.sock.close()
+    def _refuse(self, listener: str, accepted: AcceptedConnection) -> None:
+        cause = DRAINED_CAUSE if self._closing else DISCONNECTED_CAUSE if accepted.disconnected else REFUSED_CAUSE
+        self._handler.tallies[listener].closed[cause] += 1
+        accepted.sock.close()
 
-    def _throttled(self, throttle: Throttle) -> None:
+    def _on_throttle(self, throttle: Throttle) -> None:
         self._throttles.add(throttle, monotonic())
 
-    def _tell(self, reports: list[ThrottleReport], now: float) -> None:
+    def _report(self, reports: list[ThrottleReport], now: float) -> None:
         if reports:
-            self._carrying.report(reports)
+            self._handler.report_throttles(reports)
             summarise(self._summaries, reports)
-        for kind in [kind for kind in self._summaries if now >= self._log_at.get(kind, now)]:
-            self._log_at[kind] = now + LOG_EVERY
-            _log(self._summaries.pop(kind))
-        if now >= self._full_at and not self._closing:
-            self._log_full(now)
+        for kind in [kind for kind in self._summaries if now >= self._next_log_at.get(kind, now)]:
+            self._next_log_at[kind] = now + LOG_INTERVAL
+            _log_summary(self._summaries.pop(kind))
+        if now >= self._next_full_log_at and not self._closing:
+            self._log_full_listeners(now)
 
-    def _log_full(self, now: float) -> None:
+    def _log_full_listeners(self, now: float) -> None:
         """Say again and again which listeners wait for an end: that is reported once, and may last for hours."""
-        for name in self._carrying.tallies:
+        for name in self._handler.tallies:
             if (lacks := self._gate.lacks(name)) is not None:
-                self._full_at = now + LOG_EVERY
+                self._next_full_log_at = now + LOG_INTERVAL
                 scope, quota, count = lacks
-                waiting_s = round(self._gate.waiting(name, _now()) / 1000, 1)
+                waiting_s = round(self._gate.waiting(name, _now_ms()) / 1000, 1)
                 log.warning(
                     "listener_full", listener=name, scope=scope, limit=quota.limit, open=count, waiting_s=waiting_s
                 )
 
 
-def _log(summary: Summary) -> None:
+def _log_summary(summary: Summary) -> None:
     (address, count), *_ = summary.addresses.most_common(1)
     log.warning(
         "connections_throttled",
@@ -205,11 +207,11 @@ def _log(summary: Summary) -> None:
     )
 
 
-def _now() -> int:
+def _now_ms() -> int:
     """Milliseconds of the clock that nobody sets."""
     return monotonic_ns() // 1_000_000
 
 
-def _is_gone(guest: Guest) -> bool:
-    guest.gone = is_ended(guest.sock)
-    return guest.gone
+def _is_disconnected(accepted: AcceptedConnection) -> bool:
+    accepted.disconnected = is_closed_by_peer(accepted.sock)
+    return accepted.disconnected

@@ -21,73 +21,73 @@ from proxy.net.upstream import Upstream
 from proxy.replies.api_versions import REQUEST, supported_by
 from proxy.replies.upstream import Versions
 
-TIMEOUT = 5.0
+PROBE_TIMEOUT = 5.0
 """Seconds the broker has to answer."""
 
-MAX_ANSWER = 1_048_576
+MAX_RESPONSE_SIZE = 1_048_576
 """Bytes; an api takes six, and there are 65,536 api keys."""
 
-FIRST_RETRY, LAST_RETRY = 0.5, 10.0
+MIN_RETRY_DELAY, MAX_RETRY_DELAY = 0.5, 10.0
 """Seconds until the next attempt: from the first number to the second, twice as many after each that failed."""
 
-REST = 10.0
+MIN_PROBE_INTERVAL = 10.0
 """Seconds in which a broker that has answered is not asked again."""
 
-STALE = 30.0
+MAX_ANSWER_AGE = 30.0
 """Seconds from which an answer is too old to carry another connection by: the broker may have been upgraded since,
 without any of this process's connections."""
 
 log = structlog.get_logger(__name__)
 
 
-class Inquiry:
-    """Of one listener: ``learn`` is called with each answer. Belongs to the loop's thread."""
+class ApiVersionsProbe:
+    """Of one listener: ``on_versions`` is called with each answer. Belongs to the loop's thread."""
 
-    def __init__(self, upstream: Upstream, learn: Callable[[Mapping[int, Versions]], None]) -> None:
+    def __init__(self, upstream: Upstream, on_versions: Callable[[Mapping[int, Versions]], None]) -> None:
         self._upstream = upstream
-        self._learn = learn
-        self._rests_until = 0.0
-        self._heard_at = -inf
+        self._on_versions = on_versions
+        self._next_at = 0.0
+        self._answered_at = -inf
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self) -> None:
+    def start(self) -> None:
         """Ask until there is an answer, unless that goes on already."""
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._ask())
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def refresh(self) -> None:
+    def start_if_stale(self) -> None:
         """Ask where the last answer is too old."""
-        if monotonic() - self._heard_at > STALE:
-            self.ask()
+        if monotonic() - self._answered_at > MAX_ANSWER_AGE:
+            self.start()
 
-    def heard(self) -> None:
+    def mark_answered(self) -> None:
         """The broker has answered, to this or to a client."""
-        self._heard_at = monotonic()
+        self._answered_at = monotonic()
 
     def stop(self) -> None:
         """Ask no more."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _ask(self) -> None:
-        await asyncio.sleep(max(0.0, self._rests_until - monotonic()))
-        retry = FIRST_RETRY
+    async def _run(self) -> None:
+        await asyncio.sleep(max(0.0, self._next_at - monotonic()))
+        retry = MIN_RETRY_DELAY
         while True:
             try:
-                async with asyncio.timeout(TIMEOUT):
-                    said = supported_by(await self._answer())
+                async with asyncio.timeout(PROBE_TIMEOUT):
+                    ranges = supported_by(await self._send_request())
             except (OSError, EOFError, ValueError, PeerError, *TRUNCATED) as error:
-                if retry == FIRST_RETRY:
+                if retry == MIN_RETRY_DELAY:
                     reason = str(error) or type(error).__name__
                     log.warning("upstream_versions_unknown", upstream=str(self._upstream), error=reason)
                 await asyncio.sleep(retry)
-                retry = min(2 * retry, LAST_RETRY)
+                retry = min(2 * retry, MAX_RETRY_DELAY)
             else:
-                self._rests_until = monotonic() + REST
-                self._learn(said)
+                self._next_at = monotonic() + MIN_PROBE_INTERVAL
+                self._on_versions(ranges)
                 return
 
-    async def _answer(self) -> bytes:
+    async def _send_request(self) -> bytes:
         """The body of the response to one ApiVersions request, on a connection of its own."""
         client_id = f"brokerside-{__version__}".encode()
         request = struct.pack(">hhih", API_VERSIONS, REQUEST, 1, len(client_id)) + client_id
@@ -95,7 +95,7 @@ class Inquiry:
         try:
             writer.write(struct.pack(">i", len(request)) + request)
             size = int.from_bytes(await reader.readexactly(4), "big")
-            if not 4 < size <= MAX_ANSWER:
+            if not 4 < size <= MAX_RESPONSE_SIZE:
                 raise ValueError(f"an answer of {size} bytes")
             return (await reader.readexactly(size))[4:]
         finally:

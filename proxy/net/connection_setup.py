@@ -19,18 +19,18 @@ from time import monotonic
 from proxy.core.causes import Cause
 from proxy.net.relay import Relay
 
-MAX_STEP = 0.5
+MAX_TICK_GAP = 0.5
 """Seconds that count between two beats: after a longer pause this process was stopped, or had no CPU."""
 
-SLICE = 100
-"""Deadlines that are looked at in one beat, or a twentieth of all clients that wait; later ones in the next beat."""
+MIN_CHECKS_PER_TICK = 100
+"""Deadlines that are looked at in one ticker, or a twentieth of all clients that wait; later ones in the next ticker."""
 
-TIMEOUT: Cause = "connection_setup_timeout"
+SETUP_TIMEOUT: Cause = "connection_setup_timeout"
 
 _Int = struct.Struct("@i")
 
 
-def has_unread(relay: Relay) -> bool:
+def has_unread_bytes(relay: Relay) -> bool:
     """Return whether the kernel has bytes of the client that this process has not read. Source: ioctl_tty(2)."""
     try:
         (waiting,) = _Int.unpack(fcntl.ioctl(relay.descriptor("client"), termios.FIONREAD, bytes(_Int.size)))
@@ -51,7 +51,7 @@ def is_set_up(relay: Relay) -> bool:
     return session.between_requests  # a Produce with acks=0
 
 
-class ConnectionSetups:
+class SetupDeadlines:
     """The clients of one process that have their first request before them. ``timeout_ms`` may change at any time.
 
     Belongs to the loop's thread. A client costs one entry until it is set up and its time is over, or it has ended.
@@ -61,44 +61,44 @@ class ConnectionSetups:
         self,
         timeout_ms: int,
         clock: Callable[[], float] = monotonic,
-        has_unread: Callable[[Relay], bool] = has_unread,
+        has_unread_bytes: Callable[[Relay], bool] = has_unread_bytes,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._clock = clock
-        self._has_unread = has_unread
-        self._began: OrderedDict[Relay, float] = OrderedDict()  # in that order: all have the same time
-        self._ran = 0.0  # seconds until the last beat
-        self._beat_at = clock()
+        self._has_unread_bytes = has_unread_bytes
+        self._started_at: OrderedDict[Relay, float] = OrderedDict()  # in that order: all have the same time
+        self._uptime = 0.0  # seconds until the last beat
+        self._tick_at = clock()
 
     def __len__(self) -> int:
         """How many wait for their deadline."""
-        return len(self._began)
+        return len(self._started_at)
 
-    def begin(self, relay: Relay) -> None:
+    def start(self, relay: Relay) -> None:
         """The client of ``relay`` is read from now on."""
-        self._began[relay] = self._now()
+        self._started_at[relay] = self._current_uptime()
 
-    def end(self, relay: Relay) -> None:
+    def cancel(self, relay: Relay) -> None:
         """``relay`` is closed; it need not have begun."""
-        self._began.pop(relay, None)
+        self._started_at.pop(relay, None)
 
-    def beat(self) -> None:
+    def on_tick(self) -> None:
         """To be called now and then: close clients whose time is over."""
-        self._ran, self._beat_at = self._now(), self._clock()
-        latest = self._ran - self.timeout_ms / 1000
-        for _ in range(max(SLICE, len(self._began) // 20)):
-            relay, began = next(iter(self._began.items()), (None, 0.0))
-            if relay is None or began > latest:
+        self._uptime, self._tick_at = self._current_uptime(), self._clock()
+        latest = self._uptime - self.timeout_ms / 1000
+        for _ in range(max(MIN_CHECKS_PER_TICK, len(self._started_at) // 20)):
+            relay, started_at = next(iter(self._started_at.items()), (None, 0.0))
+            if relay is None or started_at > latest:
                 return
-            del self._began[relay]
+            del self._started_at[relay]
             if is_set_up(relay):
                 continue
-            if self._has_unread(relay):
-                self.begin(relay)
+            if self._has_unread_bytes(relay):
+                self.start(relay)
                 continue
             with contextlib.suppress(OSError):
-                relay.close(TIMEOUT)
+                relay.close(SETUP_TIMEOUT)
 
-    def _now(self) -> float:
+    def _current_uptime(self) -> float:
         """Seconds in which this process has run."""
-        return self._ran + min(self._clock() - self._beat_at, MAX_STEP)
+        return self._uptime + min(self._clock() - self._tick_at, MAX_TICK_GAP)

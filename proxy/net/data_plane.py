@@ -18,8 +18,8 @@ from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
-from proxy.net.connection_manager import Carrier
-from proxy.net.ticker import Beat
+from proxy.net.connection_manager import ConnectionManager
+from proxy.net.ticker import Ticker
 from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, added, process_counts
 
@@ -27,83 +27,85 @@ if TYPE_CHECKING:
     from observers.dispatch import Dispatcher
     from observers.lane import ObserverStats
 
-AUDIT = "observers.audit:AuditObserver"
+AUDIT_OBSERVER = "observers.audit:AuditObserver"
 """The built-in observer, whose own counts are metrics too."""
 
 log = structlog.get_logger(__name__)
 
 
-class Station:
+class DataPlane:
     """Carries connections in this process. ``number``: of the worker. It starts with being constructed."""
 
-    able = True
-    full = False
+    is_available = True
+    is_full = False
 
-    def __init__(self, config: Config, beat: Beat, number: int = 1) -> None:
+    def __init__(self, config: Config, ticker: Ticker, number: int = 1) -> None:
         """Raises LocalError for an observer that cannot work."""
         boot_id = uuid.uuid4().hex
         self._config = config
-        self._beat = beat
+        self._ticker = ticker
         self._number = number
-        self._dispatcher = _observers(config, boot_id, number)
-        self._carrier = Carrier(config, _watch(config, self._dispatcher) if self._dispatcher else None)
-        self.tallies = self._carrier.tallies
-        self.carry = self._carrier.carry
-        self.on_end = self._carrier.on_end
-        self.close_idlest = self._carrier.close_idlest
-        self.idlest = self._carrier.idlest
-        self.evict = self._carrier.evict
-        self.tell = self._carrier.tell
+        self._dispatcher = _start_observers(config, boot_id, number)
+        self._connections = ConnectionManager(
+            config, _observation(config, self._dispatcher) if self._dispatcher else None
+        )
+        self.tallies = self._connections.tallies
+        self.handle_connection = self._connections.handle_connection
+        self.on_connection_closed = self._connections.on_connection_closed
+        self.close_idlest = self._connections.close_idlest
+        self.find_idlest = self._connections.find_idlest
+        self.evict = self._connections.evict
+        self.update_fleet_view = self._connections.update_fleet_view
         if self._dispatcher is not None:
-            beat.calls.append(self._dispatcher.flush)
-        beat.calls.append(self._carrier.beat)
-        log.info("carrying", boot_id=boot_id)
+            ticker.callbacks.append(self._dispatcher.flush)
+        ticker.callbacks.append(self._connections.on_tick)
+        log.info("data_plane_started", boot_id=boot_id)
 
     @property
-    def holding(self) -> int:
+    def local_connections(self) -> int:
         """Connections that have descriptors, or need them."""
-        return self._carrier.holding
+        return self._connections.local_connections
 
-    def on_room(self, call: Callable[[], None]) -> None:
+    def on_capacity(self, callback: Callable[[], None]) -> None:
         """Never calls: it is never full."""
 
-    def answered(self, api_key: int) -> int:
+    def count_responses(self, api_key: int) -> int:
         """Responses of this api that have passed."""
         return sum(tally.responses.get(api_key, 0) for tally in self.tallies.values())
 
-    def report(self, reports: Sequence[ThrottleReport]) -> None:
+    def report_throttles(self, reports: Sequence[ThrottleReport]) -> None:
         """Tell the observers of throttled connections."""
         if self._dispatcher is not None:
             self._dispatcher.report(reports)
 
-    def change(self, config: Config) -> None:
+    def update_config(self, config: Config) -> None:
         """Take what can be changed of a running station; who accepts is this same process, and sets the log's level."""
-        self._carrier.change(config)
+        self._connections.update_config(config)
 
     async def snapshot(self) -> Snapshot:
         """Present counts."""
         tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
-        snapshot = Snapshot(tallies, process_counts(), self._beat.lag)
+        snapshot = Snapshot(tallies, process_counts(), self._ticker.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
-        budget = self._carrier.budget
+        budget = self._connections.budget
         snapshot.memory_charged, snapshot.memory_limit = budget.charged, budget.limit
         snapshot.memory_waits = budget.waits
         snapshot.workers[self._number] = sum(tally.active for tally in tallies.values())
         if self._dispatcher is not None:  # some of its counts are behind an observer's lock
-            snapshot.observers, snapshot.audit = await asyncio.to_thread(_observed, self._dispatcher)
+            snapshot.observers, snapshot.audit = await asyncio.to_thread(_observer_counts, self._dispatcher)
         return snapshot
 
-    async def stop(self, now: asyncio.Event) -> None:
-        """Drain within ``drain.timeout.ms`` and close the observers; all of it at once when ``now`` is set."""
-        await until(self._carrier.drain(self._config.drain_timeout_ms / 1000), now)
-        if now.is_set():
-            self._carrier.cut()
-        self._beat.stop()
+    async def stop(self, abort: asyncio.Event) -> None:
+        """Drain within ``drain.timeout.ms`` and close the observers; all of it at once when ``abort`` is set."""
+        await run_until(self._connections.drain(self._config.drain_timeout_ms / 1000), abort)
+        if abort.is_set():
+            self._connections.abort_all()
+        self._ticker.stop()
         if self._dispatcher is not None:
-            await _close(self._dispatcher, self._config.observer_shutdown_timeout_ms / 1000, now)
+            await _close_observers(self._dispatcher, self._config.observer_shutdown_timeout_ms / 1000, abort)
 
 
-async def until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
+async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
     """Run ``work`` to its end, or drop it as soon as ``stop`` is set."""
     tasks: set[asyncio.Task[object]] = {asyncio.create_task(work), asyncio.create_task(stop.wait())}
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -113,7 +115,7 @@ async def until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
         task.result()
 
 
-def _observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
+def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
     if not config.observer_class_names:
         return None
     from observers.dispatch import Dispatcher, ObserverError  # with librdkafka, which nothing else here needs
@@ -147,7 +149,7 @@ def _observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
     return dispatcher
 
 
-def _watch(config: Config, dispatcher: Dispatcher) -> Watch:
+def _observation(config: Config, dispatcher: Dispatcher) -> Watch:
     return Watch(
         dispatcher.record,
         dispatcher.note,
@@ -157,24 +159,24 @@ def _watch(config: Config, dispatcher: Dispatcher) -> Watch:
     )
 
 
-def _observed(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any]]:
-    audit: Any = dispatcher.observers.get(AUDIT)
+def _observer_counts(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any]]:
+    audit: Any = dispatcher.observers.get(AUDIT_OBSERVER)
     return {stats.name: stats for stats in dispatcher.stats()}, structs.asdict(audit.stats()) if audit else {}
 
 
-async def _close(dispatcher: Dispatcher, patience: float, now: asyncio.Event) -> None:
+async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyncio.Event) -> None:
     """Let the observers finish, on a thread of their own, and say what each of them got and lost in the end."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 
     def close() -> None:
-        dispatcher.close(patience)
+        dispatcher.close(timeout_s)
         loop.call_soon_threadsafe(closed.set)
 
-    if not now.is_set():
+    if not abort.is_set():
         threading.Thread(target=close, name="close observers", daemon=True).start()
-        await until(closed.wait(), now)
-    observers, audit = _observed(dispatcher)
+        await run_until(closed.wait(), abort)
+    observers, audit = _observer_counts(dispatcher)
     for stats in observers.values():
         counts = {
             "delivered": stats.delivered,

@@ -20,27 +20,27 @@ from proxy.core.causes import Cause
 from proxy.errors import Side
 from proxy.net.relay import Relay
 
-LOST_AFTER_MS = 30_000
+DEAD_AFTER_MS = 30_000
 """Milliseconds without a confirmation of anything after which a peer counts as gone, while something waits for one."""
 
-RETRANSMITS = 3
+MIN_RETRANSMITS = 3
 """Times that bytes were sent again in vain. A peer with a slow network is none that is gone."""
 
-PROBES = 2
+MIN_WINDOW_PROBES = 2
 """The same for probes of a closed window, which come up to two minutes apart; one may just be on its way."""
 
-SAMPLE_EVERY = 2.0
+CHECK_INTERVAL = 2.0
 """Seconds between two looks at one connection."""
 
-SLICE = 100
-"""Connections that are looked at in one beat, or a twentieth of all."""
+MIN_CHECKS_PER_TICK = 100
+"""Connections that are checked at in one ticker, or a twentieth of all."""
 
-CAUSES: dict[Side, Cause] = {"client": "client_timeout", "broker": "broker_timeout"}
+CAUSE_BY_SIDE: dict[Side, Cause] = {"client": "client_timeout", "broker": "broker_timeout"}
 
 _TCP_INFO = struct.Struct("=2xBB20xI28xI")  # retransmits, probes, unacked, last_ack_recv
 
 
-def is_lost(descriptor: int, lost_after_ms: int = LOST_AFTER_MS) -> bool:
+def is_dead(descriptor: int, dead_after_ms: int = DEAD_AFTER_MS) -> bool:
     """Return whether the peer of a connected TCP socket is gone; False where the kernel does not say."""
     if sys.platform != "linux":
         return False
@@ -54,39 +54,39 @@ def is_lost(descriptor: int, lost_after_ms: int = LOST_AFTER_MS) -> bool:
     if len(info) < _TCP_INFO.size:
         return False
     retransmits, probes, unacked, last_ack_ms = _TCP_INFO.unpack(info)
-    waits = probes >= PROBES or (unacked > 0 and retransmits >= RETRANSMITS)
-    return bool(waits and last_ack_ms >= lost_after_ms)
+    waits = probes >= MIN_WINDOW_PROBES or (unacked > 0 and retransmits >= MIN_RETRANSMITS)
+    return bool(waits and last_ack_ms >= dead_after_ms)
 
 
-class LostPeers:
+class DeadPeerDetector:
     """Closes the relays of peers that are gone. ``beat`` is to be called now and then, on the loop."""
 
     def __init__(self, relays: Collection[Relay]) -> None:
         self._relays = relays
-        self._left: Iterator[Relay] = iter(())
-        self._slice = SLICE
+        self._unchecked: Iterator[Relay] = iter(())
+        self._checks_per_tick = MIN_CHECKS_PER_TICK
         self._next_at = 0.0
 
-    def beat(self) -> None:
+    def on_tick(self) -> None:
         """Look at some connections."""
-        looked = 0
-        for relay in self._left:
+        checked = 0
+        for relay in self._unchecked:
             if not relay.closed:
-                self._look_at(relay)
-            looked += 1
-            if looked == self._slice:
+                self._check(relay)
+            checked += 1
+            if checked == self._checks_per_tick:
                 return
         now = monotonic()
-        if now >= self._next_at and not looked:
-            self._next_at = now + SAMPLE_EVERY
-            self._left = iter(tuple(self._relays))
-            self._slice = max(SLICE, len(self._relays) // 20)
+        if now >= self._next_at and not checked:
+            self._next_at = now + CHECK_INTERVAL
+            self._unchecked = iter(tuple(self._relays))
+            self._checks_per_tick = max(MIN_CHECKS_PER_TICK, len(self._relays) // 20)
 
     @staticmethod
-    def _look_at(relay: Relay) -> None:
-        for side, cause in CAUSES.items():
+    def _check(relay: Relay) -> None:
+        for side, cause in CAUSE_BY_SIDE.items():
             descriptor = relay.descriptor(side)
-            if descriptor >= 0 and is_lost(descriptor):
+            if descriptor >= 0 and is_dead(descriptor):
                 with contextlib.suppress(OSError):
                     relay.close(cause, "nothing is confirmed any more", abort=True)
                 return

@@ -10,18 +10,18 @@ import structlog
 
 from proxy.telemetry.logs import flush_log
 
-MARGIN = 3.0
+EXIT_MARGIN = 3.0
 """Seconds that a process may take to end beyond its drain and its observers' time to close."""
 
 log = structlog.get_logger(__name__)
 
 
-def end_within(seconds: float) -> None:
+def force_exit_after(seconds: float) -> None:
     """End this process with exit code 1 after so many seconds, unless it has ended by then."""
 
     def wait() -> None:
         time.sleep(seconds)
-        log.error("end_forced", after_s=seconds)
+        log.error("exit_forced", after_s=seconds)
         flush_log()
         os._exit(1)
 

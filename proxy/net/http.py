@@ -28,13 +28,13 @@ from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
 
-MAX_HEAD = 16_384
+MAX_HEADER_SIZE = 16_384
 """Bytes of a request: its line and its headers."""
 
-MAX_BODY = 16_384
+MAX_BODY_SIZE = 16_384
 """Bytes of a request's body, which is read past: nothing here takes one."""
 
-MAX_RECEIVED = MAX_HEAD + 2 * MAX_BODY
+MAX_REQUEST_SIZE = MAX_HEADER_SIZE + 2 * MAX_BODY_SIZE
 """Bytes of all that a peer may send: a body in chunks has the sizes of its chunks besides."""
 
 MAX_CONNECTIONS = 16
@@ -43,13 +43,13 @@ MAX_CONNECTIONS = 16
 Two rounds of the loop accept no more (``acceptor.ACCEPT_BATCH``): what a peer has sent at once is read before that.
 """
 
-BACKLOG = 128
+ACCEPT_BACKLOG = 128
 """Connections that wait in the kernel until they are accepted."""
 
-REQUEST_PATIENCE = 2.0
+REQUEST_TIMEOUT = 2.0
 """Seconds a peer has to send its request."""
 
-ANSWER_PATIENCE = 10.0
+RESPONSE_TIMEOUT = 10.0
 """Seconds a peer has to take the answer."""
 
 
@@ -78,13 +78,15 @@ class HttpServer:
         self._hosts = {"localhost", *hosts}
         self._acceptor: Acceptor | None = None
         self._open: dict[asyncio.Task[None], socket.socket] = {}
-        self._unheard: dict[asyncio.Task[None], None] = {}  # without a whole request, the oldest first
+        self._without_request: dict[asyncio.Task[None], None] = {}  # without a whole request, the oldest first
         self._repeated = Repeated(log)
 
-    def start(self, host: str, port: int, key: str = "") -> None:
-        """Listen. Raises LocalError where the address cannot be had; ``key``: the configuration's key of it."""
-        self._acceptor = Acceptor(host, port, BACKLOG, Tally(), self._admit, self._out_of_capacity, key=key)
-        self._acceptor.start()
+    def start(self, host: str, port: int, config_key: str = "") -> None:
+        """Listen. Raises LocalError where the address cannot be had; ``config_key``: the configuration's config_key of it."""
+        self._acceptor = Acceptor(
+            host, port, ACCEPT_BACKLOG, Tally(), self._on_accept, self._on_out_of_capacity, config_key=config_key
+        )
+        self._acceptor.start_accepting()
 
     async def close(self) -> None:
         """Stop listening, and end what is being answered."""
@@ -94,65 +96,65 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _admit(self, sock: socket.socket, address: tuple[str, int]) -> bool:
+    def _on_accept(self, sock: socket.socket, address: tuple[str, int]) -> bool:
         if len(self._open) >= MAX_CONNECTIONS:
-            if not self._unheard:  # all of them are being answered
+            if not self._without_request:  # all of them are being answered
                 sock.close()
                 return True
-            oldest = next(iter(self._unheard))
-            del self._unheard[oldest]
+            oldest = next(iter(self._without_request))
+            del self._without_request[oldest]
             oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(sock))
         self._open[task] = sock
-        self._unheard[task] = None
-        task.add_done_callback(self._ended)
+        self._without_request[task] = None
+        task.add_done_callback(self._on_done)
         return True
 
-    def _out_of_capacity(self, error: str) -> None:
-        self._repeated.warning("admin_out_of_capacity", error=error)
+    def _on_out_of_capacity(self, error: str) -> None:
+        self._repeated.warning("admin_on_out_of_capacity", error=error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._open.pop(task).close()  # not by the task itself: it may have been cancelled before it began
-        self._unheard.pop(task, None)
+        self._without_request.pop(task, None)
 
     async def _serve(self, sock: socket.socket) -> None:
         # No transport: to make one takes several rounds of the loop, in which others that are silent would take the
         # place of a peer that has sent its request.
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_SIZE)
         try:
-            async with asyncio.timeout(REQUEST_PATIENCE):
-                request = await _read(connection, sock)
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                request = await _read_request(connection, sock)
             task = asyncio.current_task()
             if request is None or task is None:
                 return
-            self._unheard.pop(task, None)
-            response = await self._answer(request)
-            async with asyncio.timeout(ANSWER_PATIENCE):
-                await asyncio.get_running_loop().sock_sendall(sock, _encoded(connection, request, response))
+            self._without_request.pop(task, None)
+            response = await self._respond(request)
+            async with asyncio.timeout(RESPONSE_TIMEOUT):
+                await asyncio.get_running_loop().sock_sendall(sock, _encode(connection, request, response))
         except OSError:  # the peer is gone, or took too long
             pass
 
-    async def _answer(self, request: h11.Request | HTTPStatus) -> Response:
+    async def _respond(self, request: h11.Request | HTTPStatus) -> Response:
         if isinstance(request, HTTPStatus):
-            return _failure(request)
-        if not self._is_known(request):
-            return _failure(HTTPStatus.MISDIRECTED_REQUEST)
+            return _error_response(request)
+        if not self._is_allowed_host(request):
+            return _error_response(HTTPStatus.MISDIRECTED_REQUEST)
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
         changes = path in self._posts
         handler = self._posts[path] if changes else self._gets.get(path)
         if handler is None:
-            return _failure(HTTPStatus.NOT_FOUND)
+            return _error_response(HTTPStatus.NOT_FOUND)
         if request.method not in ((b"POST",) if changes else (b"GET", b"HEAD")):
-            return _failure(HTTPStatus.METHOD_NOT_ALLOWED)._replace(allow="POST" if changes else "GET, HEAD")
+            return _error_response(HTTPStatus.METHOD_NOT_ALLOWED)._replace(allow="POST" if changes else "GET, HEAD")
         if changes and any(name == b"origin" for name, _ in request.headers):
-            return _failure(HTTPStatus.FORBIDDEN)
+            return _error_response(HTTPStatus.FORBIDDEN)
         try:
             return await handler()
         except Exception:
             log.exception("admin_request_failed", path=request.target)
-            return _failure(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return _error_response(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def _is_known(self, request: h11.Request) -> bool:
+    def _is_allowed_host(self, request: h11.Request) -> bool:
         """Whether it asks for a host that this is; one of HTTP/1.0 may ask for none."""
         for name, value in request.headers:
             if name == b"host":
@@ -176,7 +178,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _read(connection: h11.Connection, sock: socket.socket) -> h11.Request | HTTPStatus | None:
+async def _read_request(connection: h11.Connection, sock: socket.socket) -> h11.Request | HTTPStatus | None:
     """Return a request, what is wrong with it, or None where the peer ends the connection before it."""
     loop = asyncio.get_running_loop()
     request: h11.Request | None = None
@@ -190,35 +192,35 @@ async def _read(connection: h11.Connection, sock: socket.socket) -> h11.Request 
             request = event
         elif isinstance(event, h11.Data):
             body += len(event.data)
-            if body > MAX_BODY:
+            if body > MAX_BODY_SIZE:
                 return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         elif isinstance(event, h11.EndOfMessage):
             return request
         elif isinstance(event, h11.ConnectionClosed):
             return None
-        elif received > MAX_RECEIVED:
+        elif received > MAX_REQUEST_SIZE:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         else:
             # At first what is there already; later pieces come by the loop, which serves others in between.
-            data = _there(sock) if not received else None
-            data = await loop.sock_recv(sock, MAX_HEAD) if data is None else data
+            data = _recv_available(sock) if not received else None
+            data = await loop.sock_recv(sock, MAX_HEADER_SIZE) if data is None else data
             received += len(data)
             connection.receive_data(data)
 
 
-def _there(sock: socket.socket) -> bytes | None:
+def _recv_available(sock: socket.socket) -> bytes | None:
     """What was received, b"" at the end of it; None where there is nothing yet."""
     try:
-        return sock.recv(MAX_HEAD)
+        return sock.recv(MAX_HEADER_SIZE)
     except BlockingIOError:
         return None
 
 
-def _failure(status: HTTPStatus) -> Response:
+def _error_response(status: HTTPStatus) -> Response:
     return Response(f"{status.phrase}\n".encode(), status)
 
 
-def _encoded(connection: h11.Connection, request: h11.Request | HTTPStatus, response: Response) -> bytes:
+def _encode(connection: h11.Connection, request: h11.Request | HTTPStatus, response: Response) -> bytes:
     status = HTTPStatus(response.status)
     headers = [
         ("Content-Type", response.content_type),

@@ -10,7 +10,7 @@ from proxy.config import Config, Listener
 from proxy.core.apis import api_name
 from proxy.core.intercept import Interceptor, Request, Rules
 from proxy.core.protected import ProtectedTopics
-from proxy.net.api_versions_probe import Inquiry
+from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.upstream import Upstream
 from proxy.protocol.private import moved
 from proxy.replies import addresses, protected
@@ -28,7 +28,7 @@ MAX_CLIENT_ID = 64
 """Characters of a client id in a log line."""
 
 
-class Replying:
+class ListenerInterceptors:
     """Of one listener in one process; ``rules`` is what its sessions go by. ``fleet``: the process's view of all
     brokers. Belongs to the loop's thread."""
 
@@ -59,11 +59,11 @@ class Replying:
         ]
         if listener.rewrite_addresses:
             interceptors.append(Addresses(self._addresses, self._unmapped))
-        self.look()
+        self.apply_fleet_view()
         self.rules = Rules(interceptors)
-        self.inquiry = Inquiry(upstream, self._learn)
+        self.versions_probe = ApiVersionsProbe(upstream, self._learn)
 
-    def look(self) -> None:
+    def apply_fleet_view(self) -> None:
         """The view of the fleet is another one: what is configured goes before what other sidecars have written."""
         self._topics.ids.clear()
         self._topics.ids.update(self._fleet.view.protected)
@@ -85,7 +85,7 @@ class Replying:
         self._addresses.clear()
         self._addresses |= addresses
 
-    def change(self, config: Config, listener: Listener) -> None:
+    def update_config(self, config: Config, listener: Listener) -> None:
         """Take what may change of the answers to requests that the broker does not support, and to those that change
         the sidecars' own topics; nothing else."""
         self._unsupported.limit = config.unsupported_request_max_consecutive
@@ -104,7 +104,7 @@ class Replying:
 
     def _learn(self, ranges: Mapping[int, Versions]) -> None:
         """The broker has said what it supports, to a client or to ourselves."""
-        self.inquiry.heard()
+        self.versions_probe.mark_answered()
         before = self._supported.ranges
         if not self._supported.learn(ranges):
             return

@@ -11,10 +11,10 @@ from proxy.config import Config, Listener
 from proxy.config.limits import limits_of
 from proxy.limits.model import ClusterQuotas, GateState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
-from proxy.net.admission import Entrance
-from proxy.net.connection_handler import Carrying
-from proxy.net.proxy_header import Preambles
-from proxy.net.ticker import Beat
+from proxy.net.admission import AdmissionControl
+from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.proxy_header import ProxyHeaderReader
+from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry import Repeated
 from proxy.telemetry.snapshot import Snapshot, process_counts
@@ -22,23 +22,23 @@ from proxy.telemetry.snapshot import Snapshot, process_counts
 log = structlog.get_logger(__name__)
 
 
-class Sidecar:
+class ListenerManager:
     """The listening half: everything between ``config.listeners`` and ``carrying``."""
 
-    def __init__(self, config: Config, carrying: Carrying, beat: Beat) -> None:
+    def __init__(self, config: Config, handler: ConnectionHandler, ticker: Ticker) -> None:
         self.draining = False
-        self.unready: str | None = None
+        self.not_ready_reason: str | None = None
         """Why it should get no connections, for a reason that others know of."""
         self._config = config
-        self._stored = ClusterQuotas()
-        self._carrying = carrying
+        self._cluster_quotas = ClusterQuotas()
+        self._handler = handler
         self._acceptors: dict[str, Acceptor] = {}
         self._other_descriptors = 0  # at the start; what comes later is for the reserve
-        self._entrance = Entrance(limits_of(config), carrying, self._accept)
+        self._admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
         self._repeated = Repeated(log)
-        self._preambles = Preambles(carrying.tallies)
-        beat.calls += [self._entrance.beat, self._preambles.flush, self._repeated.flush]
-        carrying.on_room(self._accept)
+        self._proxy_headers = ProxyHeaderReader(handler.tallies)
+        ticker.callbacks += [self._admission.on_tick, self._proxy_headers.flush_warnings, self._repeated.flush]
+        handler.on_capacity(self._resume_accepting)
 
     def start(self) -> None:
         """Listen on every listener, or on none: raises LocalError naming the address that cannot be had."""
@@ -49,7 +49,7 @@ class Sidecar:
             self.close()
             raise
         self._other_descriptors = process_counts().open_fds
-        self._accept()
+        self._resume_accepting()
         for listener in self._config.listeners:
             log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
 
@@ -59,79 +59,79 @@ class Sidecar:
         for acceptor in self._acceptors.values():
             acceptor.close()
         self._acceptors.clear()
-        self._preambles.close()
-        self._entrance.close()
+        self._proxy_headers.close()
+        self._admission.close()
 
     @property
-    def problem(self) -> str | None:
+    def readiness_problem(self) -> str | None:
         """What keeps it from accepting connections now."""
         if self.draining:
             return "draining"
         if not self._acceptors:
             return "starting"
-        return self.unready if self._carrying.able else "no worker runs"
+        return self.not_ready_reason if self._handler.is_available else "no worker runs"
 
-    def change(self, config: Config) -> None:
+    def update_config(self, config: Config) -> None:
         """Take the limits of a new configuration; nothing else of it."""
         self._config = config
-        self._entrance.change(limits_of(config, self._stored))
+        self._admission.update_limits(limits_of(config, self._cluster_quotas))
 
-    def cluster_quotas(self, stored: ClusterQuotas) -> None:
+    def update_cluster_quotas(self, stored: ClusterQuotas) -> None:
         """Take the limits that the cluster has stored."""
-        self._stored = stored
-        self._entrance.change(limits_of(self._config, stored))
+        self._cluster_quotas = stored
+        self._admission.update_limits(limits_of(self._config, stored))
 
-    def gate_state(self) -> GateState:
+    def quotas_state(self) -> GateState:
         """What the limits do now."""
-        state = self._entrance.state()
-        state.queued = {name: acceptor.queued for name, acceptor in self._acceptors.items()}
+        state = self._admission.quotas_state()
+        state.queued = {name: acceptor.backlog_length for name, acceptor in self._acceptors.items()}
         return state
 
     async def snapshot(self) -> Snapshot:
         """Present counts of all there is."""
-        snapshot = await self._carrying.snapshot()
+        snapshot = await self._handler.snapshot()
         snapshot.draining = self.draining
-        snapshot.quotas = self.gate_state()
+        snapshot.quotas = self.quotas_state()
         private = moved(self._config.private_api_key_base)
         snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot
 
-    def _accept(self) -> None:
+    def _resume_accepting(self) -> None:
         """Have every listener accept that may."""
-        if self._carrying.full:
+        if self._handler.is_full:
             return
         for name, acceptor in self._acceptors.items():
-            if not self._entrance.busy(name):
-                acceptor.start()
+            if not self._admission.is_blocked(name):
+                acceptor.start_accepting()
 
     def _listen(self, listener: Listener) -> Acceptor:
-        def admit(sock: socket.socket, address: tuple[str, int]) -> bool:
+        def on_accept(sock: socket.socket, address: tuple[str, int]) -> bool:
             if listener.proxy_protocol == "required":
-                self._preambles.admit(listener, sock, address, partial(self._arrive, listener))
+                self._proxy_headers.read_header(listener, sock, address, partial(self._submit, listener))
             else:
-                self._arrive(listener, sock, address)
-            return not (self._entrance.busy(listener.name) or self._carrying.full)
+                self._submit(listener, sock, address)
+            return not (self._admission.is_blocked(listener.name) or self._handler.is_full)
 
-        def out_of_capacity(error: str) -> None:
+        def on_out_of_capacity(error: str) -> None:
             self._repeated.warning("accept_out_of_capacity", listener=listener.name, error=error)
 
         backlog = self._config.socket_listen_backlog_size
-        tally = self._carrying.tallies[listener.name]
+        tally = self._handler.tallies[listener.name]
         return Acceptor(
             listener.bind.host,
             listener.bind.port,
             backlog,
             tally,
-            admit,
-            out_of_capacity,
-            room=self._room,
+            on_accept,
+            on_out_of_capacity,
+            free_connections=self._free_connections,
         )
 
-    def _room(self) -> int:
+    def _free_connections(self) -> int:
         """How many more connections there are descriptors for, two for each of them."""
-        accepted = self._preambles.pending + self._entrance.pending + self._carrying.holding
+        accepted = self._proxy_headers.pending + self._admission.waiting_connections + self._handler.local_connections
         return (usable_descriptors() - self._other_descriptors) // DESCRIPTORS_PER_CONNECTION - accepted
 
-    def _arrive(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
+    def _submit(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
         host, port = address
-        self._entrance.arrive(listener, sock, canonical(host) if ":" in host else host, port)
+        self._admission.submit(listener, sock, canonical(host) if ":" in host else host, port)

@@ -1,4 +1,4 @@
-# Part of relay.pyx: the system's calls, one side of a relay, and the epoll set of all relays.
+# Included by relay.pyx: system calls, one side of a relay, and the epoll set of all relays.
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
@@ -30,11 +30,11 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLOUT
 
 cdef enum:
-    ROUND = 256  # sockets served before the loop's other work has its turn
+    MAX_EVENTS = 256  # sockets handled in one callback; the event loop's other work runs between two of them
 
 
 cdef inline int unacknowledged(int fd) noexcept nogil:
-    """Bytes that were sent and that the peer has not confirmed: how far it lags."""
+    """Return how many sent bytes the peer has not acknowledged yet."""
     cdef int count = 0
     ioctl(fd, SIOCOUTQ, &count)
     return count
@@ -43,18 +43,18 @@ cdef inline int unacknowledged(int fd) noexcept nogil:
 @cython.final
 @cython.no_gc
 cdef class End:
-    """One side of a relay."""
-    cdef int fd  # −1 before it is attached and after it is closed
+    """One side of a relay: the client or the broker."""
+    cdef int fd  # −1 before the socket is attached and after it is closed
     cdef bint is_broker
-    cdef bint eof  # it sends no more
-    cdef bint finish  # it is to be told that no more comes, once all that waits is sent
-    cdef int paused  # Reasons why it is not read
-    cdef int failure  # errno of a send that failed; what it sent before is still read
-    cdef bint bulk  # the last read left something to be read
-    cdef uint32_t watched  # what the poller watches it for
-    cdef uint8_t *waiting  # what the kernel has not taken yet
-    cdef Py_ssize_t sent  # of it
-    cdef Py_ssize_t size  # of it
+    cdef bint eof  # the peer has shut down its sending side
+    cdef bint shutdown_after_send  # call shutdown(SHUT_WR) once ``unsent`` is empty
+    cdef int paused  # bits of ``Reason``: why this side is not read
+    cdef int failure  # errno of a failed send; what the peer sent before is still read
+    cdef bint bulk  # the last read filled the buffer, so there may be more
+    cdef uint32_t registered_events  # the epoll events this side is registered for
+    cdef uint8_t *unsent  # bytes that the kernel has not accepted yet, NULL for none
+    cdef Py_ssize_t sent  # bytes of ``unsent`` that were sent since
+    cdef Py_ssize_t size  # bytes in ``unsent``
     cdef str name
 
     def __cinit__(self, bint is_broker):
@@ -63,26 +63,26 @@ cdef class End:
         self.name = "broker" if is_broker else "client"
 
     def __dealloc__(self):
-        PyMem_Free(self.waiting)
+        PyMem_Free(self.unsent)
         if self.fd >= 0:
             close_descriptor(self.fd)
 
 
 @cython.final
 cdef class Poller:
-    """The epoll set of all relays of one loop."""
+    """The epoll set of all relays of one event loop."""
     cdef object loop
-    cdef object turns
+    cdef object round_robin
     cdef int fd
-    cdef bint serving
-    cdef set relays  # with a descriptor in the set: whoever an event names is alive
-    cdef list gone  # that left during this round: events of it may still name them
-    cdef epoll_event[ROUND] events
+    cdef bint dispatching
+    cdef set relays  # those with a descriptor in the set; keeps the relay alive that an event points to
+    cdef list removed  # removed while events are dispatched; a later event of the same batch may point to them
+    cdef epoll_event[MAX_EVENTS] events
 
     def __cinit__(self, loop):
-        self.loop, self.turns = loop, turns_of(loop)
+        self.loop, self.round_robin = loop, round_robin_for(loop)
         self.relays = set()
-        self.gone = []
+        self.removed = []
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise OSError(errno, os.strerror(errno))
@@ -91,44 +91,47 @@ cdef class Poller:
         if self.fd >= 0:
             close_descriptor(self.fd)
 
-    cdef int enter(self, Relay relay) except -1:
+    cdef int add(self, Relay relay) except -1:
         if not self.relays:
-            self.loop.add_reader(self.fd, self.serve)
+            self.loop.add_reader(self.fd, self.on_events)
         self.relays.add(relay)
         return 0
 
-    cdef int leave(self, Relay relay) except -1:
+    cdef int remove(self, Relay relay) except -1:
         if relay in self.relays:
-            if self.serving:
-                self.gone.append(relay)
+            if self.dispatching:
+                self.removed.append(relay)
             self.relays.discard(relay)
             if not self.relays:
                 self.loop.remove_reader(self.fd)
         return 0
 
-    def serve(self):
-        """Tell relays what became of their sockets."""
-        cdef int at, count = epoll_wait(self.fd, self.events, ROUND, 0)
+    def on_events(self):
+        """Dispatch the pending epoll events to their relays."""
+        cdef int at, count = epoll_wait(self.fd, self.events, MAX_EVENTS, 0)
         cdef uintptr_t name
-        self.serving = True
+        self.dispatching = True
         for at in range(count):
             name = <uintptr_t>self.events[at].data.ptr
             (<Relay><void *>(name & ~<uintptr_t>1)).on_event(name & 1, self.events[at].events)
-        self.serving = False
-        self.gone.clear()
+        self.dispatching = False
+        self.removed.clear()
 
-    cdef int watch(self, Relay relay, End end, uint32_t events) except -1:
-        """Watch ``end`` for ``events``; for none, not even for errors, which would come again and again."""
+    cdef int set_events(self, Relay relay, End end, uint32_t events) except -1:
+        """Register ``end`` for ``events``; without events remove it, since EPOLLERR would be reported repeatedly."""
         cdef epoll_event event
-        if events == end.watched:
+        if events == end.registered_events:
             return 0
         event.events = events
         event.data.ptr = <void *>(<uintptr_t><void *>relay | end.is_broker)
         if epoll_ctl(
-            self.fd, EPOLL_CTL_DEL if not events else EPOLL_CTL_MOD if end.watched else EPOLL_CTL_ADD, end.fd, &event
+            self.fd,
+            EPOLL_CTL_DEL if not events else EPOLL_CTL_MOD if end.registered_events else EPOLL_CTL_ADD,
+            end.fd,
+            &event,
         ):
             raise OSError(errno, os.strerror(errno))
-        end.watched = events
+        end.registered_events = events
         return 0
 
 
@@ -136,7 +139,7 @@ cdef Poller current = None
 
 
 cdef Poller poller_of(loop):
-    """The poller of the loop that runs in this thread."""
+    """Return the poller of ``loop``, which runs in this thread."""
     global current
     if current is None or current.loop is not loop:
         current = Poller(loop)

@@ -18,43 +18,43 @@ from proxy.errors import PeerError
 from proxy.limits.model import canonical
 from proxy.telemetry import Repeated
 
-PATIENCE = 10.0
+HEADER_TIMEOUT = 10.0
 """Seconds that a header may take from the accept to its last byte; load balancers send it at once."""
 
-MAX_PENDING = 1024
+MAX_PENDING_HEADERS = 1024
 """Connections whose header is not complete, all listeners together; one more is closed at once. Each costs a descriptor
 and at most ``MAX_SIZE`` bytes."""
 
-Address = tuple[str, int]
-Done = Callable[[socket.socket, Address], None]
+PeerAddress = tuple[str, int]
+OnHeader = Callable[[socket.socket, PeerAddress], None]
 
 log = structlog.get_logger(__name__)
 
 
-class Preambles:
+class ProxyHeaderReader:
     """Connections whose header is awaited; they count as active in ``tallies``. Belongs to the loop's thread."""
 
     def __init__(self, tallies: Mapping[str, Tally]) -> None:
         """``tallies``: by listener; what is closed here is counted there."""
         self._tallies = tallies
-        self._pending: set[_Pending] = set()
+        self._pending: set[_PendingHeader] = set()
         self._repeated = Repeated(log)
 
-    def admit(self, listener: Listener, sock: socket.socket, address: Address, done: Done) -> None:
-        """Take over ``sock``, accepted from ``address``, and call ``done(sock, address)`` once its header is read.
+    def read_header(self, listener: Listener, sock: socket.socket, address: PeerAddress, on_header: OnHeader) -> None:
+        """Take over ``sock``, accepted from ``address``, and call ``on_header(sock, address)`` once its header is read.
 
         That address is the one in the header, or else the one given. It may be called before this returns, or never:
         then the socket has been closed and its cause counted.
         """
         self._tallies[listener.name].active += 1
-        pending = _Pending(self, listener, sock, address, done)
+        pending = _PendingHeader(self, listener, sock, address, on_header)
         if not _is_trusted(address[0], listener.proxy_protocol_trusted):
             pending.close("untrusted_proxy", "not in proxy.protocol.trusted")
-        elif len(self._pending) >= MAX_PENDING:
-            pending.close("proxy_header_overload", f"{MAX_PENDING} connections wait for their header already")
+        elif len(self._pending) >= MAX_PENDING_HEADERS:
+            pending.close("proxy_header_overload", f"{MAX_PENDING_HEADERS} connections wait for their header already")
         else:
             self._pending.add(pending)
-            pending.begin()
+            pending.start()
 
     @property
     def pending(self) -> int:
@@ -66,11 +66,11 @@ class Preambles:
         for pending in list(self._pending):
             pending.close("drain_completed")
 
-    def flush(self) -> None:
+    def flush_warnings(self) -> None:
         """Log how often a repeated warning was held back, where it is time to."""
         self._repeated.flush()
 
-    def left(self, pending: _Pending, cause: Cause | None, detail: str) -> None:
+    def on_finished(self, pending: _PendingHeader, cause: Cause | None, detail: str) -> None:
         """``pending`` is no longer: its socket is closed for ``cause``, or was handed on without any."""
         self._pending.discard(pending)
         tally = self._tallies[pending.listener.name]
@@ -87,34 +87,41 @@ class Preambles:
             )
 
 
-class _Pending:
+class _PendingHeader:
     """One connection until its header is complete.
 
     It looks at what has come before it takes it (MSG_PEEK), and takes no more than belongs to the header. What does not
     complete it belongs to it altogether and is taken as well, so that the loop calls only when there is more.
     """
 
-    def __init__(self, owner: Preambles, listener: Listener, sock: socket.socket, address: Address, done: Done) -> None:
+    def __init__(
+        self,
+        owner: ProxyHeaderReader,
+        listener: Listener,
+        sock: socket.socket,
+        address: PeerAddress,
+        on_header: OnHeader,
+    ) -> None:
         self.listener = listener
         self.address = address
         self._owner = owner
         self._sock = sock
-        self._done = done
+        self._on_header = on_header
         self._loop = asyncio.get_running_loop()
         self._data = b""  # the beginning of the header
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        self._timer = self._loop.call_later(PATIENCE, self._late)
-        self._look()  # most headers are there already
+    def start(self) -> None:
+        self._timer = self._loop.call_later(HEADER_TIMEOUT, self._on_timeout)
+        self._on_readable()  # most headers are there already
         if not self._timer.cancelled():
-            self._loop.add_reader(self._sock, self._look)
+            self._loop.add_reader(self._sock, self._on_readable)
 
     def close(self, cause: Cause, detail: str = "") -> None:
-        self._leave(cause, detail)
+        self._finish(cause, detail)
         self._sock.close()
 
-    def _look(self) -> None:
+    def _on_readable(self) -> None:
         try:
             seen = self._sock.recv(MAX_SIZE - len(self._data), socket.MSG_PEEK)
             header = parse(self._data + seen)
@@ -128,8 +135,8 @@ class _Pending:
             self.close("client_reset")
             return
         if header is not None:
-            self._leave(None)
-            self._done(self._sock, header.address or self.address)
+            self._finish(None)
+            self._on_header(self._sock, header.address or self.address)
         elif seen:
             self._data += taken
         elif self._data:
@@ -137,14 +144,14 @@ class _Pending:
         else:
             self.close("client_closed")  # without a word, as health checks do
 
-    def _late(self) -> None:
-        self.close("proxy_header_timeout", f"not complete after {PATIENCE:.0f} s")
+    def _on_timeout(self) -> None:
+        self.close("proxy_header_timeout", f"not complete after {HEADER_TIMEOUT:.0f} s")
 
-    def _leave(self, cause: Cause | None, detail: str = "") -> None:
+    def _finish(self, cause: Cause | None, detail: str = "") -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._loop.remove_reader(self._sock)
-        self._owner.left(self, cause, detail)
+        self._owner.on_finished(self, cause, detail)
 
 
 def _is_trusted(host: str, trusted: tuple[str, ...]) -> bool:

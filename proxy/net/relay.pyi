@@ -11,14 +11,17 @@ from proxy.telemetry import Repeated
 repeated: Repeated
 
 class Relay:
-    """Both ends of one connection. Closing happens once, by ``close``, and calls ``on_closed``; ``on_gone`` follows
-    when everything written has been taken, or cut.
+    """Both sides of one connection: the client and the broker.
 
-    ``ended_by``: whoever said first that it sends no more. ``received_bytes``: from the client; ``sent_bytes``: to the
-    client. ``last_byte_at``: of either side, seconds of the monotonic clock; until there is one, when it was made.
+    The first call of ``close`` ends the connection and calls ``on_closed(relay, cause, detail)``. Later, once all bytes
+    are sent or discarded and both sockets are closed, ``on_finished(relay)`` is called.
+
+    ``first_eof``: the close cause of the side that shut down sending first; None before. ``received_bytes`` and
+    ``sent_bytes``: bytes from and to the client. ``last_byte_at``: when the last byte of either side arrived, or before
+    that the time of construction, in seconds of the monotonic clock.
     """
 
-    on_gone: Callable[[Relay], None] | None
+    on_finished: Callable[[Relay], None] | None
 
     def __init__(
         self,
@@ -26,14 +29,14 @@ class Relay:
         session: Session | None,
         tally: Tally,
         on_closed: Callable[[Relay, Cause, str], None],
-        on_gone: Callable[[Relay], None],
+        on_finished: Callable[[Relay], None],
     ) -> None: ...
     @property
     def tally(self) -> Tally: ...
     @property
     def session(self) -> Session | None: ...
     @property
-    def ended_by(self) -> Cause | None: ...
+    def first_eof(self) -> Cause | None: ...
     @property
     def received_bytes(self) -> int: ...
     @property
@@ -42,49 +45,52 @@ class Relay:
     def last_byte_at(self) -> float: ...
     @property
     def id(self) -> str:
-        """Of the connection."""
+        """The id of the connection."""
 
     @property
     def connection(self) -> Connection:
-        """As it is known now."""
+        """The connection with what is known about its client now."""
 
     @property
     def requests(self) -> int:
-        """How many have begun, where they can be told apart."""
+        """Requests that have begun; 0 without a session."""
 
     @property
     def client_id(self) -> str | None:
-        """As the last request has it, where they can be told apart."""
+        """The client id of the last request; None without a session."""
 
     @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
 
     @property
-    def quiet(self) -> bool:
-        """Whether closing now would cut nothing short that this process knows of."""
+    def is_drained(self) -> bool:
+        """Whether no request is open and no bytes are unsent, so that closing now loses nothing.
+
+        Without a session: whether there was no byte for a second.
+        """
 
     @property
-    def gone(self) -> bool:
-        """Whether both sides have ended and nothing waits to be written any more."""
+    def is_finished(self) -> bool:
+        """Whether the sockets of both sides are closed."""
 
     def unsent(self, side: Side) -> int:
-        """Bytes written to ``side`` that the kernel has not taken yet."""
+        """Bytes for ``side`` that the kernel has not accepted yet."""
 
     def descriptor(self, side: Side) -> int:
-        """Of the socket of ``side``; -1 before it is attached and after it is closed."""
+        """The file descriptor of ``side``; -1 before the socket is attached and after it is closed."""
 
     async def attach(self, client: socket.socket, broker: socket.socket) -> None:
-        """Take over both connections and carry from now on. Raises OSError; the sockets are taken care of then too."""
+        """Take ownership of both sockets and start relaying. Raises OSError after closing both of them."""
 
     def stop_reading_requests(self) -> None:
-        """For a drain: let a request that has begun come to its end, and read no further one.
+        """Finish reading a request that has begun, and read no further one. Used to drain.
 
-        Where requests cannot be told apart, reading goes on until the connection is silent.
+        Without a session there are no requests to tell apart, so reading continues.
         """
 
     def abort(self) -> None:
-        """Cut both sides at once, whatever was still to be written."""
+        """Close both sockets at once and discard unsent bytes."""
 
     def close(self, cause: Cause, detail: str = "", *, abort: bool = False) -> None:
-        """End both sides for ``cause``: what was written is flushed, unless ``abort``. Later calls change nothing."""
+        """Close both sides for ``cause``. Unsent bytes are still sent, unless ``abort``. Later calls do nothing."""

@@ -1,21 +1,24 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""One client connection: bytes from each side to the other, with back-pressure, half-close and one cause at its end.
+"""Relays one client connection: copies bytes in both directions, with back-pressure, half-close and one close cause.
 
-Where a session is given, each chunk passes it in the order header, forward, bodies (see ``proxy.core.session``);
-without one (TLS that passes through) bytes are all there is.
+If there is a session, each chunk passes it in the order header, forward, bodies (see ``proxy.core.session``). Without a
+session, as for TLS that is passed through, the relay only copies bytes.
 
-Both sockets are plain descriptors, all of them in one epoll set that the loop watches. A chunk is read into one buffer
-of the process, looked at, and sent on from there, so no byte is copied and no object is made for it. What the kernel
-does not take is kept in the side's own buffer.
+Both sockets are plain descriptors in one epoll set, which the event loop watches. The relay reads a chunk into a buffer
+that the process shares, inspects it there and sends it from there. So it copies no bytes and creates no objects. Each
+side has its own buffer for bytes that the kernel does not accept at once.
 
-Back-pressure: a side for which bytes are kept pauses the reading of the other side until they are sent. So at most one
-chunk waits for each side, of ``READ_SIZE`` bytes unless that side had kept up so far; for the client besides what the
-sidecar itself answered at a time. A client with ``MAX_IN_FLIGHT`` open requests is paused, too, and one that does not
-read what the sidecar itself answers: then even what was already read of it waits (``Answers.rest``), as does what is
-too much for one turn. So is a side that makes the process hold too much memory (``proxy.core.budget``).
+Back-pressure: as long as bytes for one side are unsent, the other side is not read. So at most one chunk is buffered
+for each side. A chunk has ``READ_SIZE`` bytes, or ``BULK_SIZE`` if the receiving side has kept up so far. The buffer of
+the client may also hold responses of the sidecar itself. A client is not read either while
 
-The loop's own ``add_reader`` is not for sockets like these: after an error (EPOLLERR) uvloop calls once more and then
-never again, so what a peer sent before its reset would be cut to one chunk, and the reset itself be missed.
+* it has ``MAX_IN_FLIGHT`` open requests,
+* it does not read the responses of the sidecar itself; input that was already read then waits in ``Answers.rest``,
+* it has sent more than one turn of the event loop processes; the rest waits in ``Answers.rest``, too,
+* the process holds too much memory (``proxy.core.budget``), which pauses the broker's side as well.
+
+``loop.add_reader`` is not used for these sockets. After an error (EPOLLERR) uvloop calls the reader once more and never
+again. Bytes that the peer sent before its reset would be cut off after one chunk, and the reset would go unnoticed.
 """
 
 cimport cython
@@ -36,33 +39,33 @@ import structlog
 
 from proxy.core import budget
 from proxy.errors import PeerError
-from proxy.net.round_robin import turns_of
+from proxy.net.round_robin import round_robin_for
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
 repeated = Repeated(log)
 
 cdef enum:
-    READ_SIZE = 131072  # bytes read at once, as a rule
-    BULK_SIZE = 262144  # the same where there is more and the other side keeps up: an eighth less CPU for a MiB
+    READ_SIZE = 131072  # bytes of one read
+    BULK_SIZE = 262144  # bytes of one read if there is more and the other side keeps up: 12 % less CPU per MiB
 
 cdef enum Reason:  # why a side is not read
-    BACKLOG = 1
-    IN_FLIGHT = 2
-    DRAIN = 4
-    LOST = 8  # the other side takes no more
-    ANSWERS = 16  # there is no room for what the sidecar answers
-    MEMORY = 64  # connections hold too much memory
-    TURN = 32  # what was read of it has its turn when the loop's other work has had its own
+    BACKLOG = 1  # bytes for the other side are unsent
+    IN_FLIGHT = 2  # the client has too many open requests
+    DRAIN = 4  # the process drains, and the client has no request open
+    SENDING_FAILED = 8  # sending to the other side has failed
+    ANSWERS = 16  # the client does not read the responses of the sidecar itself
+    MEMORY = 64  # clients make the process hold too much memory
+    ROUND_ROBIN = 32  # input that was already read waits for its turn in ``RoundRobin``
 
-cdef uint8_t[BULK_SIZE] chunk  # of the loop's thread; used up within one callback
+cdef uint8_t[BULK_SIZE] chunk  # shared by all relays of the loop's thread; used up within one callback
 
-CLOSED_BY = ("client_closed", "broker_closed")
-RESET_BY = ("client_reset", "broker_reset")
+EOF_CAUSES = ("client_closed", "broker_closed")
+RESET_CAUSES = ("client_reset", "broker_reset")
 
 cdef Py_ssize_t SCARCE_CHUNK = budget.SCARCE_CHUNK
-cdef double SILENCE = 1  # seconds without a byte after which a connection that is not read counts as quiet
-cdef double LINGER = 10  # seconds in which a closed side may still take what was written to it; then it is cut
+cdef double IDLE_AFTER = 1  # seconds without a byte after which a connection without a session counts as drained
+cdef double LINGER_TIME = 10  # seconds that a closed side has to accept unsent bytes; then it is aborted
 
 
 cdef inline double monotonic() noexcept nogil:
@@ -76,15 +79,15 @@ include "poller.pxi"
 
 @cython.final
 cdef class Relay:
-    """Both ends of one connection; relay.pyi says what its methods promise."""
+    """Both sides of one connection. relay.pyi documents the public methods."""
 
     cdef readonly object tally
-    cdef readonly object ended_by
+    cdef readonly object first_eof
     cdef readonly int64_t received_bytes  # from the client
     cdef readonly int64_t sent_bytes  # to the client
-    cdef object known_as
-    cdef int64_t requests_before  # of a session that was given up
-    cdef public object on_gone
+    cdef object initial_connection
+    cdef int64_t requests_before  # requests of a session that was abandoned
+    cdef public object on_finished
     cdef object on_closed
     cdef object cause
     cdef Poller poller  # None before it is attached
@@ -95,24 +98,24 @@ cdef class Relay:
     cdef bint draining
     cdef readonly double last_byte_at
 
-    def __init__(self, connection, Session session, tally, on_closed, on_gone):
-        self.known_as = connection
+    def __init__(self, connection, Session session, tally, on_closed, on_finished):
+        self.initial_connection = connection
         self.session = session
         self.tally = tally
         self.received = tally.received
         self.on_closed = on_closed
-        self.on_gone = on_gone
+        self.on_finished = on_finished
         self.client = End(False)
         self.broker = End(True)
         self.last_byte_at = monotonic()
 
     @property
     def id(self):
-        return self.known_as.id
+        return self.initial_connection.id
 
     @property
     def connection(self):
-        return self.known_as if self.session is None else self.session.connection
+        return self.initial_connection if self.session is None else self.session.connection
 
     @property
     def requests(self):
@@ -127,13 +130,13 @@ cdef class Relay:
         return self.cause is not None
 
     @property
-    def quiet(self):
-        if self.client.waiting != NULL or self.broker.waiting != NULL:
+    def is_drained(self):
+        if self.client.unsent != NULL or self.broker.unsent != NULL:
             return False
-        return monotonic() - self.last_byte_at > SILENCE if self.session is None else self.session.quiet
+        return monotonic() - self.last_byte_at > IDLE_AFTER if self.session is None else self.session.quiet
 
     @property
-    def gone(self):
+    def is_finished(self):
         return self.client.fd < 0 and self.broker.fd < 0
 
     def unsent(self, side):
@@ -147,10 +150,10 @@ cdef class Relay:
         self.client.fd = client.detach()
         self.broker.fd = broker.detach()
         self.poller = poller_of(asyncio.get_running_loop())
-        self.poller.enter(self)
+        self.poller.add(self)
         try:
-            self.watch(self.broker)
-            self.watch(self.client)
+            self.update_events(self.broker)
+            self.update_events(self.client)
         except OSError:
             self.abort()
             raise
@@ -163,8 +166,8 @@ cdef class Relay:
     def abort(self):
         self.close_end(self.client)
         self.close_end(self.broker)
-        if self.on_gone is not None:
-            self.on_gone(self)
+        if self.on_finished is not None:
+            self.on_finished(self)
 
     def close(self, cause, detail="", *, bint abort=False):
         cdef End end
@@ -172,40 +175,40 @@ cdef class Relay:
             return
         self.cause = cause
         for end in (self.client, self.broker):
-            if abort or end.waiting == NULL:
+            if abort or end.unsent == NULL:
                 self.close_end(end)
             else:
-                self.watch(end)
-        if not self.gone:
-            self.poller.loop.call_later(LINGER, self.abort)
+                self.update_events(end)
+        if not self.is_finished:
+            self.poller.loop.call_later(LINGER_TIME, self.abort)
         if self.session is not None:
             self.session.end_all(monotonic())
         self.on_closed(self, cause, detail)
 
-    # ---- what the loop calls ------------------------------------------------------------------------------------
+    # ---- events -------------------------------------------------------------------------------------------------
 
     cdef int on_event(self, bint of_broker, uint32_t events) except -1:
-        """One side can be read, or written to, or has failed. Errors end up in the log: nobody above can do better."""
+        """Handle the epoll events of one side. Exceptions are logged here, since no caller could handle them."""
         cdef End end = self.broker if of_broker else self.client
         try:
-            if events & EPOLLOUT and end.waiting != NULL:
-                self.writable(end)
-            if events & ~EPOLLOUT and end.watched & EPOLLIN:
-                self.readable(end)
-            elif events & ~(EPOLLIN | EPOLLOUT) and end.waiting != NULL:
-                self.writable(end)
+            if events & EPOLLOUT and end.unsent != NULL:
+                self.on_writable(end)
+            if events & ~EPOLLOUT and end.registered_events & EPOLLIN:
+                self.on_readable(end)
+            elif events & ~(EPOLLIN | EPOLLOUT) and end.unsent != NULL:
+                self.on_writable(end)
         except Exception as error:
-            self.broken(end, error)
+            self.close_on_bug(end, error)
         return 0
 
-    cdef int broken(self, End end, error) except -1:
-        """An error of ours that nobody above can do anything about."""
+    cdef int close_on_bug(self, End end, error) except -1:
+        """Log an unexpected exception of this process and abort the connection."""
         log.error("relay_failed", connection_id=self.id, error=type(error).__name__, exc_info=error)
-        self.close(RESET_BY[end.is_broker], str(error), abort=True)
+        self.close(RESET_CAUSES[end.is_broker], str(error), abort=True)
         return 0
 
-    cdef int readable(self, End end) except -1:
-        """Read a chunk and carry it to the other side."""
+    cdef int on_readable(self, End end) except -1:
+        """Read a chunk from this side and forward it."""
         cdef End other = self.other(end)
         cdef ssize_t most = BULK_SIZE if end.bulk and unacknowledged(other.fd) < BULK_SIZE else READ_SIZE
         cdef ssize_t size
@@ -216,18 +219,18 @@ cdef class Relay:
             if size < 0 and (errno == EAGAIN or errno == EINTR):
                 return 0
             if size == 0 and not end.failure:
-                return self.at_end(end)
-            return self.failed(end, end.failure or errno)
+                return self.on_eof(end)
+            return self.on_socket_failure(end, end.failure or errno)
         end.bulk = size == most
         self.received[end.name] = self.received[end.name] + size
         if not end.is_broker:
             self.received_bytes += size
         self.last_byte_at = monotonic()
-        self.carry(end, size, chunk)
-        return 0 if end.is_broker else self.go_on()
+        self.forward(end, size, chunk)
+        return 0 if end.is_broker else self.schedule_rest()
 
-    cdef int carry(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
-        """Carry a chunk of this side to the other: header, forward, bodies."""
+    cdef int forward(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
+        """Forward a chunk of this side to the other side, in the order header, forward, bodies."""
         cdef Session session = self.session
         cdef End other = self.other(end)
         cdef bint bodies = False
@@ -237,7 +240,7 @@ cdef class Relay:
             try:
                 bodies = session.read(end.is_broker, data, size, self.last_byte_at)
             except PeerError as error:
-                self.refuse(end, error, data)
+                self.close_for_invalid_frame(end, error, data)
                 return 0
             except Exception as error:
                 self.abandon_session(error)
@@ -245,19 +248,21 @@ cdef class Relay:
                     return 0
                 session = None
             if session is not None and session.diverted:
-                self.divert(end, size, data)
+                self.write_intercepted(end, size, data)
             else:
                 self.write(other, size, data)
             if bodies:
                 session.read_bodies(monotonic())
         if session is not None and session.is_to_wait(end.is_broker):
             if not end.paused & MEMORY:
-                session.account.budget.wait(self.broker_goes_on if end.is_broker else self.client_goes_on)
+                session.account.budget.wait(
+                    self.broker_memory_available if end.is_broker else self.client_memory_available
+                )
             self.pause(end, MEMORY)
-        if other.failure and not end.paused & LOST:
-            self.cannot_send(other)
-        elif end.failure and not other.paused & LOST:
-            self.cannot_send(end)
+        if other.failure and not end.paused & SENDING_FAILED:
+            self.on_send_failure(other)
+        elif end.failure and not other.paused & SENDING_FAILED:
+            self.on_send_failure(end)
         elif session is None:
             pass
         elif end.is_broker:
@@ -268,73 +273,73 @@ cdef class Relay:
                 self.pause(end, IN_FLIGHT)
             if self.draining and session.is_between_requests():
                 self.pause(end, DRAIN)
-        return self.follow()
+        return self.update_answer_pause()
 
-    def client_goes_on(self):
-        return self.goes_on(self.client)
+    def client_memory_available(self):
+        return self.resume_after_memory(self.client)
 
-    def broker_goes_on(self):
-        return self.goes_on(self.broker)
+    def broker_memory_available(self):
+        return self.resume_after_memory(self.broker)
 
-    cdef bint goes_on(self, End end) except -1:
-        """There is memory for a chunk of this side. Returns whether it waited for that."""
+    cdef bint resume_after_memory(self, End end) except -1:
+        """Read this side again, since there is memory. Returns whether it was paused for memory."""
         cdef bint waited = end.paused & MEMORY and self.cause is None
         if waited:
             self.resume(end, MEMORY)
         return waited
 
-    cdef int go_on(self) except -1:
+    cdef int schedule_rest(self) except -1:
         if self.session is not None and self.session.keeps_rest() and not self.client.paused and self.cause is None:
-            self.pause(self.client, TURN)
-            self.poller.turns.enter(self.take_turn)
+            self.pause(self.client, ROUND_ROBIN)
+            self.poller.round_robin.schedule(self.forward_rest)
         return 0
 
-    def take_turn(self):
+    def forward_rest(self):
         cdef bytes rest
         cdef bint there = self.session is not None and self.session.keeps_rest() and self.cause is None
         try:
-            if there and self.client.paused == TURN:
+            if there and self.client.paused == ROUND_ROBIN:
                 rest = self.session.answers.rest
-                self.carry(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
-                if self.client.paused == TURN and self.session is not None and self.session.keeps_rest():
-                    self.poller.turns.enter(self.take_turn)
+                self.forward(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
+                if self.client.paused == ROUND_ROBIN and self.session is not None and self.session.keeps_rest():
+                    self.poller.round_robin.schedule(self.forward_rest)
                     return
-            self.resume(self.client, TURN)
+            self.resume(self.client, ROUND_ROBIN)
         except Exception as error:
-            self.broken(self.client, error)
+            self.close_on_bug(self.client, error)
 
-    cdef int writable(self, End end) except -1:
-        """Send what waits; when all is sent, go on with what had to wait for it."""
-        cdef ssize_t sent = send(end.fd, end.waiting + end.sent, end.size - end.sent, MSG_NOSIGNAL)
+    cdef int on_writable(self, End end) except -1:
+        """Send unsent bytes; once all of them are sent, resume what was paused for them."""
+        cdef ssize_t sent = send(end.fd, end.unsent + end.sent, end.size - end.sent, MSG_NOSIGNAL)
         if sent < 0:
             if errno != EAGAIN and errno != EINTR:
                 end.failure = errno
-                self.cannot_send(end)
+                self.on_send_failure(end)
             return 0
         end.sent += sent
         if end.sent < end.size:
             return 0
-        self.forget_waiting(end)
+        self.discard_unsent(end)
         if self.cause is not None:
-            return self.end_of(end)
-        self.watch(end)
-        if end.finish:
+            return self.finish_end(end)
+        self.update_events(end)
+        if end.shutdown_after_send:
             shutdown(end.fd, SHUT_WR)
         self.resume(self.other(end), BACKLOG)
-        return self.follow()
+        return self.update_answer_pause()
 
-    # ---- parts of it --------------------------------------------------------------------------------------------
+    # ---- helpers ------------------------------------------------------------------------------------------------
 
     cdef inline End other(self, End end):
         return self.client if end.is_broker else self.broker
 
     cdef int write(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
-        """Send ``data`` to ``end``, or keep what it does not take."""
+        """Send ``data`` to ``end``, and keep the bytes that the kernel does not accept."""
         cdef ssize_t sent = 0
         cdef uint8_t *waiting
         if end.failure:
             return 0
-        if end.waiting == NULL:
+        if end.unsent == NULL:
             sent = send(end.fd, data, size, MSG_NOSIGNAL)
             if sent < 0 and errno != EAGAIN and errno != EINTR:
                 end.failure = errno
@@ -345,17 +350,17 @@ cdef class Relay:
             return 0
         if sent < 0:
             sent = 0
-        waiting = <uint8_t *>PyMem_Realloc(end.waiting, end.size + size - sent)
+        waiting = <uint8_t *>PyMem_Realloc(end.unsent, end.size + size - sent)
         if waiting == NULL:
             raise MemoryError
         memcpy(waiting + end.size, data + sent, size - sent)
-        end.waiting = waiting
+        end.unsent = waiting
         end.size += size - sent
-        self.watch(end)
+        self.update_events(end)
         return self.pause(self.other(end), BACKLOG)
 
-    cdef int divert(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
-        """Hand on what goes on in place of a chunk of ``end``, and what is said to the client."""
+    cdef int write_intercepted(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
+        """Send what interceptors made of a chunk of ``end``, and their responses to the client."""
         cdef object answers = self.session.answers
         cdef bytes edited = answers.edited, replies = answers.replies
         if answers.failure is not None:
@@ -364,14 +369,16 @@ cdef class Relay:
             self.write(self.other(end), size, data)
         elif edited:
             self.write(self.other(end), PyBytes_GET_SIZE(edited), <const uint8_t *>PyBytes_AS_STRING(edited))
-        if replies and not self.broker.eof:  # after that no answer can go out
+        if replies and not self.broker.eof:  # after that no response can be sent
             self.write(self.client, PyBytes_GET_SIZE(replies), <const uint8_t *>PyBytes_AS_STRING(replies))
         answers.let_go()
         return 0
 
-    cdef int follow(self) except -1:
-        """After a chunk, or once the client has taken what was written: pause or resume the client for want of room for
-        answers, or end what is to end."""
+    cdef int update_answer_pause(self) except -1:
+        """Pause or resume the client depending on its unread responses of the sidecar, or close the connection.
+
+        Called after each chunk, and when all bytes for a side have been sent.
+        """
         cdef Session session = self.session
         cdef End client = self.client
         if session is None or self.cause is not None:
@@ -380,53 +387,53 @@ cdef class Relay:
             return 0
         if session.is_closing() and session.answers.ending:
             self.close(session.answers.cause)
-        elif self.broker.eof and (session.waits or session.is_saturated()):  # what they wait for will not come
-            self.close(self.ended_by or CLOSED_BY[True])
-        elif session.full or (client.waiting != NULL and (session.keeps_rest() or session.answers.replied)):
+        elif self.broker.eof and (session.waits or session.is_saturated()):  # the broker sends no more responses
+            self.close(self.first_eof or EOF_CAUSES[True])
+        elif session.full or (client.unsent != NULL and (session.keeps_rest() or session.answers.replied)):
             self.pause(client, ANSWERS)
-        elif client.paused & ANSWERS and client.waiting == NULL:
+        elif client.paused & ANSWERS and client.unsent == NULL:
             self.resume(client, ANSWERS)
         return 0
 
-    cdef int at_end(self, End end) except -1:
-        """This side will send no more: tell the other one, and keep carrying its answers."""
+    cdef int on_eof(self, End end) except -1:
+        """This side has shut down sending: shut down sending to the other side, and keep forwarding its bytes."""
         cdef End other = self.other(end)
         end.eof = True
-        if self.ended_by is None:
-            self.ended_by = CLOSED_BY[end.is_broker]
+        if self.first_eof is None:
+            self.first_eof = EOF_CAUSES[end.is_broker]
         if other.eof:
-            self.close(self.ended_by)
+            self.close(self.first_eof)
             return 0
-        self.watch(end)
-        if other.waiting != NULL:
-            other.finish = True
+        self.update_events(end)
+        if other.unsent != NULL:
+            other.shutdown_after_send = True
         else:
             shutdown(other.fd, SHUT_WR)
-        return self.follow()
+        return self.update_answer_pause()
 
-    cdef int cannot_send(self, End end) except -1:
-        """This side takes no more, so the other one is not read any more. What it sent before is still carried."""
+    cdef int on_send_failure(self, End end) except -1:
+        """Sending to this side has failed: stop reading the other side, and forward what this side sent before."""
         cdef End other = self.other(end)
-        self.forget_waiting(end)
+        self.discard_unsent(end)
         if self.cause is not None or end.eof or end.paused & ~BACKLOG:
-            return self.failed(end, end.failure)
-        other.paused |= LOST
-        self.watch(other)
-        return self.watch(end)
+            return self.on_socket_failure(end, end.failure)
+        other.paused |= SENDING_FAILED
+        self.update_events(other)
+        return self.update_events(end)
 
-    cdef int failed(self, End end, int error) except -1:
-        """This side is lost."""
-        self.forget_waiting(end)
+    cdef int on_socket_failure(self, End end, int error) except -1:
+        """Close the connection because the socket of this side has failed."""
+        self.discard_unsent(end)
         if self.cause is not None:
-            return self.end_of(end)
-        self.close(self.ended_by or RESET_BY[end.is_broker], os.strerror(error))
+            return self.finish_end(end)
+        self.close(self.first_eof or RESET_CAUSES[end.is_broker], os.strerror(error))
         return 0
 
-    cdef int refuse(self, End end, error, const uint8_t *data) except -1:
-        """Close because of what this side sent; frames before the bad one still go on."""
+    cdef int close_for_invalid_frame(self, End end, error, const uint8_t *data) except -1:
+        """Close because this side sent an invalid frame. Frames before it are forwarded first."""
         cdef Session session = self.session
         if session.diverted:
-            self.divert(end, session.clean, data)
+            self.write_intercepted(end, session.clean, data)
             session.read_bodies(monotonic())
         elif session.clean:
             self.write(self.other(end), session.clean, data)
@@ -436,16 +443,19 @@ cdef class Relay:
         return 0
 
     cdef int abandon_session(self, error) except -1:
-        """Carry this connection on as bytes: an error of ours is no reason to end it, unless bytes would be missing."""
+        """Relay this connection without its session, which has failed with a bug in this process.
+
+        The connection is closed only if bytes would be missing otherwise.
+        """
         cdef Session session = self.session
         cdef bint whole = session.untouched
-        self.known_as, self.requests_before, self.session = self.connection, session.requests, None
+        self.initial_connection, self.requests_before, self.session = self.connection, session.requests, None
         self.tally.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         for step in (session.walk, session.lost):
             try:
                 step(monotonic())
-            except Exception:  # noqa: S110  # it has failed once already
+            except Exception:  # noqa: S110  # the session has failed already
                 pass
         if not whole:
             self.close("session_failed", type(error).__name__)
@@ -458,55 +468,55 @@ cdef class Relay:
         return 0
 
     cdef int pause(self, End end, Reason reason) except -1:
-        if end.failure and reason != BACKLOG:  # nothing could end this pause any more
-            return self.failed(end, end.failure)
+        if end.failure and reason != BACKLOG:  # no event would end this pause
+            return self.on_socket_failure(end, end.failure)
         if not end.paused:
             self.tally.pauses[end.name] += 1
         end.paused |= reason
-        return self.watch(end)
+        return self.update_events(end)
 
     cdef int resume(self, End end, Reason reason) except -1:
         end.paused &= ~reason
-        self.watch(end)
-        return 0 if end.is_broker else self.go_on()
+        self.update_events(end)
+        return 0 if end.is_broker else self.schedule_rest()
 
-    cdef int watch(self, End end) except -1:
-        """Let the poller watch this side for what is of interest now."""
+    cdef int update_events(self, End end) except -1:
+        """Register this side for the epoll events that are wanted now."""
         cdef uint32_t events = 0
         if end.fd < 0:
             return 0
         if self.cause is None and not end.eof and not end.paused:
             events = EPOLLIN
-        if end.waiting != NULL:
+        if end.unsent != NULL:
             events |= EPOLLOUT
-        return self.poller.watch(self, end, events)
+        return self.poller.set_events(self, end, events)
 
-    cdef int forget_waiting(self, End end) except -1:
-        PyMem_Free(end.waiting)
-        end.waiting = NULL
+    cdef int discard_unsent(self, End end) except -1:
+        PyMem_Free(end.unsent)
+        end.unsent = NULL
         end.sent = end.size = 0
         return 0
 
-    cdef int end_of(self, End end) except -1:
-        """The last of a side that outlived ``close``."""
+    cdef int finish_end(self, End end) except -1:
+        """Close a side that still had unsent bytes when ``close`` was called."""
         self.close_end(end)
-        if self.gone:
-            self.on_gone(self)
+        if self.is_finished:
+            self.on_finished(self)
         return 0
 
     cdef int close_end(self, End end) except -1:
-        self.forget_waiting(end)
+        self.discard_unsent(end)
         if end.fd >= 0:
-            self.poller.watch(self, end, 0)  # closing does not do it while another process still has the socket
+            self.poller.set_events(self, end, 0)  # close(2) does not remove it while another process has it open
             close_descriptor(end.fd)
             end.fd = -1
-            if self.gone:
-                self.poller.leave(self)
+            if self.is_finished:
+                self.poller.remove(self)
         return 0
 
 
 cdef int report_failure(connection_id, error) except -1:
-    """Log that an interceptor raised ``error``: what it was to answer or change went on as it came."""
-    # In words: what is held back until it is due must not hold the bytes that its traceback leads to.
+    """Log that an interceptor raised ``error``; its request or response was forwarded unchanged."""
+    # Only text: a rate-limited log line is kept for a while, and a traceback would keep message bodies alive.
     repeated.warning("intercept_failed", connection_id=connection_id, error=f"{type(error).__name__}: {error}")
     return 0

@@ -1,4 +1,4 @@
-"""Turns of connections whose clients have sent more than is read at once: they share the loop with all others."""
+"""RoundRobin of connections whose clients have sent more than is read at once: they share the loop with all others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Turns:
+class RoundRobin:
     """Of one loop. Each round of it is the turn of one connection, in the order in which they entered: so the time that
     others wait does not grow with the number of connections that ask without end."""
 
@@ -15,28 +15,28 @@ class Turns:
         self.loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
 
-    def enter(self, take_turn: Callable[[], None]) -> None:
-        """Call ``take_turn`` in a later round of the loop. It must not raise."""
-        self._waiting.append(take_turn)
+    def schedule(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in a later round of the loop. It must not raise."""
+        self._waiting.append(callback)
         if len(self._waiting) == 1:
-            self.loop.call_soon(self._serve)
+            self.loop.call_soon(self._run_next)
 
-    def _serve(self) -> None:
-        take_turn = self._waiting[0]
+    def _run_next(self) -> None:
+        callback = self._waiting[0]
         try:
-            take_turn()  # it may enter again, behind the others
+            callback()  # it may enter again, behind the others
         finally:
             self._waiting.popleft()
             if self._waiting:
-                self.loop.call_soon(self._serve)
+                self.loop.call_soon(self._run_next)
 
 
-_latest: Turns | None = None
+_latest: RoundRobin | None = None
 
 
-def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
+def round_robin_for(loop: asyncio.AbstractEventLoop) -> RoundRobin:
     """The same for all connections of a loop; a process has one."""
     global _latest
     if _latest is None or _latest.loop is not loop:
-        _latest = Turns(loop)
+        _latest = RoundRobin(loop)
     return _latest

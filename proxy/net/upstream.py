@@ -16,14 +16,14 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from proxy.config import Endpoint
-from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY, tune
-from proxy.net.upstream_resolver import Address, Lookup, addresses
+from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY_DELAY, set_socket_options
+from proxy.net.upstream_resolver import SocketAddress, UpstreamResolver, order_addresses
 
 ATTEMPT_DELAY = 0.25
 """Seconds an address has for its answer until the next one is tried beside it (RFC 8305, section 5); less where all of
 them would not have their turn."""
 
-MAX_BESIDE = 16
+MAX_EXTRA_ATTEMPTS = 16
 """Attempts beside a client's first one, of all clients of a process: each has a descriptor of the reserve. Beyond it an
 attempt is given up after its share of the time, before the next one begins."""
 
@@ -37,7 +37,7 @@ class Upstream:
     ``source``: the local IP address they come from; None leaves it to the kernel.
     """
 
-    beside: ClassVar[int] = 0
+    extra_attempts: ClassVar[int] = 0
     """Attempts beside a client's first one."""
 
     def __init__(self, endpoint: Endpoint, timeout: float, source: str | None = None) -> None:
@@ -45,13 +45,13 @@ class Upstream:
         self._timeout = timeout
         self._source = source
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
-        self._fixed: list[Address] = []
+        self._literal_addresses: list[SocketAddress] = []
         """Of an IP address; a name is looked up when it is needed, and again, since it may move."""
-        self._lookup = Lookup(endpoint)
-        self._worked: Address | None = None
+        self._resolver = UpstreamResolver(endpoint)
+        self._last_connected: SocketAddress | None = None
         """The last that one could connect to of several."""
         with contextlib.suppress(socket.gaierror):
-            self._fixed = addresses(
+            self._literal_addresses = order_addresses(
                 socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             )
 
@@ -66,64 +66,64 @@ class Upstream:
         deadline = asyncio.get_running_loop().time() + self._timeout
         while True:
             try:
-                return await self._connect(deadline)
+                return await self._connect_before(deadline)
             except OSError as error:
                 if error.errno not in CAPACITY_ERRORS:
                     raise
             async with asyncio.timeout_at(deadline):
-                await asyncio.sleep(CAPACITY_RETRY)
+                await asyncio.sleep(CAPACITY_RETRY_DELAY)
 
-    async def _connect(self, deadline: float) -> socket.socket:
-        found = self._fixed or await self._lookup.get(deadline)
+    async def _connect_before(self, deadline: float) -> socket.socket:
+        found = self._literal_addresses or await self._resolver.resolve(deadline)
         if self._family:
             found = [address for address in found if address[0] == self._family]
         if not found:
             where = "" if self._source is None else f" of the kind of upstream.source {self._source}"
             raise OSError(f"{self._endpoint} has no address{where}")
         if len(found) == 1:
-            return await _connected(found[0], self._source, deadline)
+            return await _connect_address(found[0], self._source, deadline)
         return await self._race(found, deadline)
 
-    async def _race(self, found: Sequence[Address], deadline: float) -> socket.socket:
+    async def _race(self, found: Sequence[SocketAddress], deadline: float) -> socket.socket:
         """Try all of ``found``, that first which worked last; return the first connection there is."""
-        waiting = deque(sorted(found, key=lambda address: address != self._worked))
+        waiting = deque(sorted(found, key=lambda address: address != self._last_connected))
         share = self._timeout / len(waiting)
         delay = min(ATTEMPT_DELAY, share)
-        attempts: dict[Attempt, Address] = {}
+        attempts: dict[Attempt, SocketAddress] = {}
         failures: list[OSError] = []
         try:
             while waiting or attempts:
-                if waiting and (not attempts or Upstream.beside < MAX_BESIDE):
-                    self._begin(attempts, waiting.popleft(), deadline)
+                if waiting and (not attempts or Upstream.extra_attempts < MAX_EXTRA_ATTEMPTS):
+                    self._start_attempt(attempts, waiting.popleft(), deadline)
                 done, _ = await asyncio.wait(
                     attempts, timeout=delay if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not done and waiting and Upstream.beside >= MAX_BESIDE:
-                    done = await _share_used(attempts, share - delay)
+                if not done and waiting and Upstream.extra_attempts >= MAX_EXTRA_ATTEMPTS:
+                    done = await _wait_or_cancel(attempts, share - delay)
                 for attempt in done:
                     address = attempts.pop(attempt)
                     if attempt.cancelled():
-                        failures.append(TimeoutError(_said(address, f"no answer within {share * 1000:.0f} ms")))
+                        failures.append(TimeoutError(_describe(address, f"no answer within {share * 1000:.0f} ms")))
                     elif isinstance(error := attempt.exception(), OSError):
-                        failures.append(OSError(error.errno, _said(address, error.strerror or "no answer")))
+                        failures.append(OSError(error.errno, _describe(address, error.strerror or "no answer")))
                     else:
-                        self._worked = address
+                        self._last_connected = address
                         return attempt.result()
         finally:
             for attempt in attempts:
                 attempt.cancel()
-                attempt.add_done_callback(_close)
-        raise _of_all(failures)
+                attempt.add_done_callback(_close_unused)
+        raise _combined_error(failures)
 
-    def _begin(self, attempts: dict[Attempt, Address], address: Address, deadline: float) -> None:
-        attempt = asyncio.get_running_loop().create_task(_connected(address, self._source, deadline))
+    def _start_attempt(self, attempts: dict[Attempt, SocketAddress], address: SocketAddress, deadline: float) -> None:
+        attempt = asyncio.get_running_loop().create_task(_connect_address(address, self._source, deadline))
         if attempts:
-            Upstream.beside += 1
-            attempt.add_done_callback(_ended_beside)
+            Upstream.extra_attempts += 1
+            attempt.add_done_callback(_on_extra_attempt_done)
         attempts[attempt] = address
 
 
-async def _share_used(attempts: Iterable[Attempt], seconds: float) -> set[Attempt]:
+async def _wait_or_cancel(attempts: Iterable[Attempt], seconds: float) -> set[Attempt]:
     """Return those that end within so much time; if none does, give up all of them and return these."""
     done, pending = await asyncio.wait(attempts, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     if done:
@@ -133,11 +133,11 @@ async def _share_used(attempts: Iterable[Attempt], seconds: float) -> set[Attemp
     return (await asyncio.wait(pending))[0]
 
 
-async def _connected(address: Address, source: str | None, deadline: float) -> socket.socket:
+async def _connect_address(address: SocketAddress, source: str | None, deadline: float) -> socket.socket:
     family, where = address
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        tune(sock)
+        set_socket_options(sock)
         if source is not None:
             # The port is chosen with the connect then: it need not be one that goes nowhere else.
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_BIND_ADDRESS_NO_PORT, 1)
@@ -156,22 +156,22 @@ async def _connected(address: Address, source: str | None, deadline: float) -> s
     return sock
 
 
-def _ended_beside(_: Attempt) -> None:
-    Upstream.beside -= 1
+def _on_extra_attempt_done(_: Attempt) -> None:
+    Upstream.extra_attempts -= 1
 
 
-def _close(attempt: Attempt) -> None:
+def _close_unused(attempt: Attempt) -> None:
     """It came too late, if at all."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
 
-def _said(address: Address, what: str) -> str:
+def _describe(address: SocketAddress, what: str) -> str:
     return f"{Endpoint(*address[1][:2])}: {what}"
 
 
-def _of_all(failures: Sequence[OSError]) -> OSError:
+def _combined_error(failures: Sequence[OSError]) -> OSError:
     """Return one error for all of them: that there is no room for a socket, if that was one of them."""
-    said = "; ".join(error.strerror or str(error) for error in failures)
+    reasons = "; ".join(error.strerror or str(error) for error in failures)
     errors = sorted((error.errno for error in failures if error.errno), key=lambda error: error not in CAPACITY_ERRORS)
-    return OSError(errors[0], said) if errors else TimeoutError(said)
+    return OSError(errors[0], reasons) if errors else TimeoutError(reasons)

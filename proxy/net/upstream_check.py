@@ -14,20 +14,20 @@ from proxy import __version__
 from proxy.config import Endpoint, Listener
 from proxy.net.upstream import Upstream
 
-TIMEOUT = 5.0
+CHECK_TIMEOUT = 5.0
 """Seconds the broker has to answer."""
 
-MAX_ANSWER = 16 * 1024 * 1024
+MAX_METADATA_SIZE = 16 * 1024 * 1024
 """Bytes; brokers alone are some 50 bytes each, topics are not asked for."""
 
-METADATA, VERSION = 3, 1
+METADATA, METADATA_VERSION = 3, 1
 """Metadata v1: the first that can ask for no topics; every broker from 0.10 to 4.x answers it."""
 
 
-async def problem(listener: Listener, upstream: Upstream, broker_id: int) -> str | None:
+async def find_problem(listener: Listener, upstream: Upstream, broker_id: int) -> str | None:
     """Return what is wrong, in one sentence; None if nothing is. Raises OSError where the broker does not answer."""
-    async with asyncio.timeout(TIMEOUT):
-        brokers = await _advertised(upstream)
+    async with asyncio.timeout(CHECK_TIMEOUT):
+        brokers = await _fetch_advertised(upstream)
     rewriting = listener.rewrite_addresses  # what the broker advertises does not matter then, but which one it is
     here = listener.upstream if rewriting else listener.advertised
     found = brokers.get(broker_id)
@@ -50,24 +50,24 @@ async def problem(listener: Listener, upstream: Upstream, broker_id: int) -> str
     )
 
 
-async def _advertised(upstream: Upstream) -> dict[int, Endpoint]:
+async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
     """What each broker of the cluster advertises on this listener, by id."""
     client_id = f"brokerside-{__version__}".encode()
-    body = struct.pack(">hhih", METADATA, VERSION, 1, len(client_id)) + client_id + struct.pack(">i", 0)
+    body = struct.pack(">hhih", METADATA, METADATA_VERSION, 1, len(client_id)) + client_id + struct.pack(">i", 0)
     reader, writer = await asyncio.open_connection(sock=await upstream.connect())
     try:
         writer.write(struct.pack(">i", len(body)) + body)
         size = int.from_bytes(await reader.readexactly(4), "big")
-        if not 8 <= size <= MAX_ANSWER:
+        if not 8 <= size <= MAX_METADATA_SIZE:
             raise OSError(f"{upstream} does not speak Kafka's protocol")
-        return _brokers(await reader.readexactly(size))
+        return _parse_brokers(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, struct.error, UnicodeDecodeError):
         raise OSError(f"{upstream} does not answer as a Kafka broker does") from None
     finally:
         writer.close()
 
 
-def _brokers(answer: bytes) -> dict[int, Endpoint]:
+def _parse_brokers(answer: bytes) -> dict[int, Endpoint]:
     """The brokers of a Metadata v1 response. Source: MetadataResponse.json."""
     brokers = {}
     _, count = struct.unpack_from(">ii", answer)

@@ -22,155 +22,175 @@ from proxy.limits.throttles import ThrottleReport
 from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
-PACKET = 4096
+MAX_PACKET_SIZE = 4096
 """Bytes of a message in one packet: what the kernel takes however small it is told to keep its buffers."""
 
-MORE, LAST = b"\x01", b"\x00"
+MORE_PACKETS, LAST_PACKET = b"\x01", b"\x00"
 """Begins each packet: whether the message goes on in the next one."""
 
-GONE = {errno.EPIPE, errno.ECONNRESET}
+PEER_GONE_ERRORS = {errno.EPIPE, errno.ECONNRESET}
 """The other end is not there any more."""
 
-RETRY = 0.05
+SEND_RETRY_DELAY = 0.05
 """Seconds until sending is tried again where no event will tell that it is possible (no memory, say)."""
 
-LAST_WORD = 1.0
+FLUSH_TIMEOUT = 1.0
 """Seconds that a process waits at its end for the other one to take what it has to say."""
 
-Received = TypeVar("Received")
+Message = TypeVar("Message")
 
 
-class Start(Struct, tag=True, array_like=True):
-    """To a worker, first of all: who it is. ``config``: see ``proxy.config.transfer``."""
+class StartWorker(Struct, tag=True, array_like=True):
+    """The first message to a worker. ``number``: of the worker; ``config``: as packed by ``proxy.config.transfer``."""
 
     number: int
     config: bytes
 
 
-class Carry(Struct, tag=True, array_like=True):
-    """To a worker, with an accepted socket: it is yours. ``listener``: its name; ``index``: of the connection."""
+class TakeConnection(Struct, tag=True, array_like=True):
+    """Tells a worker to serve the accepted socket that comes with this message.
+
+    ``listener``: name of the listener; ``host`` and ``port``: of the client; ``number``: of the connection.
+    """
 
     listener: str
     host: str
     port: int
-    index: int
-
-
-class Ask(Struct, tag=True, array_like=True):
-    """To a worker: what have you counted? ``number`` comes back with the answer."""
-
     number: int
+
+
+class RequestSnapshot(Struct, tag=True, array_like=True):
+    """Asks a worker for its counters. The worker replies with a ``SnapshotReply`` of the same ``request_id``."""
+
+    request_id: int
 
 
 class FindIdlest(Struct, tag=True, array_like=True):
-    """To a worker: which connection of these listeners was longest without a byte? ``number`` comes back."""
+    """Asks a worker for the connection of ``listeners`` that has been idle for longest.
 
-    number: int
+    The worker replies with an ``IdlestConnection`` of the same ``request_id``.
+    """
+
+    request_id: int
     listeners: list[str]
 
 
-class Evict(Struct, tag=True, array_like=True):
-    """To a worker: close this connection, by the ``index`` of ``Carry``."""
+class EvictConnection(Struct, tag=True, array_like=True):
+    """Tells a worker to close the connection with this ``number`` of ``TakeConnection``."""
 
-    connection: int
+    number: int
 
 
-class Throttled(Struct, tag=True, array_like=True):
-    """To a worker: tell your observers."""
+class ReportThrottles(Struct, tag=True, array_like=True):
+    """Tells a worker to pass these reports to its observers."""
 
     reports: list[ThrottleReport]
 
 
-class Change(Struct, tag=True, array_like=True):
-    """To a worker: take from another configuration, packed as in ``Start``, what a running worker can take."""
+class UpdateConfig(Struct, tag=True, array_like=True):
+    """Tells a worker to apply another configuration, packed as in ``StartWorker``, as far as it is reloadable."""
 
     config: bytes
 
 
-class Tell(Struct, tag=True, array_like=True):
-    """To a worker: what is known of all brokers."""
+class UpdateFleetView(Struct, tag=True, array_like=True):
+    """Tells a worker what is known about all brokers."""
 
     view: FleetView
 
 
 class Drain(Struct, tag=True, array_like=True):
-    """To a worker: let open requests be answered, then end; no ``Carry`` follows."""
+    """Tells a worker to wait for open requests and then to exit. No ``TakeConnection`` follows."""
 
 
-class Cut(Struct, tag=True, array_like=True):
-    """To a worker: end at once."""
+class Abort(Struct, tag=True, array_like=True):
+    """Tells a worker to exit at once."""
 
 
-class Ready(Struct, tag=True, array_like=True):
-    """From a worker: it carries what it is given. ``snapshot``: with nothing carried yet."""
+class WorkerReady(Struct, tag=True, array_like=True):
+    """Sent by a worker that is ready to take connections. ``snapshot``: its counters before the first connection."""
 
     snapshot: Snapshot
 
 
-class Failed(Struct, tag=True, array_like=True):
-    """From a worker that cannot start: why, for a person."""
+class StartFailed(Struct, tag=True, array_like=True):
+    """Sent by a worker that cannot start. ``error``: the reason, for a person."""
 
     error: str
 
 
-class Closed(Struct, tag=True, array_like=True):
-    """From a worker: these of the connections it was given have ended, by the ``index`` of ``Carry``."""
+class ConnectionsClosed(Struct, tag=True, array_like=True):
+    """Sent by a worker when connections have ended. ``numbers``: their numbers of ``TakeConnection``."""
 
     numbers: list[int]
 
 
-class Idlest(Struct, tag=True, array_like=True):
-    """From a worker: the answer to ``FindIdlest``; None where nothing is open. ``since``: seconds, monotonic."""
+class IdlestConnection(Struct, tag=True, array_like=True):
+    """The reply to ``FindIdlest``.
 
-    number: int
-    connection: int | None
+    ``number``: of the connection, None if none is open. ``since``: when its last byte arrived, in monotonic seconds.
+    """
+
+    request_id: int
+    number: int | None
     since: float
 
 
-class Report(Struct, tag=True, array_like=True):
-    """From a worker: the answer to ``Ask``; with number 0 its last word, when nothing is carried any more."""
+class SnapshotReply(Struct, tag=True, array_like=True):
+    """The reply to ``RequestSnapshot``. A worker that exits sends a last one, with ``request_id`` 0."""
 
-    number: int
+    request_id: int
     snapshot: Snapshot
 
 
-ToWorker = Start | Carry | Ask | FindIdlest | Evict | Throttled | Change | Tell | Drain | Cut
-ToMain = Ready | Failed | Closed | Idlest | Report
+ToWorker = (
+    StartWorker
+    | TakeConnection
+    | RequestSnapshot
+    | FindIdlest
+    | EvictConnection
+    | ReportThrottles
+    | UpdateConfig
+    | UpdateFleetView
+    | Drain
+    | Abort
+)
+ToMain = WorkerReady | StartFailed | ConnectionsClosed | IdlestConnection | SnapshotReply
 
 
-class Channel(Generic[Received]):
-    """One end of a pair; ``kind``: the union of messages that come in. Belongs to the loop's thread.
+class IpcChannel(Generic[Message]):
+    """One end of a pair; ``message_type``: the union of messages that come in. Belongs to the loop's thread.
 
-    ``received(message, descriptor)`` is called for each: ``descriptor``, of the socket that came with it, is the
-    callee's to close; None where none came, be it that this process has no room for one. ``ended()`` is called when the
-    other end is gone, ``has_room()`` when nothing is unsent any more.
+    ``on_message(message, descriptor)`` is called for each: ``descriptor``, of the socket that came with it, is the
+    callee's to close; None where none came, be it that this process has no room for one. ``on_peer_gone()`` is called when the
+    other end is gone, ``on_all_sent()`` when nothing is unsent any more.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        kind: Any,
-        received: Callable[[Received, int | None], None],
+        message_type: Any,
+        on_message: Callable[[Message, int | None], None],
         *,
-        ended: Callable[[], None] = lambda: None,
-        has_room: Callable[[], None] = lambda: None,
+        on_peer_gone: Callable[[], None] = lambda: None,
+        on_all_sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket = sock
-        self._received = received
-        self._ended = ended
-        self._has_room = has_room
-        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._on_message = on_message
+        self._on_peer_gone = on_peer_gone
+        self._on_all_sent = on_all_sent
+        self._decoder = msgspec.msgpack.Decoder(message_type)
         self._encoder = msgspec.msgpack.Encoder()
-        self._packet = bytearray(len(LAST) + PACKET)
+        self._packet = bytearray(len(LAST_PACKET) + MAX_PACKET_SIZE)
         self._incoming = bytearray()  # of a message that is not complete
         self._unsent: deque[tuple[Struct, bytes, socket.socket | None]] = deque()
         self._outgoing = b""  # what is left of the first of them, once it has begun
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
-        self._loop.add_reader(sock, self._receive)
+        self._loop.add_reader(sock, self._on_readable)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the other end has no room just now: better send nothing that can wait, or go elsewhere."""
         return bool(self._unsent)
 
@@ -181,60 +201,62 @@ class Channel(Generic[Received]):
         """
         self._unsent.append((message, self._encoder.encode(message), sock))
         if len(self._unsent) == 1:
-            self._flush()
+            self._send_queued()
 
     def close(self) -> list[tuple[Struct, socket.socket | None]]:
         """Take in what the other end has sent, close this end, and return what could not be sent."""
-        self._receive()
+        self._on_readable()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
         return [(message, sock) for message, _, sock in self._unsent]
 
-    def finish(self) -> None:
-        """Wait up to ``LAST_WORD`` seconds until everything is sent, then close: for a process that ends."""
+    def flush_and_close(self) -> None:
+        """Wait up to ``FLUSH_TIMEOUT`` seconds until everything is sent, then close: for a process that ends."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
-        self._socket.settimeout(LAST_WORD)
-        self._flush()
+        self._socket.settimeout(FLUSH_TIMEOUT)
+        self._send_queued()
         self._socket.close()
 
-    def _flush(self) -> None:
+    def _send_queued(self) -> None:
         while self._unsent:
             _, encoded, sock = self._unsent[0]
             self._outgoing = self._outgoing or encoded
             try:
-                while len(self._outgoing) > PACKET:
-                    self._socket.sendmsg([MORE, self._outgoing[:PACKET]])
-                    self._outgoing = self._outgoing[PACKET:]
-                rights = [] if sock is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [sock.fileno()]))]
-                self._socket.sendmsg([LAST, self._outgoing], rights)
+                while len(self._outgoing) > MAX_PACKET_SIZE:
+                    self._socket.sendmsg([MORE_PACKETS, self._outgoing[:MAX_PACKET_SIZE]])
+                    self._outgoing = self._outgoing[MAX_PACKET_SIZE:]
+                ancillary = (
+                    [] if sock is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [sock.fileno()]))]
+                )
+                self._socket.sendmsg([LAST_PACKET, self._outgoing], ancillary)
             except BlockingIOError:
-                self._loop.add_writer(self._socket, self._flush_later)
+                self._loop.add_writer(self._socket, self._on_writable)
                 return
             except OSError as error:
                 # A peer that is gone is told of by the reader; what is unsent then stays, for others to be given.
-                if error.errno not in GONE:
-                    self._loop.call_later(RETRY, self._flush_later)
+                if error.errno not in PEER_GONE_ERRORS:
+                    self._loop.call_later(SEND_RETRY_DELAY, self._on_writable)
                 return
             if sock is not None:
                 sock.close()
             self._unsent.popleft()
             self._outgoing = b""
 
-    def _flush_later(self) -> None:
+    def _on_writable(self) -> None:
         if self._socket.fileno() == -1:
             return
         self._loop.remove_writer(self._socket)
-        self._flush()
+        self._send_queued()
         if not self._unsent:
-            self._has_room()
+            self._on_all_sent()
 
-    def _receive(self) -> None:
+    def _on_readable(self) -> None:
         """Take in all there is: once the other end is gone, uvloop calls this one more time and never again."""
         while True:
             try:
-                size, rights, _, _ = self._socket.recvmsg_into(
+                size, ancillary, _, _ = self._socket.recvmsg_into(
                     [self._packet], socket.CMSG_SPACE(array("i").itemsize), socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
@@ -243,12 +265,12 @@ class Channel(Generic[Received]):
                 continue  # told once where the other end left something unread; what it sent is still there
             if not size:
                 self._loop.remove_reader(self._socket)
-                self._ended()
+                self._on_peer_gone()
                 return
             with memoryview(self._packet) as packet:
-                self._incoming += packet[len(LAST) : size]
-            if self._packet.startswith(MORE):
+                self._incoming += packet[len(LAST_PACKET) : size]
+            if self._packet.startswith(MORE_PACKETS):
                 continue
             message = self._decoder.decode(self._incoming)
             self._incoming.clear()
-            self._received(message, array("i", rights[0][2])[0] if rights else None)
+            self._on_message(message, array("i", ancillary[0][2])[0] if ancillary else None)

@@ -20,27 +20,43 @@ from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
 from proxy.limits.throttles import ThrottleReport
-from proxy.net.ticker import Beat
-from proxy.net.worker_ipc import Carry, Change, Cut, Drain, Evict, Idlest, Tell, Throttled
-from proxy.net.worker_process import REFRESH, SILENT, Answer, Handle, Unsent, spawn
+from proxy.net.ticker import Ticker
+from proxy.net.worker_ipc import (
+    Abort,
+    Drain,
+    EvictConnection,
+    IdlestConnection,
+    ReportThrottles,
+    TakeConnection,
+    UpdateConfig,
+    UpdateFleetView,
+)
+from proxy.net.worker_process import (
+    SILENT_AFTER,
+    SNAPSHOT_INTERVAL,
+    Reply,
+    UnsentConnection,
+    WorkerProcess,
+    spawn_worker,
+)
 from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry import Repeated
 from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
-START_TIMEOUT = 30.0
+WORKERS_START_TIMEOUT = 30.0
 """Seconds until all workers have to be ready; they need about one."""
 
-ANSWER_TIMEOUT = 1.0
-"""Seconds a worker has to answer; after that the counts it told last are used, and it closes no idle connection."""
+REPLY_TIMEOUT = 1.0
+"""Seconds a worker has to reply; after that the counts it told last are used, and it closes no idle connection."""
 
-FIRST_RESTART, LAST_RESTART = 0.1, 10.0
+MIN_RESTART_DELAY, MAX_RESTART_DELAY = 0.1, 10.0
 """Seconds until a worker is replaced: from the first number to the second, twice as many each time it ends again."""
 
-STABLE = 10.0
+STABLE_AFTER = 10.0
 """Seconds a worker must have lived for its end to count as the first one again."""
 
-CUT_TIMEOUT = 1.0
+ABORT_TIMEOUT = 1.0
 """Seconds that workers told to end at once have for it; then they are killed."""
 
 STOP_MARGIN = 2.0
@@ -49,195 +65,195 @@ STOP_MARGIN = 2.0
 log = structlog.get_logger(__name__)
 
 
-class Workers:
-    """All workers, as one ``Carrying``. Belongs to the loop's thread, which never waits for a worker's socket."""
+class WorkerPool:
+    """All workers, as one ``ConnectionHandler``. Belongs to the loop's thread, which never waits for a worker's socket."""
 
-    def __init__(self, config: Config, beat: Beat) -> None:
+    def __init__(self, config: Config, ticker: Ticker) -> None:
         """None runs before ``start``."""
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self._config = config
-        self._beat = beat
-        self._view: FleetView | None = None
-        self._living: dict[int, Handle] = {}
-        self._dead = Snapshot({name: Tally() for name in self.tallies})  # the last counts of all that have ended
-        self._unplaced: list[Unsent] = []
-        self._has_room: Callable[[], None] | None = None
-        self._ended: Callable[[int], None] = lambda number: None
-        self._delays: dict[int, float] = {}  # until the next restart, by number
+        self._ticker = ticker
+        self._fleet_view: FleetView | None = None
+        self._workers: dict[int, WorkerProcess] = {}
+        self._exited = Snapshot({name: Tally() for name in self.tallies})  # the last counts of all that have ended
+        self._unassigned: list[UnsentConnection] = []
+        self._capacity_callback: Callable[[], None] | None = None
+        self._connection_closed_callback: Callable[[int], None] = lambda number: None
+        self._restart_delays: dict[int, float] = {}  # until the next restart, by number
         self._restarts = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._starting: set[asyncio.Task[None]] = set()
-        self._serving = False
-        self._asked = 0
-        self._to_evict: deque[list[str]] = deque()
-        self._evicting: asyncio.Task[None] | None = None
-        self.unreported = 0
+        self._running = False
+        self._last_request_id = 0
+        self._evictions: deque[list[str]] = deque()
+        self._eviction_task: asyncio.Task[None] | None = None
+        self.lost_throttle_reports = 0
         """Reports that no worker could take."""
         self._repeated = Repeated(log)
-        beat.calls.append(self._repeated.flush)
+        ticker.callbacks.append(self._repeated.flush)
 
     async def start(self) -> None:
         """Start all workers and wait until they are ready. Raises LocalError, and then none of them runs."""
         try:
             for number in range(1, self._config.workers + 1):
-                await self._start_one(number)
-            async with asyncio.timeout(START_TIMEOUT):
-                for worker in list(self._living.values()):
-                    await worker.settled.wait()
+                await self._start_worker(number)
+            async with asyncio.timeout(WORKERS_START_TIMEOUT):
+                for worker in list(self._workers.values()):
+                    await worker.started.wait()
                     if worker.problem:
                         raise LocalError(worker.problem)
         except BaseException as error:
-            await self._kill()
+            await self._kill_all()
             if isinstance(error, TimeoutError):
-                raise LocalError(f"a worker is not ready after {START_TIMEOUT:.0f} s") from None
+                raise LocalError(f"a worker is not ready after {WORKERS_START_TIMEOUT:.0f} s") from None
             if isinstance(error, OSError):
                 raise LocalError(f"workers: {self._config.workers} processes cannot be started: {error}") from None
             raise
-        self._serving = True
-        self._refresh()
+        self._running = True
+        self._poll_workers()
 
     @property
-    def holding(self) -> int:
+    def local_connections(self) -> int:
         """None: workers have descriptors of their own."""
         return 0
 
     @property
-    def able(self) -> bool:
-        """Whether any worker runs and answers."""
-        return any(worker.able for worker in self._living.values())
+    def is_available(self) -> bool:
+        """Whether any worker runs and replies."""
+        return any(worker.is_available for worker in self._workers.values())
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether no worker can be given a connection just now."""
-        return bool(self._unplaced) or not any(worker.has_room for worker in self._living.values())
+        return bool(self._unassigned) or not any(worker.has_capacity for worker in self._workers.values())
 
-    def on_room(self, call: Callable[[], None]) -> None:
+    def on_capacity(self, callback: Callable[[], None]) -> None:
         """Call it each time ``full`` ends."""
-        self._has_room = call
+        self._capacity_callback = callback
 
-    def on_end(self, call: Callable[[int], None]) -> None:
+    def on_connection_closed(self, callback: Callable[[int], None]) -> None:
         """Call it once with the number of each connection that was carried, when that has ended."""
-        self._ended = call
+        self._connection_closed_callback = callback
 
-    def carry(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+    def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Give ``sock``, a client accepted from ``address``, to a worker, at once or when one has room."""
-        self._place(Carry(listener.name, *address, number), sock)
-        if self.full and any(worker.crowded for worker in self._living.values()):
+        self._assign(TakeConnection(listener.name, *address, number), sock)
+        if self.is_full and any(worker.lacks_descriptors for worker in self._workers.values()):
             self._repeated.warning("workers_out_of_capacity", error="EMFILE")
 
-    def answered(self, api_key: int) -> int:
+    def count_responses(self, api_key: int) -> int:
         """Responses of this api that have passed, as last told."""
-        told = [self._dead.tallies, *(worker.told for worker in self._living.values())]
+        told = [self._exited.tallies, *(worker.last_tallies for worker in self._workers.values())]
         return sum(tally.responses.get(api_key, 0) for tallies in told for tally in tallies.values())
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
-        self._to_evict.append(list(listeners))
-        if self._evicting is None or self._evicting.done():
-            self._evicting = asyncio.create_task(self._evict())
+        self._evictions.append(list(listeners))
+        if self._eviction_task is None or self._eviction_task.done():
+            self._eviction_task = asyncio.create_task(self._run_evictions())
 
-    def report(self, reports: Sequence[ThrottleReport]) -> None:
+    def report_throttles(self, reports: Sequence[ThrottleReport]) -> None:
         """Have the observers of one worker told of throttled connections; where none can take it, nobody is."""
         if not self._config.observer_class_names:
             return
-        for _, worker in sorted(self._living.items()):
-            if worker.listens:
-                worker.channel.send(Throttled(list(reports)))
+        for _, worker in sorted(self._workers.items()):
+            if worker.can_receive:
+                worker.channel.send(ReportThrottles(list(reports)))
                 return
-        self.unreported += len(reports)
+        self.lost_throttle_reports += len(reports)
         self._repeated.warning("throttles_not_reported", reports=len(reports))
 
-    def change(self, config: Config) -> None:
+    def update_config(self, config: Config) -> None:
         """Tell all workers, those to come as well."""
         self._config = config
-        for worker in self._living.values():
-            worker.tell(Change(pack(config)))
+        for worker in self._workers.values():
+            worker.send_update(UpdateConfig(pack(config)))
 
-    def tell(self, view: FleetView) -> None:
+    def update_fleet_view(self, view: FleetView) -> None:
         """Tell all workers, those to come as well."""
-        self._view = view
-        for worker in self._living.values():
-            worker.tell(Tell(view))
+        self._fleet_view = view
+        for worker in self._workers.values():
+            worker.send_update(UpdateFleetView(view))
 
     async def snapshot(self) -> Snapshot:
         """Counts of all workers, living and dead, and of this process."""
-        answers = self._ask()
-        if answers:
-            await asyncio.wait(answers, timeout=ANSWER_TIMEOUT)
-        waiting = Counter(carry.listener for carry, _ in self._unplaced)
+        replies = self._request_snapshots()
+        if replies:
+            await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
+        waiting = Counter(carry.listener for carry, _ in self._unassigned)
         tallies = {
             name: structs.replace(tally, active=tally.active + waiting[name]) for name, tally in self.tallies.items()
         }
-        own = Snapshot(tallies, process_counts(), self._beat.lag, worker_restarts=self._restarts)
+        own = Snapshot(tallies, process_counts(), self._ticker.lag, worker_restarts=self._restarts)
         own.log_lines_dropped = log_lines_dropped()
-        own.throttle_reports_lost = self.unreported
+        own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
-        return total([own, self._dead, *(worker.snapshot() for worker in self._living.values())])
+        return total([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
 
-    async def stop(self, now: asyncio.Event) -> None:
-        """Let all workers drain and end; at once when ``now`` is set. None runs afterwards."""
-        self._serving = False
+    async def stop(self, abort: asyncio.Event) -> None:
+        """Let all workers drain and end; at once when ``abort`` is set. None runs afterwards."""
+        self._running = False
         for timer in self._timers.values():
             timer.cancel()
         for starting in self._starting:
             starting.cancel()  # one whose process starts all the same finds nobody at the other end, and ends
-        if self._evicting is not None:
-            self._evicting.cancel()
-        self._drop_unplaced()
-        for worker in self._living.values():
+        if self._eviction_task is not None:
+            self._eviction_task.cancel()
+        self._close_unassigned()
+        for worker in self._workers.values():
             worker.channel.send(Drain())
-        ended = asyncio.create_task(self._all_ended())
-        cut = asyncio.create_task(now.wait())
-        patience = (self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + STOP_MARGIN
-        await asyncio.wait({ended, cut}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        if cut.done():
-            for worker in self._living.values():
-                worker.channel.send(Cut())
-            await asyncio.wait({ended}, timeout=CUT_TIMEOUT)
-        for task in (ended, cut):
+        ended = asyncio.create_task(self._wait_for_exit())
+        aborted = asyncio.create_task(abort.wait())
+        timeout = (self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + STOP_MARGIN
+        await asyncio.wait({ended, aborted}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if aborted.done():
+            for worker in self._workers.values():
+                worker.channel.send(Abort())
+            await asyncio.wait({ended}, timeout=ABORT_TIMEOUT)
+        for task in (ended, aborted):
             task.cancel()
-        for worker in self._living.values():
+        for worker in self._workers.values():
             log.warning("worker_killed", worker=worker.number, pid=worker.pid)
-        await self._kill()
-        self._drop_unplaced()
+        await self._kill_all()
+        self._close_unassigned()
 
-    def _drop_unplaced(self) -> None:
-        dropped, self._unplaced = self._unplaced, []
+    def _close_unassigned(self) -> None:
+        dropped, self._unassigned = self._unassigned, []
         for carry, sock in dropped:
             self.tallies[carry.listener].closed["drain_completed"] += 1
             sock.close()
-            self._ended(carry.index)
+            self._connection_closed_callback(carry.number)
 
-    async def _all_ended(self) -> None:
-        for worker in list(self._living.values()):
-            await worker.ended.wait()
+    async def _wait_for_exit(self) -> None:
+        for worker in list(self._workers.values()):
+            await worker.exited.wait()
 
-    async def _kill(self) -> None:
-        for worker in self._living.values():
+    async def _kill_all(self) -> None:
+        for worker in self._workers.values():
             worker.kill()
-        await self._all_ended()
+        await self._wait_for_exit()
 
-    async def _start_one(self, number: int) -> None:
-        spawned = await asyncio.to_thread(spawn)
-        self._living[number] = Handle(
+    async def _start_worker(self, number: int) -> None:
+        spawned = await asyncio.to_thread(spawn_worker)
+        self._workers[number] = WorkerProcess(
             number,
             self._config,
             spawned,
-            on_room=self._on_room,
-            on_closed=lambda connection: self._ended(connection),
-            on_end=self._on_end,
+            on_capacity=self._on_capacity,
+            on_connection_closed=lambda connection: self._connection_closed_callback(connection),
+            on_exit=self._on_exit,
         )
-        if self._view is not None:
-            self._living[number].tell(Tell(self._view))
+        if self._fleet_view is not None:
+            self._workers[number].send_update(UpdateFleetView(self._fleet_view))
 
     def _restart(self, number: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._start_again(number))
+        task = asyncio.get_running_loop().create_task(self._try_restart(number))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    async def _start_again(self, number: int) -> None:
+    async def _try_restart(self, number: int) -> None:
         try:
-            await self._start_one(number)
+            await self._start_worker(number)
         except OSError as error:  # no process, or no descriptor, to be had just now
             log.warning("worker_not_started", worker=number, error=str(error))
             self._restart_later(number)
@@ -245,63 +261,65 @@ class Workers:
             self._restarts += 1
 
     def _restart_later(self, number: int) -> None:
-        delay = self._delays.get(number, FIRST_RESTART)
-        self._delays[number] = min(2 * delay, LAST_RESTART)
+        delay = self._restart_delays.get(number, MIN_RESTART_DELAY)
+        self._restart_delays[number] = min(2 * delay, MAX_RESTART_DELAY)
         self._timers[number] = asyncio.get_running_loop().call_later(delay, self._restart, number)
 
-    def _on_end(self, worker: Handle, unsent: list[Unsent]) -> None:
-        del self._living[worker.number]
-        self._dead = total([self._dead, worker.snapshot()])
-        self._unplaced += unsent
-        if not self._serving:
+    def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
+        del self._workers[worker.number]
+        self._exited = total([self._exited, worker.last_snapshot()])
+        self._unassigned += unsent
+        if not self._running:
             return
         lost = worker.load[0]
         log.error("worker_ended", worker=worker.number, pid=worker.pid, reason=worker.problem, connections=lost)
-        if worker.age >= STABLE:
-            self._delays.pop(worker.number, None)
+        if worker.age >= STABLE_AFTER:
+            self._restart_delays.pop(worker.number, None)
         self._restart_later(worker.number)
-        self._on_room()
+        self._on_capacity()
 
-    def _on_room(self) -> None:
+    def _on_capacity(self) -> None:
         """A worker has become ready, or has room again, or has left something that others have to take."""
-        waiting, self._unplaced = self._unplaced, []
+        waiting, self._unassigned = self._unassigned, []
         for carry, sock in waiting:
-            self._place(carry, sock)
-        if self._has_room is not None and not self.full:
-            self._has_room()
+            self._assign(carry, sock)
+        if self._capacity_callback is not None and not self.is_full:
+            self._capacity_callback()
 
-    def _place(self, carry: Carry, sock: socket.socket) -> None:
-        able = [worker for worker in self._living.values() if worker.has_room]
+    def _assign(self, carry: TakeConnection, sock: socket.socket) -> None:
+        able = [worker for worker in self._workers.values() if worker.has_capacity]
         if able:
-            min(able, key=lambda worker: worker.load).carry(carry, sock)
+            min(able, key=lambda worker: worker.load).send_connection(carry, sock)
         else:
-            self._unplaced.append((carry, sock))
+            self._unassigned.append((carry, sock))
 
-    async def _evict(self) -> None:
+    async def _run_evictions(self) -> None:
         """One after the other: the next one is looked for when the last one is being closed."""
-        while self._to_evict:
-            listeners = self._to_evict.popleft()
-            self._asked += 1
-            workers = list(self._living.values())
-            asked = {answer: worker for worker in workers if (answer := worker.find_idlest(self._asked, listeners))}
-            answered = (await asyncio.wait(asked, timeout=ANSWER_TIMEOUT))[0] if asked else set()
+        while self._evictions:
+            listeners = self._evictions.popleft()
+            self._last_request_id += 1
+            workers = list(self._workers.values())
+            requested = {
+                reply: worker for worker in workers if (reply := worker.find_idlest(self._last_request_id, listeners))
+            }
+            replied = (await asyncio.wait(requested, timeout=REPLY_TIMEOUT))[0] if requested else set()
             found = [
-                (idlest.since, idlest.connection, asked[answer])
-                for answer in answered
-                if isinstance(idlest := answer.result(), Idlest) and idlest.connection is not None
+                (idlest.since, idlest.number, requested[reply])
+                for reply in replied
+                if isinstance(idlest := reply.result(), IdlestConnection) and idlest.number is not None
             ]
             if found:
                 _, connection, worker = min(found, key=lambda each: each[:2])
-                worker.channel.send(Evict(connection))
+                worker.channel.send(EvictConnection(connection))
 
-    def _ask(self) -> list[Answer]:
-        self._asked += 1
-        return [answer for worker in self._living.values() if (answer := worker.ask(self._asked))]
+    def _request_snapshots(self) -> list[Reply]:
+        self._last_request_id += 1
+        return [reply for worker in self._workers.values() if (reply := worker.request_snapshot(self._last_request_id))]
 
-    def _refresh(self) -> None:
-        for worker in self._living.values():
-            worker.tick()
-            if worker.carries and worker.silence == SILENT:
+    def _poll_workers(self) -> None:
+        for worker in self._workers.values():
+            worker.check_liveness()
+            if worker.is_ready and worker.silent_intervals == SILENT_AFTER:
                 log.error("worker_silent", worker=worker.number, pid=worker.pid, connections=worker.load[0])
-        self._ask()
-        self._timers[0] = asyncio.get_running_loop().call_later(REFRESH, self._refresh)
+        self._request_snapshots()
+        self._timers[0] = asyncio.get_running_loop().call_later(SNAPSHOT_INTERVAL, self._poll_workers)

@@ -21,97 +21,97 @@ from proxy.config.transfer import pack
 from proxy.core.causes import Cause
 from proxy.core.tally import Tally
 from proxy.net.worker_ipc import (
-    Ask,
-    Carry,
-    Change,
-    Channel,
-    Closed,
-    Failed,
+    ConnectionsClosed,
     FindIdlest,
-    Idlest,
-    Ready,
-    Report,
-    Start,
-    Tell,
+    IdlestConnection,
+    IpcChannel,
+    RequestSnapshot,
+    SnapshotReply,
+    StartFailed,
+    StartWorker,
+    TakeConnection,
     ToMain,
+    UpdateConfig,
+    UpdateFleetView,
+    WorkerReady,
 )
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
-REFRESH = 1.0
+SNAPSHOT_INTERVAL = 1.0
 """Seconds between two askings for counts: what a worker counted since is never told if it dies."""
 
-SILENT = 3
-"""Times ``REFRESH`` without a word after which a worker is given nothing more, until it says something."""
+SILENT_AFTER = 3
+"""Times ``SNAPSHOT_INTERVAL`` without a word after which a worker is given nothing more, until it says something."""
 
-HUNG = 5
-"""Times ``REFRESH`` without a word after which it is killed: its clients hear nothing either."""
+KILL_AFTER = 5
+"""Times ``SNAPSHOT_INTERVAL`` without a word after which it is killed: its clients hear nothing either."""
 
-STARTING = 60
+START_WITHIN = 60
 """The same for one that is not ready yet."""
 
-RESERVED = 100
+RESERVED_WORKER_DESCRIPTORS = 100
 """Descriptors of a worker that are not for connections: libraries, the loop, its observers' connections."""
 
-LOST: Cause = "worker_lost"
+LOST_CAUSE: Cause = "worker_lost"
 
-Unsent = tuple[Carry, socket.socket]
+UnsentConnection = tuple[TakeConnection, socket.socket]
 """A connection and its socket, on their way to a worker."""
 
-Answer = asyncio.Future[Report | Idlest | None]
-"""To a question; None where the worker ended instead of answering."""
+Reply = asyncio.Future[SnapshotReply | IdlestConnection | None]
+"""To a request; None where the worker ended instead of answering."""
 
 
-class Spawned(NamedTuple):
+class SpawnedWorker(NamedTuple):
     """A process that was started. ``watch``: its pidfd. ``sock``: this end of the channel to it."""
 
     process: subprocess.Popen[bytes]
-    watch: int
+    pidfd: int
     sock: socket.socket
 
 
-class Handle:
+class WorkerProcess:
     """A worker from its start to its end.
 
-    ``on_room()`` is called when it becomes ready or has room again, ``on_closed(number)`` for each connection that has
-    ended in it or with it, ``on_end(self, unsent)`` once it has ended, with what it could not be given any more.
+    ``on_capacity()`` is called when it becomes ready or has room again, ``on_connection_closed(number)`` for each connection that has
+    ended in it or with it, ``on_exit(self, unsent)`` once it has ended, with what it could not be given any more.
     """
 
     def __init__(
         self,
         number: int,
         config: Config,
-        spawned: Spawned,
+        spawned: SpawnedWorker,
         *,
-        on_room: Callable[[], None],
-        on_closed: Callable[[int], None],
-        on_end: Callable[[Handle, list[Unsent]], None],
+        on_capacity: Callable[[], None],
+        on_connection_closed: Callable[[int], None],
+        on_exit: Callable[[WorkerProcess, list[UnsentConnection]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.number = number
-        self.settled = asyncio.Event()
+        self.started = asyncio.Event()
         """Whether it is known if it can carry: it can, unless there is a ``problem``."""
-        self.ended = asyncio.Event()
+        self.exited = asyncio.Event()
         self.problem = ""
-        self.carries = False
-        """Whether it is ready, and has not ended."""
-        self.silence = 0
-        """Times ``REFRESH`` without a word from it; no clock, which would count this process's own hanging as well."""
-        self._asked = False  # since then
-        self._untold: list[Change | Tell] = []  # for when it is ready
-        self._born = monotonic()
-        self._on_room = on_room
-        self._on_closed = on_closed
-        self._on_end = on_end
-        self._given = {listener.name: 0 for listener in config.listeners}
+        self.is_ready = False
+        """Whether it is ready, and has not exited."""
+        self.silent_intervals = 0
+        """Times ``SNAPSHOT_INTERVAL`` without a word from it; no clock, which would count this process's own hanging as well."""
+        self._snapshot_requested = False  # since then
+        self._pending_updates: list[UpdateConfig | UpdateFleetView] = []  # for when it is ready
+        self._started_at = monotonic()
+        self._on_capacity = on_capacity
+        self._on_connection_closed = on_connection_closed
+        self._on_exit = on_exit
+        self._assigned = {listener.name: 0 for listener in config.listeners}
         self._open: set[int] = set()
         # A worker may have as many descriptors as this process, and needs two for each connection.
-        self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED) // 2)
-        self._last = Snapshot({listener.name: Tally() for listener in config.listeners})
-        self._answers: dict[int, Answer] = {}
-        self._process, self._watch, sock = spawned
-        self.channel: Channel[ToMain] = Channel(sock, ToMain, self._received, has_room=on_room)
-        self._loop.add_reader(self._watch, self._exited)
-        self.channel.send(Start(number, pack(config)))
+        self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_WORKER_DESCRIPTORS) // 2)
+        self._last_snapshot = Snapshot({listener.name: Tally() for listener in config.listeners})
+        self._replies: dict[int, Reply] = {}
+        self._process, self._pidfd, sock = spawned
+        self.channel: IpcChannel[ToMain] = IpcChannel(sock, ToMain, self._on_message, on_all_sent=on_capacity)
+        self._loop.add_reader(self._pidfd, self._on_process_exit)
+        self.channel.send(StartWorker(number, pack(config)))
 
     @property
     def pid(self) -> int:
@@ -121,30 +121,30 @@ class Handle:
     @property
     def age(self) -> float:
         """Seconds since its start."""
-        return monotonic() - self._born
+        return monotonic() - self._started_at
 
     @property
-    def able(self) -> bool:
-        """Whether it carries, as far as is known."""
-        return self.carries and self.silence < SILENT
+    def is_available(self) -> bool:
+        """Whether it is_ready, as far as is known."""
+        return self.is_ready and self.silent_intervals < SILENT_AFTER
 
     @property
-    def listens(self) -> bool:
+    def can_receive(self) -> bool:
         """Whether it may be told something now."""
-        return self.able and not self.channel.full
+        return self.is_available and not self.channel.is_full
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether it may be given a connection now."""
-        return self.listens and not self.crowded
+        return self.can_receive and not self.lacks_descriptors
 
     @property
-    def crowded(self) -> bool:
+    def lacks_descriptors(self) -> bool:
         """Whether it has descriptors for no more connections: the kernel would close one that it is sent."""
         return self.load[0] >= self._capacity
 
     @property
-    def end(self) -> str:
+    def exit_status(self) -> str:
         """How it ended: ``exit 1``, ``SIGKILL``."""
         code = self._process.returncode
         return f"exit {code}" if code >= 0 else signal.Signals(-code).name
@@ -152,65 +152,69 @@ class Handle:
     @property
     def load(self) -> tuple[int, int]:
         """What to compare workers by: connections that are open, then connections it was ever given."""
-        return len(self._open), sum(self._given.values())
+        return len(self._open), sum(self._assigned.values())
 
     @property
-    def told(self) -> dict[str, Tally]:
+    def last_tallies(self) -> dict[str, Tally]:
         """What it told last of its counts, by listener."""
-        return self._last.tallies
+        return self._last_snapshot.tallies
 
-    def carry(self, carry: Carry, sock: socket.socket) -> None:
+    def send_connection(self, carry: TakeConnection, sock: socket.socket) -> None:
         """Give it a connection."""
-        self._given[carry.listener] += 1
-        self._open.add(carry.index)
+        self._assigned[carry.listener] += 1
+        self._open.add(carry.number)
         self.channel.send(carry, sock)
 
-    def tell(self, message: Change | Tell) -> None:
+    def send_update(self, message: UpdateConfig | UpdateFleetView) -> None:
         """Send it ``message``, at once or when it is ready."""
-        if self.carries:
+        if self.is_ready:
             self.channel.send(message)
         else:
-            self._untold.append(message)
+            self._pending_updates.append(message)
 
-    def ask(self, number: int) -> Answer | None:
+    def request_snapshot(self, request_id: int) -> Reply | None:
         """Ask for its counts; the future is done when ``snapshot`` has them. None where it cannot be asked."""
-        if not self.carries or (self._asked and not self.has_room):
+        if not self.is_ready or (self._snapshot_requested and not self.has_capacity):
             return None
-        self._asked = True
-        return self._question(Ask(number))
+        self._snapshot_requested = True
+        return self._send_request(RequestSnapshot(request_id))
 
-    def find_idlest(self, number: int, listeners: list[str]) -> Answer | None:
+    def find_idlest(self, request_id: int, listeners: list[str]) -> Reply | None:
         """Ask for the connection of ``listeners`` that is longest idle. None where it cannot be asked now."""
-        return self._question(FindIdlest(number, listeners)) if self.listens else None
+        return self._send_request(FindIdlest(request_id, listeners)) if self.can_receive else None
 
-    def _question(self, question: Ask | FindIdlest) -> Answer:
-        answer = self._answers[question.number] = self._loop.create_future()
-        self.channel.send(question)
-        return answer
+    def _send_request(self, request: RequestSnapshot | FindIdlest) -> Reply:
+        reply = self._replies[request.request_id] = self._loop.create_future()
+        self.channel.send(request)
+        return reply
 
-    def tick(self) -> None:
-        """To be called every ``REFRESH`` seconds: counts the silence, and ends the worker when it is too long."""
-        self.silence += 1
-        if self.silence >= (HUNG if self.carries else STARTING):
-            self.problem = f"worker {self.number} said nothing for {self.silence * REFRESH:.0f} s"
+    def check_liveness(self) -> None:
+        """To be called every ``SNAPSHOT_INTERVAL`` seconds: counts the silent_intervals, and ends the worker when it is too long."""
+        self.silent_intervals += 1
+        if self.silent_intervals >= (KILL_AFTER if self.is_ready else START_WITHIN):
+            self.problem = (
+                f"worker {self.number} has sent nothing for {self.silent_intervals * SNAPSHOT_INTERVAL:.0f} s"
+            )
             self.kill()
 
-    def snapshot(self) -> Snapshot:
+    def last_snapshot(self) -> Snapshot:
         """Return what it counted last; which connections are open is what the ledger says.
 
         Of one that has ended: what it was carrying is closed, what its observers had not delivered is dropped, and what
         its audit had on disk is left to the others.
         """
-        last = structs.replace(self._last, tallies={})
-        for name, tally in self._last.tallies.items():
-            active = self._given[name] - sum(tally.closed.values())
-            if self.ended.is_set():
-                tally = structs.replace(tally, closed={**tally.closed, LOST: tally.closed.get(LOST, 0) + active})
+        last = structs.replace(self._last_snapshot, tallies={})
+        for name, tally in self._last_snapshot.tallies.items():
+            active = self._assigned[name] - sum(tally.closed.values())
+            if self.exited.is_set():
+                tally = structs.replace(
+                    tally, closed={**tally.closed, LOST_CAUSE: tally.closed.get(LOST_CAUSE, 0) + active}
+                )
                 active = 0
             last.tallies[name] = structs.replace(tally, active=active)
-        if self.carries:
-            last.loop_lag = max(last.loop_lag, self.silence * REFRESH)
-        if self.ended.is_set():
+        if self.is_ready:
+            last.loop_lag = max(last.loop_lag, self.silent_intervals * SNAPSHOT_INTERVAL)
+        if self.exited.is_set():
             last.process = ProcessCounts(cpu_seconds=last.process.cpu_seconds)
             last.loop_lag = 0.0
             last.observers = {name: _without_queue(stats) for name, stats in last.observers.items()}
@@ -222,53 +226,55 @@ class Handle:
         """End it at once; ``ended`` follows."""
         self._process.kill()
 
-    def _received(self, message: ToMain, _: int | None) -> None:
-        had_room = self.has_room
-        self.silence = 0
-        self._asked = False
+    def _on_message(self, message: ToMain, _: int | None) -> None:
+        had_room = self.has_capacity
+        self.silent_intervals = 0
+        self._snapshot_requested = False
         match message:
-            case Closed():
-                self._end(message.numbers)
-            case Report() | Idlest():
-                if isinstance(message, Report):
-                    self._last = message.snapshot
-                if (answer := self._answers.pop(message.number, None)) is not None:
-                    answer.set_result(message)
-            case Ready():
-                self._last = message.snapshot
-                self.carries = True
-                for untold in self._untold:
-                    self.channel.send(untold)
-                self.settled.set()
-            case Failed():
+            case ConnectionsClosed():
+                self._mark_closed(message.numbers)
+            case SnapshotReply() | IdlestConnection():
+                if isinstance(message, SnapshotReply):
+                    self._last_snapshot = message.snapshot
+                if (reply := self._replies.pop(message.request_id, None)) is not None:
+                    reply.set_result(message)
+            case WorkerReady():
+                self._last_snapshot = message.snapshot
+                self.is_ready = True
+                for update in self._pending_updates:
+                    self.channel.send(update)
+                self.started.set()
+            case StartFailed():
                 self.problem = message.error
-        if self.has_room and not had_room:
-            self._on_room()
+        if self.has_capacity and not had_room:
+            self._on_capacity()
 
-    def _exited(self) -> None:
+    def _on_process_exit(self) -> None:
         self._process.poll()  # that it has ended is known
-        self._loop.remove_reader(self._watch)
-        os.close(self._watch)
-        unsent = [(message, sock) for message, sock in self.channel.close() if isinstance(message, Carry) and sock]
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        unsent = [
+            (message, sock) for message, sock in self.channel.close() if isinstance(message, TakeConnection) and sock
+        ]
         for carry, _ in unsent:
-            self._given[carry.listener] -= 1
-            self._open.remove(carry.index)
-        self.problem = self.problem or f"worker {self.number} ended with {self.end}"
-        self.carries = False
-        self.settled.set()
-        self.ended.set()
-        for answer in self._answers.values():
-            answer.set_result(None)
-        self._on_end(self, unsent)
-        self._end(list(self._open))
+            self._assigned[carry.listener] -= 1
+            self._open.remove(carry.number)
+        self.problem = self.problem or f"worker {self.number} ended with {self.exit_status}"
+        self.is_ready = False
+        self.started.set()
+        self.exited.set()
+        for reply in self._replies.values():
+            reply.set_result(None)
+        self._on_exit(self, unsent)
+        self._mark_closed(list(self._open))
 
-    def _end(self, numbers: list[int]) -> None:
+    def _mark_closed(self, numbers: list[int]) -> None:
         for number in numbers:
             self._open.remove(number)
-            self._on_closed(number)
+            self._on_connection_closed(number)
 
 
-def spawn() -> Spawned:
+def spawn_worker() -> SpawnedWorker:
     """Start a fresh interpreter that finds the same modules as this one. Raises OSError.
 
     Waits until the kernel has begun the program, some milliseconds or as long as its disk takes: not for the loop's
@@ -283,7 +289,7 @@ def spawn() -> Spawned:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         try:
-            return Spawned(process, os.pidfd_open(process.pid), ours)
+            return SpawnedWorker(process, os.pidfd_open(process.pid), ours)
         except OSError:
             process.kill()
             process.wait()
@@ -296,12 +302,12 @@ def spawn() -> Spawned:
 
 
 def _without_queue(stats: ObserverStats) -> ObserverStats:
-    dropped = added(stats.dropped, {LOST: stats.queued} if stats.queued else {})
+    dropped = added(stats.dropped, {LOST_CAUSE: stats.queued} if stats.queued else {})
     return structs.replace(stats, dropped=dropped, queued=0, breaker_open=False)
 
 
 def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
     """Its spool is another worker's by now, which counts what is there."""
-    dropped = added(audit["dropped"], {LOST: audit["queued"]} if audit["queued"] else {})
+    dropped = added(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
     gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_failed": False, "problems": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

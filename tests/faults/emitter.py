@@ -20,7 +20,7 @@ from observers.sink import producer_settings
 
 BROKER = 7
 TOPIC = "brokerside-audit"
-BEAT = 0.02
+TICK_INTERVAL = 0.02
 EVENT = RequestEvent(0, "CLIENT", "c1", 5, 3, "Metadata", 12, "User:somebody", "10.0.0.7", 1, 2, 50)
 
 
@@ -70,7 +70,7 @@ def main(bootstrap: str, spool: str, boot_id: str, truth: str, rate: str) -> Non
                 told.write(struct.pack("<qq", time.monotonic_ns(), observed))
                 box.observed[0] += due
                 emit(box, due)
-            time.sleep(BEAT)
+            time.sleep(TICK_INTERVAL)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.net.acceptor import CAPACITY_RETRY
+from proxy.net.acceptor import CAPACITY_RETRY_DELAY
 from proxy.net.http import MAX_CONNECTIONS
 from tests.conformance.crowd import Plan
 from tests.faults.site import PATIENT, Site
@@ -105,7 +105,7 @@ async def test_clients_that_come_and_go_take_no_descriptor_of_the_reserve(site: 
     most = 0
     for _, writer in first:
         writer.close()
-        await asyncio.sleep(CAPACITY_RETRY * 1.5)
+        await asyncio.sleep(CAPACITY_RETRY_DELAY * 1.5)
         most = max(most, site.descriptors())
     assert crowd.returncode is None, "some of it waited to the end"
     await site.finished(crowd)

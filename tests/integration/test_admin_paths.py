@@ -17,8 +17,8 @@ from proxy.config import Config, load
 from proxy.core.tally import Tally
 from proxy.fleet.quota_watch import QuotaWatchState
 from proxy.limits.model import GateState
-from proxy.net.admin import Admin
-from proxy.net.listener_manager import Sidecar
+from proxy.net.admin import AdminEndpoint
+from proxy.net.listener_manager import ListenerManager
 from proxy.reload import FileWatch, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
@@ -28,9 +28,9 @@ from tests.unit.gate_states import busy
 class Gated:
     """Of a sidecar, what the endpoint asks."""
 
-    problem = None
+    readiness_problem = None
 
-    def gate_state(self) -> GateState:
+    def quotas_state(self) -> GateState:
         return busy()
 
     async def snapshot(self) -> Snapshot:
@@ -47,7 +47,7 @@ class Served:
         self.write(max_connections=100)
         self.reloader = Reloader(FileWatch(path), load(path), self.applied.append)
         self.watched = QuotaWatchState()
-        self.admin = Admin(cast(Sidecar, Gated()), self.reloader, self.watched)
+        self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched)
 
     def write(self, max_connections: object, broker_id: int = 1) -> None:
         self.path.write_text(

@@ -1,4 +1,4 @@
-"""What whoever carries connections promises to the one who accepts them: in one process, and with workers."""
+"""What whoever is_ready connections promises to the one who accepts them: in one process, and with workers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from proxy.compiled.exchange import Exchange
 from proxy.config import load
 from proxy.core.exchange import ConnectionChange
 from proxy.limits.throttles import ThrottleReport
-from proxy.net.data_plane import Station
-from proxy.net.ticker import Beat
+from proxy.net.data_plane import DataPlane
+from proxy.net.ticker import Ticker
 from proxy.net.upstream import Upstream
-from proxy.net.worker_pool import Workers
+from proxy.net.worker_pool import WorkerPool
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
@@ -27,13 +27,15 @@ from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, r
 
 
 class Bench:
-    """Who carries, and clients given to it by hand."""
+    """Who is_ready, and clients given to it by hand."""
 
     def __init__(self, path: Path) -> None:
         self.config = load(path)
-        self.carrying = Station(self.config, Beat()) if self.config.workers == 1 else Workers(self.config, Beat())
+        self.handler = (
+            DataPlane(self.config, Ticker()) if self.config.workers == 1 else WorkerPool(self.config, Ticker())
+        )
         self.ended: list[int] = []
-        self.carrying.on_end(self.ended.append)
+        self.handler.on_connection_closed(self.ended.append)
         self.clients: dict[int, tuple[Reader, Writer]] = {}
         self._server = socket.create_server(("127.0.0.1", 0), backlog=100)
 
@@ -44,7 +46,7 @@ class Bench:
         sock, address = self._server.accept()
         sock.setblocking(False)
         (wanted,) = [each for each in self.config.listeners if each.name == listener]
-        self.carrying.carry(wanted, sock, address, number)
+        self.handler.handle_connection(wanted, sock, address, number)
         return number
 
     async def works(self, number: int) -> bool:
@@ -65,14 +67,14 @@ class Bench:
 
     async def seen(self, condition: Callable[[Snapshot], object]) -> Snapshot:
         async with asyncio.timeout(20):
-            while not condition(snapshot := await self.carrying.snapshot()):  # noqa: ASYNC110
+            while not condition(snapshot := await self.handler.snapshot()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return snapshot
 
     async def stop(self) -> None:
         now = asyncio.Event()
         now.set()
-        await self.carrying.stop(now)
+        await self.handler.stop(now)
 
     async def close(self) -> None:
         await self.stop()
@@ -85,14 +87,14 @@ class Bench:
 Run = Callable[..., "asynccontextmanager[AsyncIterator[Bench]]"]
 
 
-@pytest.fixture(params=[1, 2], ids=["station", "workers"])
+@pytest.fixture(params=[1, 2], ids=["data_plane", "workers"])
 def workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
 @pytest.fixture
 def run(tmp_path: Path, workers: int) -> Run:
-    """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody listens on."""
+    """Carry to a peer that behaves as the test says; ``GONE`` is a listener whose upstream nobody can_receive on."""
 
     @asynccontextmanager
     async def run(behaviour: Behaviour = answer_in_order, observers: str = "") -> AsyncIterator[Bench]:
@@ -109,8 +111,8 @@ def run(tmp_path: Path, workers: int) -> Run:
                 )
             )
             bench = Bench(path)
-            if isinstance(bench.carrying, Workers):
-                await bench.carrying.start()
+            if isinstance(bench.handler, WorkerPool):
+                await bench.handler.start()
             try:
                 yield bench
             finally:
@@ -145,7 +147,7 @@ async def test_each_connection_s_end_is_told_once(run: Run) -> None:
 async def test_a_drain_ends_what_was_carried_just_before(run: Run) -> None:
     async with run() as bench:
         numbers = {await bench.dial() for _ in range(4)}
-        await bench.carrying.stop(asyncio.Event())
+        await bench.handler.stop(asyncio.Event())
         assert len(bench.ended) == 4
         assert set(bench.ended) == numbers
         assert all([await bench.has_ended(number) for number in numbers])
@@ -156,7 +158,7 @@ async def test_what_is_lost_with_a_worker_has_ended(run: Run) -> None:
     async with run() as bench:
         numbers = [await bench.dial() for _ in range(6)]
         assert all([await bench.works(number) for number in numbers])
-        os.kill(bench.carrying._living[1].pid, signal.SIGKILL)
+        os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
         await bench.until(lambda: len(bench.ended) == 3)
         assert [await bench.works(number) for number in numbers if number not in bench.ended] == [True] * 3
         assert all([await bench.has_ended(number) for number in bench.ended])
@@ -165,9 +167,9 @@ async def test_what_is_lost_with_a_worker_has_ended(run: Run) -> None:
 @pytest.mark.parametrize("workers", [2], indirect=True)
 async def test_what_found_no_worker_has_ended_with_the_sidecar(run: Run) -> None:
     async with run() as bench:
-        for worker in bench.carrying._living.values():
+        for worker in bench.handler._workers.values():
             os.kill(worker.pid, signal.SIGSTOP)
-        await bench.until(lambda: bench.carrying.full)  # what they said before is read by then
+        await bench.until(lambda: bench.handler.is_full)  # what they said before is read by then
         number = await bench.dial()
         await bench.stop()
         assert bench.ended == [number]
@@ -183,7 +185,7 @@ async def test_many_that_end_at_once_are_all_told(run: Run) -> None:
             writer.transport.abort()
         await bench.until(lambda: len(bench.ended) == 200)
         assert sorted(bench.ended) == numbers
-        assert [worker.load[0] for worker in bench.carrying._living.values()] == [0, 0]
+        assert [worker.load[0] for worker in bench.handler._workers.values()] == [0, 0]
 
 
 async def test_the_connection_that_was_longest_idle_is_closed(run: Run) -> None:
@@ -191,11 +193,11 @@ async def test_the_connection_that_was_longest_idle_is_closed(run: Run) -> None:
         other, *numbers = [await bench.dial(name) for name in ("INTERNAL", "CLIENT", "CLIENT", "CLIENT")]
         for number in (other, numbers[2], numbers[0], numbers[1]):
             assert await bench.works(number)
-        bench.carrying.close_idlest(["CLIENT", "GONE"])
+        bench.handler.close_idlest(["CLIENT", "GONE"])
         assert await bench.has_ended(numbers[2])
-        bench.carrying.close_idlest(["CLIENT", "GONE"])  # both at once close two
-        bench.carrying.close_idlest(["CLIENT", "GONE"])
-        bench.carrying.close_idlest(["CLIENT", "GONE"])  # nothing is left
+        bench.handler.close_idlest(["CLIENT", "GONE"])  # both at once close two
+        bench.handler.close_idlest(["CLIENT", "GONE"])
+        bench.handler.close_idlest(["CLIENT", "GONE"])  # nothing is left
         await bench.until(lambda: bench.ended == [numbers[2], numbers[0], numbers[1]])
         snapshot = await bench.seen(lambda seen: seen.tallies["CLIENT"].active == 0)
         assert snapshot.tallies["CLIENT"].closed == {"evicted": 3}
@@ -217,7 +219,7 @@ async def test_a_connection_that_the_broker_has_not_taken_yet_is_as_idle_as_it_i
         monkeypatch.setattr(Upstream, "connect", never)
         waits = await bench.dial()
         assert await bench.works(works)
-        bench.carrying.close_idlest(["CLIENT"])
+        bench.handler.close_idlest(["CLIENT"])
         await bench.until(lambda: bench.ended == [waits])
         assert await bench.has_ended(waits)
         assert await bench.works(works)
@@ -229,10 +231,10 @@ async def test_a_worker_that_says_nothing_keeps_no_other_from_closing_its_idlest
         numbers = [await bench.dial() for _ in range(4)]
         for number in numbers:
             assert await bench.works(number)
-        os.kill(bench.carrying._living[1].pid, signal.SIGSTOP)  # it carries the first and the third
-        bench.carrying.close_idlest(["CLIENT"])
+        os.kill(bench.handler._workers[1].pid, signal.SIGSTOP)  # it is_ready the first and the third
+        bench.handler.close_idlest(["CLIENT"])
         await bench.until(lambda: bench.ended == [numbers[1]])
-        os.kill(bench.carrying._living[1].pid, signal.SIGCONT)
+        os.kill(bench.handler._workers[1].pid, signal.SIGCONT)
         assert await bench.works(numbers[0])
 
 
@@ -275,8 +277,8 @@ class Teller:
 
 async def test_observers_are_told_of_throttled_connections_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     async with run(observers=f"{__name__}:Teller") as bench:
-        bench.carrying.report([REPORT, REPORT])
-        await bench.carrying.stop(asyncio.Event())
+        bench.handler.report_throttles([REPORT, REPORT])
+        await bench.handler.stop(asyncio.Event())
     assert capfd.readouterr().err.count("throttled CLIENT 10.0.0.7 3\n") == 2
 
 
@@ -293,7 +295,7 @@ async def test_observers_are_told_of_each_connection_when_it_comes_and_goes(
         gone = await bench.dial("GONE")
         assert await bench.has_ended(gone)
         await bench.until(lambda: len(bench.ended) == 3)
-        await bench.carrying.stop(asyncio.Event())
+        await bench.handler.stop(asyncio.Event())
     told = capfd.readouterr().err
     assert told.count("opened CLIENT  (0, 0, 0) None\n") == 2
     assert told.count("opened GONE  (0, 0, 0) None\n") == 1
@@ -305,16 +307,16 @@ async def test_observers_are_told_of_each_connection_when_it_comes_and_goes(
 @pytest.mark.parametrize("workers", [2], indirect=True)
 async def test_reports_that_no_worker_can_take_are_counted(run: Run) -> None:
     async with run(observers=f"{__name__}:Teller") as bench:
-        for worker in bench.carrying._living.values():
-            worker.silence = 10
-        bench.carrying.report([REPORT, REPORT])
-        assert bench.carrying.unreported == 2
+        for worker in bench.handler._workers.values():
+            worker.silent_intervals = 10
+        bench.handler.report_throttles([REPORT, REPORT])
+        assert bench.handler.lost_throttle_reports == 2
 
 
 async def test_without_observers_throttles_are_told_to_nobody(run: Run) -> None:
     async with run() as bench:
-        bench.carrying.report([REPORT])
-        assert getattr(bench.carrying, "unreported", 0) == 0
+        bench.handler.report_throttles([REPORT])
+        assert getattr(bench.handler, "lost_throttle_reports", 0) == 0
 
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
@@ -322,12 +324,12 @@ async def test_a_log_level_is_that_of_all_workers_and_of_those_to_come(
     run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with run() as bench:
-        assert capfd.readouterr().err.count('"carrying"') == 2
-        bench.carrying.change(bench.config.model_copy(update={"log_level": "error"}))
-        os.kill(bench.carrying._living[1].pid, signal.SIGKILL)
+        assert capfd.readouterr().err.count('"data_plane_started"') == 2
+        bench.handler.update_config(bench.config.model_copy(update={"log_level": "error"}))
+        os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
         await bench.seen(
-            lambda seen: seen.worker_restarts == 1 and all(w.able for w in bench.carrying._living.values())
+            lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in bench.handler._workers.values())
         )
-        await bench.carrying.stop(asyncio.Event())
+        await bench.handler.stop(asyncio.Event())
         said = capfd.readouterr().err
         assert '"level": "info"' not in said, "they say nothing of their start, and of their drain"

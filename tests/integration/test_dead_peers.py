@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.net.dead_peers import is_lost
+from proxy.net.dead_peers import is_dead
 
 SOON_MS = 1500
 """What stands for 30 s here."""
@@ -110,17 +110,17 @@ def test_a_peer_that_does_not_read_or_is_stopped_is_not_lost(namespace: Namespac
         os.kill(pid, signal.SIGSTOP)
         until = time.monotonic() + 3 * SOON_MS / 1000
         while time.monotonic() < until:
-            assert not is_lost(sock.fileno(), SOON_MS)
+            assert not is_dead(sock.fileno(), SOON_MS)
             time.sleep(0.05)
 
 
 def test_a_peer_that_is_gone_with_bytes_on_their_way_is_lost(namespace: Namespace, server: socket.socket) -> None:
     with connected(namespace, server) as (sock, _):
-        assert not is_lost(sock.fileno(), SOON_MS)
+        assert not is_dead(sock.fileno(), SOON_MS)
         namespace.run("addr", "flush", "dev", "eth0")  # from now on the packets are for nobody there
         sock.send(b"x")
         began = time.monotonic()
-        while not is_lost(sock.fileno(), SOON_MS):
+        while not is_dead(sock.fileno(), SOON_MS):
             assert time.monotonic() - began < 20
             time.sleep(0.05)
         assert time.monotonic() - began >= SOON_MS / 1000 - 0.5
@@ -129,10 +129,10 @@ def test_a_peer_that_is_gone_with_bytes_on_their_way_is_lost(namespace: Namespac
 def test_a_peer_that_is_gone_while_it_did_not_read_is_lost(namespace: Namespace, server: socket.socket) -> None:
     with connected(namespace, server) as (sock, _):
         fill(sock)
-        assert not is_lost(sock.fileno(), SOON_MS)
+        assert not is_dead(sock.fileno(), SOON_MS)
         namespace.run("addr", "flush", "dev", "eth0")
         began = time.monotonic()
-        while not is_lost(sock.fileno(), SOON_MS):
+        while not is_dead(sock.fileno(), SOON_MS):
             assert time.monotonic() - began < 60
             time.sleep(0.05)
 
@@ -141,7 +141,7 @@ def test_an_idle_peer_is_not_lost_nor_is_a_listening_socket(server: socket.socke
     with contextlib.closing(socket.create_connection(server.getsockname())) as client:
         sock, _ = server.accept()
         with contextlib.closing(sock):
-            assert not is_lost(sock.fileno(), 0)
+            assert not is_dead(sock.fileno(), 0)
             client.sendall(b"x")
-            assert not is_lost(client.fileno(), 0)
-    assert not is_lost(server.fileno(), 0)
+            assert not is_dead(client.fileno(), 0)
+    assert not is_dead(server.fileno(), 0)

@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from proxy.config import Config, load
-from proxy.net.data_plane import Station
-from proxy.net.listener_manager import Sidecar
-from proxy.net.ticker import Beat
+from proxy.net.data_plane import DataPlane
+from proxy.net.listener_manager import ListenerManager
+from proxy.net.ticker import Ticker
 from proxy.telemetry.metrics import render
 from tests.integration.conftest import free_port
 from tests.integration.metrics import sample
@@ -37,10 +37,10 @@ class Limited:
                 {"name": name, "bind": f"127.0.0.1:{free_port()}", "upstream": f"127.0.0.1:{broker}"} for name in "AB"
             ],
         }
-        config, beat = self.config(quotas), Beat()
+        config, ticker = self.config(quotas), Ticker()
         self._ports = {listener.name: listener.bind.port for listener in config.listeners}
-        self._station = Station(config, beat)
-        self.sidecar = Sidecar(config, self._station, beat)
+        self._data_plane = DataPlane(config, ticker)
+        self.sidecar = ListenerManager(config, self._data_plane, ticker)
         self.sidecar.start()
         self._clients: list[asyncio.StreamWriter] = []
 
@@ -73,7 +73,7 @@ class Limited:
                 await writer.wait_closed()
         now = asyncio.Event()
         now.set()
-        await self._station.stop(now)
+        await self._data_plane.stop(now)
 
 
 @asynccontextmanager
@@ -143,9 +143,9 @@ async def test_a_new_limit_is_told_at_once_and_nothing_is_measured_without_one(t
         await site.dial("A", 3)
         found = await site.until(lambda found: found("connections_active") == 3)
         assert found("quota_limit") == found("quota_limit", scope="broker", quota="connections") == 5
-        state = site.sidecar.gate_state()
+        state = site.sidecar.quotas_state()
         assert all(math.isnan(limit.used) for limit in state.limits if limit.quota == "connection_creation_rate")
-        site.sidecar.change(site.config({"max.connections": 2, "max.connections.action": "observe"}))
+        site.sidecar.update_config(site.config({"max.connections": 2, "max.connections.action": "observe"}))
         found = await site.scrape()
         assert found("quota_limit") == found("quota_limit", action="observe") == 2
         assert found("connections_active") == 3

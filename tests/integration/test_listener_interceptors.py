@@ -14,9 +14,9 @@ import pytest
 
 from proxy.config import load
 from proxy.net import api_versions_probe
-from proxy.net.data_plane import Station
-from proxy.net.ticker import Beat
-from proxy.net.worker_pool import Workers
+from proxy.net.data_plane import DataPlane
+from proxy.net.ticker import Ticker
+from proxy.net.worker_pool import WorkerPool
 from proxy.replies.broker_metadata import BrokerView, FleetView, decode_response, encode_request
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
@@ -59,7 +59,7 @@ class Broker:
 
 
 class Site(Bench):
-    """Who carries, before a broker; ``answer`` takes a connection of its own."""
+    """Who is_ready, before a broker; ``answer`` takes a connection of its own."""
 
     broker: Broker
 
@@ -82,7 +82,7 @@ class Site(Bench):
                 await asyncio.sleep(0.02)
 
     async def closed(self, cause: str) -> int:
-        snapshot: Snapshot = await self.carrying.snapshot()
+        snapshot: Snapshot = await self.handler.snapshot()
         return sum(tally.closed.get(cause, 0) for tally in snapshot.tallies.values())
 
 
@@ -109,8 +109,8 @@ def run(tmp_path: Path, workers: int) -> Run:
             )
             site = Site(path)
             site.broker = broker
-            if isinstance(site.carrying, Workers):
-                await site.carrying.start()
+            if isinstance(site.handler, WorkerPool):
+                await site.handler.start()
             try:
                 if known:
                     await site.every(request(9999, 0, 1), lambda answer: answer == response(1))
@@ -131,7 +131,7 @@ async def test_it_is_asked_at_the_start_and_no_client_is_needed(run: Run, worker
 
 async def forwarded(site: Site) -> bool:
     """Whether the broker gets a request that it once did not support."""
-    (tally,) = site.carrying.tallies.values()
+    (tally,) = site.handler.tallies.values()
     count = tally.intercepted[METADATA, "replied"]
     assert await site.answer(request(METADATA, 13, 1)) == response(1)
     return bool(tally.intercepted[METADATA, "replied"] == count)
@@ -139,7 +139,7 @@ async def forwarded(site: Site) -> bool:
 
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_versions_probe, "REST", 0.0)
+    monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
     async with run() as site:
         assert await site.answer(request(METADATA, 13, 1)) == response(1), "of nothing, from the sidecar"
         site.broker.apis[METADATA] = (0, 13)
@@ -158,8 +158,8 @@ async def test_a_broker_that_comes_back_is_asked_again(run: Run, monkeypatch: py
 async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_versions_probe, "REST", 0.0)
-    monkeypatch.setattr(api_versions_probe, "STALE", 0.0)
+    monkeypatch.setattr(api_versions_probe, "MIN_PROBE_INTERVAL", 0.0)
+    monkeypatch.setattr(api_versions_probe, "MAX_ANSWER_AGE", 0.0)
     async with run() as site:
         site.broker.apis[METADATA] = (0, 13)
         async with asyncio.timeout(20):
@@ -171,7 +171,7 @@ async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
 async def test_what_a_client_is_told_is_known_at_once(run: Run) -> None:
     async with run() as site:
         site.broker.apis[METADATA] = (0, 13)
-        (tally,) = site.carrying.tallies.values()
+        (tally,) = site.handler.tallies.values()
         assert len(await site.answer(request(API_VERSIONS, 0, 1))) == 14 + 3 * 6
         assert await site.answer(request(METADATA, 13, 2)) == response(2)
         assert tally.intercepted[METADATA, "replied"] == 0
@@ -182,7 +182,7 @@ async def test_another_policy_holds_for_all_processes(run: Run) -> None:
         listeners = tuple(
             one.model_copy(update={"unsupported_request_response": "close"}) for one in site.config.listeners
         )
-        site.carrying.change(site.config.model_copy(update={"listeners": listeners}))
+        site.handler.update_config(site.config.model_copy(update={"listeners": listeners}))
         await site.every(request(9999, 0, 1), lambda answer: answer == b"")
         async with asyncio.timeout(20):
             while await site.closed("unsupported_request") < 4:  # noqa: ASYNC110
@@ -200,12 +200,12 @@ async def test_the_fleet_is_told_to_all_processes_and_to_those_to_come(run: Run)
 
     async with run() as site:
         assert decode_response((await site.answer(frame))[8:]) == []
-        site.carrying.tell(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
+        site.handler.update_fleet_view(FleetView(1, (BrokerView(1, {"client": ("h", 9092)}, 3, 4, {"a": "b"}),)))
         await site.every(frame, told)
-        if isinstance(site.carrying, Workers):
-            os.kill(site.carrying._living[1].pid, signal.SIGKILL)
+        if isinstance(site.handler, WorkerPool):
+            os.kill(site.handler._workers[1].pid, signal.SIGKILL)
             await site.seen(
-                lambda seen: seen.worker_restarts == 1 and all(w.able for w in site.carrying._living.values())
+                lambda seen: seen.worker_restarts == 1 and all(w.is_available for w in site.handler._workers.values())
             )
             await site.every(frame, told)
 
@@ -213,9 +213,9 @@ async def test_the_fleet_is_told_to_all_processes_and_to_those_to_come(run: Run)
 @pytest.mark.parametrize("workers", [1], indirect=True)
 async def test_a_stop_ends_the_asking(run: Run) -> None:
     async with run(known=False) as site:
-        await site.carrying.stop(asyncio.Event())
+        await site.handler.stop(asyncio.Event())
         asked = len(site.broker.writers)
-        await asyncio.sleep(3 * api_versions_probe.FIRST_RETRY)
+        await asyncio.sleep(3 * api_versions_probe.MIN_RETRY_DELAY)
         assert len(site.broker.writers) == asked
 
 
@@ -225,5 +225,5 @@ async def test_a_station_alone_begins_without_a_broker(tmp_path: Path) -> None:
         f"broker.id: 1\nadmin: {{bind: '127.0.0.1:{free_port()}'}}\n"
         f"listeners:\n- {{name: CLIENT, bind: '127.0.0.1:{free_port()}', upstream: '127.0.0.1:{free_port()}'}}\n"
     )
-    station = Station(load(path), Beat())
-    await station.stop(asyncio.Event())
+    data_plane = DataPlane(load(path), Ticker())
+    await data_plane.stop(asyncio.Event())

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from proxy.config import load
-from proxy.net.data_plane import Station
-from proxy.net.listener_manager import Sidecar
-from proxy.net.ticker import Beat
+from proxy.net.data_plane import DataPlane
+from proxy.net.listener_manager import ListenerManager
+from proxy.net.ticker import Ticker
 from tests.bench import peers
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
@@ -24,7 +24,7 @@ OPTIONS = {"v1": "send-proxy", "v2": "send-proxy-v2", "v2 and TLVs": "send-proxy
 
 
 class Running(NamedTuple):
-    station: Station
+    data_plane: DataPlane
     port: int
     """Of the sidecar."""
     balanced: int
@@ -67,7 +67,7 @@ async def haproxy(folder: Path, to: int, option: str) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def sidecar(folder: Path, quotas: str) -> AsyncIterator[tuple[Station, int]]:
+async def sidecar(folder: Path, quotas: str) -> AsyncIterator[tuple[DataPlane, int]]:
     """Run one before a broker that answers all; yields its port, too, where each connection needs a header."""
     async with upstream(answer_in_order) as broker:
         port = free_port()
@@ -77,25 +77,25 @@ async def sidecar(folder: Path, quotas: str) -> AsyncIterator[tuple[Station, int
             f"listeners: [{{name: CLIENT, bind: '127.0.0.1:{port}', upstream: '127.0.0.1:{broker}', "
             "proxy.protocol: required, proxy.protocol.trusted: [127.0.0.1/32]}]\n"
         )
-        config, beat = load(path), Beat()
-        station = Station(config, beat)
-        listening = Sidecar(config, station, beat)
+        config, ticker = load(path), Ticker()
+        data_plane = DataPlane(config, ticker)
+        listening = ListenerManager(config, data_plane, ticker)
         listening.start()
         try:
-            yield station, port
+            yield data_plane, port
         finally:
             listening.close()
             now = asyncio.Event()
             now.set()
-            await station.stop(now)
+            await data_plane.stop(now)
             await asyncio.sleep(0)
 
 
 @pytest.fixture
 async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
     limited = sidecar(tmp_path, "max.connections.per.ip: 1")
-    async with limited as (station, port), haproxy(tmp_path, port, request.param) as balanced:
-        yield Running(station, port, balanced)
+    async with limited as (data_plane, port), haproxy(tmp_path, port, request.param) as balanced:
+        yield Running(data_plane, port, balanced)
 
 
 every_version = pytest.mark.parametrize("running", OPTIONS.values(), ids=OPTIONS.keys(), indirect=True)
@@ -107,7 +107,7 @@ async def dial(port: int, source: str) -> tuple[Reader, Writer]:
 
 async def none_open(running: Running) -> None:
     async with asyncio.timeout(10):
-        while running.station.tallies["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
+        while running.data_plane.tallies["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
             await asyncio.sleep(0.005)
 
 
@@ -118,7 +118,7 @@ async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer
         writer.write(request(METADATA, 1, number, b"x" * 5000))
         async with asyncio.timeout(10):
             assert await read_frame(reader) == response(number)
-    known = {relay.id.split("-")[1] for relay in running.station._carrier.relays}
+    known = {relay.id.split("-")[1] for relay in running.data_plane._connections.relays}
     known = {name for name in known if not name.startswith("127.0.0.1:")}  # with which HAProxy was found ready
     assert known == {"{}:{}".format(*writer.get_extra_info("sockname")) for _, writer in clients}
 
@@ -126,7 +126,7 @@ async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer
     again.write(request(METADATA, 1, 1))
     async with asyncio.timeout(10):
         assert await reader.read() == b""
-    assert running.station.tallies["CLIENT"].closed["quota_exceeded"] == 1
+    assert running.data_plane.tallies["CLIENT"].closed["quota_exceeded"] == 1
     for writer in [again, *(writer for _, writer in clients)]:
         writer.close()
     await none_open(running)
@@ -141,7 +141,7 @@ async def test_without_a_header_a_connection_is_closed(running: Running, request
         with suppress(ConnectionResetError):  # what it sent was not read
             assert await reader.read() == b""
     writer.close()
-    assert running.station.tallies["CLIENT"].closed["invalid_proxy_header"] == 1
+    assert running.data_plane.tallies["CLIENT"].closed["invalid_proxy_header"] == 1
 
 
 async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:

@@ -14,29 +14,29 @@ import pytest
 
 from proxy.compiled.exchange import Exchange
 from proxy.config import Config, load
-from proxy.net.api_versions_probe import Inquiry
-from proxy.net.connection_manager import Carrier
-from proxy.net.listener_manager import Sidecar
-from proxy.net.ticker import Beat
+from proxy.net.api_versions_probe import ApiVersionsProbe
+from proxy.net.connection_manager import ConnectionManager
+from proxy.net.listener_manager import ListenerManager
+from proxy.net.ticker import Ticker
 from tests.frames import METADATA, batch, produce, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
 from tests.tools.watching import watching
 
 
-class Carrying(Carrier):
-    """A carrier as a sidecar wants it."""
+class Handler(ConnectionManager):
+    """A manager as a sidecar wants it."""
 
-    able = True
-    full = False
+    is_available = True
+    is_full = False
 
-    def on_room(self, call: Callable[[], None]) -> None:
+    def on_capacity(self, call: Callable[[], None]) -> None:
         pass
 
 
 @pytest.fixture(autouse=True)
 def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inquiry, "ask", lambda self: None)  # a peer is asked by clients alone
+    monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)  # a peer is asked by clients alone
 
 
 class Bench:
@@ -44,17 +44,17 @@ class Bench:
 
     def __init__(self, config: Config) -> None:
         self.exchanges: list[Exchange] = []
-        self.carrier = Carrying(config, watching(self.exchanges.append))
-        self.sidecar = Sidecar(config, self.carrier, Beat())
+        self.manager = Handler(config, watching(self.exchanges.append))
+        self.sidecar = ListenerManager(config, self.manager, Ticker())
         self.port = config.listeners[0].bind.port
-        self.tally = self.carrier.tallies["CLIENT"]
+        self.tally = self.manager.tallies["CLIENT"]
 
     async def dial(self) -> tuple[Reader, Writer]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def drain(self, patience: float) -> None:
         self.sidecar.close()
-        await self.carrier.drain(patience)
+        await self.manager.drain(patience)
 
     async def until(self, condition: object, seconds: float = 10.0) -> None:
         """Wait until ``condition()`` holds."""
@@ -159,7 +159,7 @@ async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp
         slow.connect(("127.0.0.1", running.port))
         slow.sendall(request(METADATA, 1, 7))
         await running.until(lambda: running.tally.pauses["broker"] >= 1)
-        (relay,) = running.carrier.relays
+        (relay,) = running.manager.relays
         assert relay.unsent("client") < 320 * 1024
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))

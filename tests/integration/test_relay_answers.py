@@ -16,7 +16,7 @@ from proxy.core.answers import MAX_OWED
 from proxy.core.intercept import Request, Rules, Verdict
 from proxy.core.session import MAX_IN_FLIGHT, TURN, Session
 from proxy.net import connection_manager
-from proxy.net.api_versions_probe import Inquiry
+from proxy.net.api_versions_probe import ApiVersionsProbe
 from tests.frames import METADATA, produce, request, response
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay import Bench, bench
@@ -39,7 +39,7 @@ UNSENT = 65_536
 
 @pytest.fixture(autouse=True)
 def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inquiry, "ask", lambda self: None)  # a peer is asked by clients alone
+    monkeypatch.setattr(ApiVersionsProbe, "start", lambda self: None)  # a peer is asked by clients alone
 
 
 @asynccontextmanager
@@ -203,11 +203,11 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
 
         asking = asyncio.ensure_future(ask())
         await running.until(lambda: running.tally.pauses["client"] >= 1, 60)
-        (relay,) = running.carrier.relays
+        (relay,) = running.manager.relays
         for _ in range(20):
             await asyncio.sleep(0.01)
             assert relay.unsent("client") <= UNSENT + MAX_OWED + 2 * len(body) + 100
-        assert not relay.quiet
+        assert not relay.is_drained
         reader, writer = await running.dial()  # others go on
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
@@ -313,7 +313,7 @@ async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Pat
         for key in (EDITING, RAISING, REPLIED):
             writer.write(request(key, 0, 1, b"x" * 1000))
             await asyncio.wait_for(read_frame(reader), 10)
-        (relay,) = running.carrier.relays
+        (relay,) = running.manager.relays
         assert relay.session is not None
         answers = relay.session.answers
         assert answers is not None

@@ -294,7 +294,7 @@ def test_a_worker_that_hangs_is_replaced_and_no_acknowledged_record_is_lost(
     found = [message.value() for message in messages(cluster.internal_bootstrap, topic)]
     assert len(found) == len(set(found)) == len(sent)
     assert stopped not in workers_of(sidecar)
-    assert "said nothing for" in sidecar.log.read_text()
+    assert "has sent nothing for" in sidecar.log.read_text()
     assert balanced(sidecar.metrics())
 
 

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from proxy.config import load
 from proxy.net import worker_pool, worker_process
-from proxy.net.listener_manager import Sidecar
-from proxy.net.ticker import Beat
-from proxy.net.worker_pool import Workers
-from proxy.net.worker_process import SILENT, spawn
+from proxy.net.listener_manager import ListenerManager
+from proxy.net.ticker import Ticker
+from proxy.net.worker_pool import WorkerPool
+from proxy.net.worker_process import SILENT_AFTER, spawn_worker
 from proxy.telemetry.snapshot import Snapshot, process_counts
 from tests.frames import METADATA, request, response
 from tests.integration.conftest import free_port
@@ -30,9 +30,9 @@ REFRESH = 0.2
 
 @pytest.fixture(autouse=True)
 def _faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "REFRESH", REFRESH)
-    monkeypatch.setattr(worker_pool, "REFRESH", REFRESH)
-    monkeypatch.setattr(worker_process, "HUNG", 10_000)
+    monkeypatch.setattr(worker_process, "SNAPSHOT_INTERVAL", REFRESH)
+    monkeypatch.setattr(worker_pool, "SNAPSHOT_INTERVAL", REFRESH)
+    monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
 
 
 class Bench:
@@ -40,16 +40,16 @@ class Bench:
 
     def __init__(self, config: Path) -> None:
         self.config = load(config)
-        self.workers = Workers(self.config, Beat())
-        self.sidecar = Sidecar(self.config, self.workers, Beat())
+        self.workers = WorkerPool(self.config, Ticker())
+        self.sidecar = ListenerManager(self.config, self.workers, Ticker())
         self.logs: list[MutableMapping[str, Any]] = []
         self.clients: list[asyncio.StreamWriter] = []
 
     def pid(self, number: int) -> int:
-        return self.workers._living[number].pid
+        return self.workers._workers[number].pid
 
     def problem(self) -> str | None:
-        return self.sidecar.problem
+        return self.sidecar.readiness_problem
 
     async def snapshot(self) -> Snapshot:
         return await self.workers.snapshot()
@@ -62,7 +62,7 @@ class Bench:
     async def silent(self, number: int) -> None:
         """Stop a worker, and wait until it is taken for silent."""
         os.kill(self.pid(number), signal.SIGSTOP)
-        await self.until(lambda _: not self.workers._living[number].able)
+        await self.until(lambda _: not self.workers._workers[number].is_available)
 
     async def works(self, count: int) -> None:
         """Connect so many clients, which stay; each has to get an answer."""
@@ -107,13 +107,13 @@ async def test_a_worker_that_says_nothing_is_given_nothing_until_it_does(bench: 
 
     seen = await bench.snapshot()
     assert seen.workers == {1: 0, 2: 6}
-    assert seen.loop_lag >= SILENT * REFRESH
+    assert seen.loop_lag >= SILENT_AFTER * REFRESH
     assert [(line["worker"], line["pid"], line["connections"]) for line in bench.said("worker_silent")] == [
         (1, bench.pid(1), 0)
     ]
 
     os.kill(bench.pid(1), signal.SIGCONT)
-    await bench.until(lambda _: bench.workers._living[1].able)
+    await bench.until(lambda _: bench.workers._workers[1].is_available)
     await bench.works(6)
     assert (await bench.snapshot()).workers == {1: 6, 2: 6}
     assert len(bench.said("worker_silent")) == 1
@@ -137,15 +137,17 @@ async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch:
     await bench.works(2)
     pid = bench.pid(1)
     await bench.silent(1)
-    monkeypatch.setattr(worker_process, "HUNG", bench.workers._living[1].silence + 2)
+    monkeypatch.setattr(worker_process, "KILL_AFTER", bench.workers._workers[1].silent_intervals + 2)
     await bench.until(lambda _: bench.said("worker_ended"))
-    monkeypatch.setattr(worker_process, "HUNG", 10_000)
-    await bench.until(lambda seen: seen.worker_restarts == 1 and all(bench.workers._living[n].able for n in (1, 2)))
+    monkeypatch.setattr(worker_process, "KILL_AFTER", 10_000)
+    await bench.until(
+        lambda seen: seen.worker_restarts == 1 and all(bench.workers._workers[n].is_available for n in (1, 2))
+    )
 
     assert bench.pid(1) != pid
     (ended,) = bench.said("worker_ended")
     assert ended["connections"] == 1
-    assert "said nothing for" in str(ended["reason"])
+    assert "has sent nothing for" in str(ended["reason"])
     await bench.works(1)
     seen = await bench.snapshot()
     assert seen.workers == {1: 1, 2: 1}
@@ -153,7 +155,7 @@ async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch:
 
 
 async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Bench) -> None:
-    for worker in bench.workers._living.values():
+    for worker in bench.workers._workers.values():
         worker._capacity = 3
     await bench.works(6)
     working = asyncio.create_task(bench.works(2))
@@ -199,7 +201,7 @@ async def test_a_process_that_cannot_be_watched_is_not_left_behind(
     before = len(os.listdir("/proc/self/fd"))
     running = children()
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-        spawn()
+        spawn_worker()
 
     assert len(os.listdir("/proc/self/fd")) == before
     assert children() == running

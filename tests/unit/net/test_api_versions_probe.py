@@ -4,16 +4,16 @@ import pytest
 
 from proxy.config import Endpoint
 from proxy.net import api_versions_probe
-from proxy.net.api_versions_probe import STALE, Inquiry
+from proxy.net.api_versions_probe import MAX_ANSWER_AGE, ApiVersionsProbe
 from proxy.net.upstream import Upstream
 
 
-class Counted(Inquiry):
+class Counted(ApiVersionsProbe):
     """Counts in place of asking."""
 
     asked = 0
 
-    def ask(self) -> None:
+    def start(self) -> None:
         self.asked += 1
 
 
@@ -22,17 +22,17 @@ def test_only_an_answer_that_is_too_old_is_asked_for_again(monkeypatch: pytest.M
     monkeypatch.setattr(api_versions_probe, "monotonic", lambda: now)
     asking = Counted(Upstream(Endpoint("127.0.0.1", 9), 1.0, None), lambda ranges: None)
 
-    asking.refresh()
+    asking.start_if_stale()
     assert asking.asked == 1, "nothing was heard yet"
-    asking.heard()
-    now += STALE
-    asking.refresh()
+    asking.mark_answered()
+    now += MAX_ANSWER_AGE
+    asking.start_if_stale()
     assert asking.asked == 1
     now += 0.1
-    asking.heard()
-    now += STALE
-    asking.refresh()
+    asking.mark_answered()
+    now += MAX_ANSWER_AGE
+    asking.start_if_stale()
     assert asking.asked == 1, "a client has heard it in between"
     now += 0.1
-    asking.refresh()
+    asking.start_if_stale()
     assert asking.asked == 2

@@ -11,9 +11,16 @@ import pytest
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
-from proxy.net.connection_setup import MAX_STEP, SLICE, TIMEOUT, ConnectionSetups, has_unread, is_set_up
+from proxy.net.connection_setup import (
+    MAX_TICK_GAP,
+    MIN_CHECKS_PER_TICK,
+    SETUP_TIMEOUT,
+    SetupDeadlines,
+    has_unread_bytes,
+    is_set_up,
+)
 from proxy.net.relay import Relay
-from proxy.net.ticker import BEAT
+from proxy.net.ticker import TICK_INTERVAL
 from tests.frames import METADATA, batch, produce, request, response
 
 SECONDS = 10.0
@@ -41,23 +48,23 @@ class Site:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.setups = ConnectionSetups(int(SECONDS * 1000), lambda: self.now, lambda relay: cast(Client, relay).unread)
+        self.setups = SetupDeadlines(int(SECONDS * 1000), lambda: self.now, lambda relay: cast(Client, relay).unread)
 
     def begin(self, *clients: Client) -> Client:
         for client in clients:
-            self.setups.begin(cast(Relay, client))
+            self.setups.start(cast(Relay, client))
         return clients[-1]
 
     def run(self, seconds: float) -> None:
         """Let the process run, with a beat as often as usual."""
-        for _ in range(round(seconds / BEAT)):
-            self.now += BEAT
-            self.setups.beat()
+        for _ in range(round(seconds / TICK_INTERVAL)):
+            self.now += TICK_INTERVAL
+            self.setups.on_tick()
 
     def stand(self, seconds: float) -> None:
         """Let the process be stopped for so long; the beat is the first thing that it does then."""
         self.now += seconds
-        self.setups.beat()
+        self.setups.on_tick()
 
 
 @pytest.fixture
@@ -72,15 +79,15 @@ def test_a_client_that_sends_nothing_is_closed_when_its_time_is_over(site: Site)
     site.run(SECONDS - 4 - 0.1)
     assert (first.causes, len(site.setups)) == ([], 2)
     site.run(0.2)
-    assert (first.causes, second.causes, len(site.setups)) == ([TIMEOUT], [], 1)
+    assert (first.causes, second.causes, len(site.setups)) == ([SETUP_TIMEOUT], [], 1)
     site.run(4)
-    assert (second.causes, len(site.setups)) == ([TIMEOUT], 0)
+    assert (second.causes, len(site.setups)) == ([SETUP_TIMEOUT], 0)
 
 
 def test_a_client_that_began_long_after_a_beat_has_all_of_its_time(site: Site) -> None:
-    site.now += MAX_STEP
+    site.now += MAX_TICK_GAP
     client = site.begin(Client())
-    site.setups.beat()
+    site.setups.on_tick()
     site.run(SECONDS - 0.1)
     assert not client.causes
     site.run(0.2)
@@ -95,8 +102,8 @@ def test_a_client_that_is_set_up_is_forgotten_at_its_deadline_and_never_closed(s
 
 def test_a_client_that_has_ended_is_forgotten_at_once(site: Site) -> None:
     client = site.begin(Client())
-    site.setups.end(cast(Relay, client))
-    site.setups.end(cast(Relay, Client()))
+    site.setups.cancel(cast(Relay, client))
+    site.setups.cancel(cast(Relay, Client()))
     assert len(site.setups) == 0
     site.run(2 * SECONDS)
     assert not client.causes
@@ -110,7 +117,7 @@ def test_a_client_of_which_bytes_wait_unread_gets_the_time_again(site: Site) -> 
     site.run(SECONDS / 2 - 0.2)
     assert not client.causes
     site.run(0.4)
-    assert client.causes == [TIMEOUT]
+    assert client.causes == [SETUP_TIMEOUT]
 
 
 def test_time_in_which_the_process_was_stopped_does_not_count(site: Site) -> None:
@@ -118,10 +125,10 @@ def test_time_in_which_the_process_was_stopped_does_not_count(site: Site) -> Non
     site.run(1)
     for _ in range(4):
         site.stand(100 * SECONDS)
-    site.run(SECONDS - 1 - 4 * MAX_STEP - 0.1)
+    site.run(SECONDS - 1 - 4 * MAX_TICK_GAP - 0.1)
     assert not client.causes
     site.run(0.2)
-    assert client.causes == [TIMEOUT]
+    assert client.causes == [SETUP_TIMEOUT]
 
 
 @pytest.mark.parametrize("seconds", [5.0, 20.0])
@@ -132,27 +139,27 @@ def test_another_time_holds_for_those_that_wait_as_well(site: Site, seconds: flo
     site.run(seconds - 1 - 0.1)
     assert not client.causes
     site.run(0.2)
-    assert client.causes == [TIMEOUT]
+    assert client.causes == [SETUP_TIMEOUT]
 
 
 def test_a_beat_looks_at_some_deadlines_and_the_next_ones_at_the_rest(site: Site) -> None:
-    clients = [Client() for _ in range(3 * SLICE)]
+    clients = [Client() for _ in range(3 * MIN_CHECKS_PER_TICK)]
     site.begin(*clients)
     site.run(SECONDS - 0.1)
     assert not any(client.causes for client in clients)
     site.now += 0.2
     closed = list[int]()
     for _ in range(4):
-        site.setups.beat()
+        site.setups.on_tick()
         closed.append(sum(bool(client.causes) for client in clients))
-    assert closed == [SLICE, 2 * SLICE, 3 * SLICE, 3 * SLICE]
-    assert all(client.causes == [TIMEOUT] for client in clients)
+    assert closed == [MIN_CHECKS_PER_TICK, 2 * MIN_CHECKS_PER_TICK, 3 * MIN_CHECKS_PER_TICK, 3 * MIN_CHECKS_PER_TICK]
+    assert all(client.causes == [SETUP_TIMEOUT] for client in clients)
 
 
 def test_a_client_that_cannot_be_closed_holds_up_nobody(site: Site) -> None:
     client = site.begin(failing := Client(fails=True), Client())
     site.run(SECONDS + 1)
-    assert (failing.causes, client.causes, len(site.setups)) == ([TIMEOUT], [TIMEOUT], 0)
+    assert (failing.causes, client.causes, len(site.setups)) == ([SETUP_TIMEOUT], [SETUP_TIMEOUT], 0)
 
 
 # ---- what counts as a first request --------------------------------------------------------------------------------
@@ -224,10 +231,10 @@ def test_bytes_that_the_kernel_has_are_unread_until_they_are_read() -> None:
         sock, _ = server.accept()
         relay = cast(Relay, Accepted(sock))
         with sock:
-            assert not has_unread(relay)
+            assert not has_unread_bytes(relay)
             client.sendall(b"x")
             assert sock.recv(1, socket.MSG_PEEK) == b"x"
-            assert has_unread(relay)
+            assert has_unread_bytes(relay)
             sock.recv(1)
-            assert not has_unread(relay)
-        assert not has_unread(relay)  # it is closed
+            assert not has_unread_bytes(relay)
+        assert not has_unread_bytes(relay)  # it is closed

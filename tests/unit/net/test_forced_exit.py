@@ -7,11 +7,11 @@ import sys
 
 HUNG = """
 import threading
-from proxy.net.forced_exit import end_within
+from proxy.net.forced_exit import force_exit_after
 from proxy.telemetry import configure_logging
 
 configure_logging("info")
-end_within({seconds})
+force_exit_after({seconds})
 threading.Thread(target=threading.Event().wait, args=({hangs},)).start()  # not a daemon: the interpreter joins it
 """
 
@@ -24,7 +24,7 @@ def run(seconds: float, hangs: float) -> subprocess.CompletedProcess[str]:
 def test_what_is_held_up_ends_with_a_line_that_says_so() -> None:
     done = run(0.1, 3600)
     assert done.returncode == 1
-    assert '"event": "end_forced", "after_s": 0.1' in done.stderr
+    assert '"event": "exit_forced", "after_s": 0.1' in done.stderr
 
 
 def test_what_ends_in_time_ends_as_ever() -> None:

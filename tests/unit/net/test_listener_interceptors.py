@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Request, Verdict, Way
-from proxy.net.listener_interceptors import Replying
+from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.upstream import Upstream
 from proxy.replies.broker_metadata import BrokerView, Fleet, FleetView
 from proxy.telemetry import Repeated
@@ -40,9 +40,9 @@ def metadata(brokers: dict[int, tuple[str, int]]) -> bytes:
     return struct.pack(">i", len(listed)) + b"".join(listed) + struct.pack(">i", 0)
 
 
-def led(replying: Replying, body: bytes) -> bytes:
+def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
     """What becomes of the Metadata response ``body``."""
-    found = replying.rules.lead(METADATA, 0, body, True)
+    found = interceptors.rules.lead(METADATA, 0, body, True)
     assert found is not None
     return found[0] + body[found[1] :]
 
@@ -51,14 +51,14 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     (listener,) = CONFIG.listeners
     fleet = Fleet(FleetView(1, ()))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    replying = Replying(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
+    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
     known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
-    assert led(replying, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
+    assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
 
     fleet.view = FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}, running=False),))
-    replying.look()
-    assert led(replying, sent) == metadata(dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items())))
+    interceptors.apply_fleet_view()
+    assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("kafka-2.example", 9092)}.items())))
 
 
 def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_logged() -> None:
@@ -66,13 +66,13 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
     (listener,) = CONFIG.listeners
     fleet = Fleet(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    replying = Replying(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
+    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
     sent = metadata(dict.fromkeys((2, 3), ("10.0.0.1", 9092)))
     spoofed = {"client": ("attacker.example", 9)}
     with capture_logs() as logged:
         fleet.view = FleetView(1, (BrokerView(2, spoofed), BrokerView(3, spoofed)))
-        replying.look()
-    edited = led(replying, sent)
+        interceptors.apply_fleet_view()
+    edited = led(interceptors, sent)
     assert edited == metadata({2: ("attacker.example", 9), 3: ("kafka-3.example", 9092)})
     (line,) = logged
     assert (line["event"], line["node_id"]) == ("registry_address_changed", 2)
@@ -82,12 +82,14 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
 def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_over() -> None:
     (listener,) = CONFIG.listeners
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    replying = Replying(CONFIG, listener, upstream, Fleet(FleetView(1, ())), Repeated(structlog.get_logger()))
+    interceptors = ListenerInterceptors(
+        CONFIG, listener, upstream, Fleet(FleetView(1, ())), Repeated(structlog.get_logger())
+    )
     anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 
     def verdict(consecutive: int) -> Verdict:
-        return replying.rules.decide(Request(anybody, 30_000, 1, "c", 1, consecutive))
+        return interceptors.rules.decide(Request(anybody, 30_000, 1, "c", 1, consecutive))
 
     assert (verdict(1000), verdict(1001)) == (b"", Way.CLOSE)
-    replying.change(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
+    interceptors.update_config(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
     assert (verdict(7), verdict(8)) == (b"", Way.CLOSE)

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from proxy.config import Endpoint, Listener
 from proxy.core.tally import Tally
 from proxy.net import proxy_header
-from proxy.net.proxy_header import Preambles
+from proxy.net.proxy_header import ProxyHeaderReader
 
 HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 51234 9092\r\n"
 KAFKA = b"\x00\x00\x00\x20 a request" + b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" * 200
@@ -17,11 +17,11 @@ SOMEBODY = ("127.0.0.9", 40_000)
 
 
 class Door:
-    """A listening socket whose connections are given to ``Preambles``; notes whom they let in."""
+    """A listening socket whose connections are given to ``ProxyHeaderReader``; notes whom they let in."""
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self.preambles = Preambles({"CLIENT": self.tally})
+        self.reader = ProxyHeaderReader({"CLIENT": self.tally})
         self.came: list[tuple[socket.socket, tuple[str, int]]] = []
         self.clients: list[socket.socket] = []
         self.trusted = ("127.0.0.0/8", "fd00::/8")
@@ -39,7 +39,7 @@ class Door:
         sock.setblocking(False)
         bind = Endpoint("127.0.0.1", 1)
         listener = Listener.model_construct(name="CLIENT", bind=bind, proxy_protocol_trusted=self.trusted)
-        self.preambles.admit(listener, sock, address, lambda sock, address: self.came.append((sock, address)))
+        self.reader.read_header(listener, sock, address, lambda sock, address: self.came.append((sock, address)))
         return client
 
     async def until(self, condition) -> None:
@@ -60,7 +60,7 @@ class Door:
 async def door() -> AsyncIterator[Door]:
     door = Door()
     yield door
-    door.preambles.close()
+    door.reader.close()
     for sock in [*door.clients, *(sock for sock, _ in door.came), door._server]:
         sock.close()
 
@@ -115,12 +115,12 @@ async def test_without_an_address_in_the_header_it_is_that_of_the_load_balancer(
 async def test_the_loop_is_not_busy_while_a_header_is_incomplete(door, monkeypatch):
     looks = 0
 
-    def look(pending, original=proxy_header._Pending._look):
+    def look(pending, original=proxy_header._PendingHeader._on_readable):
         nonlocal looks
         looks += 1
         original(pending)
 
-    monkeypatch.setattr(proxy_header._Pending, "_look", look)
+    monkeypatch.setattr(proxy_header._PendingHeader, "_on_readable", look)
     client = await door.dial(HEADER[:10])
     for at in range(10, 20):
         client.sendall(HEADER[at : at + 1])
@@ -160,7 +160,7 @@ async def test_trust_is_by_network(door, address):
 
 
 async def test_a_header_has_to_come_in_time(door, monkeypatch):
-    monkeypatch.setattr(proxy_header, "PATIENCE", 0.05)
+    monkeypatch.setattr(proxy_header, "HEADER_TIMEOUT", 0.05)
     client = await door.dial(HEADER[:-1])
     assert await door.ends(client)
 
@@ -168,7 +168,7 @@ async def test_a_header_has_to_come_in_time(door, monkeypatch):
 
 
 async def test_of_too_many_that_wait_the_last_one_is_closed(door, monkeypatch):
-    monkeypatch.setattr(proxy_header, "MAX_PENDING", 2)
+    monkeypatch.setattr(proxy_header, "MAX_PENDING_HEADERS", 2)
     first, _, third = [await door.dial() for _ in range(3)]
     assert await door.ends(third)
     assert (door.tally.active, door.tally.closed) == (2, {"proxy_header_overload": 1})
@@ -203,7 +203,7 @@ async def test_a_header_that_ends_too_early_is_none(door):
 
 async def test_the_end_closes_whoever_waits(door):
     clients = [await door.dial(), await door.dial(HEADER[:5])]
-    door.preambles.close()
+    door.reader.close()
 
     assert all([await door.ends(client) for client in clients])
     assert (door.tally.active, door.tally.closed) == (0, {"drain_completed": 2})

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from proxy.net.round_robin import Turns, turns_of
+from proxy.net.round_robin import RoundRobin, round_robin_for
 
 
 async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wait() -> None:
-    turns, rounds = turns_of(asyncio.get_running_loop()), list[list[str]]()
+    turns, rounds = round_robin_for(asyncio.get_running_loop()), list[list[str]]()
 
     def wanting(name: str, times: int) -> None:
         def take_turn() -> None:
@@ -14,9 +14,9 @@ async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wai
             rounds[-1].append(name)
             times -= 1
             if times:
-                turns.enter(take_turn)
+                turns.schedule(take_turn)
 
-        turns.enter(take_turn)
+        turns.schedule(take_turn)
 
     wanting("a", 3)
     wanting("b", 1)
@@ -31,14 +31,14 @@ async def test_each_round_of_the_loop_is_one_turn_in_the_order_of_those_that_wai
 
 async def test_an_error_costs_nobody_else_a_turn() -> None:
     loop = asyncio.get_running_loop()
-    turns, taken, errors = turns_of(loop), [0], list[object]()
+    turns, taken, errors = round_robin_for(loop), [0], list[object]()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
 
     def fail() -> None:
         raise RuntimeError
 
-    turns.enter(fail)
-    turns.enter(lambda: taken.append(1))
+    turns.schedule(fail)
+    turns.schedule(lambda: taken.append(1))
     for _ in range(3):
         await asyncio.sleep(0)
     assert taken == [0, 1]
@@ -46,9 +46,9 @@ async def test_an_error_costs_nobody_else_a_turn() -> None:
 
 
 def test_each_loop_has_its_own() -> None:
-    async def own() -> Turns:
-        found = turns_of(asyncio.get_running_loop())
-        assert turns_of(asyncio.get_running_loop()) is found
+    async def own() -> RoundRobin:
+        found = round_robin_for(asyncio.get_running_loop())
+        assert round_robin_for(asyncio.get_running_loop()) is found
         return found
 
     assert asyncio.run(own()) is not asyncio.run(own())

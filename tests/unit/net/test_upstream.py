@@ -8,8 +8,8 @@ import pytest
 
 from proxy.config import Endpoint
 from proxy.net import upstream as module
-from proxy.net.upstream import MAX_BESIDE, Upstream
-from proxy.net.upstream_resolver import Lookup
+from proxy.net.upstream import MAX_EXTRA_ATTEMPTS, Upstream
+from proxy.net.upstream_resolver import UpstreamResolver
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def named(monkeypatch: pytest.MonkeyPatch, upstream: Upstream, *found: tuple[str
             for host, port in found
         ]
 
-    monkeypatch.setattr(upstream, "_lookup", Lookup(Endpoint("broker", 9092), resolve))
+    monkeypatch.setattr(upstream, "_resolver", UpstreamResolver(Endpoint("broker", 9092), resolve))
     return upstream
 
 
@@ -183,7 +183,7 @@ async def test_where_nobody_answers_all_is_over_at_the_deadline(silent, monkeypa
     before = open_sockets()
     with pytest.raises(TimeoutError):
         await upstream.connect()
-    assert (open_sockets(), Upstream.beside) == (before, 0)
+    assert (open_sockets(), Upstream.extra_attempts) == (before, 0)
 
 
 async def test_a_client_that_leaves_takes_all_attempts_with_it(silent, monkeypatch):
@@ -191,13 +191,13 @@ async def test_a_client_that_leaves_takes_all_attempts_with_it(silent, monkeypat
     upstream = named(monkeypatch, Upstream(Endpoint("broker", 9092), 60.0), *[silent] * 3)
     before = open_sockets()
     connecting = asyncio.create_task(upstream.connect())
-    while Upstream.beside < 2:  # noqa: ASYNC110  # there is no event of it
+    while Upstream.extra_attempts < 2:  # noqa: ASYNC110  # there is no event of it
         await asyncio.sleep(0.01)
     connecting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await connecting
     await settled()
-    assert (open_sockets(), Upstream.beside) == (before, 0)
+    assert (open_sockets(), Upstream.extra_attempts) == (before, 0)
 
 
 async def test_many_clients_have_few_attempts_beside_their_first(broker, silent, monkeypatch):
@@ -210,7 +210,7 @@ async def test_many_clients_have_few_attempts_beside_their_first(broker, silent,
     while not all(task.done() for task in connecting):
         most = max(most, open_sockets() - before)
         await asyncio.sleep(0.01)
-    assert most <= len(connecting) + MAX_BESIDE
+    assert most <= len(connecting) + MAX_EXTRA_ATTEMPTS
     for task in connecting:
         task.result().close()
 

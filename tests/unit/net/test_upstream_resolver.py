@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.config import Endpoint
-from proxy.net.upstream_resolver import Lookup
+from proxy.net.upstream_resolver import UpstreamResolver
 
 HANGS = 20.0
 FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9092))]
@@ -34,8 +34,8 @@ class Resolver:
 
 @pytest.fixture
 def resolver(monkeypatch):
-    monkeypatch.setattr("proxy.net.upstream_resolver.FRESH", 0.0)
-    monkeypatch.setattr("proxy.net.upstream_resolver.STALE_AFTER", 0.05)
+    monkeypatch.setattr("proxy.net.upstream_resolver.CACHE_TTL", 0.0)
+    monkeypatch.setattr("proxy.net.upstream_resolver.SERVE_STALE_AFTER", 0.05)
     resolver = Resolver()
     yield resolver
     resolver.free.set()
@@ -43,7 +43,7 @@ def resolver(monkeypatch):
 
 @pytest.fixture
 def lookup(resolver):
-    return Lookup(Endpoint("kafka", 9092), resolver)
+    return UpstreamResolver(Endpoint("kafka", 9092), resolver)
 
 
 def soon() -> float:
@@ -52,13 +52,13 @@ def soon() -> float:
 
 async def test_all_who_wait_share_one_lookup_which_outlives_those_who_end(lookup, resolver):
     resolver.free.clear()
-    waiting = [asyncio.create_task(lookup.get(soon())) for _ in range(1000)]
+    waiting = [asyncio.create_task(lookup.resolve(soon())) for _ in range(1000)]
     await asyncio.sleep(0.01)
     for task in waiting[:500]:
         task.cancel()
     await asyncio.wait(waiting[:500])
     with pytest.raises(TimeoutError):
-        await lookup.get(asyncio.get_running_loop().time() + 0.05)
+        await lookup.resolve(asyncio.get_running_loop().time() + 0.05)
     resolver.free.set()
 
     assert await asyncio.gather(*waiting[500:]) == [ADDRESSES] * 500
@@ -66,51 +66,51 @@ async def test_all_who_wait_share_one_lookup_which_outlives_those_who_end(lookup
 
 
 async def test_while_a_lookup_hangs_the_last_answer_is_used_and_no_other_lookup_begins(lookup, resolver):
-    assert await lookup.get(soon()) == ADDRESSES
+    assert await lookup.resolve(soon()) == ADDRESSES
     resolver.free.clear()
     for _ in range(100):
-        assert await asyncio.wait_for(lookup.get(soon()), HANGS / 2) == ADDRESSES
+        assert await asyncio.wait_for(lookup.resolve(soon()), HANGS / 2) == ADDRESSES
     assert resolver.calls == 2
 
 
 async def test_a_name_whose_lookup_hangs_holds_up_no_other_name(lookup, resolver):
     resolver.free.clear()
-    hanging = [Lookup(Endpoint(f"kafka-{number}", 9092), resolver) for number in range(20)]
-    tasks = [asyncio.create_task(other.get(soon())) for other in hanging]
+    hanging = [UpstreamResolver(Endpoint(f"kafka-{number}", 9092), resolver) for number in range(20)]
+    tasks = [asyncio.create_task(other.resolve(soon())) for other in hanging]
     await asyncio.sleep(0)
-    answering = Lookup(Endpoint("kafka", 9092), Resolver())
-    assert await asyncio.wait_for(answering.get(soon()), HANGS / 2) == ADDRESSES
+    answering = UpstreamResolver(Endpoint("kafka", 9092), Resolver())
+    assert await asyncio.wait_for(answering.resolve(soon()), HANGS / 2) == ADDRESSES
     assert not any(task.done() for task in tasks)
     resolver.free.set()
     await asyncio.gather(*tasks)
 
 
 async def test_a_lookup_that_fails_for_now_leaves_the_last_answer(lookup, resolver, monkeypatch):
-    await lookup.get(soon())
+    await lookup.resolve(soon())
     resolver.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-    assert await lookup.get(soon()) == ADDRESSES
-    monkeypatch.setattr("proxy.net.upstream_resolver.MAX_STALE", 0.0)
+    assert await lookup.resolve(soon()) == ADDRESSES
+    monkeypatch.setattr("proxy.net.upstream_resolver.MAX_STALE_AGE", 0.0)
     with pytest.raises(OSError, match=r"^kafka: Temporary failure in name resolution$"):
-        await lookup.get(soon())
+        await lookup.resolve(soon())
 
 
 async def test_a_name_that_has_ended_is_not_used_any_more(lookup, resolver):
-    await lookup.get(soon())
+    await lookup.resolve(soon())
     resolver.answer = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     with pytest.raises(OSError, match=r"^kafka: Name or service not known$"):
-        await lookup.get(soon())
+        await lookup.resolve(soon())
     resolver.answer = FOUND
-    assert await lookup.get(soon()) == ADDRESSES
+    assert await lookup.resolve(soon()) == ADDRESSES
 
 
 async def test_a_name_that_cannot_be_asked_for_is_an_error(lookup, resolver):
     resolver.answer = UnicodeError("label too long")
     with pytest.raises(ValueError, match="label too long"):
-        await lookup.get(soon())
+        await lookup.resolve(soon())
 
 
 async def test_an_answer_is_kept_for_a_short_time(lookup, resolver, monkeypatch):
-    monkeypatch.setattr("proxy.net.upstream_resolver.FRESH", HANGS)
+    monkeypatch.setattr("proxy.net.upstream_resolver.CACHE_TTL", HANGS)
     for _ in range(10):
-        assert await lookup.get(soon()) == ADDRESSES
+        assert await lookup.resolve(soon()) == ADDRESSES
     assert resolver.calls == 1

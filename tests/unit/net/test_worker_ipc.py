@@ -9,7 +9,18 @@ import pytest
 import uvloop
 
 from proxy.core.tally import Tally
-from proxy.net.worker_ipc import PACKET, Ask, Carry, Channel, Closed, Drain, Report, Start, ToMain, ToWorker
+from proxy.net.worker_ipc import (
+    MAX_PACKET_SIZE,
+    ConnectionsClosed,
+    Drain,
+    IpcChannel,
+    RequestSnapshot,
+    SnapshotReply,
+    StartWorker,
+    TakeConnection,
+    ToMain,
+    ToWorker,
+)
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -22,11 +33,13 @@ class Pair:
         self.ended = 0
         self.rooms = 0
         self.told: list[object] = []
-        self.main: Channel[ToMain] = Channel(ours, ToMain, lambda m, _: self.told.append(m), has_room=self._room)
-        self.worker: Channel[ToWorker] | None = None
+        self.main: IpcChannel[ToMain] = IpcChannel(
+            ours, ToMain, lambda m, _: self.told.append(m), on_all_sent=self._room
+        )
+        self.worker: IpcChannel[ToWorker] | None = None
 
     def listen(self) -> None:
-        self.worker = Channel(self.theirs, ToWorker, lambda m, fd: self.came.append((m, fd)), ended=self._end)
+        self.worker = IpcChannel(self.theirs, ToWorker, lambda m, fd: self.came.append((m, fd)), on_peer_gone=self._end)
 
     def _end(self) -> None:
         self.ended += 1
@@ -53,34 +66,36 @@ async def pair() -> AsyncIterator[Pair]:
     pair.theirs.close()
 
 
-def carry(index: int) -> Carry:
-    return Carry("CLIENT", "127.0.0.1", 50_000, index)
+def carry(index: int) -> TakeConnection:
+    return TakeConnection("CLIENT", "127.0.0.1", 50_000, index)
 
 
 async def test_messages_arrive_whole_and_in_order(pair):
     pair.listen()
-    sent = [Start(1, b"config"), Ask(7), Drain()]
+    sent = [StartWorker(1, b"config"), RequestSnapshot(7), Drain()]
     for message in sent:
         pair.main.send(message)
     await pair.until(lambda: len(pair.came) == 3)
 
     assert pair.came == [(message, None) for message in sent]
 
-    report = Report(7, Snapshot({"CLIENT": Tally(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})}))
-    pair.worker.send(Closed([5, 6]))
+    report = SnapshotReply(
+        7, Snapshot({"CLIENT": Tally(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})})
+    )
+    pair.worker.send(ConnectionsClosed([5, 6]))
     pair.worker.send(report)
     await pair.until(lambda: len(pair.told) == 2)
-    assert pair.told == [Closed([5, 6]), report]
+    assert pair.told == [ConnectionsClosed([5, 6]), report]
 
 
 async def test_a_message_that_cannot_be_written_is_not_kept(pair):
     pair.listen()
     with pytest.raises(OverflowError):
-        pair.main.send(Ask(2**70))
-    pair.main.send(Ask(7))
+        pair.main.send(RequestSnapshot(2**70))
+    pair.main.send(RequestSnapshot(7))
     await pair.until(lambda: pair.came)
 
-    assert pair.came == [(Ask(7), None)]
+    assert pair.came == [(RequestSnapshot(7), None)]
 
 
 async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
@@ -98,33 +113,33 @@ async def test_a_socket_arrives_with_its_message_and_is_closed_here(pair):
     kept.close()
 
 
-@pytest.mark.parametrize("size", [PACKET - 100, PACKET, 5_000_000])
+@pytest.mark.parametrize("size", [MAX_PACKET_SIZE - 100, MAX_PACKET_SIZE, 5_000_000])
 async def test_a_message_may_be_of_any_size(pair, size):
     pair.listen()
     open_before = len(os.listdir("/proc/self/fd"))
-    pair.main.send(Start(1, b"x" * size))
-    pair.main.send(Ask(1))
+    pair.main.send(StartWorker(1, b"x" * size))
+    pair.main.send(RequestSnapshot(1))
     await pair.until(lambda: len(pair.came) == 2)
 
-    assert pair.came == [(Start(1, b"x" * size), None), (Ask(1), None)]
+    assert pair.came == [(StartWorker(1, b"x" * size), None), (RequestSnapshot(1), None)]
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 async def test_what_there_is_no_room_for_waits_here_and_goes_on_in_order(pair):
     sent = 0
-    while not pair.main.full:
-        pair.main.send(Ask(sent))
+    while not pair.main.is_full:
+        pair.main.send(RequestSnapshot(sent))
         sent += 1
-    pair.main.send(Ask(sent))
+    pair.main.send(RequestSnapshot(sent))
     await asyncio.sleep(0)
     assert pair.rooms == 0
 
     pair.listen()
     await pair.until(lambda: len(pair.came) == sent + 1)
 
-    assert [message.number for message, _ in pair.came] == list(range(sent + 1))
+    assert [message.request_id for message, _ in pair.came] == list(range(sent + 1))
     assert pair.rooms == 1
-    assert not pair.main.full
+    assert not pair.main.is_full
 
 
 async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
@@ -133,7 +148,7 @@ async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
     pair.main.send(carry(1), given)
     pair.main.send(Drain())
 
-    assert pair.main.full
+    assert pair.main.is_full
     assert pair.main.close() == [(carry(1), given), (Drain(), None)]
     assert given.fileno() != -1
     for sock in (kept, given):
@@ -142,13 +157,13 @@ async def test_what_could_not_be_sent_to_a_peer_that_is_gone_comes_back(pair):
 
 async def test_the_last_words_of_a_peer_are_heard_even_if_it_did_not_listen(pair):
     pair.listen()
-    pair.worker.send(Closed([1]))
-    pair.main.send(Ask(1))  # never read by the worker, which makes the kernel reset the pair
-    pair.worker.send(Closed([2]))
-    pair.worker.finish()
+    pair.worker.send(ConnectionsClosed([1]))
+    pair.main.send(RequestSnapshot(1))  # never read by the worker, which makes the kernel reset the pair
+    pair.worker.send(ConnectionsClosed([2]))
+    pair.worker.flush_and_close()
     pair.main.close()
 
-    assert pair.told == [Closed([1]), Closed([2])]
+    assert pair.told == [ConnectionsClosed([1]), ConnectionsClosed([2])]
 
 
 async def test_the_end_of_the_peer_is_told_once(pair):
@@ -192,18 +207,18 @@ class Refusing(socket.socket):
 async def test_what_the_kernel_refuses_for_a_moment_is_sent_later(problem):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     refusing = Refusing(fileno=ours.detach())
-    main, came = Channel(refusing, ToMain, lambda *_: None), []
-    worker = Channel(theirs, ToWorker, lambda message, _: came.append(message))
+    main, came = IpcChannel(refusing, ToMain, lambda *_: None), []
+    worker = IpcChannel(theirs, ToWorker, lambda message, _: came.append(message))
     refusing.problem = problem
-    main.send(Ask(1))
-    main.send(Ask(2))
-    assert main.full
+    main.send(RequestSnapshot(1))
+    main.send(RequestSnapshot(2))
+    assert main.is_full
     async with asyncio.timeout(10):
         while len(came) < 2:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
 
-    assert came == [Ask(1), Ask(2)]
-    assert not main.full
+    assert came == [RequestSnapshot(1), RequestSnapshot(2)]
+    assert not main.is_full
     main.close()
     worker.close()
 
@@ -215,12 +230,12 @@ async def test_a_long_message_needs_no_descriptor_and_little_of_the_kernel_s_mem
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        pair.main.send(Start(1, b"x" * 100_000))
+        pair.main.send(StartWorker(1, b"x" * 100_000))
         await pair.until(lambda: pair.came)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    assert pair.came == [(Start(1, b"x" * 100_000), None)]
+    assert pair.came == [(StartWorker(1, b"x" * 100_000), None)]
 
 
 def test_all_that_came_before_the_end_is_taken_in_and_then_the_end():
@@ -228,16 +243,16 @@ def test_all_that_came_before_the_end_is_taken_in_and_then_the_end():
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         came: list[object] = []
         ended = asyncio.Event()
-        main = Channel(ours, ToMain, lambda *_: None)
+        main = IpcChannel(ours, ToMain, lambda *_: None)
         for number in range(200):
-            main.send(Ask(number))
-        assert not main.full
-        worker = Channel(theirs, ToWorker, lambda message, _: came.append(message), ended=ended.set)
-        worker.send(Closed([1]))  # never read, which makes the end an error for uvloop
-        main.finish()
+            main.send(RequestSnapshot(number))
+        assert not main.is_full
+        worker = IpcChannel(theirs, ToWorker, lambda message, _: came.append(message), on_peer_gone=ended.set)
+        worker.send(ConnectionsClosed([1]))  # never read, which makes the end an error for uvloop
+        main.flush_and_close()
         async with asyncio.timeout(10):
             await ended.wait()
-        assert came == [Ask(number) for number in range(200)]
+        assert came == [RequestSnapshot(number) for number in range(200)]
         worker.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # what the sidecar runs on
