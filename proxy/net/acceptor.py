@@ -1,7 +1,7 @@
 """One listening socket with its own accept loop.
 
-The loop's ``create_server`` cannot be used: it can neither pause accepting, which connection limits need, nor say that
-the process is out of descriptors (it accepts and closes such connections silently).
+``loop.create_server`` cannot be used. It cannot pause accepting, which connection limits need. It also does not report
+that the process is out of descriptors: it accepts and closes such connections silently.
 """
 
 from __future__ import annotations
@@ -19,43 +19,46 @@ from proxy.core.tally import Tally
 from proxy.errors import LocalError
 
 ACCEPT_BATCH = 8
-"""Connections accepted in one turn of the loop; more would delay the traffic of those that exist."""
+"""Connections accepted in one callback of the event loop. More would delay the traffic of open connections."""
 
 CAPACITY_RETRY_DELAY = 0.1
-"""Seconds until accepting is tried again after running out of capacity (trio: the same)."""
+"""Seconds between two attempts to accept while the process is out of capacity. trio uses the same value."""
 
 RESERVED_DESCRIPTORS = 64
-"""Descriptors that are left when listeners stop accepting, or a quarter of a limit below 256. They are for the admin
-endpoint, for files, for the sidecar's own connections, and for attempts to connect beside the first of a client."""
+"""Descriptors that listeners leave free; a quarter of the limit if the limit is below 256. They are for the admin
+endpoint, for files, for the sidecar's own connections, and for extra attempts to connect to the broker."""
 
 DESCRIPTORS_PER_CONNECTION = 2
-"""One to the client, one to the broker."""
+"""One for the client and one for the broker."""
 
 CAPACITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""Nothing is wrong with the connection, which stays in the kernel's backlog; we have no room for it just now."""
+"""Errors that mean that this process has no capacity now. The connection stays in the kernel's backlog."""
 
 
 KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 120, 15, 4
-"""Seconds without a byte until an idle peer is asked whether it is there, seconds between two such questions, and how
-many of them it may leave unanswered. For peers that have something to confirm see ``lost_peers``."""
+"""Seconds without a byte before the first TCP keepalive probe, seconds between two probes, and how many of them may
+stay unanswered. ``dead_peers`` detects dead peers while data is outstanding."""
 
 TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
-"""Elsewhere it says other things."""
+"""The socket option; None on other systems, where its fields differ."""
 
 UNACKED_FIELD = slice(24, 28)
-"""Where ``struct tcp_info`` has ``tcpi_unacked``: of a listening socket, how many wait to be accepted."""
+"""The bytes of ``tcpi_unacked`` in ``struct tcp_info``. For a listening socket it is the length of the accept queue."""
 
 TCP_ESTABLISHED = 1
-"""``tcpi_state``, the first byte, of a connection that neither side has ended."""
+"""The value of ``tcpi_state``, the first byte of ``struct tcp_info``, if neither side has closed the connection."""
 
 
 class Acceptor:
-    """Listens on ``host:port`` and hands each accepted socket (non-blocking) to ``on_accept(sock, address)``.
+    """Listens on ``host:port`` and passes each accepted, non-blocking socket to ``on_accept(sock, address)``.
 
-    ``on_accept`` returns whether to go on; if not, connections wait in the kernel's backlog until the next ``start``. They
-    also wait while the process is out of descriptors: ``on_out_of_capacity(errno name)`` is called then. ``free_connections()``: how many
-    more connections there are descriptors for, without those ``RESERVED_DESCRIPTORS``; None: any. ``config_key``: the configuration's config_key
-    of the address, for the error.
+    ``on_accept`` returns whether to accept more. If it returns False, connections wait in the kernel's backlog until
+    the next ``start_accepting``. They also wait while the process is out of descriptors; then
+    ``on_out_of_capacity(errno name)`` is called.
+
+    ``free_connections()`` returns for how many more connections there are descriptors, without
+    ``RESERVED_DESCRIPTORS``; None means no such check. ``config_key`` is the configuration key of the address, for the
+    error message.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Acceptor:
         free_connections: Callable[[], int] | None = None,
         config_key: str = "",
     ) -> None:
-        """Raises LocalError where the address cannot be had."""
+        """Raises LocalError if the socket cannot be bound to the address."""
         self._tally = tally
         self._on_accept = on_accept
         self._on_out_of_capacity = on_out_of_capacity
@@ -82,7 +85,7 @@ class Acceptor:
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            set_socket_options(self._socket)  # on Linux accepted sockets inherit it, which saves three calls for each
+            set_socket_options(self._socket)  # accepted sockets inherit the options on Linux
             self._socket.setblocking(False)
             self._socket.bind((host, port))
             self._socket.listen(backlog)
@@ -94,7 +97,7 @@ class Acceptor:
 
     @property
     def backlog_length(self) -> int:
-        """Connections in the kernel's queue, where the kernel tells it."""
+        """Connections in the kernel's accept queue; 0 if the kernel does not report them."""
         if TCP_INFO is None:
             return 0
         return int.from_bytes(
@@ -102,13 +105,13 @@ class Acceptor:
         )
 
     def start_accepting(self) -> None:
-        """Begin, or go on, accepting; while the process is out of descriptors, as soon as it has some."""
+        """Start or resume accepting. While the process is out of descriptors, accepting resumes once some are free."""
         if not self._accepting and self._retry is None:
             self._accepting = True
             self._loop.add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
-        """Stop listening; connections waiting in the kernel's backlog are reset."""
+        """Stop listening. Connections in the kernel's backlog are reset."""
         if self._retry is not None:
             self._retry.cancel()
         self._pause()
@@ -130,8 +133,8 @@ class Acceptor:
                     self._wait_for_capacity(name)
                     return
                 self._tally.accept_errors[name] += 1
-                continue  # the connection died in the backlog
-            # The kernel gives the lowest number that is free: so many descriptors are in use, or more.
+                continue  # the client has closed the connection in the backlog
+            # The kernel assigns the lowest free number, so at least that many descriptors are in use.
             full = self._free_connections is not None and sock.fileno() >= usable_descriptors()
             sock.setblocking(False)
             self._tally.accepted += 1
@@ -159,21 +162,21 @@ class Acceptor:
 
 
 def usable_descriptors() -> int:
-    """How many descriptors this process may have without those that are ``RESERVED_DESCRIPTORS``."""
+    """Return the descriptor limit of this process without ``RESERVED_DESCRIPTORS``."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
 
 def set_socket_options(sock: socket.socket) -> None:
-    """No delay for small frames; a peer that is gone is noticed."""
+    """Set TCP_NODELAY, for small frames, and TCP keepalive, which detects peers that are gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(OSError, AttributeError):  # not on every platform
+    with contextlib.suppress(OSError, AttributeError):  # some platforms lack these options
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
 
 
 def is_closed_by_peer(sock: socket.socket) -> bool:
-    """Whether the other side has ended an accepted connection, whatever it has sent before; False if unknown."""
+    """Return whether the peer has closed an accepted connection, even if unread bytes remain; False if unknown."""
     return TCP_INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] != TCP_ESTABLISHED

@@ -1,10 +1,13 @@
 """The admin endpoint, on loopback unless configured otherwise.
 
-``GET /metrics``: see docs/metrics.md. ``GET /livez``: the process turns. ``GET /readyz``: it accepts connections, every
-upstream accepts one from here, and the broker there is the one it was configured for. ``GET /quotas``: the limits on
-connections now, as ``QuotasView``. ``GET /config``: what runs, secrets as ``***``, with its hash and when it was last
-read. ``POST /reload``: read it again; 200 where it was applied or has not changed, 422 where it was rejected, with the
-errors, 503 where the sidecar is about to end.
+* ``GET /metrics``: the metrics of docs/metrics.md.
+* ``GET /livez``: 200 as long as the event loop runs.
+* ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
+  the configured one.
+* ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
+* ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
+* ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
+  was rejected, 503 if the sidecar is shutting down.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import QuotaSource
 
 READINESS_CONNECT_TIMEOUT = 1.0
-"""Seconds an upstream has to accept the probe of ``/readyz``."""
+"""Seconds within which an upstream has to accept the connection of ``/readyz``."""
 
 
 RELOAD_STATUS: dict[Outcome, HTTPStatus] = {
@@ -40,18 +43,22 @@ RELOAD_STATUS: dict[Outcome, HTTPStatus] = {
 
 
 class QuotaSourceStatus(Protocol):
-    """How it goes with asking the cluster for its quotas."""
+    """Whether reading the quotas from the Kafka cluster works."""
 
     ok: bool
-    """Whether the last time was answered."""
+    """Whether the cluster answered the last request."""
     last_ok_at: float
-    """The loop's time of the last answer; NaN before the first."""
+    """The event loop's time of the last answer; NaN before the first one."""
     problem: str | None
-    """What is wrong with the quotas that were found; None where nothing is."""
+    """What is wrong with the quotas of the cluster; None if nothing is."""
 
 
 class AdminEndpoint:
-    """Tells of ``sidecar``, its configuration, and how it goes with asking the cluster, where that is done."""
+    """Serves the state of the listeners, of the configuration and of the quota source.
+
+    ``source`` is None if the cluster's quotas are not read. ``registry_dropped()`` returns the dropped records of the
+    fleet's registry, by reason.
+    """
 
     def __init__(
         self,
@@ -60,9 +67,8 @@ class AdminEndpoint:
         source: QuotaSourceStatus | None,
         registry_dropped: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """``registry_dropped``: counts of what the fleet's registry did not take."""
         self._bind = reloader.config.admin.bind
-        self._checked: set[str] = set()  # listeners whose broker is known to be the right one
+        self._checked: set[str] = set()  # listeners whose broker was found to be the configured one
         self._upstreams = {
             one.name: Upstream(one.upstream, READINESS_CONNECT_TIMEOUT) for one in reloader.config.listeners
         }
@@ -83,11 +89,11 @@ class AdminEndpoint:
         )
 
     def start(self) -> None:
-        """Raises LocalError where the address cannot be had."""
+        """Listen on ``admin.bind``. Raises LocalError if the socket cannot be bound to the address."""
         self._server.start(self._bind.host, self._bind.port, "admin.bind")
 
     async def close(self) -> None:
-        """Stop serving."""
+        """Stop listening and cancel requests that are being answered."""
         await self._server.close()
 
     async def _metrics(self) -> Response:
@@ -131,7 +137,7 @@ class AdminEndpoint:
         return QuotaSource(self._source.ok, time.time() - ago, self._source.problem is not None)
 
     async def _check_listener(self, listener: Listener) -> str | None:
-        """What keeps this listener from being ready; the broker's identity is asked for until it is right."""
+        """Return why this listener is not ready, or None. The broker's identity is checked until it is right once."""
         upstream = self._upstreams[listener.name]
         try:
             if listener.name not in self._checked and listener.security_protocol == "PLAINTEXT":
@@ -140,7 +146,7 @@ class AdminEndpoint:
                     self._checked.add(listener.name)
                 return problem
             (await upstream.connect()).close()
-        except Exception as error:  # mostly OSError, but a name may also be no name
+        except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
         return None
 

@@ -1,7 +1,8 @@
-"""Accepted sockets at the gate: until it lets them through they are neither read nor connected to the broker.
+"""Applies the connection quotas to accepted sockets.
 
-Gives the gate its clock, its timer and its sockets, and tells who was throttled: to the observers each second, in the
-log a line for each kind of throttle every ``LOG_INTERVAL`` seconds at most, however many connections it met.
+A socket is neither read nor connected to the broker before the quotas admit it. This module gives ``ConnectionQuotas``
+its clock, its timer and its sockets. It reports throttled connections to the observers once a second. It logs at most
+one line for each kind of throttle in ``LOG_INTERVAL`` seconds, however many connections were throttled.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ REPORT_INTERVAL = 1.0
 """Seconds between two reports to the observers."""
 
 LOG_INTERVAL = 10.0
-"""Seconds between two log lines of the same kind of throttle; the first one comes with the next report."""
+"""Seconds between two log lines about the same kind of throttle. The first line is written with the next report."""
 
 DESCRIPTORS_PER_HELD = 20
-"""At most one in so many descriptors is for held connections, whatever is configured."""
+"""At most one of this many descriptors is used for held connections, whatever ``max.held`` is."""
 
 REFUSED_CAUSE: Cause = "quota_exceeded"
 DRAINED_CAUSE: Cause = "drain_completed"
@@ -41,8 +42,11 @@ log = structlog.get_logger(__name__)
 
 
 class AcceptedConnection(Struct):
-    """An accepted connection. ``host``: its client's address, canonical; ``port``: of the client. ``counted_as``: by
-    the limits of addresses."""
+    """An accepted connection that is not admitted yet.
+
+    ``host``: the client's address in canonical form; ``port``: the client's port; ``quota_key``: the address or network
+    that the limits of addresses apply to.
+    """
 
     listener: Listener
     sock: socket.socket
@@ -50,11 +54,14 @@ class AcceptedConnection(Struct):
     port: int
     counted_as: str
     disconnected: bool = False
-    """Whether the client has given up."""
+    """Whether the client has closed the connection."""
 
 
 class AdmissionControl:
-    """All limits of one sidecar, before ``carrying``. ``on_unblocked()`` is called when a listener may accept again."""
+    """Applies all limits of one sidecar before ``handler`` gets a connection.
+
+    ``on_unblocked()`` is called when a listener may accept again.
+    """
 
     def __init__(self, limits: Limits, handler: ConnectionHandler, on_unblocked: Callable[[], None]) -> None:
         self._handler = handler
@@ -71,7 +78,7 @@ class AdmissionControl:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._admitted = 0
-        self._open: dict[int, tuple[str, str]] = {}  # listener and address by number
+        self._open: dict[int, tuple[str, str]] = {}  # listener and quota key, by connection number
         self._throttles = Throttles()
         self._next_report_at = 0.0
         self._summaries: dict[tuple[str, ...], Summary] = {}
@@ -81,32 +88,32 @@ class AdmissionControl:
         handler.on_connection_closed(self._on_closed)
 
     def submit(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
-        """Take over an accepted connection. ``host``: the client's address, canonical."""
+        """Take ownership of an accepted connection. ``host``: the client's address in canonical form."""
         now = _now_ms()
         counted_as = self._gate.limits.counted_as(host)
         self._gate.arrive(listener.name, counted_as, AcceptedConnection(listener, sock, host, port, counted_as), now)
         self._arm_timer()
 
     def is_blocked(self, listener: str) -> bool:
-        """Whether ``listener`` is not to accept anything just now."""
+        """Return whether ``listener`` must not accept connections now."""
         return self._gate.busy(listener)
 
     @property
     def waiting_connections(self) -> int:
-        """Accepted connections that wait or are held, so that they have no connection to the broker yet."""
+        """Accepted connections that wait or are held, and so have no connection to the broker yet."""
         return len(self._gate.held) + sum(map(len, self._gate.lines.values()))
 
     def update_limits(self, limits: Limits) -> None:
-        """Take new limits, with all that was measured so far."""
+        """Apply new limits and keep everything that was measured so far."""
         self._gate.change(self._with_bounded_holds(limits), _now_ms())
         self._after_change()
 
     def quotas_state(self) -> GateState:
-        """Present limits, rates and counts."""
+        """Return the current limits, rates and counters."""
         return state(self._gate, _now_ms())
 
     def on_tick(self) -> None:
-        """To be called now and then: reports throttles, forgets idle addresses."""
+        """Report throttles and forget idle addresses. Called by the ticker."""
         self._gate.sensors.expire(_now_ms())
         now = monotonic()
         if now >= self._next_report_at:
@@ -114,7 +121,7 @@ class AdmissionControl:
             self._report(self._throttles.take(), now)
 
     def close(self) -> None:
-        """Close whoever waits, and report what has not been."""
+        """Close waiting connections and report throttles that were not reported yet."""
         self._closing = True
         self._gate.close()
         if self._timer is not None:
@@ -148,7 +155,7 @@ class AdmissionControl:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        # A timer may be a millisecond early; the gate then finds nothing to do, and is asked again.
+        # A timer may fire a millisecond early. The quotas then have nothing to do, and the timer is set again.
         self._timer = (
             None if deadline is None else self._loop.call_later(max(deadline - _now_ms(), 0) / 1000, self._advance)
         )
@@ -178,7 +185,7 @@ class AdmissionControl:
             self._log_full_listeners(now)
 
     def _log_full_listeners(self, now: float) -> None:
-        """Say again and again which listeners wait for an end: that is reported once, and may last for hours."""
+        """Log which listeners wait for a connection to close. Such a wait is reported once, but may last for hours."""
         for name in self._handler.tallies:
             if (lacks := self._gate.lacks(name)) is not None:
                 self._next_full_log_at = now + LOG_INTERVAL
@@ -208,7 +215,7 @@ def _log_summary(summary: Summary) -> None:
 
 
 def _now_ms() -> int:
-    """Milliseconds of the clock that nobody sets."""
+    """Return milliseconds of the monotonic clock."""
     return monotonic_ns() // 1_000_000
 
 

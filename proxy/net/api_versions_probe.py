@@ -1,6 +1,6 @@
-"""Asks the broker behind a listener what it supports, so that it is known before any client has asked.
+"""Asks the broker behind a listener which api versions it supports, before any client has asked.
 
-Kafka answers ApiVersions to anybody, before any login. Nothing waits for the answer.
+Kafka answers ApiVersions requests before authentication. Nothing waits for the response.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from proxy.replies.api_versions import REQUEST, supported_by
 from proxy.replies.upstream import Versions
 
 PROBE_TIMEOUT = 5.0
-"""Seconds the broker has to answer."""
+"""Seconds within which the broker has to answer."""
 
 MAX_RESPONSE_SIZE = 1_048_576
-"""Bytes; an api takes six, and there are 65,536 api keys."""
+"""Bytes of a response. An api takes six bytes, and there are 65,536 api keys."""
 
 MIN_RETRY_DELAY, MAX_RETRY_DELAY = 0.5, 10.0
-"""Seconds until the next attempt: from the first number to the second, twice as many after each that failed."""
+"""Seconds before the next attempt; doubled after each failure, from the minimum up to the maximum."""
 
 MIN_PROBE_INTERVAL = 10.0
-"""Seconds in which a broker that has answered is not asked again."""
+"""Seconds after an answer in which the broker is not asked again."""
 
 MAX_ANSWER_AGE = 30.0
-"""Seconds from which an answer is too old to carry another connection by: the broker may have been upgraded since,
-without any of this process's connections."""
+"""Seconds after which an answer is too old for a new connection. The broker may have been upgraded while this process
+had no connection to it."""
 
 log = structlog.get_logger(__name__)
 
 
 class ApiVersionsProbe:
-    """Of one listener: ``on_versions`` is called with each answer. Belongs to the loop's thread."""
+    """Probes the broker of one listener and calls ``on_versions`` with each answer. Belongs to the event loop's
+    thread."""
 
     def __init__(self, upstream: Upstream, on_versions: Callable[[Mapping[int, Versions]], None]) -> None:
         self._upstream = upstream
@@ -51,21 +52,21 @@ class ApiVersionsProbe:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Ask until there is an answer, unless that goes on already."""
+        """Send requests until the broker answers, unless the probe is running already."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def start_if_stale(self) -> None:
-        """Ask where the last answer is too old."""
+        """Start the probe if the last answer is too old."""
         if monotonic() - self._answered_at > MAX_ANSWER_AGE:
             self.start()
 
     def mark_answered(self) -> None:
-        """The broker has answered, to this or to a client."""
+        """Note that the broker has answered now, to this probe or to a client."""
         self._answered_at = monotonic()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Cancel the probe."""
         if self._task is not None:
             self._task.cancel()
 
@@ -88,7 +89,7 @@ class ApiVersionsProbe:
                 return
 
     async def _send_request(self) -> bytes:
-        """The body of the response to one ApiVersions request, on a connection of its own."""
+        """Send one ApiVersions request on a new connection and return the body of the response."""
         client_id = f"brokerside-{__version__}".encode()
         request = struct.pack(">hhih", API_VERSIONS, REQUEST, 1, len(client_id)) + client_id
         reader, writer = await asyncio.open_connection(sock=await self._upstream.connect())

@@ -1,4 +1,4 @@
-"""Who carries connections, as the accepting side sees it: this process (``DataPlane``) or others (``Workers``)."""
+"""The interface of what serves admitted connections: this process (``DataPlane``) or workers (``WorkerPool``)."""
 
 from __future__ import annotations
 
@@ -15,49 +15,50 @@ from proxy.telemetry.snapshot import Snapshot
 
 
 class ConnectionHandler(Protocol):
-    """Takes over accepted connections. Belongs to the loop's thread."""
+    """Serves admitted connections. Belongs to the event loop's thread."""
 
     tallies: dict[str, Tally]
-    """By listener; what is accepted is counted here."""
+    """Counters by listener name. The accepting side counts accepted connections here."""
 
     @property
     def is_available(self) -> bool:
-        """Whether anybody carries connections at all."""
+        """Whether anything serves connections at all."""
 
     @property
     def local_connections(self) -> int:
-        """Connections that have descriptors of this process, or need them: two each."""
+        """Connections that use descriptors of this process or will need them, two for each."""
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be given to it just now."""
+        """Whether no more connections should be passed to it now."""
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
-        """Call it each time ``full`` ends."""
+        """Call ``callback`` each time ``is_full`` becomes False."""
 
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
-        """Call it with the number of each connection that has ended; never while ``carry`` runs."""
+        """Call ``callback`` with the number of each connection that has ended; never during ``handle_connection``."""
 
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
-        """Take over ``sock``, a client accepted from ``address``. ``number``: unique in one run of the sidecar."""
+        """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
+        sidecar."""
 
     def count_responses(self, api_key: int) -> int:
-        """Responses of this api that have passed, as far as known; with workers a second late."""
+        """Return how many responses of this api were relayed. With workers the number may be a second old."""
 
     def close_idlest(self, listeners: Collection[str]) -> None:
-        """Close the connection of these listeners that has been longest without a byte; none where there is none."""
+        """Close the connection of ``listeners`` that has been idle for longest, if any is open."""
 
     def report_throttles(self, reports: list[ThrottleReport]) -> None:
-        """Tell the observers of throttled connections."""
+        """Report throttled connections to the observers."""
 
     def update_config(self, config: Config) -> None:
-        """Take from a new configuration what the carrying side can take, in whatever other processes there are."""
+        """Apply the reloadable keys of a new configuration, in all processes that serve connections."""
 
     def update_fleet_view(self, view: FleetView) -> None:
-        """Take what is known of all brokers now."""
+        """Set what is known about all brokers."""
 
     async def snapshot(self) -> Snapshot:
-        """Present counts."""
+        """Return the current counters."""
 
     async def stop(self, abort: asyncio.Event) -> None:
-        """Let open requests be answered and observers deliver, in the times configured, or end at once with ``abort``."""
+        """Drain connections and close observers within the configured times, or at once when ``abort`` is set."""

@@ -1,6 +1,6 @@
-"""Carries connections: an accepted client in, a connection to the broker beside it, a relay between the two.
+"""All connections of one process. It connects each admitted client to the broker and relays between the two.
 
-It knows neither where clients come from nor who observes them.
+This module knows neither where clients come from nor who observes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from proxy.telemetry import Repeated
 log = structlog.get_logger(__name__)
 
 DRAIN_POLL_INTERVAL = 0.02
-"""Seconds between two looks at which connections have nothing open any more."""
+"""Seconds between two checks for connections that can be closed during a drain."""
 
 INITIAL_PRINCIPALS: dict[SecurityProtocol, tuple[str, PrincipalSource]] = {
     "PLAINTEXT": ("User:ANONYMOUS", "anonymous"),
@@ -40,20 +40,21 @@ INITIAL_PRINCIPALS: dict[SecurityProtocol, tuple[str, PrincipalSource]] = {
     "SSL": ("User:<unknown:SSL>", "unknown"),
     "SASL_SSL": ("User:<unknown:SASL_SSL>", "unknown"),
 }
-"""Who a client is as long as it has not said more, and how that is known."""
+"""The principal of a client before it has authenticated, and how that principal is known, by security protocol."""
 
 DECODED_PROTOCOLS = {"PLAINTEXT", "SASL_PLAINTEXT"}
-"""Security protocols whose frames can be read; the others pass through as bytes."""
+"""Security protocols whose frames can be read. Connections of the others are relayed as plain bytes."""
 
 
 class ConnectionManager:
-    """All connections of one process. ``watch``: those who observe them, or None. Belongs to the loop's thread."""
+    """All connections of one process. ``watch``: what observers want, None without observers. Belongs to the loop's
+    thread."""
 
     def __init__(self, config: Config, watch: Watch | None) -> None:
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self.relays: dict[Relay, int] = {}
-        """What is open, and the number it was carried under."""
-        self._flushing: set[Relay] = set()  # closed, and not all that was written has been taken yet
+        """Open relays, with the numbers of their connections."""
+        self._flushing: set[Relay] = set()  # closed relays with unsent bytes
         self._config = config
         self._watch = watch
         self.budget = Budget()
@@ -80,28 +81,29 @@ class ConnectionManager:
 
     @property
     def local_connections(self) -> int:
-        """Connections that have descriptors, or need them."""
+        """Connections that have descriptors or need them."""
         return len(self.relays) + len(self._flushing)
 
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
-        """Call it once with the number of each connection that was carried, when that has ended."""
+        """Call ``callback`` once with the number of each connection that has ended."""
         self._on_connection_closed = callback
 
     def update_config(self, config: Config) -> None:
-        """Take what can be changed: the listeners' answers, and the time of first requests."""
+        """Apply the reloadable keys: how requests are intercepted, and the time limit of first requests."""
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
         for listener in config.listeners:
             if listener.name in self._interceptors:
                 self._interceptors[listener.name].update_config(config, listener)
 
     def update_fleet_view(self, view: FleetView) -> None:
-        """Take what is known of all brokers now."""
+        """Set what is known about all brokers."""
         self._fleet.view = view
         for interceptors in self._interceptors.values():
             interceptors.apply_fleet_view()
 
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
-        """Take over ``sock``, a client accepted from ``address``. ``number``: unique in one run of the sidecar."""
+        """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
+        sidecar."""
         tally = self.tallies[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
@@ -114,7 +116,7 @@ class ConnectionManager:
         if (interceptors := self._interceptors.get(listener.name)) is not None:
             interceptors.versions_probe.start_if_stale()
             identity = None
-            if self._watch or source == "unauthenticated":  # what is answered here depends on who asks
+            if self._watch or source == "unauthenticated":  # interceptors need the principal
                 identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)
             max_frame = self._config.socket_request_max_bytes
             session = Session(connection, tally, self._watch, max_frame, identity, interceptors.rules, self.budget)
@@ -127,7 +129,7 @@ class ConnectionManager:
         task.add_done_callback(lambda _: self._connecting.pop(relay))
 
     async def _connect(self, relay: Relay, sock: socket.socket, upstream: Upstream) -> None:
-        """Connect an accepted client to the broker; from then on the relay runs by itself."""
+        """Connect an accepted client to the broker and start its relay."""
         attached = False
         try:
             broker = await upstream.connect()
@@ -138,7 +140,7 @@ class ConnectionManager:
                 await relay.attach(sock, broker)
                 if not relay.closed:
                     self._setup_deadlines.start(relay)
-        except Exception as error:  # mostly OSError, but a name may also be no name
+        except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             relay.tally.upstream_failures += 1
             reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
             self._repeated.warning("upstream_unreachable", upstream=str(upstream), error=reason)
@@ -174,7 +176,8 @@ class ConnectionManager:
         self._on_connection_closed(number)
 
     def _restart_probe(self, relay: Relay) -> None:
-        """The broker has ended a connection, or refused one: it may be another version when it comes back."""
+        """Ask the broker for its versions again. It closed or refused a connection, so it may have another version
+        soon."""
         if (interceptors := self._interceptors.get(relay.connection.listener)) is not None:
             interceptors.versions_probe.start()
 
@@ -184,9 +187,11 @@ class ConnectionManager:
             self._watch.note(change)
 
     def find_idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
-        """Return the connection of ``listeners`` that was longest without a byte: its number, and since when.
+        """Return the number of the connection of ``listeners`` that has been idle for longest, and when its last byte
+        arrived.
 
-        Seconds of the monotonic clock, which all processes of a machine share. None where nothing is open.
+        The time is in seconds of the monotonic clock, which all processes of a machine share. Returns None if nothing
+        is open.
         """
         tallies = [self.tallies[name] for name in listeners]
         relays = [relay for relay in self.relays if any(relay.tally is tally for tally in tallies)]
@@ -196,14 +201,14 @@ class ConnectionManager:
         return self.relays[idlest], idlest.last_byte_at
 
     def evict(self, number: int) -> None:
-        """Close this connection, if it is still open."""
+        """Close the connection with this number if it is still open."""
         for relay in [relay for relay, its_number in self.relays.items() if its_number == number]:
             relay.close("evicted")
             if relay in self._connecting:
                 self._connecting[relay].cancel()
 
     def close_idlest(self, listeners: Collection[str]) -> None:
-        """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
+        """Schedule closing the connection of ``listeners`` that has been idle for longest, if any is open."""
         asyncio.get_running_loop().call_soon(self._close_idlest_now, listeners)
 
     def _close_idlest_now(self, listeners: Collection[str]) -> None:
@@ -211,8 +216,9 @@ class ConnectionManager:
             self.evict(found[0])
 
     async def drain(self, timeout_s: float) -> None:
-        """Let open requests be answered, then close; whatever is open after ``timeout_s`` seconds is cut."""
-        await asyncio.sleep(0)  # what was just carried begins to connect: it could not clean up before
+        """Close each connection once its open requests are answered. After ``timeout_s`` seconds the rest is
+        aborted."""
+        await asyncio.sleep(0)  # start new connect tasks: only a started task cleans up when it is cancelled
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.stop()
         for task in list(self._connecting.values()):
@@ -227,10 +233,10 @@ class ConnectionManager:
                     relay.close("drain_completed")
             await asyncio.sleep(DRAIN_POLL_INTERVAL)
         self.abort_all()
-        await asyncio.sleep(0)  # transports finish closing in the next turn of the loop
+        await asyncio.sleep(0)  # transports finish closing in the next iteration of the event loop
 
     def abort_all(self) -> None:
-        """End whatever is still open, at once. Nothing is recorded afterwards."""
+        """Close all open connections at once."""
         cut = len(self.relays) + len(self._flushing)
         for relay in list(self.relays):
             relay.close("drain_timeout", abort=True)
@@ -239,9 +245,11 @@ class ConnectionManager:
         log.info("drained", cut=cut)
 
     def on_tick(self) -> None:
-        """To be called at each ticker, once observers have been handed what was recorded: let connections go on that wait
-        for memory, end those whose peer is gone or whose first request does not come, and log how often a repeated
-        warning was held back."""
+        """Do the periodic work, after the observers got what was recorded. Called by the ticker.
+
+        Resumes connections that wait for memory, closes those whose peer is gone or whose first request is late, and
+        logs how often a rate-limited warning was suppressed.
+        """
         self.budget.handed_over()
         self.budget.wake()
         self._dead_peers.on_tick()

@@ -1,9 +1,9 @@
-"""Closes clients whose first request does not come in time: they hold a connection to the broker, and a slot of
-``max.connections``, for nothing.
+"""Closes clients whose first request does not arrive in time. Without a request they would hold a connection to the
+broker and a slot of ``max.connections``.
 
-The time of a client begins when its connection to the broker is there: not before does the sidecar read it. Time in
-which this process did not run does not count. A client of which bytes wait unread at its deadline, because the broker
-does not take them, memory is scarce or the loop is late, gets the whole time again.
+The time begins when the connection to the broker is established, because the sidecar does not read the client before.
+Time in which this process did not run does not count. If bytes of the client are unread at its deadline (the broker
+does not accept more, memory is scarce, or the event loop is late), the time begins again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from proxy.core.causes import Cause
 from proxy.net.relay import Relay
 
 MAX_TICK_GAP = 0.5
-"""Seconds that count between two beats: after a longer pause this process was stopped, or had no CPU."""
+"""Seconds counted at most between two ticks. A longer gap means that this process was stopped or had no CPU."""
 
 MIN_CHECKS_PER_TICK = 100
-"""Deadlines that are looked at in one ticker, or a twentieth of all clients that wait; later ones in the next ticker."""
+"""Deadlines checked in one tick, or a twentieth of all waiting clients if that is more. The rest follows in the next
+tick."""
 
 SETUP_TIMEOUT: Cause = "connection_setup_timeout"
 
@@ -34,27 +35,28 @@ def has_unread_bytes(relay: Relay) -> bool:
     """Return whether the kernel has bytes of the client that this process has not read. Source: ioctl_tty(2)."""
     try:
         (waiting,) = _Int.unpack(fcntl.ioctl(relay.descriptor("client"), termios.FIONREAD, bytes(_Int.size)))
-    except (OSError, ValueError):  # closed, or -1
+    except (OSError, ValueError):  # the socket is closed
         return False
     return bool(waiting)
 
 
 def is_set_up(relay: Relay) -> bool:
-    """Return whether the client's first request is complete; where requests are not read, whether there is a byte."""
+    """Return whether the client's first request is complete. Without a session: whether any byte has arrived."""
     session = relay.session
     if session is None:
         return relay.received_bytes > 0
     if session.requests != 1 or relay.sent_bytes:
         return session.requests > 0
-    if session.in_flight:  # a part of the next request may be there, too
+    if session.in_flight:  # a part of the next request may have arrived, too
         return relay.received_bytes >= session.in_flight[0].request_bytes
     return session.between_requests  # a Produce with acks=0
 
 
 class SetupDeadlines:
-    """The clients of one process that have their first request before them. ``timeout_ms`` may change at any time.
+    """The deadlines of all clients of one process whose first request is outstanding.
 
-    Belongs to the loop's thread. A client costs one entry until it is set up and its time is over, or it has ended.
+    ``timeout_ms`` may change at any time. Belongs to the event loop's thread. A client costs one entry until its
+    deadline, or until its connection ends.
     """
 
     def __init__(
@@ -66,24 +68,24 @@ class SetupDeadlines:
         self.timeout_ms = timeout_ms
         self._clock = clock
         self._has_unread_bytes = has_unread_bytes
-        self._started_at: OrderedDict[Relay, float] = OrderedDict()  # in that order: all have the same time
-        self._uptime = 0.0  # seconds until the last beat
+        self._started_at: OrderedDict[Relay, float] = OrderedDict()  # ordered by start, since all have the same timeout
+        self._uptime = 0.0  # seconds of run time at the last tick
         self._tick_at = clock()
 
     def __len__(self) -> int:
-        """How many wait for their deadline."""
+        """Return the number of running deadlines."""
         return len(self._started_at)
 
     def start(self, relay: Relay) -> None:
-        """The client of ``relay`` is read from now on."""
+        """Start the deadline of the client of ``relay``, which is read from now on."""
         self._started_at[relay] = self._current_uptime()
 
     def cancel(self, relay: Relay) -> None:
-        """``relay`` is closed; it need not have begun."""
+        """Remove the deadline of ``relay``, if it has one."""
         self._started_at.pop(relay, None)
 
     def on_tick(self) -> None:
-        """To be called now and then: close clients whose time is over."""
+        """Close clients whose deadline has passed. Called by the ticker."""
         self._uptime, self._tick_at = self._current_uptime(), self._clock()
         latest = self._uptime - self.timeout_ms / 1000
         for _ in range(max(MIN_CHECKS_PER_TICK, len(self._started_at) // 20)):
@@ -100,5 +102,5 @@ class SetupDeadlines:
                 relay.close(SETUP_TIMEOUT)
 
     def _current_uptime(self) -> float:
-        """Seconds in which this process has run."""
+        """Return the seconds in which this process has run."""
         return self._uptime + min(self._clock() - self._tick_at, MAX_TICK_GAP)

@@ -1,4 +1,4 @@
-"""What one process does with connections: carry them, tell observers of them, count them."""
+"""Everything that one process does with connections: it relays them, reports them to observers and counts them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from observers.lane import ObserverStats
 
 AUDIT_OBSERVER = "observers.audit:AuditObserver"
-"""The built-in observer, whose own counts are metrics too."""
+"""The built-in observer, whose own counters are exported as metrics."""
 
 log = structlog.get_logger(__name__)
 
 
 class DataPlane:
-    """Carries connections in this process. ``number``: of the worker. It starts with being constructed."""
+    """Serves connections in this process. ``number`` is that of the worker. Observers start with the construction."""
 
     is_available = True
     is_full = False
 
     def __init__(self, config: Config, ticker: Ticker, number: int = 1) -> None:
-        """Raises LocalError for an observer that cannot work."""
+        """Raises LocalError if an observer cannot be started."""
         boot_id = uuid.uuid4().hex
         self._config = config
         self._ticker = ticker
@@ -63,27 +63,27 @@ class DataPlane:
 
     @property
     def local_connections(self) -> int:
-        """Connections that have descriptors, or need them."""
+        """Connections that have descriptors or need them."""
         return self._connections.local_connections
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
-        """Never calls: it is never full."""
+        """Do nothing: a data plane is never full."""
 
     def count_responses(self, api_key: int) -> int:
-        """Responses of this api that have passed."""
+        """Return how many responses of this api were relayed."""
         return sum(tally.responses.get(api_key, 0) for tally in self.tallies.values())
 
     def report_throttles(self, reports: Sequence[ThrottleReport]) -> None:
-        """Tell the observers of throttled connections."""
+        """Report throttled connections to the observers."""
         if self._dispatcher is not None:
             self._dispatcher.report(reports)
 
     def update_config(self, config: Config) -> None:
-        """Take what can be changed of a running station; who accepts is this same process, and sets the log's level."""
+        """Apply the reloadable keys. The process sets its log level itself."""
         self._connections.update_config(config)
 
     async def snapshot(self) -> Snapshot:
-        """Present counts."""
+        """Return the current counters."""
         tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
         snapshot = Snapshot(tallies, process_counts(), self._ticker.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
@@ -91,12 +91,12 @@ class DataPlane:
         snapshot.memory_charged, snapshot.memory_limit = budget.charged, budget.limit
         snapshot.memory_waits = budget.waits
         snapshot.workers[self._number] = sum(tally.active for tally in tallies.values())
-        if self._dispatcher is not None:  # some of its counts are behind an observer's lock
+        if self._dispatcher is not None:  # some counters are behind an observer's lock
             snapshot.observers, snapshot.audit = await asyncio.to_thread(_observer_counts, self._dispatcher)
         return snapshot
 
     async def stop(self, abort: asyncio.Event) -> None:
-        """Drain within ``drain.timeout.ms`` and close the observers; all of it at once when ``abort`` is set."""
+        """Drain within ``drain.timeout.ms`` and close the observers, or do both at once when ``abort`` is set."""
         await run_until(self._connections.drain(self._config.drain_timeout_ms / 1000), abort)
         if abort.is_set():
             self._connections.abort_all()
@@ -106,7 +106,7 @@ class DataPlane:
 
 
 async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
-    """Run ``work`` to its end, or drop it as soon as ``stop`` is set."""
+    """Run ``work`` to its end, or cancel it as soon as ``stop`` is set."""
     tasks: set[asyncio.Task[object]] = {asyncio.create_task(work), asyncio.create_task(stop.wait())}
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -118,7 +118,10 @@ async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> N
 def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
     if not config.observer_class_names:
         return None
-    from observers.dispatch import Dispatcher, ObserverError  # with librdkafka, which nothing else here needs
+    from observers.dispatch import (
+        Dispatcher,
+        ObserverError,
+    )  # imports librdkafka
 
     configs: dict[str, Any] = {
         "broker.id": config.broker_id,
@@ -165,7 +168,7 @@ def _observer_counts(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], 
 
 
 async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyncio.Event) -> None:
-    """Let the observers finish, on a thread of their own, and say what each of them got and lost in the end."""
+    """Close the observers in a separate thread, and log what each of them received and lost."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 

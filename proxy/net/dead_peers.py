@@ -1,8 +1,9 @@
-"""Finds peers that are gone without a word, a machine without power or a network that drops everything, and no others.
+"""Detects peers that vanished without closing the connection, such as a machine without power or a network that drops
+all packets.
 
-TCP_USER_TIMEOUT cannot be used for that: it also ends connections to a peer that lives and does not read. Its kernel
-confirms every probe of the closed window, and TCP_USER_TIMEOUT counts them all the same. What tells the two apart is
-whether anything was confirmed at all.
+TCP_USER_TIMEOUT cannot be used, because it also ends connections to a living peer that does not read. The kernel of
+such a peer acknowledges every zero-window probe, and TCP_USER_TIMEOUT counts these probes all the same. The difference
+is whether the peer has acknowledged anything at all.
 
 Source: ``struct tcp_info`` of linux/tcp.h; ``tcp_retransmit_timer`` and ``tcp_probe_timer`` of net/ipv4/tcp_timer.c.
 """
@@ -21,19 +22,19 @@ from proxy.errors import Side
 from proxy.net.relay import Relay
 
 DEAD_AFTER_MS = 30_000
-"""Milliseconds without a confirmation of anything after which a peer counts as gone, while something waits for one."""
+"""Milliseconds without any acknowledgement after which a peer counts as dead, while one is outstanding."""
 
 MIN_RETRANSMITS = 3
-"""Times that bytes were sent again in vain. A peer with a slow network is none that is gone."""
+"""Unanswered retransmissions required. A peer behind a slow network is not dead."""
 
 MIN_WINDOW_PROBES = 2
-"""The same for probes of a closed window, which come up to two minutes apart; one may just be on its way."""
+"""Unanswered zero-window probes required. They are up to two minutes apart, and the last one may still be in flight."""
 
 CHECK_INTERVAL = 2.0
-"""Seconds between two looks at one connection."""
+"""Seconds between two checks of the same connection."""
 
 MIN_CHECKS_PER_TICK = 100
-"""Connections that are checked at in one ticker, or a twentieth of all."""
+"""Connections checked in one tick, or a twentieth of all connections if that is more."""
 
 CAUSE_BY_SIDE: dict[Side, Cause] = {"client": "client_timeout", "broker": "broker_timeout"}
 
@@ -41,7 +42,7 @@ _TCP_INFO = struct.Struct("=2xBB20xI28xI")  # retransmits, probes, unacked, last
 
 
 def is_dead(descriptor: int, dead_after_ms: int = DEAD_AFTER_MS) -> bool:
-    """Return whether the peer of a connected TCP socket is gone; False where the kernel does not say."""
+    """Return whether the peer of a connected TCP socket is dead; False if the kernel does not report it."""
     if sys.platform != "linux":
         return False
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
@@ -59,7 +60,7 @@ def is_dead(descriptor: int, dead_after_ms: int = DEAD_AFTER_MS) -> bool:
 
 
 class DeadPeerDetector:
-    """Closes the relays of peers that are gone. ``beat`` is to be called now and then, on the loop."""
+    """Closes relays whose peer is dead. Belongs to the event loop's thread."""
 
     def __init__(self, relays: Collection[Relay]) -> None:
         self._relays = relays
@@ -68,7 +69,7 @@ class DeadPeerDetector:
         self._next_at = 0.0
 
     def on_tick(self) -> None:
-        """Look at some connections."""
+        """Check some connections. Called by the ticker."""
         checked = 0
         for relay in self._unchecked:
             if not relay.closed:

@@ -1,4 +1,4 @@
-"""The end of a process that something holds up: a thread in a file system or a resolver that does not answer."""
+"""Ends a process whose shutdown does not finish, for example because a thread waits for a file system or a resolver."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import structlog
 from proxy.telemetry.logs import flush_log
 
 EXIT_MARGIN = 3.0
-"""Seconds that a process may take to end beyond its drain and its observers' time to close."""
+"""Seconds that a process may take to exit in addition to its drain and to closing its observers."""
 
 log = structlog.get_logger(__name__)
 
 
 def force_exit_after(seconds: float) -> None:
-    """End this process with exit code 1 after so many seconds, unless it has ended by then."""
+    """End this process with exit code 1 after this many seconds, unless it has exited before."""
 
     def wait() -> None:
         time.sleep(seconds)

@@ -1,13 +1,17 @@
-"""The admin endpoint's HTTP/1.1: GET, HEAD and POST, one request a connection, everything bounded.
+"""The HTTP/1.1 server of the admin endpoint: GET, HEAD and POST, one request per connection, everything bounded.
 
-There is no authentication, so a web page in a browser of this host must neither change nor read anything. Browsers send
-``Origin`` with every POST, also to the address a page came from; tools send none. So a POST with one is refused. A page
-can read what its own name resolves to (DNS rebinding), and its requests then have that name in ``Host``. So a request
-under any name but ``localhost`` and those configured is refused with 421. An IP address is no name.
+There is no authentication, so a web page in a browser on this host must neither change nor read anything.
 
-Descriptors: a listener leaves some free (``acceptor.RESERVED``), more than ``MAX_CONNECTIONS``.
+* Browsers send ``Origin`` with every POST, even to the origin of the page; tools do not. So a POST with ``Origin`` is
+  refused.
+* A page can read responses from its own host name, and that name may resolve to this address (DNS rebinding). Such
+  requests have the name in ``Host``. So every host name except ``localhost`` and the configured ones is refused with
+  421. IP addresses are allowed.
 
-h11 reads and writes the protocol; a web framework would be half of the sidecar's start and a fifth of its memory.
+Listeners leave more descriptors free (``acceptor.RESERVED_DESCRIPTORS``) than ``MAX_CONNECTIONS`` needs.
+
+h11 parses and writes the protocol. A web framework would take half of the sidecar's start time and a fifth of its
+memory.
 """
 
 from __future__ import annotations
@@ -29,47 +33,48 @@ from proxy.telemetry import Repeated
 log = structlog.get_logger(__name__)
 
 MAX_HEADER_SIZE = 16_384
-"""Bytes of a request: its line and its headers."""
+"""Bytes of a request line and its headers."""
 
 MAX_BODY_SIZE = 16_384
-"""Bytes of a request's body, which is read past: nothing here takes one."""
+"""Bytes of a request body. It is read and discarded: no handler needs one."""
 
 MAX_REQUEST_SIZE = MAX_HEADER_SIZE + 2 * MAX_BODY_SIZE
-"""Bytes of all that a peer may send: a body in chunks has the sizes of its chunks besides."""
+"""Bytes of all that a peer may send. A chunked body has the sizes of its chunks in addition."""
 
 MAX_CONNECTIONS = 16
-"""Connections at a time; one more takes the place of the one that has been without a whole request for longest.
+"""Open connections. One more closes the oldest connection that has not sent its whole request yet.
 
-Two rounds of the loop accept no more (``acceptor.ACCEPT_BATCH``): what a peer has sent at once is read before that.
+Two iterations of the event loop accept no more connections than this (``acceptor.ACCEPT_BATCH``), so a request that a
+peer sends at once is read before its connection could be closed for another one.
 """
 
 ACCEPT_BACKLOG = 128
 """Connections that wait in the kernel until they are accepted."""
 
 REQUEST_TIMEOUT = 2.0
-"""Seconds a peer has to send its request."""
+"""Seconds within which a peer has to send its request."""
 
 RESPONSE_TIMEOUT = 10.0
-"""Seconds a peer has to take the answer."""
+"""Seconds within which a peer has to receive the response."""
 
 
 class Response(NamedTuple):
-    """What a handler answers."""
+    """The response of a handler."""
 
     body: bytes
     status: int = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
     allow: str = ""
-    """Methods that are allowed, where another one was asked for."""
+    """The allowed methods, if another one was requested; otherwise empty."""
 
 
 Handler = Callable[[], Awaitable[Response]]
 
 
 class HttpServer:
-    """Serves paths: ``gets`` are answered to GET and HEAD, ``posts``, which change something, to POST.
+    """Serves paths: ``gets`` by GET and HEAD, ``posts``, which change something, by POST.
 
-    ``hosts``: names, in lower case, under which it may be asked, besides ``localhost`` and IP addresses.
+    ``hosts``: host names, in lower case, that are allowed besides ``localhost`` and IP addresses.
     """
 
     def __init__(self, gets: Mapping[str, Handler], posts: Mapping[str, Handler], hosts: Collection[str] = ()) -> None:
@@ -78,18 +83,21 @@ class HttpServer:
         self._hosts = {"localhost", *hosts}
         self._acceptor: Acceptor | None = None
         self._open: dict[asyncio.Task[None], socket.socket] = {}
-        self._without_request: dict[asyncio.Task[None], None] = {}  # without a whole request, the oldest first
+        self._without_request: dict[asyncio.Task[None], None] = {}  # whose request is incomplete, oldest first
         self._repeated = Repeated(log)
 
     def start(self, host: str, port: int, config_key: str = "") -> None:
-        """Listen. Raises LocalError where the address cannot be had; ``config_key``: the configuration's config_key of it."""
+        """Listen on ``host:port``. Raises LocalError if the socket cannot be bound to the address.
+
+        ``config_key``: the configuration key of the address, for the error message.
+        """
         self._acceptor = Acceptor(
             host, port, ACCEPT_BACKLOG, Tally(), self._on_accept, self._on_out_of_capacity, config_key=config_key
         )
         self._acceptor.start_accepting()
 
     async def close(self) -> None:
-        """Stop listening, and end what is being answered."""
+        """Stop listening and cancel requests that are being answered."""
         if self._acceptor is not None:
             self._acceptor.close()
         for task in self._open:
@@ -98,7 +106,7 @@ class HttpServer:
 
     def _on_accept(self, sock: socket.socket, address: tuple[str, int]) -> bool:
         if len(self._open) >= MAX_CONNECTIONS:
-            if not self._without_request:  # all of them are being answered
+            if not self._without_request:  # all requests are being answered
                 sock.close()
                 return True
             oldest = next(iter(self._without_request))
@@ -114,12 +122,12 @@ class HttpServer:
         self._repeated.warning("admin_on_out_of_capacity", error=error)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._open.pop(task).close()  # not by the task itself: it may have been cancelled before it began
+        self._open.pop(task).close()  # the task may have been cancelled before it started
         self._without_request.pop(task, None)
 
     async def _serve(self, sock: socket.socket) -> None:
-        # No transport: to make one takes several rounds of the loop, in which others that are silent would take the
-        # place of a peer that has sent its request.
+        # No transport is used. Creating one takes several iterations of the event loop, and in that time silent
+        # connections could replace one that has sent its request.
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_SIZE)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
@@ -131,7 +139,7 @@ class HttpServer:
             response = await self._respond(request)
             async with asyncio.timeout(RESPONSE_TIMEOUT):
                 await asyncio.get_running_loop().sock_sendall(sock, _encode(connection, request, response))
-        except OSError:  # the peer is gone, or took too long
+        except OSError:  # the peer has closed the connection or was too slow
             pass
 
     async def _respond(self, request: h11.Request | HTTPStatus) -> Response:
@@ -155,7 +163,7 @@ class HttpServer:
             return _error_response(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _is_allowed_host(self, request: h11.Request) -> bool:
-        """Whether it asks for a host that this is; one of HTTP/1.0 may ask for none."""
+        """Return whether the request's host is this server. A request of HTTP/1.0 may have no host."""
         for name, value in request.headers:
             if name == b"host":
                 host = _host(value.decode("ascii", "replace"))
@@ -164,7 +172,7 @@ class HttpServer:
 
 
 def _host(value: str) -> str:
-    """The host of a ``Host`` header, in lower case, without its port, brackets and final dot."""
+    """Return the host of a ``Host`` header in lower case, without port, brackets and final dot."""
     if value.startswith("["):
         return value[1:].partition("]")[0].lower()
     return value.partition(":")[0].lower().removesuffix(".")
@@ -179,7 +187,8 @@ def _is_address(host: str) -> bool:
 
 
 async def _read_request(connection: h11.Connection, sock: socket.socket) -> h11.Request | HTTPStatus | None:
-    """Return a request, what is wrong with it, or None where the peer ends the connection before it."""
+    """Return the request, the status if it is invalid, or None if the peer closes the connection before it is
+    complete."""
     loop = asyncio.get_running_loop()
     request: h11.Request | None = None
     received = body = 0
@@ -201,7 +210,7 @@ async def _read_request(connection: h11.Connection, sock: socket.socket) -> h11.
         elif received > MAX_REQUEST_SIZE:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         else:
-            # At first what is there already; later pieces come by the loop, which serves others in between.
+            # The first read does not wait; later ones go through the event loop, which serves others in between.
             data = _recv_available(sock) if not received else None
             data = await loop.sock_recv(sock, MAX_HEADER_SIZE) if data is None else data
             received += len(data)
@@ -209,7 +218,7 @@ async def _read_request(connection: h11.Connection, sock: socket.socket) -> h11.
 
 
 def _recv_available(sock: socket.socket) -> bytes | None:
-    """What was received, b"" at the end of it; None where there is nothing yet."""
+    """Return the bytes that have arrived, ``b""`` at the end of the stream, or None if there are none yet."""
     try:
         return sock.recv(MAX_HEADER_SIZE)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What the sidecar answers itself on one listener, and what it changes there: the interceptors, and what they know."""
+"""The interceptors of one listener, and what they know about the broker and the fleet."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ MAX_CLIENT_ID = 64
 
 
 class ListenerInterceptors:
-    """Of one listener in one process; ``rules`` is what its sessions go by. ``fleet``: the process's view of all
-    brokers. Belongs to the loop's thread."""
+    """The interceptors of one listener in one process. Belongs to the event loop's thread.
+
+    ``rules``: passed to the sessions of the listener. ``fleet``: the process's view of all brokers.
+    """
 
     def __init__(
         self, config: Config, listener: Listener, upstream: Upstream, fleet: Fleet, repeated: Repeated
@@ -41,16 +43,16 @@ class ListenerInterceptors:
         self._addresses: dict[int, Address] = {}
         base = config.private_api_key_base
         private = {key: api.versions for key, api in moved(base).items()}
-        self._supported = Supported(private, self._newest)
+        self._supported = Supported(private, self._max_version)
         self._unsupported = Unsupported(
             self._supported,
             listener.unsupported_request_response,
             config.unsupported_request_max_consecutive,
-            self._refused,
+            self._on_unsupported,
         )
         self._topics = ProtectedTopics([config.audit.topic])
-        self._protected = Protected(self._topics, self._denied, enabled=config.internal_topics_protected)
-        self._versions = ApiVersions(self._supported, self._learn)
+        self._protected = Protected(self._topics, self._on_denied, enabled=config.internal_topics_protected)
+        self._versions = ApiVersions(self._supported, self._on_versions)
         interceptors: list[Interceptor] = [
             BrokerMetadata(fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication),
             self._unsupported,
@@ -58,13 +60,16 @@ class ListenerInterceptors:
             self._versions,
         ]
         if listener.rewrite_addresses:
-            interceptors.append(Addresses(self._addresses, self._unmapped))
+            interceptors.append(Addresses(self._addresses, self._on_unmapped))
         self.apply_fleet_view()
         self.rules = Rules(interceptors)
-        self.versions_probe = ApiVersionsProbe(upstream, self._learn)
+        self.versions_probe = ApiVersionsProbe(upstream, self._on_versions)
 
     def apply_fleet_view(self) -> None:
-        """The view of the fleet is another one: what is configured goes before what other sidecars have written."""
+        """Use the current view of the fleet: its protected topics and its addresses.
+
+        Configured addresses take precedence over those that other sidecars have published.
+        """
         self._topics.ids.clear()
         self._topics.ids.update(self._fleet.view.protected)
         name = self._listener.name.lower()
@@ -86,8 +91,8 @@ class ListenerInterceptors:
         self._addresses |= addresses
 
     def update_config(self, config: Config, listener: Listener) -> None:
-        """Take what may change of the answers to requests that the broker does not support, and to those that change
-        the sidecars' own topics; nothing else."""
+        """Apply the reloadable keys: the response to unsupported requests, and the protection of the sidecars'
+        topics."""
         self._unsupported.limit = config.unsupported_request_max_consecutive
         before = self._unsupported.policy, self._protected.enabled
         self._unsupported.policy = listener.unsupported_request_response
@@ -96,14 +101,14 @@ class ListenerInterceptors:
             self._versions.forget()
             self.rules.update()
 
-    def _newest(self, api_key: int) -> int | None:
-        """The last version of an api whose requests can be checked, and whose responses can be rewritten."""
+    def _max_version(self, api_key: int) -> int | None:
+        """Return the last version of an api that can be checked and rewritten here; None for any."""
         if self._protected.enabled and (found := protected.newest(api_key)) is not None:
             return found
         return addresses.newest(api_key) if self._listener.rewrite_addresses else None
 
-    def _learn(self, ranges: Mapping[int, Versions]) -> None:
-        """The broker has said what it supports, to a client or to ourselves."""
+    def _on_versions(self, ranges: Mapping[int, Versions]) -> None:
+        """Use the api versions of an ApiVersions response, to a client or to this process."""
         self.versions_probe.mark_answered()
         before = self._supported.ranges
         if not self._supported.learn(ranges):
@@ -116,13 +121,13 @@ class ListenerInterceptors:
             changed = sorted(key for key in {*before, *ranges} if before.get(key) != ranges.get(key))
             log.info("upstream_versions_changed", **names, changed=[api_name(key) for key in changed])
 
-    def _refused(self, request: Request) -> None:
-        self._warn("unsupported_request", request)
+    def _on_unsupported(self, request: Request) -> None:
+        self._log_request("unsupported_request", request)
 
-    def _denied(self, request: Request) -> None:
-        self._warn("protected_topic", request)
+    def _on_denied(self, request: Request) -> None:
+        self._log_request("protected_topic", request)
 
-    def _warn(self, event: str, request: Request) -> None:
+    def _log_request(self, event: str, request: Request) -> None:
         self._repeated.warning(
             event,
             connection_id=request.connection.id,
@@ -131,5 +136,5 @@ class ListenerInterceptors:
             client_id=request.client_id and request.client_id[:MAX_CLIENT_ID],
         )
 
-    def _unmapped(self, node_id: int) -> None:
+    def _on_unmapped(self, node_id: int) -> None:
         self._repeated.warning("address_unmapped", listener=self._listener.name, node_id=node_id)

@@ -1,4 +1,5 @@
-"""The running sidecar: listens, passes each client it accepts through the limits, and gives it to who carries it."""
+"""All listeners of the sidecar. Each accepted client passes the admission control and then goes to the connection
+handler."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ log = structlog.get_logger(__name__)
 
 
 class ListenerManager:
-    """The listening half: everything between ``config.listeners`` and ``carrying``."""
+    """Listens on ``config.listeners`` and passes admitted connections to ``handler``."""
 
     def __init__(self, config: Config, handler: ConnectionHandler, ticker: Ticker) -> None:
         self.draining = False
         self.not_ready_reason: str | None = None
-        """Why it should get no connections, for a reason that others know of."""
+        """Why the sidecar should get no connections, as set from outside; None if it should."""
         self._config = config
         self._cluster_quotas = ClusterQuotas()
         self._handler = handler
         self._acceptors: dict[str, Acceptor] = {}
-        self._other_descriptors = 0  # at the start; what comes later is for the reserve
+        self._other_descriptors = 0  # at the start; later ones are taken from the reserve
         self._admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
         self._repeated = Repeated(log)
         self._proxy_headers = ProxyHeaderReader(handler.tallies)
@@ -41,7 +42,7 @@ class ListenerManager:
         handler.on_capacity(self._resume_accepting)
 
     def start(self) -> None:
-        """Listen on every listener, or on none: raises LocalError naming the address that cannot be had."""
+        """Listen on every listener, or on none. Raises LocalError if a socket cannot be bound to its address."""
         try:
             for listener in self._config.listeners:
                 self._acceptors[listener.name] = self._listen(listener)
@@ -54,7 +55,7 @@ class ListenerManager:
             log.info("listening", listener=listener.name, bind=str(listener.bind), upstream=str(listener.upstream))
 
     def close(self) -> None:
-        """Accept no more, and close whoever waits at the limits."""
+        """Stop accepting, and close connections that are not admitted yet."""
         self.draining = True
         for acceptor in self._acceptors.values():
             acceptor.close()
@@ -64,7 +65,7 @@ class ListenerManager:
 
     @property
     def readiness_problem(self) -> str | None:
-        """What keeps it from accepting connections now."""
+        """Why the sidecar does not accept connections now; None if it does."""
         if self.draining:
             return "draining"
         if not self._acceptors:
@@ -72,23 +73,23 @@ class ListenerManager:
         return self.not_ready_reason if self._handler.is_available else "no worker runs"
 
     def update_config(self, config: Config) -> None:
-        """Take the limits of a new configuration; nothing else of it."""
+        """Apply the limits of a new configuration. Nothing else of it is used here."""
         self._config = config
         self._admission.update_limits(limits_of(config, self._cluster_quotas))
 
     def update_cluster_quotas(self, stored: ClusterQuotas) -> None:
-        """Take the limits that the cluster has stored."""
+        """Apply the quotas that are stored in the cluster."""
         self._cluster_quotas = stored
         self._admission.update_limits(limits_of(self._config, stored))
 
     def quotas_state(self) -> GateState:
-        """What the limits do now."""
+        """Return the current state of the limits."""
         state = self._admission.quotas_state()
         state.queued = {name: acceptor.backlog_length for name, acceptor in self._acceptors.items()}
         return state
 
     async def snapshot(self) -> Snapshot:
-        """Present counts of all there is."""
+        """Return the current counters of all processes."""
         snapshot = await self._handler.snapshot()
         snapshot.draining = self.draining
         snapshot.quotas = self.quotas_state()
@@ -97,7 +98,7 @@ class ListenerManager:
         return snapshot
 
     def _resume_accepting(self) -> None:
-        """Have every listener accept that may."""
+        """Resume every listener that may accept now."""
         if self._handler.is_full:
             return
         for name, acceptor in self._acceptors.items():
@@ -128,7 +129,7 @@ class ListenerManager:
         )
 
     def _free_connections(self) -> int:
-        """How many more connections there are descriptors for, two for each of them."""
+        """Return for how many more connections there are descriptors, two for each."""
         accepted = self._proxy_headers.pending + self._admission.waiting_connections + self._handler.local_connections
         return (usable_descriptors() - self._other_descriptors) // DESCRIPTORS_PER_CONNECTION - accepted
 

@@ -1,4 +1,4 @@
-"""PROXY headers at the beginning of accepted connections: read before anything else, and not a byte more."""
+"""Reads the PROXY protocol header with which an accepted connection begins, and not one byte more."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from proxy.limits.model import canonical
 from proxy.telemetry import Repeated
 
 HEADER_TIMEOUT = 10.0
-"""Seconds that a header may take from the accept to its last byte; load balancers send it at once."""
+"""Seconds from the accept to the last byte of the header. Load balancers send it at once."""
 
 MAX_PENDING_HEADERS = 1024
-"""Connections whose header is not complete, all listeners together; one more is closed at once. Each costs a descriptor
+"""Connections of all listeners whose header is incomplete. One more is closed at once. Each of them costs a descriptor
 and at most ``MAX_SIZE`` bytes."""
 
 PeerAddress = tuple[str, int]
@@ -32,19 +32,23 @@ log = structlog.get_logger(__name__)
 
 
 class ProxyHeaderReader:
-    """Connections whose header is awaited; they count as active in ``tallies``. Belongs to the loop's thread."""
+    """Reads the headers of accepted connections, which count as active in ``tallies``. Belongs to the event loop's
+    thread.
+
+    ``tallies``: counters by listener name. Connections that are closed here are counted there.
+    """
 
     def __init__(self, tallies: Mapping[str, Tally]) -> None:
-        """``tallies``: by listener; what is closed here is counted there."""
         self._tallies = tallies
         self._pending: set[_PendingHeader] = set()
         self._repeated = Repeated(log)
 
     def read_header(self, listener: Listener, sock: socket.socket, address: PeerAddress, on_header: OnHeader) -> None:
-        """Take over ``sock``, accepted from ``address``, and call ``on_header(sock, address)`` once its header is read.
+        """Take ownership of ``sock``, accepted from ``address``, and call ``on_header(sock, address)`` with the
+        header's address.
 
-        That address is the one in the header, or else the one given. It may be called before this returns, or never:
-        then the socket has been closed and its cause counted.
+        The address stays the same if the header has none. The call may happen before this method returns. It does not
+        happen if the socket was closed; the cause is then counted.
         """
         self._tallies[listener.name].active += 1
         pending = _PendingHeader(self, listener, sock, address, on_header)
@@ -58,20 +62,20 @@ class ProxyHeaderReader:
 
     @property
     def pending(self) -> int:
-        """How many there are."""
+        """Connections whose header is incomplete."""
         return len(self._pending)
 
     def close(self) -> None:
-        """Close whatever is still without its header."""
+        """Close all connections whose header is incomplete."""
         for pending in list(self._pending):
             pending.close("drain_completed")
 
     def flush_warnings(self) -> None:
-        """Log how often a repeated warning was held back, where it is time to."""
+        """Log how often a rate-limited warning was suppressed, if it is time to."""
         self._repeated.flush()
 
     def on_finished(self, pending: _PendingHeader, cause: Cause | None, detail: str) -> None:
-        """``pending`` is no longer: its socket is closed for ``cause``, or was handed on without any."""
+        """Remove ``pending``: its socket was closed for ``cause``, or passed on if ``cause`` is None."""
         self._pending.discard(pending)
         tally = self._tallies[pending.listener.name]
         tally.active -= 1
@@ -88,10 +92,10 @@ class ProxyHeaderReader:
 
 
 class _PendingHeader:
-    """One connection until its header is complete.
+    """One connection whose header is incomplete.
 
-    It looks at what has come before it takes it (MSG_PEEK), and takes no more than belongs to the header. What does not
-    complete it belongs to it altogether and is taken as well, so that the loop calls only when there is more.
+    It peeks at the received bytes (MSG_PEEK) and then reads only those that belong to the header. Bytes that do not
+    complete the header all belong to it. They are read as well, so that the event loop calls again only for new bytes.
     """
 
     def __init__(
@@ -108,12 +112,12 @@ class _PendingHeader:
         self._sock = sock
         self._on_header = on_header
         self._loop = asyncio.get_running_loop()
-        self._data = b""  # the beginning of the header
+        self._data = b""  # the part of the header that was read
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._timer = self._loop.call_later(HEADER_TIMEOUT, self._on_timeout)
-        self._on_readable()  # most headers are there already
+        self._on_readable()  # most headers have arrived by now
         if not self._timer.cancelled():
             self._loop.add_reader(self._sock, self._on_readable)
 
@@ -142,7 +146,7 @@ class _PendingHeader:
         elif self._data:
             self.close("invalid_proxy_header", f"it ends after {len(self._data)} bytes")
         else:
-            self.close("client_closed")  # without a word, as health checks do
+            self.close("client_closed")  # without a byte, like health checks
 
     def _on_timeout(self) -> None:
         self.close("proxy_header_timeout", f"not complete after {HEADER_TIMEOUT:.0f} s")

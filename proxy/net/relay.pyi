@@ -86,7 +86,7 @@ class Relay:
     def stop_reading_requests(self) -> None:
         """Finish reading a request that has begun, and read no further one. Used to drain.
 
-        Without a session there are no requests to tell apart, so reading continues.
+        Without a session there are no known requests, so reading continues.
         """
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""RoundRobin of connections whose clients have sent more than is read at once: they share the loop with all others."""
+"""Shares the event loop fairly among connections whose clients have sent more than is processed at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Callable
 
 
 class RoundRobin:
-    """Of one loop. Each round of it is the turn of one connection, in the order in which they entered: so the time that
-    others wait does not grow with the number of connections that ask without end."""
+    """Calls callbacks of one event loop in the order in which they were scheduled, one in each iteration of the loop.
+
+    So the delay of other connections does not grow with the number of connections that send without end.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
 
     def schedule(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in a later round of the loop. It must not raise."""
+        """Call ``callback`` in a later iteration of the event loop. It must not raise."""
         self._waiting.append(callback)
         if len(self._waiting) == 1:
             self.loop.call_soon(self._run_next)
@@ -24,7 +26,7 @@ class RoundRobin:
     def _run_next(self) -> None:
         callback = self._waiting[0]
         try:
-            callback()  # it may enter again, behind the others
+            callback()  # it may schedule another callback behind the others
         finally:
             self._waiting.popleft()
             if self._waiting:
@@ -35,7 +37,7 @@ _latest: RoundRobin | None = None
 
 
 def round_robin_for(loop: asyncio.AbstractEventLoop) -> RoundRobin:
-    """The same for all connections of a loop; a process has one."""
+    """Return the ``RoundRobin`` of ``loop``, which all its connections share."""
     global _latest
     if _latest is None or _latest.loop is not loop:
         _latest = RoundRobin(loop)

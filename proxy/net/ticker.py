@@ -1,4 +1,4 @@
-"""The one timer of a process: what has to be done now and then is done here."""
+"""The one periodic timer of a process. All periodic work hangs on it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from time import monotonic
 
 TICK_INTERVAL = 0.05
-"""Seconds between two beats: between two hand-overs of finished exchanges to the observers, among others."""
+"""Seconds between two ticks, and so between two deliveries of finished exchanges to the observers."""
 
 
 class Ticker:
-    """Calls all of ``callbacks`` every ``TICK_INTERVAL`` seconds. ``lag``: seconds by which the last ticker was late."""
+    """Calls all ``callbacks`` every ``TICK_INTERVAL`` seconds. ``lag``: seconds by which the last tick was late."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
@@ -19,11 +19,11 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start ticking."""
         self._tick(monotonic())
 
     def stop(self) -> None:
-        """Call everything once more, and no more from then on."""
+        """Call all callbacks once more, and stop ticking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

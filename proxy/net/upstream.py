@@ -1,7 +1,8 @@
 """Connections to the broker behind a listener.
 
-A name may have several addresses, some of which nobody answers at. They are tried side by side, as "Happy Eyeballs" has
-it (RFC 8305): the next one when the one before has failed, or has not answered for a while; the first connection wins.
+A host name may have several addresses, and some of them may not answer. They are tried with overlap, as "Happy
+Eyeballs" does (RFC 8305): the next attempt begins when the one before has failed or has not succeeded for a while. The
+first connection wins.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from proxy.net.acceptor import CAPACITY_ERRORS, CAPACITY_RETRY_DELAY, set_socket
 from proxy.net.upstream_resolver import SocketAddress, UpstreamResolver, order_addresses
 
 ATTEMPT_DELAY = 0.25
-"""Seconds an address has for its answer until the next one is tried beside it (RFC 8305, section 5); less where all of
-them would not have their turn."""
+"""Seconds until the next address is tried beside the current one (RFC 8305, section 5). Less if otherwise not all
+addresses would be tried in time."""
 
 MAX_EXTRA_ATTEMPTS = 16
-"""Attempts beside a client's first one, of all clients of a process: each has a descriptor of the reserve. Beyond it an
-attempt is given up after its share of the time, before the next one begins."""
+"""Attempts beyond the first one of each client, of all clients of a process. Each needs a reserved descriptor. At the
+maximum, an attempt is cancelled after its share of the time, before the next one begins."""
 
 
 Attempt = asyncio.Task[socket.socket]
 
 
 class Upstream:
-    """Where the connections of one listener go. ``timeout``: seconds until a connect is given up.
+    """The broker address that the connections of one listener go to. ``timeout``: seconds until connecting has failed.
 
-    ``source``: the local IP address they come from; None leaves it to the kernel.
+    ``source``: the local IP address of the connections; None leaves the choice to the kernel.
     """
 
     extra_attempts: ClassVar[int] = 0
-    """Attempts beside a client's first one."""
+    """Running attempts beyond the first one of each client."""
 
     def __init__(self, endpoint: Endpoint, timeout: float, source: str | None = None) -> None:
         self._endpoint = endpoint
@@ -46,10 +47,10 @@ class Upstream:
         self._source = source
         self._family = 0 if source is None else socket.AF_INET6 if ":" in source else socket.AF_INET
         self._literal_addresses: list[SocketAddress] = []
-        """Of an IP address; a name is looked up when it is needed, and again, since it may move."""
+        """The address, if the host is an IP address. A host name is resolved for each connection, since it may move."""
         self._resolver = UpstreamResolver(endpoint)
         self._last_connected: SocketAddress | None = None
-        """The last that one could connect to of several."""
+        """Of several addresses, the last one that a connection was established to."""
         with contextlib.suppress(socket.gaierror):
             self._literal_addresses = order_addresses(
                 socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -59,9 +60,9 @@ class Upstream:
         return str(self._endpoint)
 
     async def connect(self) -> socket.socket:
-        """Return a connected, non-blocking socket. Raises OSError, of what each address said, or TimeoutError.
+        """Return a connected, non-blocking socket. Raises OSError with the reason of each address, or TimeoutError.
 
-        While this process has no room for another socket, it waits for some.
+        If this process has no capacity for another socket, it waits for some.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         while True:
@@ -85,7 +86,7 @@ class Upstream:
         return await self._race(found, deadline)
 
     async def _race(self, found: Sequence[SocketAddress], deadline: float) -> socket.socket:
-        """Try all of ``found``, that first which worked last; return the first connection there is."""
+        """Try all addresses, the last one that worked first. Return the first connection that is established."""
         waiting = deque(sorted(found, key=lambda address: address != self._last_connected))
         share = self._timeout / len(waiting)
         delay = min(ATTEMPT_DELAY, share)
@@ -124,7 +125,7 @@ class Upstream:
 
 
 async def _wait_or_cancel(attempts: Iterable[Attempt], seconds: float) -> set[Attempt]:
-    """Return those that end within so much time; if none does, give up all of them and return these."""
+    """Return the attempts that end within ``seconds``. If none does, cancel all of them and return them."""
     done, pending = await asyncio.wait(attempts, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     if done:
         return done
@@ -139,12 +140,12 @@ async def _connect_address(address: SocketAddress, source: str | None, deadline:
     try:
         set_socket_options(sock)
         if source is not None:
-            # The port is chosen with the connect then: it need not be one that goes nowhere else.
+            # Choose the port in connect(), so that it may be shared by connections to different addresses.
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_BIND_ADDRESS_NO_PORT, 1)
             sock.bind((source, 0))
         error = sock.connect_ex(where)
         if error == errno.EINPROGRESS:
-            error = sock.connect_ex(where)  # over loopback, where brokers mostly are, it is decided by now
+            error = sock.connect_ex(where)  # loopback connections are mostly established by now
         if error == errno.EALREADY:
             async with asyncio.timeout_at(deadline):
                 await asyncio.get_running_loop().sock_connect(sock, where)
@@ -161,7 +162,7 @@ def _on_extra_attempt_done(_: Attempt) -> None:
 
 
 def _close_unused(attempt: Attempt) -> None:
-    """It came too late, if at all."""
+    """Close the connection of an attempt that was too late."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
@@ -171,7 +172,7 @@ def _describe(address: SocketAddress, what: str) -> str:
 
 
 def _combined_error(failures: Sequence[OSError]) -> OSError:
-    """Return one error for all of them: that there is no room for a socket, if that was one of them."""
+    """Return one error for all attempts. A lack of capacity for sockets takes precedence."""
     reasons = "; ".join(error.strerror or str(error) for error in failures)
     errors = sorted((error.errno for error in failures if error.errno), key=lambda error: error not in CAPACITY_ERRORS)
     return OSError(errors[0], reasons) if errors else TimeoutError(reasons)

@@ -1,8 +1,7 @@
-"""Is the broker behind a listener the one this sidecar was configured for, and does it send its clients here?
+"""Checks that the broker behind a listener is the configured one, and that it advertises this sidecar to its clients.
 
-The answer is in one Metadata response of the upstream itself: the broker must advertise the listener's address under
-``broker.id``. A broker that advertises another address lets its clients pass the sidecar by, which nobody would see,
-unless the sidecar replaces what it advertises.
+One Metadata response of the upstream tells both: the broker must advertise the listener's address under ``broker.id``.
+If it advertises another address, its clients bypass the sidecar unnoticed, unless the sidecar rewrites addresses.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from proxy.config import Endpoint, Listener
 from proxy.net.upstream import Upstream
 
 CHECK_TIMEOUT = 5.0
-"""Seconds the broker has to answer."""
+"""Seconds within which the broker has to answer."""
 
 MAX_METADATA_SIZE = 16 * 1024 * 1024
-"""Bytes; brokers alone are some 50 bytes each, topics are not asked for."""
+"""Bytes of a response. A broker takes about 50 bytes, and no topics are requested."""
 
 METADATA, METADATA_VERSION = 3, 1
-"""Metadata v1: the first that can ask for no topics; every broker from 0.10 to 4.x answers it."""
+"""The api key, and the first version that can request no topics. Every broker from 0.10 to 4.x answers it."""
 
 
 async def find_problem(listener: Listener, upstream: Upstream, broker_id: int) -> str | None:
-    """Return what is wrong, in one sentence; None if nothing is. Raises OSError where the broker does not answer."""
+    """Return what is wrong, in one sentence, or None. Raises OSError if the broker does not answer."""
     async with asyncio.timeout(CHECK_TIMEOUT):
         brokers = await _fetch_advertised(upstream)
-    rewriting = listener.rewrite_addresses  # what the broker advertises does not matter then, but which one it is
+    rewriting = listener.rewrite_addresses  # then only the broker's identity matters
     here = listener.upstream if rewriting else listener.advertised
     found = brokers.get(broker_id)
     if found == here:
@@ -51,7 +50,7 @@ async def find_problem(listener: Listener, upstream: Upstream, broker_id: int) -
 
 
 async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
-    """What each broker of the cluster advertises on this listener, by id."""
+    """Return the address that each broker of the cluster advertises on this listener, by node id."""
     client_id = f"brokerside-{__version__}".encode()
     body = struct.pack(">hhih", METADATA, METADATA_VERSION, 1, len(client_id)) + client_id + struct.pack(">i", 0)
     reader, writer = await asyncio.open_connection(sock=await upstream.connect())
@@ -68,7 +67,7 @@ async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
 
 
 def _parse_brokers(answer: bytes) -> dict[int, Endpoint]:
-    """The brokers of a Metadata v1 response. Source: MetadataResponse.json."""
+    """Return the brokers of a Metadata v1 response. Source: MetadataResponse.json."""
     brokers = {}
     _, count = struct.unpack_from(">ii", answer)
     pos = 8

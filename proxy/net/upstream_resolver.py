@@ -1,4 +1,4 @@
-"""The addresses of a broker's name."""
+"""Resolves the host name of a broker."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from proxy.aside import Aside
 from proxy.config import Endpoint
 
 SocketAddress = tuple[socket.AddressFamily, Any]
-"""What ``socket.socket`` and ``connect`` take."""
+"""The family and the address, as ``socket.socket`` and ``connect`` expect them."""
 
 MAX_ADDRESSES = 8
-"""Addresses of a name that are tried; further ones are left out."""
+"""Addresses of a name that are tried. The rest is ignored."""
 
 CACHE_TTL = 1.0
-"""Seconds in which an answer, or a failure where an older answer is known, is used without another lookup."""
+"""Seconds for which an answer is used without another lookup. The same holds for a failure if an older answer is
+known."""
 
 SERVE_STALE_AFTER = 1.0
-"""Seconds of a lookup from which the last answer is used in its place (RFC 8767, section 5, has 1.8)."""
+"""Seconds of a running lookup after which the last answer is used instead (RFC 8767, section 5, has 1.8 seconds)."""
 
 MAX_STALE_AGE = 3600.0
-"""Seconds that an answer is used while no newer one can be had; after that connections fail."""
+"""Seconds for which an answer is used if there is no newer one. After that connections fail."""
 
 LOOKUP_TIMEOUT = 30.0
-"""Seconds until a lookup has failed; its thread ends later, and no other lookup of the name begins before."""
+"""Seconds after which a lookup has failed. Its thread may end later, and no other lookup of the name begins before."""
 
 NO_ADDRESS_ERRORS = {socket.EAI_NONAME, socket.EAI_NODATA}
-"""The answer that a name has no address: no older answer is used then."""
+"""Errors that mean that the name has no address. No older answer is used then."""
 
 GetAddrInfo = Callable[..., list[Any]]
 
@@ -41,14 +42,14 @@ log = structlog.get_logger(__name__)
 
 
 def order_addresses(found: list[Any]) -> list[SocketAddress]:
-    """What ``socket.getaddrinfo`` found, one family after the other in turn (RFC 8305, section 4)."""
+    """Return the addresses of a ``socket.getaddrinfo`` result, alternating between families (RFC 8305, section 4)."""
     first = [(family, address) for family, _, _, _, address in found if family == found[0][0]]
     others = [(family, address) for family, _, _, _, address in found if family != found[0][0]]
     return [address for pair in zip_longest(first, others) for address in pair if address is not None][:MAX_ADDRESSES]
 
 
 class UpstreamResolver:
-    """Of one name: one lookup at a time, in a thread of its own, for all who wait. Belongs to the loop's thread."""
+    """Resolves one host name, with one lookup at a time in its own thread. Belongs to the event loop's thread."""
 
     def __init__(self, endpoint: Endpoint, getaddrinfo: GetAddrInfo = socket.getaddrinfo) -> None:
         self._endpoint = endpoint
@@ -64,7 +65,10 @@ class UpstreamResolver:
         self._warned = False
 
     async def resolve(self, deadline: float) -> list[SocketAddress]:
-        """Raises OSError or ValueError where the name has no address, TimeoutError at ``deadline`` (loop's clock)."""
+        """Return the addresses of the name.
+
+        Raises OSError or ValueError if it has none, and TimeoutError at ``deadline`` (the event loop's time).
+        """
         loop = asyncio.get_running_loop()
         if loop.time() < self._fresh_until:
             return self._addresses
@@ -76,7 +80,7 @@ class UpstreamResolver:
         try:
             give_up_at = min(
                 self._started_at + SERVE_STALE_AFTER, (loop.time() + deadline) / 2
-            )  # the rest is for the connection
+            )  # leave time for connecting
             async with asyncio.timeout_at(give_up_at if stale else deadline):
                 await done.wait()
         except TimeoutError:
@@ -99,7 +103,7 @@ class UpstreamResolver:
             self._addresses, self._failure, self._warned = order_addresses(found), None, False
             self._resolved_at = loop.time()
             self._fresh_until = self._resolved_at + CACHE_TTL
-        except (OSError, ValueError) as error:  # ValueError: it cannot even be asked for
+        except (OSError, ValueError) as error:  # ValueError: the name is invalid
             reason = getattr(error, "strerror", None) or str(error) or "the name server does not answer"
             self._failure = OSError if isinstance(error, OSError) else ValueError, f"{host}: {reason}"
             if isinstance(error, socket.gaierror) and error.errno in NO_ADDRESS_ERRORS:
@@ -112,7 +116,7 @@ class UpstreamResolver:
             done.set()
 
     def _warn_once(self, error: str) -> None:
-        """Log it once until there is an answer again."""
+        """Log a warning, once until a lookup succeeds again."""
         if not self._warned:
             self._warned = True
             log.warning("upstream_addresses_stale", upstream=str(self._endpoint), error=error)

@@ -1,4 +1,5 @@
-"""A worker: a process that carries connections the main process has accepted. Started by ``proxy.net.worker_pool``."""
+"""A worker process, which serves connections that the main process has accepted. ``proxy.net.worker_process`` starts
+it."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ log = structlog.get_logger(__name__)
 
 
 def run_worker(descriptor: int) -> int:
-    """Serve the main process at the other end of ``descriptor``, a Unix socket, to its end; returns the exit code."""
-    # A terminal or a supervisor may tell the whole group; the main process then says what it means.
+    """Run the worker until its end and return the exit code. ``descriptor``: the Unix socket to the main process."""
+    # A terminal or supervisor may signal the whole process group. The main process decides what it means.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)
@@ -55,7 +56,7 @@ async def _run_worker(sock: socket.socket) -> int:
 
 
 class Worker:
-    """Does what it is told over ``sock``. Where nobody is left to tell it, it drains and ends."""
+    """Carries out the messages of the main process. If the main process is gone, the worker drains and exits."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._stop = asyncio.Event()
@@ -68,10 +69,10 @@ class Worker:
         self._repeated = Repeated(log)
         self._number = 0
         self._config: Config
-        self._closed_connections: list[int] = []  # connections that the main process has not been told of yet
+        self._closed_connections: list[int] = []  # not reported to the main process yet
 
     async def run(self) -> int:
-        """Wait for the configuration, carry, and at the end drain. Returns the exit code."""
+        """Wait for the configuration, serve connections and finally drain. Returns the exit code."""
         if not await self._started:
             return 1
         ticker = Ticker()
@@ -99,7 +100,7 @@ class Worker:
             case TakeConnection():
                 self._take_connection(message, descriptor)
             case RequestSnapshot():
-                self._send_closed()  # be it none: the loop turns, even if the answer waits
+                self._send_closed()  # even an empty one proves that the event loop runs
                 task = asyncio.get_running_loop().create_task(self._send_snapshot(message.request_id))
                 self._replies.add(task)
                 task.add_done_callback(self._replies.discard)
@@ -132,25 +133,25 @@ class Worker:
             self._started.set_result(False)
         self._stop.set()
 
-    def _take_connection(self, given: TakeConnection, descriptor: int | None) -> None:
-        listener = self._listeners[given.listener]
-        if descriptor is None:  # the kernel had no room for it here, and has closed it
+    def _take_connection(self, message: TakeConnection, descriptor: int | None) -> None:
+        listener = self._listeners[message.listener]
+        if descriptor is None:  # this process was out of descriptors, and the kernel has closed the socket
             self._data_plane.tallies[listener.name].closed["worker_lost"] += 1
             self._repeated.warning("connection_lost", listener=listener.name, error="EMFILE")
-            self._on_connection_closed(given.number)
+            self._on_connection_closed(message.number)
             return
         family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
         sock.setblocking(False)
-        self._data_plane.handle_connection(listener, sock, (given.host, given.port), given.number)
+        self._data_plane.handle_connection(listener, sock, (message.host, message.port), message.number)
 
     def _on_connection_closed(self, number: int) -> None:
         if not self._closed_connections:
-            asyncio.get_running_loop().call_soon(self._send_closed_if_room)  # of all that end in this turn of the loop
+            asyncio.get_running_loop().call_soon(self._send_closed_if_room)  # one message per iteration
         self._closed_connections.append(number)
 
     def _send_closed_if_room(self) -> None:
-        if self._closed_connections and not self._channel.is_full:  # else when there is room again
+        if self._closed_connections and not self._channel.is_full:  # otherwise sent once the channel has room
             self._send_closed()
 
     def _send_closed(self) -> None:

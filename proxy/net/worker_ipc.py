@@ -1,8 +1,8 @@
-"""Messages between the main process and a worker, some with an open socket, over a Unix socket pair.
+"""Messages between the main process and a worker over a Unix socket pair, some with an open socket.
 
-The pair keeps packets whole (SOCK_SEQPACKET). Most messages are one; a longer one (a configuration with keys, say) is
-several, and its descriptor (SCM_RIGHTS) comes with the last of them. Nothing here waits: what the other end has no room
-for stays here until it has.
+The pair keeps packet boundaries (SOCK_SEQPACKET). Most messages are one packet. A longer one, such as a configuration
+with keys, is several packets, and its descriptor (SCM_RIGHTS) comes with the last one. Nothing here blocks: packets
+that the kernel does not accept are queued.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
 MAX_PACKET_SIZE = 4096
-"""Bytes of a message in one packet: what the kernel takes however small it is told to keep its buffers."""
+"""Bytes of a message in one packet. The kernel accepts that many with the smallest socket buffers."""
 
 MORE_PACKETS, LAST_PACKET = b"\x01", b"\x00"
-"""Begins each packet: whether the message goes on in the next one."""
+"""The first byte of a packet: whether the message continues in the next packet."""
 
 PEER_GONE_ERRORS = {errno.EPIPE, errno.ECONNRESET}
-"""The other end is not there any more."""
+"""Errors of sending that mean that the peer has closed the pair."""
 
 SEND_RETRY_DELAY = 0.05
-"""Seconds until sending is tried again where no event will tell that it is possible (no memory, say)."""
+"""Seconds until sending is retried if no event will report that it is possible, for example without memory."""
 
 FLUSH_TIMEOUT = 1.0
-"""Seconds that a process waits at its end for the other one to take what it has to say."""
+"""Seconds that an exiting process waits for its peer to receive the queued messages."""
 
 Message = TypeVar("Message")
 
@@ -159,11 +159,12 @@ ToMain = WorkerReady | StartFailed | ConnectionsClosed | IdlestConnection | Snap
 
 
 class IpcChannel(Generic[Message]):
-    """One end of a pair; ``message_type``: the union of messages that come in. Belongs to the loop's thread.
+    """One end of the socket pair. Belongs to the event loop's thread.
 
-    ``on_message(message, descriptor)`` is called for each: ``descriptor``, of the socket that came with it, is the
-    callee's to close; None where none came, be it that this process has no room for one. ``on_peer_gone()`` is called when the
-    other end is gone, ``on_all_sent()`` when nothing is unsent any more.
+    ``message_type``: the union of the incoming messages. ``on_message(message, descriptor)`` is called for each of
+    them. The callee has to close ``descriptor``, that of the socket that came with the message. It is None if none
+    came, or if this process had no descriptor left for it. ``on_peer_gone()`` is called when the peer has closed its
+    end, and ``on_all_sent()`` when no message is queued any more.
     """
 
     def __init__(
@@ -182,29 +183,30 @@ class IpcChannel(Generic[Message]):
         self._decoder = msgspec.msgpack.Decoder(message_type)
         self._encoder = msgspec.msgpack.Encoder()
         self._packet = bytearray(len(LAST_PACKET) + MAX_PACKET_SIZE)
-        self._incoming = bytearray()  # of a message that is not complete
+        self._incoming = bytearray()  # packets of an incomplete message
         self._unsent: deque[tuple[Struct, bytes, socket.socket | None]] = deque()
-        self._outgoing = b""  # what is left of the first of them, once it has begun
+        self._outgoing = b""  # the rest of the first message, once its sending has begun
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
         self._loop.add_reader(sock, self._on_readable)
 
     @property
     def is_full(self) -> bool:
-        """Whether the other end has no room just now: better send nothing that can wait, or go elsewhere."""
+        """Whether messages are queued because the peer does not receive them. Send only what cannot wait or go
+        elsewhere."""
         return bool(self._unsent)
 
     def send(self, message: Struct, sock: socket.socket | None = None) -> None:
-        """Send ``message`` with ``sock``, which is closed here once it is on its way; later if there is no room now.
+        """Send ``message``, or queue it. ``sock`` is sent with it and then closed here.
 
-        Raises what the encoder does for a message that cannot be written; then nothing of it is kept.
+        Raises the encoder's error for a message that cannot be encoded. Nothing is queued then.
         """
         self._unsent.append((message, self._encoder.encode(message), sock))
         if len(self._unsent) == 1:
             self._send_queued()
 
     def close(self) -> list[tuple[Struct, socket.socket | None]]:
-        """Take in what the other end has sent, close this end, and return what could not be sent."""
+        """Receive what the peer has sent, close this end, and return the messages that were not sent."""
         self._on_readable()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
@@ -212,7 +214,8 @@ class IpcChannel(Generic[Message]):
         return [(message, sock) for message, _, sock in self._unsent]
 
     def flush_and_close(self) -> None:
-        """Wait up to ``FLUSH_TIMEOUT`` seconds until everything is sent, then close: for a process that ends."""
+        """Block for up to ``FLUSH_TIMEOUT`` seconds until all messages are sent, then close. For a process that
+        exits."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.settimeout(FLUSH_TIMEOUT)
@@ -235,7 +238,7 @@ class IpcChannel(Generic[Message]):
                 self._loop.add_writer(self._socket, self._on_writable)
                 return
             except OSError as error:
-                # A peer that is gone is told of by the reader; what is unsent then stays, for others to be given.
+                # The reader notices that the peer is gone. Unsent messages stay queued, so that others can get them.
                 if error.errno not in PEER_GONE_ERRORS:
                     self._loop.call_later(SEND_RETRY_DELAY, self._on_writable)
                 return
@@ -253,7 +256,7 @@ class IpcChannel(Generic[Message]):
             self._on_all_sent()
 
     def _on_readable(self) -> None:
-        """Take in all there is: once the other end is gone, uvloop calls this one more time and never again."""
+        """Receive all packets. Once the peer is gone, uvloop calls this one more time and never again."""
         while True:
             try:
                 size, ancillary, _, _ = self._socket.recvmsg_into(
@@ -262,7 +265,7 @@ class IpcChannel(Generic[Message]):
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # told once where the other end left something unread; what it sent is still there
+                continue  # raised once if the peer left packets unread; its own packets can still be read
             if not size:
                 self._loop.remove_reader(self._socket)
                 self._on_peer_gone()

@@ -1,8 +1,8 @@
-"""``workers: N`` with N > 1: the processes that carry connections, as the main process has them.
+"""The worker processes that serve connections if ``workers`` is greater than 1.
 
-The main process alone accepts. It sends each accepted socket to the worker with the fewest open connections and keeps
-the ledger: what a worker was given, and what it says is closed. A worker that ends is replaced; what it was carrying
-counts as closed by ``worker_lost``, and its last counts stay in all sums.
+Only the main process accepts. It sends each accepted socket to the worker with the fewest open connections. It records
+which connections it has sent to a worker and which of them the worker has reported as closed. A worker that exits is
+replaced. Its connections count as closed with the cause ``worker_lost``, and its last counters stay in all sums.
 """
 
 from __future__ import annotations
@@ -45,41 +45,42 @@ from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, process_counts, total
 
 WORKERS_START_TIMEOUT = 30.0
-"""Seconds until all workers have to be ready; they need about one."""
+"""Seconds within which all workers have to be ready. They need about one."""
 
 REPLY_TIMEOUT = 1.0
-"""Seconds a worker has to reply; after that the counts it told last are used, and it closes no idle connection."""
+"""Seconds a worker has to reply. After that its last counters are used, and it evicts no connection."""
 
 MIN_RESTART_DELAY, MAX_RESTART_DELAY = 0.1, 10.0
-"""Seconds until a worker is replaced: from the first number to the second, twice as many each time it ends again."""
+"""Seconds until a worker is replaced; doubled each time it exits again, from the minimum up to the maximum."""
 
 STABLE_AFTER = 10.0
-"""Seconds a worker must have lived for its end to count as the first one again."""
+"""Seconds after which the exit of a worker counts as its first one again."""
 
 ABORT_TIMEOUT = 1.0
-"""Seconds that workers told to end at once have for it; then they are killed."""
+"""Seconds that workers have to exit after ``Abort``; then they are killed."""
 
 STOP_MARGIN = 2.0
-"""Seconds on top of the times configured for a shutdown after which a worker that has not ended is killed."""
+"""Seconds in addition to the configured times of a shutdown after which a worker is killed."""
 
 log = structlog.get_logger(__name__)
 
 
 class WorkerPool:
-    """All workers, as one ``ConnectionHandler``. Belongs to the loop's thread, which never waits for a worker's socket."""
+    """All workers, as one ``ConnectionHandler``. Belongs to the event loop's thread and never waits for a worker's
+    socket."""
 
     def __init__(self, config: Config, ticker: Ticker) -> None:
-        """None runs before ``start``."""
+        """No worker runs before ``start``."""
         self.tallies = {listener.name: Tally() for listener in config.listeners}
         self._config = config
         self._ticker = ticker
         self._fleet_view: FleetView | None = None
         self._workers: dict[int, WorkerProcess] = {}
-        self._exited = Snapshot({name: Tally() for name in self.tallies})  # the last counts of all that have ended
+        self._exited = Snapshot({name: Tally() for name in self.tallies})  # the last counters of exited workers
         self._unassigned: list[UnsentConnection] = []
         self._capacity_callback: Callable[[], None] | None = None
         self._connection_closed_callback: Callable[[int], None] = lambda number: None
-        self._restart_delays: dict[int, float] = {}  # until the next restart, by number
+        self._restart_delays: dict[int, float] = {}  # seconds until the next restart, by worker number
         self._restarts = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._starting: set[asyncio.Task[None]] = set()
@@ -88,12 +89,12 @@ class WorkerPool:
         self._evictions: deque[list[str]] = deque()
         self._eviction_task: asyncio.Task[None] | None = None
         self.lost_throttle_reports = 0
-        """Reports that no worker could take."""
+        """Throttle reports that no worker could receive."""
         self._repeated = Repeated(log)
         ticker.callbacks.append(self._repeated.flush)
 
     async def start(self) -> None:
-        """Start all workers and wait until they are ready. Raises LocalError, and then none of them runs."""
+        """Start all workers and wait until they are ready. Raises LocalError after ending those that run."""
         try:
             for number in range(1, self._config.workers + 1):
                 await self._start_worker(number)
@@ -114,46 +115,46 @@ class WorkerPool:
 
     @property
     def local_connections(self) -> int:
-        """None: workers have descriptors of their own."""
+        """Always 0: workers have descriptors of their own."""
         return 0
 
     @property
     def is_available(self) -> bool:
-        """Whether any worker runs and replies."""
+        """Whether any worker runs and responds."""
         return any(worker.is_available for worker in self._workers.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether no worker can be given a connection just now."""
+        """Whether no worker can receive a connection now."""
         return bool(self._unassigned) or not any(worker.has_capacity for worker in self._workers.values())
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
-        """Call it each time ``full`` ends."""
+        """Call ``callback`` each time ``is_full`` becomes False."""
         self._capacity_callback = callback
 
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
-        """Call it once with the number of each connection that was carried, when that has ended."""
+        """Call ``callback`` once with the number of each connection that has ended."""
         self._connection_closed_callback = callback
 
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
-        """Give ``sock``, a client accepted from ``address``, to a worker, at once or when one has room."""
+        """Send ``sock``, a client accepted from ``address``, to a worker, or queue it until one has capacity."""
         self._assign(TakeConnection(listener.name, *address, number), sock)
         if self.is_full and any(worker.lacks_descriptors for worker in self._workers.values()):
             self._repeated.warning("workers_out_of_capacity", error="EMFILE")
 
     def count_responses(self, api_key: int) -> int:
-        """Responses of this api that have passed, as last told."""
-        told = [self._exited.tallies, *(worker.last_tallies for worker in self._workers.values())]
-        return sum(tally.responses.get(api_key, 0) for tallies in told for tally in tallies.values())
+        """Return how many responses of this api were relayed, by the last snapshots of the workers."""
+        tallies_of_all = [self._exited.tallies, *(worker.last_tallies for worker in self._workers.values())]
+        return sum(tally.responses.get(api_key, 0) for tallies in tallies_of_all for tally in tallies.values())
 
     def close_idlest(self, listeners: Collection[str]) -> None:
-        """Close the connection of ``listeners`` that was longest without a byte, if any is open, in a moment."""
+        """Schedule closing the connection of ``listeners`` that has been idle for longest, if any is open."""
         self._evictions.append(list(listeners))
         if self._eviction_task is None or self._eviction_task.done():
             self._eviction_task = asyncio.create_task(self._run_evictions())
 
     def report_throttles(self, reports: Sequence[ThrottleReport]) -> None:
-        """Have the observers of one worker told of throttled connections; where none can take it, nobody is."""
+        """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
         if not self._config.observer_class_names:
             return
         for _, worker in sorted(self._workers.items()):
@@ -164,23 +165,23 @@ class WorkerPool:
         self._repeated.warning("throttles_not_reported", reports=len(reports))
 
     def update_config(self, config: Config) -> None:
-        """Tell all workers, those to come as well."""
+        """Apply the reloadable keys in all workers, also in those started later."""
         self._config = config
         for worker in self._workers.values():
             worker.send_update(UpdateConfig(pack(config)))
 
     def update_fleet_view(self, view: FleetView) -> None:
-        """Tell all workers, those to come as well."""
+        """Set what is known about all brokers in all workers, also in those started later."""
         self._fleet_view = view
         for worker in self._workers.values():
             worker.send_update(UpdateFleetView(view))
 
     async def snapshot(self) -> Snapshot:
-        """Counts of all workers, living and dead, and of this process."""
+        """Return the sum of the counters of all running workers, all exited ones and this process."""
         replies = self._request_snapshots()
         if replies:
             await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
-        waiting = Counter(carry.listener for carry, _ in self._unassigned)
+        waiting = Counter(connection.listener for connection, _ in self._unassigned)
         tallies = {
             name: structs.replace(tally, active=tally.active + waiting[name]) for name, tally in self.tallies.items()
         }
@@ -191,12 +192,13 @@ class WorkerPool:
         return total([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
 
     async def stop(self, abort: asyncio.Event) -> None:
-        """Let all workers drain and end; at once when ``abort`` is set. None runs afterwards."""
+        """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
+        afterwards."""
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
         for starting in self._starting:
-            starting.cancel()  # one whose process starts all the same finds nobody at the other end, and ends
+            starting.cancel()  # a process that starts all the same finds its peer gone and exits
         if self._eviction_task is not None:
             self._eviction_task.cancel()
         self._close_unassigned()
@@ -219,10 +221,10 @@ class WorkerPool:
 
     def _close_unassigned(self) -> None:
         dropped, self._unassigned = self._unassigned, []
-        for carry, sock in dropped:
-            self.tallies[carry.listener].closed["drain_completed"] += 1
+        for connection, sock in dropped:
+            self.tallies[connection.listener].closed["drain_completed"] += 1
             sock.close()
-            self._connection_closed_callback(carry.number)
+            self._connection_closed_callback(connection.number)
 
     async def _wait_for_exit(self) -> None:
         for worker in list(self._workers.values()):
@@ -254,7 +256,7 @@ class WorkerPool:
     async def _try_restart(self, number: int) -> None:
         try:
             await self._start_worker(number)
-        except OSError as error:  # no process, or no descriptor, to be had just now
+        except OSError as error:  # no process or no descriptor is available
             log.warning("worker_not_started", worker=number, error=str(error))
             self._restart_later(number)
         else:
@@ -279,22 +281,22 @@ class WorkerPool:
         self._on_capacity()
 
     def _on_capacity(self) -> None:
-        """A worker has become ready, or has room again, or has left something that others have to take."""
+        """Assign queued connections: a worker became ready, has capacity again, or has exited and left some."""
         waiting, self._unassigned = self._unassigned, []
-        for carry, sock in waiting:
-            self._assign(carry, sock)
+        for connection, sock in waiting:
+            self._assign(connection, sock)
         if self._capacity_callback is not None and not self.is_full:
             self._capacity_callback()
 
-    def _assign(self, carry: TakeConnection, sock: socket.socket) -> None:
-        able = [worker for worker in self._workers.values() if worker.has_capacity]
-        if able:
-            min(able, key=lambda worker: worker.load).send_connection(carry, sock)
+    def _assign(self, connection: TakeConnection, sock: socket.socket) -> None:
+        workers = [worker for worker in self._workers.values() if worker.has_capacity]
+        if workers:
+            min(workers, key=lambda worker: worker.load).send_connection(connection, sock)
         else:
-            self._unassigned.append((carry, sock))
+            self._unassigned.append((connection, sock))
 
     async def _run_evictions(self) -> None:
-        """One after the other: the next one is looked for when the last one is being closed."""
+        """Evict one connection after the other. The next one is searched when the last one is being closed."""
         while self._evictions:
             listeners = self._evictions.popleft()
             self._last_request_id += 1

@@ -1,4 +1,4 @@
-"""One worker process as the main process holds it: its start, its channel, its ledger, its end."""
+"""One worker process, as the main process sees it: its start, its messages, its connections and its exit."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ from proxy.net.worker_ipc import (
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
 
 SNAPSHOT_INTERVAL = 1.0
-"""Seconds between two askings for counts: what a worker counted since is never told if it dies."""
+"""Seconds between two requests for counters. What a worker has counted since is lost if it is killed."""
 
 SILENT_AFTER = 3
-"""Times ``SNAPSHOT_INTERVAL`` without a word after which a worker is given nothing more, until it says something."""
+"""Intervals without a message after which a worker gets nothing more, until it sends something."""
 
 KILL_AFTER = 5
-"""Times ``SNAPSHOT_INTERVAL`` without a word after which it is killed: its clients hear nothing either."""
+"""Intervals without a message after which a worker is killed. Its clients get no answers either."""
 
 START_WITHIN = 60
-"""The same for one that is not ready yet."""
+"""Intervals without a message after which a worker is killed that is not ready yet."""
 
 RESERVED_WORKER_DESCRIPTORS = 100
-"""Descriptors of a worker that are not for connections: libraries, the loop, its observers' connections."""
+"""Descriptors of a worker that are not for connections: libraries, the event loop, connections of observers."""
 
 LOST_CAUSE: Cause = "worker_lost"
 
 UnsentConnection = tuple[TakeConnection, socket.socket]
-"""A connection and its socket, on their way to a worker."""
+"""A connection with its socket that is queued for a worker."""
 
 Reply = asyncio.Future[SnapshotReply | IdlestConnection | None]
-"""To a request; None where the worker ended instead of answering."""
+"""The reply to a request; None if the worker exits before it replies."""
 
 
 class SpawnedWorker(NamedTuple):
-    """A process that was started. ``watch``: its pidfd. ``sock``: this end of the channel to it."""
+    """A process that was started. ``pidfd``: its pidfd. ``sock``: this process's end of the socket pair."""
 
     process: subprocess.Popen[bytes]
     pidfd: int
@@ -70,10 +70,11 @@ class SpawnedWorker(NamedTuple):
 
 
 class WorkerProcess:
-    """A worker from its start to its end.
+    """A worker process from its start to its exit.
 
-    ``on_capacity()`` is called when it becomes ready or has room again, ``on_connection_closed(number)`` for each connection that has
-    ended in it or with it, ``on_exit(self, unsent)`` once it has ended, with what it could not be given any more.
+    * ``on_capacity()`` is called when it becomes ready or can receive connections again.
+    * ``on_connection_closed(number)`` is called for each of its connections that has ended, also by its exit.
+    * ``on_exit(self, unsent)`` is called once it has exited, with the connections that were not sent to it.
     """
 
     def __init__(
@@ -89,22 +90,23 @@ class WorkerProcess:
         self._loop = asyncio.get_running_loop()
         self.number = number
         self.started = asyncio.Event()
-        """Whether it is known if it can carry: it can, unless there is a ``problem``."""
+        """Set once the worker is ready or has failed to start; ``problem`` is empty if it is ready."""
         self.exited = asyncio.Event()
         self.problem = ""
         self.is_ready = False
-        """Whether it is ready, and has not exited."""
+        """Whether it is ready and has not exited."""
         self.silent_intervals = 0
-        """Times ``SNAPSHOT_INTERVAL`` without a word from it; no clock, which would count this process's own hanging as well."""
-        self._snapshot_requested = False  # since then
-        self._pending_updates: list[UpdateConfig | UpdateFleetView] = []  # for when it is ready
+        """Intervals without a message from it. Not measured by a clock, which would also count pauses of this
+        process."""
+        self._snapshot_requested = False  # since the last message
+        self._pending_updates: list[UpdateConfig | UpdateFleetView] = []  # sent once it is ready
         self._started_at = monotonic()
         self._on_capacity = on_capacity
         self._on_connection_closed = on_connection_closed
         self._on_exit = on_exit
         self._assigned = {listener.name: 0 for listener in config.listeners}
         self._open: set[int] = set()
-        # A worker may have as many descriptors as this process, and needs two for each connection.
+        # A worker has the same limit of descriptors as this process and needs two for each connection.
         self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_WORKER_DESCRIPTORS) // 2)
         self._last_snapshot = Snapshot({listener.name: Tally() for listener in config.listeners})
         self._replies: dict[int, Reply] = {}
@@ -115,7 +117,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -125,62 +127,62 @@ class WorkerProcess:
 
     @property
     def is_available(self) -> bool:
-        """Whether it is_ready, as far as is known."""
+        """Whether it serves connections, as far as is known."""
         return self.is_ready and self.silent_intervals < SILENT_AFTER
 
     @property
     def can_receive(self) -> bool:
-        """Whether it may be told something now."""
+        """Whether messages can be sent to it now."""
         return self.is_available and not self.channel.is_full
 
     @property
     def has_capacity(self) -> bool:
-        """Whether it may be given a connection now."""
+        """Whether connections can be sent to it now."""
         return self.can_receive and not self.lacks_descriptors
 
     @property
     def lacks_descriptors(self) -> bool:
-        """Whether it has descriptors for no more connections: the kernel would close one that it is sent."""
+        """Whether it has no descriptors for another connection. The kernel would close a socket that is sent to it."""
         return self.load[0] >= self._capacity
 
     @property
     def exit_status(self) -> str:
-        """How it ended: ``exit 1``, ``SIGKILL``."""
+        """How it has exited: ``exit 1`` or ``SIGKILL``."""
         code = self._process.returncode
         return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
     @property
     def load(self) -> tuple[int, int]:
-        """What to compare workers by: connections that are open, then connections it was ever given."""
+        """The order in which workers are chosen: by open connections, then by all connections ever sent to it."""
         return len(self._open), sum(self._assigned.values())
 
     @property
     def last_tallies(self) -> dict[str, Tally]:
-        """What it told last of its counts, by listener."""
+        """The counters of its last snapshot, by listener name."""
         return self._last_snapshot.tallies
 
-    def send_connection(self, carry: TakeConnection, sock: socket.socket) -> None:
-        """Give it a connection."""
-        self._assigned[carry.listener] += 1
-        self._open.add(carry.number)
-        self.channel.send(carry, sock)
+    def send_connection(self, connection: TakeConnection, sock: socket.socket) -> None:
+        """Send it a connection."""
+        self._assigned[connection.listener] += 1
+        self._open.add(connection.number)
+        self.channel.send(connection, sock)
 
     def send_update(self, message: UpdateConfig | UpdateFleetView) -> None:
-        """Send it ``message``, at once or when it is ready."""
+        """Send ``message``, now or once the worker is ready."""
         if self.is_ready:
             self.channel.send(message)
         else:
             self._pending_updates.append(message)
 
     def request_snapshot(self, request_id: int) -> Reply | None:
-        """Ask for its counts; the future is done when ``snapshot`` has them. None where it cannot be asked."""
+        """Request its counters. The future is done when ``last_snapshot`` has them. None if it cannot be asked now."""
         if not self.is_ready or (self._snapshot_requested and not self.has_capacity):
             return None
         self._snapshot_requested = True
         return self._send_request(RequestSnapshot(request_id))
 
     def find_idlest(self, request_id: int, listeners: list[str]) -> Reply | None:
-        """Ask for the connection of ``listeners`` that is longest idle. None where it cannot be asked now."""
+        """Request the connection of ``listeners`` that has been idle for longest. None if it cannot be asked now."""
         return self._send_request(FindIdlest(request_id, listeners)) if self.can_receive else None
 
     def _send_request(self, request: RequestSnapshot | FindIdlest) -> Reply:
@@ -189,7 +191,7 @@ class WorkerProcess:
         return reply
 
     def check_liveness(self) -> None:
-        """To be called every ``SNAPSHOT_INTERVAL`` seconds: counts the silent_intervals, and ends the worker when it is too long."""
+        """Count an interval without a message, and kill the worker after too many of them."""
         self.silent_intervals += 1
         if self.silent_intervals >= (KILL_AFTER if self.is_ready else START_WITHIN):
             self.problem = (
@@ -198,10 +200,10 @@ class WorkerProcess:
             self.kill()
 
     def last_snapshot(self) -> Snapshot:
-        """Return what it counted last; which connections are open is what the ledger says.
+        """Return its last counters, with the open connections as this process knows them.
 
-        Of one that has ended: what it was carrying is closed, what its observers had not delivered is dropped, and what
-        its audit had on disk is left to the others.
+        After its exit: its open connections count as closed, queued items of its observers as dropped, and its audit
+        events on disk as left to other workers.
         """
         last = structs.replace(self._last_snapshot, tallies={})
         for name, tally in self._last_snapshot.tallies.items():
@@ -223,7 +225,7 @@ class WorkerProcess:
         return last
 
     def kill(self) -> None:
-        """End it at once; ``ended`` follows."""
+        """Kill it. ``exited`` is set later."""
         self._process.kill()
 
     def _on_message(self, message: ToMain, _: int | None) -> None:
@@ -250,15 +252,15 @@ class WorkerProcess:
             self._on_capacity()
 
     def _on_process_exit(self) -> None:
-        self._process.poll()  # that it has ended is known
+        self._process.poll()  # reaps the process
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         unsent = [
             (message, sock) for message, sock in self.channel.close() if isinstance(message, TakeConnection) and sock
         ]
-        for carry, _ in unsent:
-            self._assigned[carry.listener] -= 1
-            self._open.remove(carry.number)
+        for connection, _ in unsent:
+            self._assigned[connection.listener] -= 1
+            self._open.remove(connection.number)
         self.problem = self.problem or f"worker {self.number} ended with {self.exit_status}"
         self.is_ready = False
         self.started.set()
@@ -275,10 +277,10 @@ class WorkerProcess:
 
 
 def spawn_worker() -> SpawnedWorker:
-    """Start a fresh interpreter that finds the same modules as this one. Raises OSError.
+    """Start a new interpreter with the same module search path. Raises OSError.
 
-    Waits until the kernel has begun the program, some milliseconds or as long as its disk takes: not for the loop's
-    thread.
+    Blocks until the kernel has executed the program, some milliseconds or as long as the disk takes. So it is not for
+    the event loop's thread.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -307,7 +309,7 @@ def _without_queue(stats: ObserverStats) -> ObserverStats:
 
 
 def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
-    """Its spool is another worker's by now, which counts what is there."""
+    """Return its last audit counters without the spool, which another worker has taken over and counts."""
     dropped = added(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
     gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_failed": False, "problems": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}
