@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from proxy.limits.model import UNLIMITED, Action, GateState
+from proxy.limits.model import UNLIMITED, Action, QuotasState
 
 RATE = "connection_creation_rate"
 
@@ -83,7 +83,7 @@ class QuotasView(Struct):
     """What is wrong with the quotas that the cluster has stored, in a sentence."""
 
 
-def view(state: GateState, problem: str | None = None) -> QuotasView:
+def view(state: QuotasState, problem: str | None = None) -> QuotasView:
     """Return ``state`` as it is told outside."""
     return QuotasView(
         limits=[

@@ -1,9 +1,9 @@
-"""Limits on connections: Kafka's, as KIP-612, KIP-402 and KIP-306 tell them. Pure: no IO, and time is passed in.
+"""Limits on connections as in Kafka (KIP-612, KIP-402, KIP-306). Pure: no IO, and the time is an argument.
 
-model.py      limits, throttles and the present state as plain values.
-window.py     Kafka's sampled Rate, and the time to wait for it.
-sensors.py    the rates that are measured, broker-wide, by listener and by address.
-gate.py       who may enter and when: a state machine that is told of arrivals, ends and time.
-throttles.py  what was throttled, counted and gathered for the log and the audit.
-state.py      what a gate does now, for people and for metrics.
+model.py              Limits, throttles and the current state as plain values.
+sampled_rate.py       Kafka's sampled rate, and the throttle time that follows from it.
+rate_sensors.py       The measured rates: broker-wide, per listener and per address.
+connection_quotas.py  Which connections are admitted, and when: a state machine of arrivals, ends and time.
+throttle_reports.py   Throttled connections, aggregated for the log and the audit.
+quotas_state.py       The current state of the quotas, for people and for metrics.
 """

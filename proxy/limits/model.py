@@ -1,32 +1,37 @@
-"""What is limited, and what came of it: plain values, shared by the configuration, the gate and the telemetry.
+"""Limits, throttles and the state of the quotas as plain values, shared by configuration, quotas and telemetry.
 
-Names: ``rate`` is connections accepted per second (KIP-612), ``connections`` is how many are open at a time (KIP-402).
+``rate`` means connections accepted per second (KIP-612), ``connections`` means connections open at a time (KIP-402).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
 UNLIMITED = 2_147_483_647
-"""Kafka's Int.MaxValue: there is no limit, and nothing is measured for it."""
+"""Kafka's Int.MaxValue: no limit. Nothing is measured for it."""
 
 DEFAULT_ADDRESS = "<default>"
-"""Stands for every address that has no quota of its own; Kafka's name of it."""
+"""Kafka's name for every address without a quota of its own."""
 
 Action = Literal["enforce", "observe"]
-"""``observe``: count and report what would have been throttled, and do nothing (dry run)."""
+"""``observe`` is a dry run: throttles are counted and reported, but nothing is throttled."""
 
-Scope = Literal["broker", "listener", "ip"]
+QuotaScope = Literal["broker", "listener", "ip"]
 
-What = Literal["connection_creation_rate", "connections"]
+QuotaKind = Literal["connection_creation_rate", "connections"]
 """What a quota limits: connections accepted per second, or connections open at a time."""
 
-Done = Literal["delay", "hold", "drop", "observe"]
-"""What a throttled connection met. ``delay``: its listener accepted nothing until there was room for it. ``hold``: it
-was set aside, unread, to be looked at again. ``drop``: it was closed. ``observe``: nothing, it only would have."""
+ThrottleAction = Literal["delay", "hold", "drop", "observe"]
+"""What happened to a throttled connection.
+
+* ``delay``: its listener accepted nothing until the connection was admitted.
+* ``hold``: it was set aside, unread, and checked again later.
+* ``drop``: it was closed.
+* ``observe``: nothing, since the limit is in dry-run mode.
+"""
 
 
 class Quota(Struct, frozen=True):
@@ -37,12 +42,12 @@ class Quota(Struct, frozen=True):
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit at all."""
+        """Whether there is a limit."""
         return self.limit < UNLIMITED
 
     @property
     def enforced(self) -> bool:
-        """Whether anything is to be done about it."""
+        """Whether there is a limit that is not in dry-run mode."""
         return self.limit < UNLIMITED and self.action == "enforce"
 
 
@@ -50,9 +55,9 @@ NO_QUOTA = Quota()
 
 
 class ListenerLimits(Struct, frozen=True):
-    """Limits of one listener. ``rate`` is the broker-wide one where the listener has none of its own.
+    """Limits of one listener. ``rate`` is the broker-wide one if the listener has none of its own.
 
-    ``protected``: it is the inter-broker listener beside others, and is spared the broker-wide limits.
+    ``protected``: the inter-broker listener beside others; broker-wide limits do not apply to it.
     """
 
     rate: Quota = NO_QUOTA
@@ -67,38 +72,39 @@ class Limits(Struct, frozen=True):
     """All limits of one sidecar."""
 
     listeners: Mapping[str, ListenerLimits]
-    """By the listener's name as configured; every listener is there."""
+    """Limits of every listener, by its configured name."""
     rate: Quota = NO_QUOTA
-    """Broker-wide."""
+    """The broker-wide rate limit."""
     connections: Quota = NO_QUOTA
-    """Broker-wide."""
+    """The broker-wide limit of open connections."""
     ip_rates: Mapping[str, Quota] = {}
-    """By address in its canonical form (``canonical``), and ``DEFAULT_ADDRESS``."""
+    """Configured rate limits by address in canonical form, and of ``DEFAULT_ADDRESS``."""
     stored_ip_rates: Mapping[str, int] = {}
-    """The same, stored in the cluster: goes before that of ``ip_rates``, whose action it takes over."""
+    """Rate limits stored in the cluster, by address. They override those of ``ip_rates`` and keep their action."""
     stored_ip_action: Action = "enforce"
-    """Of those that ``ip_rates`` does not have."""
+    """The action of stored limits without an entry in ``ip_rates``."""
     ip_connections: Quota = NO_QUOTA
-    """Of each address without an override."""
+    """The limit of open connections of each address without an override."""
     ip_connections_overrides: Mapping[str, int] = {}
-    """By address in its canonical form; they share the action of ``ip_connections``."""
+    """Limits of open connections by address in canonical form, with the action of ``ip_connections``."""
     samples: int = 11
     """``quota.window.num``."""
     window_ms: int = 1000
     """``quota.window.size.seconds``, in ms."""
     recheck: bool = True
-    """Whether a held connection gets a second look (KIP-612), or is closed after its hold (as Kafka does)."""
+    """Whether a held connection is checked again after its hold (KIP-612), or closed as Kafka does."""
     max_held: int = 1000
-    """Connections that may be held at a time; one more is closed at once."""
+    """Connections held at a time. One more is closed at once."""
 
     ip_v6_prefix_length: int = 64
-    """Bits of an IPv6 address that tell who it is."""
+    """Leading bits of an IPv6 address that identify a client."""
 
-    def counted_as(self, address: str) -> str:
-        """Return what ``address`` (canonical) is counted as: itself, or its IPv6 network, as ``2001:db8::/64``.
+    def quota_key(self, address: str) -> str:
+        """Return the key that limits of ``address`` (canonical) are counted under: itself, or its network, as
+        ``2001:db8::/64``.
 
-        A host may have 2^64 IPv6 addresses, so limits of single ones bound nothing. One with a limit of its own counts
-        alone.
+        A host may have 2^64 IPv6 addresses, so limits of single addresses would bound nothing. An address with a limit
+        of its own is counted separately.
         """
         if ":" not in address or self.ip_v6_prefix_length == IPV6_BITS or self._has_own(address):
             return address
@@ -110,8 +116,11 @@ class Limits(Struct, frozen=True):
         return any(address in own for own in (self.ip_rates, self.stored_ip_rates, self.ip_connections_overrides))
 
     def ip_rate(self, address: str) -> Quota:
-        """Return the rate limit of ``address``, of its own or by default. Nothing is merged beforehand: there may be a
-        hundred thousand, and one may change at any time."""
+        """Return the rate limit of ``address``: its own or the default one.
+
+        Configured and stored limits are not merged beforehand: there may be 100,000 of them, and one may change at any
+        time.
+        """
         for name in (address, DEFAULT_ADDRESS):
             own, stored = self.ip_rates.get(name), self.stored_ip_rates.get(name)
             if stored is not None:
@@ -122,95 +131,107 @@ class Limits(Struct, frozen=True):
 
 
 class ClusterQuotas(Struct, frozen=True):
-    """What the Kafka cluster itself has stored about connections."""
+    """Connection limits that the Kafka cluster has stored."""
 
     ip_rates: Mapping[str, int] = {}
-    """``connection_creation_rate`` of entity type ``ip``: by address in its canonical form, and ``DEFAULT_ADDRESS``."""
+    """``connection_creation_rate`` of entity type ``ip``, by address in canonical form, and of ``DEFAULT_ADDRESS``."""
     rate: int | None = None
-    """The broker's own ``max.connection.creation.rate``; None where it is not known or not set."""
+    """The broker's own ``max.connection.creation.rate``; None if it is unknown or not set."""
     listener_rates: Mapping[str, int] = {}
-    """The same with ``listener.name.<name>.``; by the lower-cased name."""
+    """``listener.name.<name>.max.connection.creation.rate`` by listener name in lower case."""
+
+
+class ThrottleKind(NamedTuple):
+    """What throttled connections have in common: the listener, the limit they met, and what happened to them."""
+
+    listener: str
+    scope: QuotaScope
+    quota: QuotaKind
+    action: ThrottleAction
 
 
 class Throttle(Struct, frozen=True, gc=False):
-    """One connection that met a limit. ``address`` is that of the client, whatever the scope."""
+    """One connection that met a limit. ``address`` is that of the client for every scope."""
 
     listener: str
     address: str
-    scope: Scope
-    quota: What
-    action: Done
+    scope: QuotaScope
+    quota: QuotaKind
+    action: ThrottleAction
     limit: int
     """Connections per second, or connections."""
     observed: float
     """The rate, or the number of connections, that was compared with ``limit``."""
     delay_ms: int = 0
-    """How long it was delayed or held at most; 0 for what was dropped, and where it waits for another one's end."""
+    """Its longest delay or hold; 0 if it was dropped, or if it waits for another connection to end."""
 
 
 class LimitState(Struct, frozen=True):
-    """One limit now: broker-wide, of a listener, or (scope ``ip``) of each address that has none of its own."""
+    """The current state of one limit: broker-wide, of a listener, or (scope ``ip``) of each address without its own."""
 
-    scope: Scope
+    scope: QuotaScope
     listener: str
-    """Empty unless it is that of a listener."""
-    quota: What
+    """Empty unless it is the limit of a listener."""
+    quota: QuotaKind
     limit: int
     action: Action
     used: float
-    """Connections per second over the quota's window, or open connections; NaN for a rate that is not measured because
-    there is no limit, and for what each address has a number of its own."""
+    """Connections per second over the quota's window, or open connections.
+
+    NaN for a rate that is not measured because there is no limit, and for the scope ``ip``, where each address has a
+    number of its own.
+    """
 
 
 class AddressState(Struct, frozen=True):
-    """One client address, now."""
+    """The current state of one client address."""
 
     address: str
     rate: float
-    """Connections per second over the quota's window; NaN where the address has no rate limit."""
+    """Connections per second over the quota's window; NaN if the address has no rate limit."""
     rate_limit: int
     connections: int
     connections_limit: int
     held: int
 
 
-class GateState(Struct):
-    """What ``/quotas`` and the metrics tell of the limits. Mappings by listener have every listener."""
+class QuotasState(Struct):
+    """The state of all limits, for ``/quotas`` and the metrics. Mappings by listener have every listener."""
 
     limits: tuple[LimitState, ...] = ()
-    """Broker-wide first, then by listener, then of each address; both quotas of each, limited or not."""
+    """Broker-wide limits first, then by listener, then of each address. Both quotas of each, limited or not."""
     addresses: tuple[AddressState, ...] = ()
-    """Those with the highest rate, then with the most connections; at most ``state.TOP``."""
+    """Addresses with the highest rate, then with the most open connections; at most ``MAX_ADDRESSES_SHOWN``."""
     addresses_tracked: int = 0
     """Addresses whose rate is measured."""
     addresses_connected: int = 0
     """Addresses with open connections."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """Accepted connections, by listener, that wait for the listener's or broker's limit."""
+    """Accepted connections that wait for a limit of the listener or the broker, by listener."""
     held: dict[str, int] = field(default_factory=dict)
-    """Accepted connections, by listener, that their address' rate limit keeps waiting."""
-    throttled: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
-    """Connections by (listener, scope, quota, action), those that occurred. One held and then closed is in both."""
+    """Accepted connections that are held for the rate limit of their address, by listener."""
+    throttled: dict[ThrottleKind, int] = field(default_factory=dict)
+    """Throttled connections by kind, for the kinds that occurred. One that was held and then closed counts twice."""
     delayed: dict[str, int] = field(default_factory=dict)
-    """Connections, by listener, delayed for a rate limit (broker-wide or the listener's)."""
+    """Connections ever delayed for a rate limit of the broker or the listener, by listener."""
     delayed_seconds: dict[str, float] = field(default_factory=dict)
-    """How long they had to wait, by listener, in total."""
+    """The sum of these delays, by listener."""
     held_before: dict[str, int] = field(default_factory=dict)
-    """Connections, by listener, ever held for their address' rate limit."""
+    """Connections ever held for the rate limit of their address, by listener."""
     held_seconds: dict[str, float] = field(default_factory=dict)
-    """How long they had to wait, by listener, in total."""
+    """The sum of these holds, by listener."""
     blocked_seconds: dict[str, float] = field(default_factory=dict)
-    """How long each listener accepted nothing because of a limit, in total."""
+    """How long each listener was blocked by a limit, in total."""
     queued: dict[str, int] = field(default_factory=dict)
-    """Connections, by listener, in the kernel's queue: not accepted yet, and in no other number."""
+    """Connections in the kernel's accept queue, by listener. They are in no other number."""
     admitted: dict[str, int] = field(default_factory=dict)
-    """Connections, by listener, that were let through."""
+    """Admitted connections, by listener."""
 
 
 def canonical(address: str) -> str:
-    """Return an IP address in the one form that quotas are compared in. Raises ValueError where it is none.
+    """Return an IP address in the canonical form that quotas are compared in. Raises ValueError for an invalid address.
 
-    IPv6 compressed and in lower case, without a zone; IPv4 in IPv6 (``::ffff:10.0.0.7``) as IPv4.
+    IPv6 is compressed, in lower case and without a zone. IPv4 in IPv6 (``::ffff:10.0.0.7``) becomes IPv4.
     """
     import ipaddress
 

@@ -18,10 +18,16 @@ from msgspec import Struct, structs
 
 from proxy.config import Listener
 from proxy.core.causes import Cause
-from proxy.limits.gate import Gate
-from proxy.limits.model import GateState, Limits, Throttle
-from proxy.limits.state import state
-from proxy.limits.throttles import MANY, Summary, ThrottleReport, Throttles, summarise
+from proxy.limits.connection_quotas import ConnectionQuotas
+from proxy.limits.model import Limits, QuotasState, Throttle, ThrottleKind
+from proxy.limits.quotas_state import collect_state
+from proxy.limits.throttle_reports import (
+    MANY_ADDRESSES,
+    AggregatedThrottle,
+    ThrottleAggregator,
+    ThrottleSummary,
+    add_to_summaries,
+)
 from proxy.net.acceptor import is_closed_by_peer
 from proxy.net.connection_handler import ConnectionHandler
 
@@ -52,7 +58,7 @@ class AcceptedConnection(Struct):
     sock: socket.socket
     host: str
     port: int
-    counted_as: str
+    quota_key: str
     disconnected: bool = False
     """Whether the client has closed the connection."""
 
@@ -67,22 +73,22 @@ class AdmissionControl:
         self._handler = handler
         self._on_unblocked = on_unblocked
         self._loop = asyncio.get_running_loop()
-        self._gate: Gate[AcceptedConnection] = Gate(
+        self._quotas: ConnectionQuotas[AcceptedConnection] = ConnectionQuotas(
             self._with_bounded_holds(limits),
             admit=self._admit,
             refuse=self._refuse,
-            is_gone=_is_disconnected,
+            is_disconnected=_is_disconnected,
             evict=handler.close_idlest,
-            report=self._on_throttle,
+            on_throttle=self._on_throttle,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._admitted = 0
         self._open: dict[int, tuple[str, str]] = {}  # listener and quota key, by connection number
-        self._throttles = Throttles()
+        self._throttles = ThrottleAggregator()
         self._next_report_at = 0.0
-        self._summaries: dict[tuple[str, ...], Summary] = {}
-        self._next_log_at: dict[tuple[str, ...], float] = {}
+        self._summaries: dict[ThrottleKind, ThrottleSummary] = {}
+        self._next_log_at: dict[ThrottleKind, float] = {}
         self._next_full_log_at = 0.0
         self._closing = False
         handler.on_connection_closed(self._on_closed)
@@ -90,44 +96,44 @@ class AdmissionControl:
     def submit(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
         """Take ownership of an accepted connection. ``host``: the client's address in canonical form."""
         now = _now_ms()
-        counted_as = self._gate.limits.counted_as(host)
-        self._gate.arrive(listener.name, counted_as, AcceptedConnection(listener, sock, host, port, counted_as), now)
+        quota_key = self._quotas.limits.quota_key(host)
+        self._quotas.submit(listener.name, quota_key, AcceptedConnection(listener, sock, host, port, quota_key), now)
         self._arm_timer()
 
     def is_blocked(self, listener: str) -> bool:
         """Return whether ``listener`` must not accept connections now."""
-        return self._gate.busy(listener)
+        return self._quotas.is_blocked(listener)
 
     @property
     def waiting_connections(self) -> int:
         """Accepted connections that wait or are held, and so have no connection to the broker yet."""
-        return len(self._gate.held) + sum(map(len, self._gate.lines.values()))
+        return len(self._quotas.held) + sum(map(len, self._quotas.queues.values()))
 
     def update_limits(self, limits: Limits) -> None:
         """Apply new limits and keep everything that was measured so far."""
-        self._gate.change(self._with_bounded_holds(limits), _now_ms())
+        self._quotas.update_limits(self._with_bounded_holds(limits), _now_ms())
         self._after_change()
 
-    def quotas_state(self) -> GateState:
+    def quotas_state(self) -> QuotasState:
         """Return the current limits, rates and counters."""
-        return state(self._gate, _now_ms())
+        return collect_state(self._quotas, _now_ms())
 
     def on_tick(self) -> None:
         """Report throttles and forget idle addresses. Called by the ticker."""
-        self._gate.sensors.expire(_now_ms())
+        self._quotas.sensors.forget_idle(_now_ms())
         now = monotonic()
         if now >= self._next_report_at:
             self._next_report_at = now + REPORT_INTERVAL
-            self._report(self._throttles.take(), now)
+            self._report(self._throttles.take_reports(), now)
 
     def close(self) -> None:
         """Close waiting connections and report throttles that were not reported yet."""
         self._closing = True
-        self._gate.close()
+        self._quotas.close()
         if self._timer is not None:
             self._timer.cancel()
         self._next_log_at.clear()
-        self._report(self._throttles.take(), monotonic())
+        self._report(self._throttles.take_reports(), monotonic())
 
     @staticmethod
     def _with_bounded_holds(limits: Limits) -> Limits:
@@ -136,12 +142,12 @@ class AdmissionControl:
 
     def _on_closed(self, number: int) -> None:
         listener, address = self._open.pop(number)
-        self._gate.leave(listener, address, _now_ms())
+        self._quotas.release(listener, address, _now_ms())
         self._after_change()
 
     def _advance(self) -> None:
         self._timer = self._timer_at = None
-        self._gate.advance(_now_ms())
+        self._quotas.process_timers(_now_ms())
         self._after_change()
 
     def _after_change(self) -> None:
@@ -149,7 +155,7 @@ class AdmissionControl:
         self._on_unblocked()
 
     def _arm_timer(self) -> None:
-        deadline = self._gate.due()
+        deadline = self._quotas.next_timer()
         if deadline == self._timer_at:
             return
         if self._timer is not None:
@@ -163,7 +169,7 @@ class AdmissionControl:
     def _admit(self, listener: str, accepted: AcceptedConnection) -> None:
         self._admitted += 1
         number = self._admitted
-        self._open[number] = (listener, accepted.counted_as)
+        self._open[number] = (listener, accepted.quota_key)
         self._handler.handle_connection(accepted.listener, accepted.sock, (accepted.host, accepted.port), number)
 
     def _refuse(self, listener: str, accepted: AcceptedConnection) -> None:
@@ -174,10 +180,10 @@ class AdmissionControl:
     def _on_throttle(self, throttle: Throttle) -> None:
         self._throttles.add(throttle, monotonic())
 
-    def _report(self, reports: list[ThrottleReport], now: float) -> None:
+    def _report(self, reports: list[AggregatedThrottle], now: float) -> None:
         if reports:
             self._handler.report_throttles(reports)
-            summarise(self._summaries, reports)
+            add_to_summaries(self._summaries, reports)
         for kind in [kind for kind in self._summaries if now >= self._next_log_at.get(kind, now)]:
             self._next_log_at[kind] = now + LOG_INTERVAL
             _log_summary(self._summaries.pop(kind))
@@ -187,16 +193,16 @@ class AdmissionControl:
     def _log_full_listeners(self, now: float) -> None:
         """Log which listeners wait for a connection to close. Such a wait is reported once, but may last for hours."""
         for name in self._handler.tallies:
-            if (lacks := self._gate.lacks(name)) is not None:
+            if (missing := self._quotas.missing_slot(name)) is not None:
                 self._next_full_log_at = now + LOG_INTERVAL
-                scope, quota, count = lacks
-                waiting_s = round(self._gate.waiting(name, _now_ms()) / 1000, 1)
+                scope, quota, count = missing
+                waiting_s = round(self._quotas.blocked_for(name, _now_ms()) / 1000, 1)
                 log.warning(
                     "listener_full", listener=name, scope=scope, limit=quota.limit, open=count, waiting_s=waiting_s
                 )
 
 
-def _log_summary(summary: Summary) -> None:
+def _log_summary(summary: ThrottleSummary) -> None:
     (address, count), *_ = summary.addresses.most_common(1)
     log.warning(
         "connections_throttled",
@@ -208,7 +214,9 @@ def _log_summary(summary: Summary) -> None:
         limit=summary.limit,
         observed=round(summary.observed, 3),
         delay_ms=summary.delay_ms,
-        addresses=f"more than {len(summary.addresses) - 1}" if MANY in summary.addresses else len(summary.addresses),
+        addresses=f"more than {len(summary.addresses) - 1}"
+        if MANY_ADDRESSES in summary.addresses
+        else len(summary.addresses),
         top_address=address,
         top_connections=count,
     )

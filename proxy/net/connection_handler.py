@@ -9,7 +9,7 @@ from typing import Protocol
 
 from proxy.config import Config, Listener
 from proxy.core.tally import Tally
-from proxy.limits.throttles import ThrottleReport
+from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
@@ -48,7 +48,7 @@ class ConnectionHandler(Protocol):
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that has been idle for longest, if any is open."""
 
-    def report_throttles(self, reports: list[ThrottleReport]) -> None:
+    def report_throttles(self, reports: list[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
 
     def update_config(self, config: Config) -> None:

@@ -17,7 +17,7 @@ from proxy.core.apis import APIS
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
 from proxy.errors import LocalError
-from proxy.limits.throttles import ThrottleReport
+from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.ticker import Ticker
 from proxy.telemetry.logs import log_lines_dropped
@@ -73,7 +73,7 @@ class DataPlane:
         """Return how many responses of this api were relayed."""
         return sum(tally.responses.get(api_key, 0) for tally in self.tallies.values())
 
-    def report_throttles(self, reports: Sequence[ThrottleReport]) -> None:
+    def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
         if self._dispatcher is not None:
             self._dispatcher.report(reports)

@@ -10,7 +10,7 @@ import structlog
 
 from proxy.config import Config, Listener
 from proxy.config.limits import limits_of
-from proxy.limits.model import ClusterQuotas, GateState, canonical
+from proxy.limits.model import ClusterQuotas, QuotasState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
 from proxy.net.admission import AdmissionControl
 from proxy.net.connection_handler import ConnectionHandler
@@ -82,7 +82,7 @@ class ListenerManager:
         self._cluster_quotas = stored
         self._admission.update_limits(limits_of(self._config, stored))
 
-    def quotas_state(self) -> GateState:
+    def quotas_state(self) -> QuotasState:
         """Return the current state of the limits."""
         state = self._admission.quotas_state()
         state.queued = {name: acceptor.backlog_length for name, acceptor in self._acceptors.items()}

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from proxy.limits.throttles import ThrottleReport
+from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
@@ -84,7 +84,7 @@ class EvictConnection(Struct, tag=True, array_like=True):
 class ReportThrottles(Struct, tag=True, array_like=True):
     """Tells a worker to pass these reports to its observers."""
 
-    reports: list[ThrottleReport]
+    reports: list[AggregatedThrottle]
 
 
 class UpdateConfig(Struct, tag=True, array_like=True):

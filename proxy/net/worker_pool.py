@@ -19,7 +19,7 @@ from proxy.config import Config, Listener
 from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
-from proxy.limits.throttles import ThrottleReport
+from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
@@ -153,7 +153,7 @@ class WorkerPool:
         if self._eviction_task is None or self._eviction_task.done():
             self._eviction_task = asyncio.create_task(self._run_evictions())
 
-    def report_throttles(self, reports: Sequence[ThrottleReport]) -> None:
+    def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
         if not self._config.observer_class_names:
             return

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
-from proxy.limits.model import UNLIMITED, Done, GateState, Scope, What
+from proxy.limits.model import UNLIMITED, QuotaKind, QuotaScope, QuotasState, ThrottleAction, ThrottleKind
 from proxy.reload import ReloadState
 from proxy.telemetry.family import Definition, Samples
 from proxy.telemetry.snapshot import QuotaSource, Snapshot
 
-RATE, CONNECTIONS = get_args(What)
+RATE, CONNECTIONS = get_args(QuotaKind)
 
-KINDS: tuple[tuple[Scope, What, Done], ...] = (
+KINDS: tuple[tuple[QuotaScope, QuotaKind, ThrottleAction], ...] = (
     ("broker", "connection_creation_rate", "delay"),
     ("broker", "connection_creation_rate", "observe"),
     ("broker", "connections", "delay"),
@@ -31,17 +31,17 @@ KINDS: tuple[tuple[Scope, What, Done], ...] = (
 """Every kind of throttling there is, so that each series exists from the start."""
 
 
-def _gate(read: Callable[[GateState], Samples]) -> Callable[[Snapshot], Samples]:
+def _gate(read: Callable[[QuotasState], Samples]) -> Callable[[Snapshot], Samples]:
     """Read from what the gate says; a process without one has no samples."""
     return lambda s: read(s.quotas) if s.quotas is not None else ()
 
 
-def _by_listener(read: Callable[[GateState], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
+def _by_listener(read: Callable[[QuotasState], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
     return _gate(lambda gate: [((listener,), value) for listener, value in read(gate).items()])
 
 
 def _summary(
-    counts: Callable[[GateState], Mapping[str, float]], sums: Callable[[GateState], Mapping[str, float]]
+    counts: Callable[[QuotasState], Mapping[str, float]], sums: Callable[[QuotasState], Mapping[str, float]]
 ) -> Callable[[Snapshot], Samples]:
     return _gate(lambda gate: [((listener,), count, sums(gate)[listener]) for listener, count in counts(gate).items()])
 
@@ -54,7 +54,7 @@ def _source(read: Callable[[QuotaSource], float]) -> Callable[[Snapshot], Sample
     return lambda s: [((), read(s.source))] if s.source is not None else ()
 
 
-def _limits(gate: GateState) -> Samples:
+def _limits(gate: QuotasState) -> Samples:
     return [
         ((state.scope, state.listener, state.quota, state.action), state.limit)
         for state in gate.limits
@@ -62,10 +62,10 @@ def _limits(gate: GateState) -> Samples:
     ]
 
 
-def _rates(scope: str) -> Callable[[GateState], Iterator[tuple[str, float]]]:
+def _rates(scope: str) -> Callable[[QuotasState], Iterator[tuple[str, float]]]:
     """Read the rates that are measured, with the listener they are of."""
 
-    def rates(gate: GateState) -> Iterator[tuple[str, float]]:
+    def rates(gate: QuotasState) -> Iterator[tuple[str, float]]:
         for state in gate.limits:
             if state.scope == scope and state.quota == RATE and not math.isnan(state.used):
                 yield state.listener, state.used
@@ -73,10 +73,10 @@ def _rates(scope: str) -> Callable[[GateState], Iterator[tuple[str, float]]]:
     return rates
 
 
-def _throttled(gate: GateState) -> Iterator[tuple[tuple[str, ...], float]]:
+def _throttled(gate: QuotasState) -> Iterator[tuple[tuple[str, ...], float]]:
     for listener in gate.admitted:
         for kind in KINDS:
-            yield (listener, *kind), gate.throttled.get((listener, *kind), 0)
+            yield (listener, *kind), gate.throttled.get(ThrottleKind(listener, *kind), 0)
 
 
 LIMIT_METRICS: tuple[Definition, ...] = (

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from observers.lane import ObserverStats
 from proxy.core.tally import Tally
-from proxy.limits.model import GateState
+from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
 
 _STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # now: there may be no descriptor for it later
@@ -65,7 +65,7 @@ class Snapshot(Struct):
     worker_restarts: int = 0
     throttle_reports_lost: int = 0
     """Reports of throttled connections that no worker could take, and no observer was told of."""
-    quotas: GateState | None = None
+    quotas: QuotasState | None = None
     """This and what follows is set by the main process, after the sum."""
     reload: ReloadState | None = None
     private_apis: dict[int, str] = field(default_factory=dict)

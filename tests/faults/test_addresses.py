@@ -6,7 +6,7 @@ import gc
 import time
 import tracemalloc
 
-from proxy.limits.gate import Gate
+from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
 from tests.conformance.crowd import Plan
 from tests.faults.site import FULL, Site
@@ -22,14 +22,14 @@ SECOND = 1_000
 
 def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() -> None:
     """D2; each is as large as it can be, with every sample in use."""
-    quotas = {DEFAULT_ADDRESS: Quota(5)}
-    gate: Gate[int] = Gate(
-        Limits({"CLIENT": ListenerLimits()}, ip_rates=quotas, ip_connections=Quota(100)),
+    rates = {DEFAULT_ADDRESS: Quota(5)}
+    quotas: ConnectionQuotas[int] = ConnectionQuotas(
+        Limits({"CLIENT": ListenerLimits()}, ip_rates=rates, ip_connections=Quota(100)),
         admit=lambda _listener, _token: None,
         refuse=lambda _listener, _token: None,
-        is_gone=lambda _token: False,
+        is_disconnected=lambda _token: False,
         evict=lambda _listeners: None,
-        report=lambda _throttle: None,
+        on_throttle=lambda _throttle: None,
     )
     addresses = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(MANY)]
     gc.collect()
@@ -39,20 +39,20 @@ def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() ->
         for _ in range(SAMPLES):
             now += SECOND
             for address in addresses:
-                gate.arrive("CLIENT", address, 0, now)
-        assert gate.total == SAMPLES * MANY
+                quotas.submit("CLIENT", address, 0, now)
+        assert quotas.open_total == SAMPLES * MANY
         assert tracemalloc.get_traced_memory()[0] <= MANY * KIB
         for address in addresses * SAMPLES:
-            gate.leave("CLIENT", address, now)
-        assert gate.sensors.addresses == MANY
+            quotas.release("CLIENT", address, now)
+        assert quotas.sensors.addresses == MANY
         now += SAMPLES * SECOND
-        while gate.sensors.addresses:
-            before = gate.sensors.addresses
-            gate.sensors.expire(now)
-            assert gate.sensors.addresses < before
+        while quotas.sensors.addresses:
+            before = quotas.sensors.addresses
+            quotas.sensors.forget_idle(now)
+            assert quotas.sensors.addresses < before
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] <= MANY * KIB // 10  # Python's dicts keep their tables
-        assert not gate.open_by_address
+        assert not quotas.open_by_address
     finally:
         tracemalloc.stop()
 

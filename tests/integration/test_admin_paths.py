@@ -16,13 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy.config import Config, load
 from proxy.core.tally import Tally
 from proxy.fleet.quota_watch import QuotaWatchState
-from proxy.limits.model import GateState
+from proxy.limits.model import QuotasState
 from proxy.net.admin import AdminEndpoint
 from proxy.net.listener_manager import ListenerManager
 from proxy.reload import FileWatch, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
-from tests.unit.gate_states import busy
+from tests.unit.quotas_states import busy
 
 
 class Gated:
@@ -30,7 +30,7 @@ class Gated:
 
     readiness_problem = None
 
-    def quotas_state(self) -> GateState:
+    def quotas_state(self) -> QuotasState:
         return busy()
 
     async def snapshot(self) -> Snapshot:

@@ -15,7 +15,7 @@ import pytest
 from proxy.compiled.exchange import Exchange
 from proxy.config import load
 from proxy.core.exchange import ConnectionChange
-from proxy.limits.throttles import ThrottleReport
+from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.data_plane import DataPlane
 from proxy.net.ticker import Ticker
 from proxy.net.upstream import Upstream
@@ -238,7 +238,7 @@ async def test_a_worker_that_says_nothing_keeps_no_other_from_closing_its_idlest
         assert await bench.works(numbers[0])
 
 
-REPORT = ThrottleReport(
+REPORT = AggregatedThrottle(
     listener="CLIENT",
     address="10.0.0.7",
     scope="ip",
@@ -267,7 +267,7 @@ class Teller:
             counts = (each.requests, each.received_bytes, each.sent_bytes)
             os.write(2, f"{each.change} {each.connection.listener} {each.cause} {counts} {each.client_id}\n".encode())
 
-    def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
+    def record_throttles(self, reports: Sequence[AggregatedThrottle], dropped: int) -> None:
         for each in reports:
             os.write(2, f"throttled {each.listener} {each.address} {each.count}\n".encode())  # a whole line at once
 

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from proxy.limits.gate import Gate
+from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota, Throttle
-from proxy.limits.state import state
-from proxy.limits.window import Rate, is_over, wait, wait_at_least
+from proxy.limits.quotas_state import collect_state
+from proxy.limits.sampled_rate import SampledRate, exceeds, throttle_time, throttle_time_rounded_up
 from tests.unit.limits.simulation import A, B, Client, Simulation, limits
 
 
@@ -88,17 +88,17 @@ RECORDS = st.lists(st.tuples(STEPS, st.sampled_from([1, 1, 1, 1, -1])), min_size
 
 @given(SIZES, RECORDS, st.integers(1, 50))
 def test_the_rate_is_kafkas(size: tuple[int, int], records: list[tuple[float, int]], limit: int) -> None:
-    rate, kafka, now = Rate(*size), KafkaRate(*size), 0
+    rate, kafka, now = SampledRate(*size), KafkaRate(*size), 0
     for step, value in records:
         now += round(step * size[1])
         rate.record(value, now)
         kafka.record(value, now)
-        count, window = rate.look(now)
+        count, window = rate.measure(now)
         assert (count, window) == (kafka.total(now), kafka.window_size(now))
-        if is_over(count, window, limit):
+        if exceeds(count, window, limit):
             exact = (count * 1000 - limit * window) / limit
             slack = 1 if math.isclose(exact % 1, 0.5, abs_tol=1e-6) else 0  # a float may fall on either side
-            assert abs(wait(count, window, limit) - kafka.throttle_ms(limit, now)) <= slack
+            assert abs(throttle_time(count, window, limit) - kafka.throttle_ms(limit, now)) <= slack
             assert kafka.measure(now) > limit * (1 - 1e-9)
         else:
             assert kafka.measure(now) <= limit * (1 + 1e-9)
@@ -106,35 +106,35 @@ def test_the_rate_is_kafkas(size: tuple[int, int], records: list[tuple[float, in
 
 @given(SIZES, RECORDS, st.lists(st.floats(0, 1), max_size=4))
 def test_looking_changes_nothing(size: tuple[int, int], records: list[tuple[float, int]], looks: list[float]) -> None:
-    quiet, seen, now = Rate(*size), Rate(*size), 0
+    quiet, seen, now = SampledRate(*size), SampledRate(*size), 0
     for step, value in records:
         passed = round(step * size[1])
         for part in sorted(looks):
-            seen.look(now + int(part * passed))
-            seen.expired(now + int(part * passed))
+            seen.measure(now + int(part * passed))
+            seen.is_idle(now + int(part * passed))
         now += passed
         quiet.record(value, now)
         seen.record(value, now)
-        assert quiet.look(now) == seen.look(now)
+        assert quiet.measure(now) == seen.measure(now)
 
 
 @given(SIZES, RECORDS, RECORDS)
 def test_what_has_expired_may_be_forgotten(
     size: tuple[int, int], before: list[tuple[float, int]], after: list[tuple[float, int]]
 ) -> None:
-    old, now = Rate(*size), 0
+    old, now = SampledRate(*size), 0
     for step, value in before:
         now += round(step * size[1])
         old.record(value, now)
-    assert not old.expired(now)
+    assert not old.is_idle(now)
     now += size[0] * size[1]
-    assert old.expired(now)
-    new = Rate(*size)
+    assert old.is_idle(now)
+    new = SampledRate(*size)
     for step, value in after:
         now += round(step * size[1])
         old.record(value, now)
         new.record(value, now)
-        assert old.look(now) == new.look(now)
+        assert old.measure(now) == new.measure(now)
 
 
 @given(SIZES, RECORDS, st.integers(1, 50))
@@ -146,25 +146,25 @@ def test_the_wait_rounded_up_is_enough_and_no_longer_than_needed(
     """
 
     def replay(until: int) -> tuple[int, int]:
-        rate, then = Rate(*size), 0
+        rate, then = SampledRate(*size), 0
         for step, value in records:
             then += round(step * size[1])
             rate.record(value, then)
         if until > then:  # refused, and back again later
             rate.record(-1, then)
             rate.record(1, until)
-        return rate.look(until)
+        return rate.measure(until)
 
     now = sum(round(step * size[1]) for step, _ in records)
     count, window = replay(now)
-    if not is_over(count, window, limit):
+    if not exceeds(count, window, limit):
         return
-    needed = wait_at_least(count, window, limit)
+    needed = throttle_time_rounded_up(count, window, limit)
     assert needed > 0
     if replay(now + needed) == (count, window + needed):
-        assert not is_over(*replay(now + needed), limit)
+        assert not exceeds(*replay(now + needed), limit)
     if needed > 1 and replay(now + needed - 1) == (count, window + needed - 1):
-        assert is_over(*replay(now + needed - 1), limit)
+        assert exceeds(*replay(now + needed - 1), limit)
 
 
 # ---- what a limit promises ------------------------------------------------------------------------------------------
@@ -288,13 +288,13 @@ class Everything(RuleBasedStateMachine):
         self.of: dict[int, tuple[str, str]] = {}
         self.evicts_at_once = evicts_at_once
         self.gone: set[int] = set()
-        self.gate: Gate[int] = Gate(
+        self.quotas: ConnectionQuotas[int] = ConnectionQuotas(
             limits,
             admit=self.admit,
             refuse=self.refuse,
-            is_gone=self.gone.__contains__,
+            is_disconnected=self.gone.__contains__,
             evict=self.evict,
-            report=self.note,
+            on_throttle=self.note,
         )
 
     def admit(self, listener: str, token: int) -> None:
@@ -303,13 +303,13 @@ class Everything(RuleBasedStateMachine):
         where, address = self.of[token]
         assert where == listener
         self.open.append((token, where, address))
-        limits, own = self.gate.limits, self.gate.limits.listeners[listener]
+        limits, own = self.quotas.limits, self.quotas.limits.listeners[listener]
         if own.connections.enforced:
-            assert self.gate.open[listener] <= own.connections.limit
+            assert self.quotas.open_by_listener[listener] <= own.connections.limit
         if limits.connections.enforced and not own.protected:
-            assert self.gate.total <= limits.connections.limit
-        if self.gate.limit_of(address).enforced:
-            assert self.gate.open_by_address[address] <= self.gate.limit_of(address).limit
+            assert self.quotas.open_total <= limits.connections.limit
+        if self.quotas.connection_quota(address).enforced:
+            assert self.quotas.open_by_address[address] <= self.quotas.connection_quota(address).limit
 
     def refuse(self, listener: str, token: int) -> None:
         assert token not in self.settled
@@ -329,15 +329,15 @@ class Everything(RuleBasedStateMachine):
 
     def end(self, one: tuple[int, str, str]) -> None:
         self.open.remove(one)
-        self.gate.leave(one[1], one[2], self.now)
+        self.quotas.release(one[1], one[2], self.now)
 
     @rule(listener=st.sampled_from(LISTENERS), address=st.sampled_from([A, B, "::1"]), count=st.integers(1, 8))
     def arrive(self, listener: str, address: str, count: int) -> None:
         for _ in range(count):
-            if not self.gate.busy(listener):
+            if not self.quotas.is_blocked(listener):
                 self.arrived += 1
                 self.of[self.arrived] = (listener, address)
-                self.gate.arrive(listener, address, self.arrived, self.now)
+                self.quotas.submit(listener, address, self.arrived, self.now)
 
     @precondition(lambda self: self.arrived > len(self.settled))
     @rule(which=st.integers(0, 1_000))
@@ -353,40 +353,42 @@ class Everything(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([0, 1, 50, 500, 1_000, 3_000, 20_000]))
     def pass_time(self, ms: int) -> None:
         until = self.now + ms
-        while (due := self.gate.due()) is not None and due <= until:
+        while (due := self.quotas.next_timer()) is not None and due <= until:
             self.now = max(self.now, due)
-            self.gate.advance(self.now)
+            self.quotas.process_timers(self.now)
         self.now = until
-        self.gate.sensors.expire(self.now)
+        self.quotas.sensors.forget_idle(self.now)
 
     @rule(limits=ANY_LIMITS)
     def change(self, limits: Limits) -> None:
-        self.gate.change(limits, self.now)
+        self.quotas.update_limits(limits, self.now)
 
     @rule()
     def ask(self) -> None:
-        state(self.gate, self.now)
+        collect_state(self.quotas, self.now)
 
     @invariant()
     def nobody_is_lost(self) -> None:
-        gate = self.gate
-        waiting = [arrival.token for line in gate.lines.values() for arrival in line]
-        held = [arrival.token for _, _, arrival in gate.held]
+        quotas = self.quotas
+        waiting = [arrival.token for line in quotas.queues.values() for arrival in line]
+        held = [arrival.token for _, _, arrival in quotas.held]
         assert sorted([*self.settled, *waiting, *held]) == list(range(1, self.arrived + 1))
         assert len(held) <= MAX_HELD
-        assert all(due <= self.now + 1000 for due, _, _ in gate.held)
+        assert all(due <= self.now + 1000 for due, _, _ in quotas.held)
 
     @invariant()
     def counts_are_of_what_is_open(self) -> None:
-        gate = self.gate
-        assert gate.total == len(self.open) == sum(gate.open.values())
-        assert {name: count for name, count in gate.open.items() if count} == Counter(one[1] for one in self.open)
-        assert gate.open_by_address == Counter(one[2] for one in self.open)
-        assert gate.throttled == self.told
+        quotas = self.quotas
+        assert quotas.open_total == len(self.open) == sum(quotas.open_by_listener.values())
+        assert {name: count for name, count in quotas.open_by_listener.items() if count} == Counter(
+            one[1] for one in self.open
+        )
+        assert quotas.open_by_address == Counter(one[2] for one in self.open)
+        assert quotas.throttled == self.told
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        due = self.gate.due()
+        due = self.quotas.next_timer()
         assert due is None or due > self.now
 
     def teardown(self) -> None:
@@ -396,7 +398,7 @@ class Everything(RuleBasedStateMachine):
         assert self.settled == set(range(1, self.arrived + 1))
         for one in list(self.open):
             self.end(one)
-        assert (self.gate.total, self.gate.open_by_address) == (0, {})
+        assert (self.quotas.open_total, self.quotas.open_by_address) == (0, {})
 
 
 TestEverything = Everything.TestCase

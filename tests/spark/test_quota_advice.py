@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from proxy.limits.window import Rate
+from proxy.limits.sampled_rate import SampledRate
 from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, QUOTA_ADVICE, THROTTLES
 from spark_jobs.structs import table_schema
 from spark_jobs.tables.quota_advice import quota_advice
@@ -72,7 +72,7 @@ def test_a_rate_is_about_what_the_sidecar_would_have_measured(spark: SparkSessio
         seconds = Counter(ms // 1_000 for ms in all_ms)
         of_window = {second: sum(seconds[second - back] for back in range(11)) for second in seconds}
         assert row.peak == max(of_window.values()) / 10, name
-        sidecar, measured = Rate(11, 1_000), 0.0
+        sidecar, measured = SampledRate(11, 1_000), 0.0
         for ms in all_ms:
             sidecar.record(1, ms)
             measured = max(measured, sidecar.per_second(ms))

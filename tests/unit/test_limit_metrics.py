@@ -7,15 +7,15 @@ from msgspec import msgpack
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.core.tally import Tally
-from proxy.limits.model import GateState
+from proxy.limits.model import QuotasState
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import Snapshot, total
-from tests.unit import gate_states
-from tests.unit.gate_states import CONNECTIONS, RATE
+from tests.unit import quotas_states
+from tests.unit.quotas_states import CONNECTIONS, RATE
 
 
-def scrape(quotas: GateState | None) -> dict[tuple[str, ...], float]:
+def scrape(quotas: QuotasState | None) -> dict[tuple[str, ...], float]:
     """Samples of these metrics, by name without prefix and values of the labels in the order of their definition."""
     text, _ = render(Snapshot({}, quotas=quotas))
     order = {definition.name: definition.labels for definition in LIMIT_METRICS}
@@ -31,7 +31,7 @@ def scrape(quotas: GateState | None) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[tuple[str, ...], float]:
-    return scrape(gate_states.busy())
+    return scrape(quotas_states.busy())
 
 
 def of(found: dict[tuple[str, ...], float], name: str) -> dict[tuple[str, ...], float]:
@@ -52,7 +52,7 @@ def test_rates_are_told_where_they_are_measured(found) -> None:
     assert of(found, "broker_connection_accept_rate") == {(): 187.25}
     assert of(found, "connection_accept_rate") == {("CLIENT",): 150.5}
     assert of(found, "ip_connection_accept_rate") == {("10.1.2.3",): 22.9}
-    idle = scrape(gate_states.unlimited("CLIENT"))
+    idle = scrape(quotas_states.unlimited("CLIENT"))
     for name in ("quota_limit", "broker_connection_accept_rate", "connection_accept_rate", "ip_connection_accept_rate"):
         assert of(idle, name) == {}
 
@@ -76,7 +76,7 @@ def test_connections_are_told_by_listener(found) -> None:
 
 def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
     name = "connections_throttled_total"
-    series = of(scrape(gate_states.unlimited("CLIENT", "REPLICATION")), name)
+    series = of(scrape(quotas_states.unlimited("CLIENT", "REPLICATION")), name)
     assert len(series) == 2 * 13
     assert not any(series.values())
     assert of(found, name).keys() == series.keys()
@@ -92,6 +92,6 @@ def test_the_gate_of_the_main_process_is_set_after_the_sum() -> None:
     parts = [Snapshot({"CLIENT": Tally(accepted=1)}) for _ in range(2)]
     summed = total(parts)
     assert summed.quotas is None
-    summed.quotas = gate_states.busy()
+    summed.quotas = quotas_states.busy()
     copy = msgpack.decode(msgpack.encode(parts[0]), type=Snapshot)
     assert copy == parts[0]

@@ -11,7 +11,7 @@ import pytest
 from proxy.config import load
 from proxy.quotas_view import text, view
 from proxy.telemetry.definitions import METRICS
-from tests.unit.gate_states import busy
+from tests.unit.quotas_states import busy
 
 ROOT = Path(__file__).parents[2]
 LIMITS = (ROOT / "docs" / "limits.md").read_text()

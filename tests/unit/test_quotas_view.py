@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from proxy.limits.model import GateState
+from proxy.limits.model import QuotasState
 from proxy.quotas_view import QuotasView, text, view
-from tests.unit.gate_states import RATE, busy, unlimited
+from tests.unit.quotas_states import RATE, busy, unlimited
 
 
-def answer(state: GateState) -> dict[str, Any]:
+def answer(state: QuotasState) -> dict[str, Any]:
     answered: dict[str, Any] = json.loads(msgspec.json.encode(view(state)))
     return answered
 

@@ -16,7 +16,7 @@ import pytest
 from proxy.net.http import HttpServer, Response
 from proxy.quotas_view import QuotasView, text, view
 from tests.integration.conftest import free_port
-from tests.unit.gate_states import busy, unlimited
+from tests.unit.quotas_states import busy, unlimited
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A gate on a clock of its own: clients that connect by a schedule, a kernel's backlog, and what became of each."""
+"""A quotas on a clock of its own: clients that connect by a schedule, a kernel's backlog, and what became of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from proxy.limits.gate import Gate
+from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import Limits, ListenerLimits, Quota, Throttle
 
 A = "10.0.0.1"
@@ -38,13 +38,13 @@ class Simulation:
     on_evict: Callable[[Collection[str]], None] = lambda listeners: None
 
     def __post_init__(self) -> None:
-        self.gate: Gate[Client] = Gate(
+        self.quotas: ConnectionQuotas[Client] = ConnectionQuotas(
             self.limits,
             admit=self._admit,
             refuse=self._refuse,
-            is_gone=self._is_gone,
+            is_disconnected=self._is_gone,
             evict=self._evict,
-            report=self.throttles.append,
+            on_throttle=self.throttles.append,
         )
         self.backlog: dict[str, deque[Client]] = {name: deque() for name in self.limits.listeners}
         self._coming: deque[Client] = deque()
@@ -59,7 +59,7 @@ class Simulation:
         while True:
             self._accept()
             times = [self._coming[0].at] if self._coming else []
-            due = self.gate.due()
+            due = self.quotas.next_timer()
             times += [] if due is None else [max(due, self.now)]
             if not times or min(times) > until:
                 break
@@ -68,23 +68,23 @@ class Simulation:
                 client = self._coming.popleft()
                 self.backlog[client.listener].append(client)
             self._accept()  # of one instant, arrivals come first
-            self.gate.advance(self.now)
+            self.quotas.process_timers(self.now)
         self.now = max(self.now, until if until < 10**9 else self.now)
 
     def leave(self, client: Client) -> None:
-        self.gate.leave(client.listener, client.address, self.now)
+        self.quotas.release(client.listener, client.address, self.now)
         self._accept()
 
-    def change(self, limits: Limits) -> None:
-        self.gate.change(limits, self.now)
+    def update_limits(self, limits: Limits) -> None:
+        self.quotas.update_limits(limits, self.now)
         self._accept()
 
     def _accept(self) -> None:
         for listener, waiting in self.backlog.items():
-            while waiting and not self.gate.busy(listener):
+            while waiting and not self.quotas.is_blocked(listener):
                 client = waiting.popleft()
                 client.accepted = self.now
-                self.gate.arrive(listener, client.address, client, self.now)
+                self.quotas.submit(listener, client.address, client, self.now)
 
     def _admit(self, listener: str, client: Client) -> None:
         assert client.admitted is client.refused is None

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from proxy.limits import sensors
+from proxy.limits import rate_sensors
 from proxy.limits.model import Limits, ListenerLimits, Quota
 from tests.unit.limits.simulation import A, B, Client, Simulation, admitted, limits, refused
 
@@ -66,31 +66,31 @@ def test_no_more_are_held_than_may_be() -> None:
     most = 0
     for instant in range(2_500):
         simulation.run(instant)
-        most = max(most, len(simulation.gate.held))
+        most = max(most, len(simulation.quotas.held))
     assert most == 1_000
     at_once = [client for client in clients if client.at in (client.admitted, client.refused)]
     assert len(refused(at_once)) > 1_000
-    assert simulation.gate.holds["CLIENT"][0] == 5_000 - len(at_once)
-    assert simulation.gate.held == []
+    assert simulation.quotas.holds["CLIENT"][0] == 5_000 - len(at_once)
+    assert simulation.quotas.held == []
 
 
 def test_a_held_connection_counts_nowhere() -> None:
     simulation = Simulation(limits(1_000, ips={A: 20}, rate=Quota(1_000)))
     simulation.connect([0] * 250)
     simulation.run(0)
-    gate = simulation.gate
-    assert (gate.total, gate.open, gate.open_by_address) == (200, {"CLIENT": 200}, {A: 200})
-    assert len(gate.held) == 50
-    assert not gate.busy("CLIENT")
-    assert gate.sensors.rate("CLIENT", 0) == gate.sensors.rate(None, 0) == gate.sensors.address_rate(A, 0) == 20
-    assert gate.blocked("CLIENT", 0) == 0
+    quotas = simulation.quotas
+    assert (quotas.open_total, quotas.open_by_listener, quotas.open_by_address) == (200, {"CLIENT": 200}, {A: 200})
+    assert len(quotas.held) == 50
+    assert not quotas.is_blocked("CLIENT")
+    assert quotas.sensors.rate("CLIENT", 0) == quotas.sensors.rate(None, 0) == quotas.sensors.address_rate(A, 0) == 20
+    assert quotas.total_blocked("CLIENT", 0) == 0
 
 
 def test_who_enters_after_a_hold_counts_everywhere_again() -> None:
     simulation = Simulation(limits(1_000, samples=2, ips={A: 20}, rate=Quota(1_000)))
     simulation.connect([0] * 25)
     simulation.run()
-    rates = simulation.gate.sensors
+    rates = simulation.quotas.sensors
     assert rates.rate("CLIENT", 50) == rates.rate(None, 50) == rates.address_rate(A, 50) == 21 / 1.05
 
 
@@ -98,7 +98,7 @@ def test_after_a_burst_that_was_refused_as_a_whole_all_rates_are_zero() -> None:
     simulation = Simulation(limits(1_000_000, ips={A: 1}, rate=Quota(1_000_000), samples=1))
     clients = simulation.connect([0] * 30)  # one sample only: a single connection is a thousand a second
     simulation.run()
-    rates = simulation.gate.sensors
+    rates = simulation.quotas.sensors
     assert len(refused(clients)) == 30
     assert [rates.rate("CLIENT", 1_000), rates.rate(None, 1_000), rates.address_rate(A, 1_000)] == [0, 0, 0]
 
@@ -111,7 +111,7 @@ def test_who_was_held_waits_for_a_slot_like_others_and_is_not_held_again() -> No
     simulation.leave(clients[0])
     held = simulation.connect([0])
     simulation.run(0)
-    assert len(simulation.gate.held) == 1
+    assert len(simulation.quotas.held) == 1
     other = simulation.connect([10, 20], address=B)
     simulation.run(3_000)
     assert (held[0].admitted, [client.admitted for client in other]) == (None, [10, None])
@@ -126,7 +126,7 @@ def test_a_hold_ends_while_its_listener_waits() -> None:
     held = simulation.connect([0] * 5, address=A)
     others = simulation.connect([0] * 2, address=B)
     simulation.run(249)
-    assert simulation.gate.busy("CLIENT") is False
+    assert simulation.quotas.is_blocked("CLIENT") is False
     slow = simulation.connect([249] * 2, address=B)
     simulation.run()
     assert admitted(held) == [0, 0, 0, 0, 250]
@@ -146,10 +146,10 @@ def test_addresses_without_a_quota_are_not_measured() -> None:
     for i in range(1_000):
         simulation.connect([i], address=f"10.1.{i // 256}.{i % 256}")
     simulation.run()
-    assert simulation.gate.sensors.addresses == 0
+    assert simulation.quotas.sensors.addresses == 0
     simulation.connect([2_000], address=A)
     simulation.run()
-    assert simulation.gate.sensors.addresses == 1
+    assert simulation.quotas.sensors.addresses == 1
 
 
 def test_addresses_are_forgotten_when_nothing_of_them_counts_any_more() -> None:
@@ -157,14 +157,14 @@ def test_addresses_are_forgotten_when_nothing_of_them_counts_any_more() -> None:
     for i in range(1_500):
         simulation.connect([i // 100], address=f"10.1.{i // 256}.{i % 256}")
     simulation.run()
-    measured = simulation.gate.sensors
-    measured.expire(10_999)
+    measured = simulation.quotas.sensors
+    measured.forget_idle(10_999)
     assert measured.addresses == 1_500
-    measured.expire(11_000)
+    measured.forget_idle(11_000)
     assert measured.addresses == 1_400
-    measured.expire(12_000)  # a thousand at a time
+    measured.forget_idle(12_000)  # a thousand at a time
     assert measured.addresses == 400
-    measured.expire(12_000)
+    measured.forget_idle(12_000)
     assert measured.addresses == 0
 
 
@@ -172,19 +172,19 @@ def test_one_that_is_looked_at_is_forgotten_all_the_same() -> None:
     simulation = Simulation(limits(ips={A: 5}))
     simulation.connect([0])
     simulation.run()
-    measured = simulation.gate.sensors
-    assert [measured.address_rate(address, 11_000) for address in measured.recent()] == [0]
-    measured.expire(11_000)
+    measured = simulation.quotas.sensors
+    assert [measured.address_rate(address, 11_000) for address in measured.recent_addresses()] == [0]
+    measured.forget_idle(11_000)
     assert measured.addresses == 0
 
 
 def test_beyond_the_most_addresses_the_one_unused_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(rate_sensors, "MAX_MEASURED_ADDRESSES", 3)
     simulation = Simulation(limits(ips={"<default>": 5}))
     for at, address in enumerate(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.4"]):
         simulation.connect([at], address=address)
     simulation.run()
-    assert simulation.gate.sensors.recent() == ["10.0.0.4", "10.0.0.1", "10.0.0.3"]
+    assert simulation.quotas.sensors.recent_addresses() == ["10.0.0.4", "10.0.0.1", "10.0.0.3"]
 
 
 def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:
@@ -192,16 +192,16 @@ def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": own}, ip_rates={A: Quota(10)}, samples=2))
     clients = simulation.connect([0] * 15) + simulation.connect([0] * 11, address=B)
     simulation.run(0)
-    assert len(simulation.gate.held) == 5
-    assert simulation.gate.busy("CLIENT")
-    simulation.gate.close()
-    simulation.gate.close()
+    assert len(simulation.quotas.held) == 5
+    assert simulation.quotas.is_blocked("CLIENT")
+    simulation.quotas.close()
+    simulation.quotas.close()
     assert ends(clients) == {(0, None): 20, (None, 0): 6}
-    assert simulation.gate.due() is None
+    assert simulation.quotas.next_timer() is None
 
 
 @pytest.mark.parametrize(
-    ("address", "length", "counted_as"),
+    ("address", "length", "quota_key"),
     [
         ("10.0.0.7", 64, "10.0.0.7"),
         ("2001:db8::1", 64, "2001:db8::/64"),
@@ -214,7 +214,7 @@ def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:
         ("2001:db8::9", 64, "2001:db8::9"),
     ],
 )
-def test_what_an_address_is_counted_as(address: str, length: int, counted_as: str) -> None:
+def test_what_an_address_is_counted_as(address: str, length: int, quota_key: str) -> None:
     limits = Limits(
         {},
         ip_rates={"2001:db8::7": Quota(5)},
@@ -222,4 +222,4 @@ def test_what_an_address_is_counted_as(address: str, length: int, counted_as: st
         ip_connections_overrides={"2001:db8::9": 5},
         ip_v6_prefix_length=length,
     )
-    assert limits.counted_as(address) == counted_as
+    assert limits.quota_key(address) == quota_key

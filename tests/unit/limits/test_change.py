@@ -13,15 +13,15 @@ def test_an_addresses_limit_is_raised_removed_and_a_default_given() -> None:
     first = simulation.connect([0] * 40)
     simulation.run(0)
     assert len(admitted(first)) == 20
-    simulation.change(limits(samples=2, ips={A: 30}))
+    simulation.update_limits(limits(samples=2, ips={A: 30}))
     second = simulation.connect([0] * 40)
     simulation.run(0)
     assert len(admitted(first + second)) == 30
-    simulation.change(limits(samples=2))
+    simulation.update_limits(limits(samples=2))
     third = simulation.connect([0] * 40)
     simulation.run(0)
     assert len(admitted(third)) == 40
-    simulation.change(limits(samples=2, ips={"<default>": 20}))
+    simulation.update_limits(limits(samples=2, ips={"<default>": 20}))
     other = simulation.connect([0] * 40, address=B)
     simulation.run(0)
     assert len(admitted(other)) == 20
@@ -31,10 +31,10 @@ def test_a_listeners_limit_changes_over_what_was_measured() -> None:
     simulation = Simulation(limits(20, samples=2))
     clients = simulation.connect([0] * 40)
     simulation.run(0)
-    simulation.change(limits(30, samples=2))
+    simulation.update_limits(limits(30, samples=2))
     simulation.run(50)
     assert len(admitted(clients)) == 31  # the one that waited, and those 30 a second leave room for
-    simulation.change(limits(samples=2))
+    simulation.update_limits(limits(samples=2))
     simulation.run(90)
     assert len(admitted(clients)) == 40
 
@@ -43,7 +43,7 @@ def test_who_waits_keeps_its_delay() -> None:
     simulation = Simulation(limits(1, samples=2))
     clients = simulation.connect([0] * 4)
     simulation.run(10)
-    simulation.change(limits(1_000, samples=2))
+    simulation.update_limits(limits(1_000, samples=2))
     simulation.run()
     assert admitted(clients) == [0, 1_000, 1_000, 1_000]
 
@@ -52,7 +52,7 @@ def test_who_is_held_is_looked_at_again_by_the_new_limit_when_its_hold_is_over()
     simulation = Simulation(limits(samples=2, ips={A: 2}))
     clients = simulation.connect([0] * 6)
     simulation.run(10)
-    simulation.change(limits(samples=2, ips={A: 3}))
+    simulation.update_limits(limits(samples=2, ips={A: 3}))
     simulation.run()
     assert [(client.admitted, client.refused) for client in clients] == [
         *[(0, None)] * 2,
@@ -65,7 +65,7 @@ def test_who_is_held_enters_when_its_limit_is_gone_by_then_even_without_a_second
     simulation = Simulation(limits(samples=2, ips={A: 2}, recheck=False))
     clients = simulation.connect([0] * 4)
     simulation.run(10)
-    simulation.change(limits(samples=2, recheck=False))
+    simulation.update_limits(limits(samples=2, recheck=False))
     simulation.run()
     assert admitted(clients) == [0, 0, 500, 500]
 
@@ -77,9 +77,9 @@ def test_who_waits_for_a_slot_enters_as_soon_as_there_may_be_more() -> None:
     simulation = Simulation(full_at(1))
     clients = simulation.connect([0, 0, 0])
     simulation.run(100)
-    simulation.change(full_at(2))
+    simulation.update_limits(full_at(2))
     assert [client.admitted for client in clients] == [0, 100, None]
-    simulation.change(full_at(1))
+    simulation.update_limits(full_at(1))
     simulation.leave(clients[0])
     assert clients[2].admitted is None
     simulation.leave(clients[1])
@@ -90,7 +90,7 @@ def test_another_window_begins_anew() -> None:
     simulation = Simulation(limits(20, samples=2, ips={A: 20}))
     first = simulation.connect([0] * 20)
     simulation.run(0)
-    simulation.change(limits(20, samples=3, ips={A: 20}))
+    simulation.update_limits(limits(20, samples=3, ips={A: 20}))
     second = simulation.connect([0] * 41)
     simulation.run(0)
     assert (len(admitted(first)), len(admitted(second))) == (20, 40)
@@ -100,7 +100,7 @@ def test_another_window_while_some_are_held_closes_them_with_what_they_were_held
     simulation = Simulation(limits(samples=2, ips={A: 2}, recheck=False))
     clients = simulation.connect([0] * 3)
     simulation.run(10)
-    simulation.change(limits(samples=3, ips={A: 2}, recheck=False))
+    simulation.update_limits(limits(samples=3, ips={A: 2}, recheck=False))
     simulation.run()
     assert refused(clients) == [500]
     assert [(throttle.action, throttle.observed) for throttle in simulation.throttles] == [("hold", 3.0), ("drop", 3.0)]
@@ -111,9 +111,9 @@ def test_without_a_limit_nothing_is_measured_any_more() -> None:
     simulation = Simulation(limited)
     simulation.connect([0] * 20)
     simulation.run()
-    simulation.change(limits())
-    rates = simulation.gate.sensors
+    simulation.update_limits(limits())
+    rates = simulation.quotas.sensors
     assert rates.rate("CLIENT", 0) != rates.rate("CLIENT", 0)  # NaN
     assert rates.rate(None, 0) != rates.rate(None, 0)
-    simulation.change(with_(limited, ip_rates={}))
+    simulation.update_limits(with_(limited, ip_rates={}))
     assert rates.rate("CLIENT", 0) == rates.rate(None, 0) == 0

@@ -28,7 +28,7 @@ def test_a_full_listener_accepts_nothing_until_one_has_left() -> None:
     other = simulation.connect([1] * 10, "OTHER")
     simulation.run(5_000)
     assert (len(admitted(clients)), len(admitted(other))) == (50, 10)
-    assert len(simulation.gate.lines["CLIENT"]) == 1
+    assert len(simulation.quotas.queues["CLIENT"]) == 1
     simulation.leave(clients[0])
     assert clients[50].admitted == 5_000
     assert clients[51].admitted is None
@@ -43,7 +43,7 @@ def test_a_full_broker_stops_all_its_listeners() -> None:
     assert [throttle.scope for throttle in simulation.throttles] == ["broker"]
     simulation.leave(clients[0])
     assert len(admitted(other)) == 41
-    assert simulation.gate.total == 100
+    assert simulation.quotas.open_total == 100
 
 
 def test_the_inter_broker_listener_enters_a_full_broker_and_one_other_has_to_go() -> None:
@@ -54,7 +54,7 @@ def test_the_inter_broker_listener_enters_a_full_broker_and_one_other_has_to_go(
     assert admitted(internal) == [1]
     assert simulation.evictions == [["CLIENT", "OTHER"]]
     simulation.leave(clients[0])
-    assert simulation.gate.total == 100
+    assert simulation.quotas.open_total == 100
     assert clients[100].admitted is None
     simulation.leave(clients[1])
     assert clients[100].admitted == 1
@@ -66,7 +66,7 @@ def test_the_inter_broker_listener_takes_the_last_slot_from_nobody() -> None:
     simulation.connect([0] * 9)
     simulation.connect([1], "INTERNAL")
     simulation.run()
-    assert simulation.gate.total == 10
+    assert simulation.quotas.open_total == 10
     assert simulation.evictions == []
 
 
@@ -78,7 +78,7 @@ def test_each_one_that_is_too_many_costs_exactly_one_even_where_it_ends_at_once(
     simulation.run(1)
     assert admitted(internal) == [1, 1, 1]
     assert len(simulation.evictions) == 3
-    assert simulation.gate.open == {"CLIENT": 7, "INTERNAL": 3}
+    assert simulation.quotas.open_by_listener == {"CLIENT": 7, "INTERNAL": 3}
 
 
 def test_the_inter_broker_listener_keeps_its_own_limit() -> None:
@@ -99,7 +99,7 @@ def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> 
     assert admitted(clients) == [0] * 20
     assert refused(clients) == [0] * 10
     assert admitted(other) == [0] * 5
-    sensors = simulation.gate.sensors
+    sensors = simulation.quotas.sensors
     assert [sensors.rate("CLIENT", 0), sensors.rate(None, 0), sensors.address_rate(A, 0)] == [2.5, 2.5, 2.0]
     simulation.leave(clients[0])
     again = simulation.connect([0] * 2, address=A)
@@ -139,7 +139,7 @@ def test_a_held_connection_takes_no_place_of_its_address() -> None:
     simulation = Simulation(Limits(listeners=own, samples=2, ip_rates={A: Quota(4)}, ip_connections=Quota(5)))
     clients = simulation.connect([0] * 6)
     simulation.run(0)
-    assert len(simulation.gate.held) == 2
+    assert len(simulation.quotas.held) == 2
     simulation.run()
     assert [client.admitted for client in clients] == [0, 0, 0, 0, 250, None]
 
@@ -156,7 +156,7 @@ def test_all_counts_are_zero_again_after_all_have_left() -> None:
         for client in clients:
             simulation.leave(client)
         gone += clients
-    gate = simulation.gate
+    quotas = simulation.quotas
     assert len(admitted(gone)) == 9_000
-    assert (gate.total, set(gate.open.values()), gate.open_by_address) == (0, {0}, {})
-    assert sum(gate.admitted.values()) == 9_000
+    assert (quotas.open_total, set(quotas.open_by_listener.values()), quotas.open_by_address) == (0, {0}, {})
+    assert sum(quotas.admitted.values()) == 9_000

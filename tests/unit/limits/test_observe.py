@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.limits.model import Limits, ListenerLimits, Quota, Scope, What
+from proxy.limits.model import Limits, ListenerLimits, Quota, QuotaKind, QuotaScope
 from tests.unit.limits.simulation import A, Simulation, admitted
 
 RATE = Quota(20, "observe")
 FULL = Quota(200, "observe")
 ONE = {"CLIENT": ListenerLimits()}
 
-CASES: list[tuple[Limits, Scope, What, int]] = [
+CASES: list[tuple[Limits, QuotaScope, QuotaKind, int]] = [
     (Limits(listeners=ONE, rate=RATE), "broker", "connection_creation_rate", 10),
     (Limits(listeners={"CLIENT": ListenerLimits(rate=RATE)}), "listener", "connection_creation_rate", 10),
     (Limits(listeners=ONE, ip_rates={A: RATE}), "ip", "connection_creation_rate", 10),
@@ -25,15 +25,17 @@ CASES: list[tuple[Limits, Scope, What, int]] = [
 @pytest.mark.parametrize(
     ("limits", "scope", "what", "count"), CASES, ids=[f"{scope}-{what}-{count}" for _, scope, what, count in CASES]
 )
-def test_all_enter_at_once_and_what_is_too_many_is_told(limits: Limits, scope: Scope, what: What, count: int) -> None:
+def test_all_enter_at_once_and_what_is_too_many_is_told(
+    limits: Limits, scope: QuotaScope, what: QuotaKind, count: int
+) -> None:
     simulation = Simulation(limits)
     clients = simulation.connect([0] * 210)
     simulation.run()
     assert admitted(clients) == [0] * 210
-    assert simulation.gate.throttled == {("CLIENT", scope, what, "observe"): count}
+    assert simulation.quotas.throttled == {("CLIENT", scope, what, "observe"): count}
     assert len(simulation.throttles) == count
-    assert simulation.gate.blocked("CLIENT", 0) == 0
-    assert simulation.gate.held == []
+    assert simulation.quotas.total_blocked("CLIENT", 0) == 0
+    assert simulation.quotas.held == []
     assert simulation.evictions == []
 
 
@@ -51,7 +53,7 @@ def test_one_quota_observes_while_another_is_enforced() -> None:
     clients = simulation.connect([0] * 6)
     simulation.run()
     assert admitted(clients) == [0, 0, 0, 0, 0, 200]
-    assert simulation.gate.throttled == {
+    assert simulation.quotas.throttled == {
         ("CLIENT", "broker", "connection_creation_rate", "observe"): 4,
         ("CLIENT", "listener", "connection_creation_rate", "delay"): 1,
     }
@@ -64,4 +66,4 @@ def test_a_full_broker_that_only_observes_costs_nobody_its_connection() -> None:
     simulation.run()
     assert admitted(clients) == [0] * 4
     assert simulation.evictions == []
-    assert simulation.gate.throttled == {("CLIENT", "broker", "connections", "observe"): 1}
+    assert simulation.quotas.throttled == {("CLIENT", "broker", "connections", "observe"): 1}

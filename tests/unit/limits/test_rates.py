@@ -22,9 +22,9 @@ def test_without_limits_nobody_waits_and_nothing_is_measured() -> None:
     simulation.run()
     assert admitted(clients) == [client.at for client in clients]
     assert simulation.throttles == []
-    assert simulation.gate.due() is None
-    assert simulation.gate.sensors.addresses == 0
-    assert simulation.gate.sensors.excesses("CLIENT", 0) == []
+    assert simulation.quotas.next_timer() is None
+    assert simulation.quotas.sensors.addresses == 0
+    assert simulation.quotas.sensors.violations("CLIENT", 0) == []
 
 
 def test_one_address_does_not_take_all_of_a_listeners_rate() -> None:
@@ -83,11 +83,11 @@ def test_while_one_waits_its_listener_accepts_nothing_and_others_do() -> None:
     clients = simulation.connect([0] * 203, "CLIENT")
     other = simulation.connect([10], "OTHER")
     simulation.run(49)
-    assert simulation.gate.busy("CLIENT")
-    assert not simulation.gate.busy("OTHER")
+    assert simulation.quotas.is_blocked("CLIENT")
+    assert not simulation.quotas.is_blocked("OTHER")
     assert other[0].admitted == 10
     assert [client.accepted for client in clients[-3:]] == [0, None, None]
-    assert simulation.gate.due() == 50
+    assert simulation.quotas.next_timer() == 50
     simulation.run(50)
     assert [client.accepted for client in clients[-3:]] == [0, 50, None]
 
@@ -104,7 +104,7 @@ def test_of_two_exceeded_rates_the_longer_delay_counts_and_both_are_measured() -
         ("broker", 199),
         ("broker", 399),
     ]
-    rates = [simulation.gate.sensors.rate(name, 400) for name in ("OTHER", "CLIENT", None)]
+    rates = [simulation.quotas.sensors.rate(name, 400) for name in ("OTHER", "CLIENT", None)]
     assert rates == pytest.approx([1 / 10.399, 51 / 10.4, 52 / 10.4])
 
 
@@ -122,7 +122,7 @@ def test_a_delay_is_never_longer_than_a_window() -> None:
     simulation = Simulation(limits(1_000))
     simulation.connect([0] * 5_000)
     simulation.run()
-    simulation.change(limits(1))
+    simulation.update_limits(limits(1))
     clients = simulation.connect([1_000] * 4)
     simulation.run()
     assert admitted(clients) == [2_000, 3_000, 4_000, 5_000]
@@ -142,7 +142,7 @@ def test_who_waits_for_a_slot_waits_whatever_the_rate() -> None:
     clients = simulation.connect(range(0, 351 * 50, 50))
     simulation.run()
     assert admitted(clients) == [client.at for client in clients[:350]]
-    assert simulation.gate.due() is None
+    assert simulation.quotas.next_timer() is None
     simulation.now = 30_000
     simulation.leave(clients[0])
     assert clients[-1].admitted == 30_000
@@ -158,7 +158,7 @@ def test_a_free_slot_does_not_cut_a_delay_short(left_at: int, enters_at: int) ->
     simulation.leave(clients[0])
     simulation.run()
     assert clients[-1].admitted == enters_at
-    assert simulation.gate.blocked("CLIENT", 1_000) == enters_at
+    assert simulation.quotas.total_blocked("CLIENT", 1_000) == enters_at
 
 
 def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> None:
@@ -167,14 +167,14 @@ def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> N
     clients = simulation.connect([0, 100], "CLIENT")
     simulation.connect([0] * 5, "OTHER", B)
     simulation.run(400)
-    assert simulation.gate.blocked("CLIENT", 400) == 300
+    assert simulation.quotas.total_blocked("CLIENT", 400) == 300
     simulation.now = 500
     simulation.leave(clients[0])
-    assert [simulation.gate.blocked(name, 9_000) for name in own] == [400, 0]
+    assert [simulation.quotas.total_blocked(name, 9_000) for name in own] == [400, 0]
 
 
 def test_the_largest_number_is_no_limit() -> None:
     simulation = Simulation(limits(UNLIMITED))
     simulation.connect([0] * 100)
     simulation.run()
-    assert simulation.gate.sensors.rate("CLIENT", 0) != simulation.gate.sensors.rate("CLIENT", 0)  # NaN
+    assert simulation.quotas.sensors.rate("CLIENT", 0) != simulation.quotas.sensors.rate("CLIENT", 0)  # NaN

@@ -30,8 +30,8 @@ def test_whoever_gives_up_while_it_is_held_is_not_counted_again() -> None:
         client.patience = 10
     simulation.run()
     assert len(refused(crowd)) == 5
-    assert simulation.gate.throttled["CLIENT", "ip", RATE, "drop"] == 0
-    assert simulation.gate.sensors.address_rate(A, 50) == pytest.approx(20 / 1.05)
+    assert simulation.quotas.throttled["CLIENT", "ip", RATE, "drop"] == 0
+    assert simulation.quotas.sensors.address_rate(A, 50) == pytest.approx(20 / 1.05)
 
 
 def test_whoever_gives_up_in_front_of_a_slot_does_not_get_it() -> None:
@@ -81,23 +81,23 @@ def test_a_slot_that_is_taken_during_a_delay_is_told_when_it_is_missed() -> None
     simulation.connect([2, 3], "OTHER")
     simulation.run(until=60_000)
     assert delayed.admitted is None
-    assert simulation.gate.lacks("CLIENT") == ("broker", Quota(12), 12)
-    assert simulation.gate.lacks("OTHER") is None
-    assert simulation.gate.throttled["CLIENT", "broker", CONNECTIONS, "delay"] == 1
-    assert simulation.gate.due() is None
+    assert simulation.quotas.missing_slot("CLIENT") == ("broker", Quota(12), 12)
+    assert simulation.quotas.missing_slot("OTHER") is None
+    assert simulation.quotas.throttled["CLIENT", "broker", CONNECTIONS, "delay"] == 1
+    assert simulation.quotas.next_timer() is None
 
 
 def test_a_delay_that_rounds_to_nothing_is_none() -> None:
     simulation = Simulation(limits(5_000, samples=2))
     simulation.connect([0] * 5_003)  # the last three exceed it, by 0.2, 0.4 and 0.6 ms
     simulation.run()
-    assert simulation.gate.delays["CLIENT"] == [1, 1]
-    assert simulation.gate.throttled["CLIENT", "listener", RATE, "delay"] == 1
+    assert simulation.quotas.delays["CLIENT"] == [1, 1]
+    assert simulation.quotas.throttled["CLIENT", "listener", RATE, "delay"] == 1
 
 
 def test_a_dry_run_of_an_address_shows_its_real_rate() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={A: Quota(20, "observe")}))
     simulation.connect([0] * 500)
     simulation.run()
-    assert simulation.gate.sensors.address_rate(A, 0) == 50
-    assert simulation.gate.throttled["CLIENT", "ip", RATE, "observe"] == 300
+    assert simulation.quotas.sensors.address_rate(A, 0) == 50
+    assert simulation.quotas.throttled["CLIENT", "ip", RATE, "observe"] == 300

@@ -19,7 +19,7 @@ from proxy.core.exchange import (
     RecordSet,
     WantedPartition,
 )
-from proxy.limits.throttles import ThrottleReport
+from proxy.limits.throttle_reports import AggregatedThrottle
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 TOPIC_ID = bytes(range(16))
@@ -60,7 +60,7 @@ def change(**changes: Any) -> ConnectionChange:
     return ConnectionChange(**{"connection": connection(), "change": "opened", "at": 100.0, **changes})
 
 
-def report(**changes: Any) -> ThrottleReport:
+def report(**changes: Any) -> AggregatedThrottle:
     """Three connections held."""
     values: dict[str, Any] = {
         "listener": "CLIENT",
@@ -75,7 +75,7 @@ def report(**changes: Any) -> ThrottleReport:
         "first_at": 100.0,
         "last_at": 100.25,
     }
-    return ThrottleReport(**{**values, **changes})
+    return AggregatedThrottle(**{**values, **changes})
 
 
 def record_set(size: int, records: int, **changes: Any) -> RecordSet:

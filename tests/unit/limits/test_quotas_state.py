@@ -1,4 +1,4 @@
-"""What is told of a gate, and how much memory its addresses take."""
+"""What is told of a quotas, and how much memory its addresses take."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import tracemalloc
 import pytest
 
 from proxy.limits.model import UNLIMITED, AddressState, Limits, LimitState, ListenerLimits, Quota
-from proxy.limits.sensors import Sensors
-from proxy.limits.state import TOP, state
+from proxy.limits.quotas_state import MAX_ADDRESSES_SHOWN, collect_state
+from proxy.limits.rate_sensors import RateSensors
 from tests.unit.limits.simulation import A, B, Simulation
 
 
@@ -32,7 +32,7 @@ def busy() -> Simulation:
 
 
 def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> None:
-    now = state(busy().gate, 100)
+    now = collect_state(busy().quotas, 100)
     assert [(one.scope, one.listener, one.quota, one.limit, one.action) for one in now.limits] == [
         ("broker", "", "connection_creation_rate", 50, "enforce"),
         ("broker", "", "connections", UNLIMITED, "enforce"),
@@ -48,7 +48,7 @@ def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> Non
 
 
 def test_counts_are_told_of_every_listener() -> None:
-    now = state(busy().gate, 100)
+    now = collect_state(busy().quotas, 100)
     assert now.waiting == {"CLIENT": 1, "OTHER": 0}
     assert now.held == {"CLIENT": 5, "OTHER": 0}
     assert now.admitted == {"CLIENT": 21, "OTHER": 0}
@@ -63,7 +63,7 @@ def test_counts_are_told_of_every_listener() -> None:
 
 
 def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
-    now = state(busy().gate, 100)
+    now = collect_state(busy().quotas, 100)
     one, other = now.addresses
     assert one == AddressState(A, 20 / 10.1, 2, 20, 30, 5)
     assert (other.address, other.rate_limit, other.connections, other.connections_limit) == (B, UNLIMITED, 1, 30)
@@ -72,7 +72,7 @@ def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
 
 
 def test_a_rate_without_a_limit_is_not_a_number() -> None:
-    now = state(Simulation(Limits(listeners={"CLIENT": ListenerLimits()})).gate, 0)
+    now = collect_state(Simulation(Limits(listeners={"CLIENT": ListenerLimits()})).quotas, 0)
     assert [math.isnan(one.used) for one in now.limits] == [True, False, True, False, True, True]
     assert now.limits[1] == LimitState("broker", "", "connections", UNLIMITED, "enforce", 0)
     assert now.addresses == ()
@@ -82,7 +82,7 @@ def test_delays_are_told_in_seconds() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits(Quota(1))}, samples=2))
     simulation.connect([0, 0, 0])
     simulation.run()
-    now = state(simulation.gate, simulation.now)
+    now = collect_state(simulation.quotas, simulation.now)
     assert (now.delayed, now.delayed_seconds, now.blocked_seconds) == ({"CLIENT": 2}, {"CLIENT": 2.0}, {"CLIENT": 2.0})
 
 
@@ -94,10 +94,12 @@ def test_only_the_busiest_of_many_addresses_are_told() -> None:
     for client in simulation.clients:
         if client.address.endswith("6"):
             simulation.leave(client)
-    now = state(simulation.gate, simulation.now)
-    assert len(now.addresses) == TOP
+    now = collect_state(simulation.quotas, simulation.now)
+    assert len(now.addresses) == MAX_ADDRESSES_SHOWN
     assert now.addresses_tracked == 200
-    assert [one.rate for one in now.addresses[: TOP // 2]] == pytest.approx([7 / 10] * (TOP // 2), rel=0.05)
+    assert [one.rate for one in now.addresses[: MAX_ADDRESSES_SHOWN // 2]] == pytest.approx(
+        [7 / 10] * (MAX_ADDRESSES_SHOWN // 2), rel=0.05
+    )
     assert {one.connections for one in now.addresses} <= {0, 7}
 
 
@@ -105,26 +107,26 @@ def test_looking_changes_nothing() -> None:
     seen, quiet = busy(), busy()
     for now in range(100, 30_000, 1_000):
         seen.run(now)
-        state(seen.gate, now)
+        collect_state(seen.quotas, now)
     quiet.run(30_000)
     seen.run(30_000)
     assert [client.admitted for client in seen.clients] == [client.admitted for client in quiet.clients]
-    assert state(seen.gate, 30_000).limits == state(quiet.gate, 30_000).limits
+    assert collect_state(seen.quotas, 30_000).limits == collect_state(quiet.quotas, 30_000).limits
 
 
 def test_an_address_costs_less_than_a_kilobyte_and_nothing_once_it_is_idle() -> None:
     addresses = [f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}" for i in range(20_000)]
-    sensors = Sensors(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={"<default>": Quota(100)}))
+    sensors = RateSensors(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={"<default>": Quota(100)}))
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for second in range(11):  # every sample is in use
             for address in addresses:
-                sensors.arrive(address, second * 1_000)
+                sensors.count_address(address, second * 1_000)
         full, _ = tracemalloc.get_traced_memory()
         for _ in range(len(addresses) // 1_000):
-            sensors.expire(60_000)
+            sensors.forget_idle(60_000)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,18 +1,18 @@
-"""States of the limits, as the gate would tell them, for what shows them."""
+"""States of the limits, as the quotas would report them, for what shows them."""
 
 from __future__ import annotations
 
 import math
 
-from proxy.limits.model import UNLIMITED, AddressState, GateState, LimitState
+from proxy.limits.model import UNLIMITED, AddressState, LimitState, QuotasState
 
 RATE, CONNECTIONS = "connection_creation_rate", "connections"
 
 
-def unlimited(*listeners: str) -> GateState:
+def unlimited(*listeners: str) -> QuotasState:
     """Of a sidecar without limits, to which nobody has connected yet."""
     none = dict.fromkeys(listeners, 0)
-    return GateState(
+    return QuotasState(
         limits=(
             LimitState("broker", "", RATE, UNLIMITED, "enforce", math.nan),
             LimitState("broker", "", CONNECTIONS, UNLIMITED, "enforce", 0),
@@ -39,7 +39,7 @@ def unlimited(*listeners: str) -> GateState:
     )
 
 
-def busy() -> GateState:
+def busy() -> QuotasState:
     """Of a sidecar in a storm; ``REPLICATION`` has no limits of its own, the rate of ``CLIENT`` is only tried."""
     state = unlimited("CLIENT", "REPLICATION")
     state.limits = (

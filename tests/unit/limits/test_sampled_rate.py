@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.limits.window import MIN_WINDOW, Rate, is_over, wait, wait_at_least
+from proxy.limits.sampled_rate import MIN_ELAPSED_MS, SampledRate, exceeds, throttle_time, throttle_time_rounded_up
 from tests.unit.limits.simulation import A, Simulation, admitted, limits, refused
 
 
@@ -66,32 +66,32 @@ def test_a_whole_burst_is_exactly_ten_seconds_worth() -> None:
 
 
 def test_nothing_recorded_is_no_rate() -> None:
-    assert Rate(11, 1000).look(5) == (0, 10_000)
-    assert Rate(11, 1000).per_second(5) == 0
-    assert Rate(1, 1000).look(5) == (0, MIN_WINDOW)
+    assert SampledRate(11, 1000).measure(5) == (0, 10_000)
+    assert SampledRate(11, 1000).per_second(5) == 0
+    assert SampledRate(1, 1000).measure(5) == (0, MIN_ELAPSED_MS)
 
 
 def test_what_is_taken_back_later_never_shows_as_less_than_nothing() -> None:
-    rate = Rate(2, 1000)
+    rate = SampledRate(2, 1000)
     rate.record(1, 0)
     rate.record(-1, 1_999)
-    assert rate.look(2_500) == (-1, 1_501)
+    assert rate.measure(2_500) == (-1, 1_501)
     assert rate.per_second(2_500) == 0
 
 
 def test_a_sample_counts_until_its_last_record_is_a_whole_window_old() -> None:
-    rate = Rate(2, 1000)
+    rate = SampledRate(2, 1000)
     rate.record(3, 0)
     rate.record(4, 999)
-    assert rate.look(2_998) == (7, 2_998)
-    assert not rate.expired(2_998)
-    assert rate.look(2_999) == (0, 1_000)
-    assert rate.expired(2_999)
+    assert rate.measure(2_998) == (7, 2_998)
+    assert not rate.is_idle(2_998)
+    assert rate.measure(2_999) == (0, 1_000)
+    assert rate.is_idle(2_999)
 
 
 def test_exactly_as_many_as_the_limit_are_not_over() -> None:
-    assert not is_over(200, 10_000, 20)
-    assert is_over(201, 10_000, 20)
+    assert not exceeds(200, 10_000, 20)
+    assert exceeds(201, 10_000, 20)
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_exactly_as_many_as_the_limit_are_not_over() -> None:
     ],
 )
 def test_the_wait_is_rounded_as_kafka_does_or_up(count: int, window: int, limit: int, half_up: int, up: int) -> None:
-    assert wait(count, window, limit) == half_up
-    assert wait_at_least(count, window, limit) == up
+    assert throttle_time(count, window, limit) == half_up
+    assert throttle_time_rounded_up(count, window, limit) == up

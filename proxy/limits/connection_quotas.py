@@ -1,0 +1,362 @@
+"""Decides which accepted connections are admitted, and when. Nothing else is done for a connection before.
+
+This is a state machine without IO. It gets arrivals, ends and the time, and calls ``admit`` or ``refuse`` once for each
+connection. The order of the checks is that of Kafka's ``ConnectionQuotas.inc``, with one exception: an address with too
+many open connections is refused first, so that it does not use up the rate of others.
+
+1. Open connections of the address (KIP-402): a connection above the limit is refused at once.
+2. Rates of broker and listener (KIP-612), then a slot under ``max.connections``: the connection waits for both.
+   Meanwhile its listener accepts nothing (``is_blocked``).
+3. Rate of the address (KIP-306, KIP-612): a connection above the limit is held for up to a second and then checked
+   again. Other connections pass in the meantime. A held connection is not counted in any rate.
+
+Times are milliseconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from proxy.limits.model import Limits, Quota, QuotaKind, QuotaScope, Throttle, ThrottleAction, ThrottleKind
+from proxy.limits.rate_sensors import RateSensors, RateViolation
+
+RECHECK_CLIENTS_MS = 1000
+"""Milliseconds after a listener was blocked in which accepted connections may have waited in the kernel for it."""
+
+T = TypeVar("T")
+"""The caller's identifier of a connection."""
+
+
+class PendingConnection(Struct, Generic[T]):
+    """A connection that is neither admitted nor refused yet."""
+
+    listener: str
+    address: str
+    token: T
+    ready_at: int = -1
+    """When its delay ends; −1 if it is not yet the first of its queue."""
+    wants_slot: bool = False
+    """Whether it only waits for another connection to end."""
+    held_for: RateViolation | None = None
+    """The violation it was held for. It is not held a second time."""
+
+
+class ConnectionQuotas(Generic[T]):
+    """All limits of one sidecar, and the connections that wait for them.
+
+    * ``admit(listener, token)`` and ``refuse(listener, token)`` pass the ownership of a connection to the caller.
+    * ``is_disconnected(token)`` returns whether the client has closed the connection. It is called for connections that
+      have waited here or may have waited in the kernel. After an outage the kernel's queue is full of such connections.
+      If they were counted, clients that still wait would never be admitted.
+    * ``evict(listeners)`` asks to close the connection of these listeners that has been idle for longest.
+    * ``on_throttle(throttle)`` is called for each throttle.
+
+    Each method may change ``next_timer``.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        admit: Callable[[str, T], None],
+        refuse: Callable[[str, T], None],
+        is_disconnected: Callable[[T], bool],
+        evict: Callable[[Collection[str]], None],
+        on_throttle: Callable[[Throttle], None],
+    ) -> None:
+        self.limits = limits
+        self.sensors = RateSensors(limits)
+        self.open_total = 0
+        """Open connections."""
+        self.open_by_listener = dict.fromkeys(limits.listeners, 0)
+        """Open connections by listener."""
+        self.open_by_address: dict[str, int] = {}
+        """Open connections by address, without addresses that have none."""
+        self.throttled: Counter[ThrottleKind] = Counter()
+        self.admitted = dict.fromkeys(limits.listeners, 0)
+        self.delays = {name: [0, 0] for name in limits.listeners}
+        """By listener: connections delayed for a rate of the broker or the listener, and the sum of their delays in
+        ms."""
+        self.holds = {name: [0, 0] for name in limits.listeners}
+        """By listener: connections held for the rate of their address, and the sum of their holds in ms."""
+        self.queues: dict[str, deque[PendingConnection[T]]] = {name: deque() for name in limits.listeners}
+        """Connections that wait for a rate or a slot, by listener. The first of each queue is checked next."""
+        self.held: list[tuple[int, int, PendingConnection[T]]] = []
+        """A heap of held connections: when the hold ends, a serial number, and the connection."""
+        self._blocked_ms = dict.fromkeys(limits.listeners, 0)
+        self._blocked_since: dict[str, int] = {}
+        self._recheck_clients_until = dict.fromkeys(limits.listeners, -1)
+        self._hold_number = 0
+        self._admit = admit
+        self._refuse = refuse
+        self._is_disconnected = is_disconnected
+        self._evict = evict
+        self._on_throttle = on_throttle
+
+    def submit(self, listener: str, address: str, token: T, now: int) -> None:
+        """Add an accepted connection. ``address``: in canonical form."""
+        pending = PendingConnection(listener, address, token)
+        queue = self.queues[listener]
+        queue.append(pending)
+        if len(queue) == 1:
+            self._process_queue(listener, now)
+
+    def release(self, listener: str, address: str, now: int) -> None:
+        """Count an admitted connection as ended."""
+        self.open_total -= 1
+        self.open_by_listener[listener] -= 1
+        left = self.open_by_address[address] - 1
+        if left:
+            self.open_by_address[address] = left
+        else:
+            del self.open_by_address[address]
+        self._process_all_queues(now)
+
+    def process_timers(self, now: int) -> None:
+        """Admit or refuse connections whose delay or hold is over."""
+        back = []
+        while self.held and self.held[0][0] <= now:
+            pending = heapq.heappop(self.held)[2]
+            if self._end_hold(pending, now):
+                back.append(pending)
+        for pending in reversed(back):  # keep the order of the holds
+            self.queues[pending.listener].appendleft(pending)
+        self._process_all_queues(now)
+
+    def next_timer(self) -> int | None:
+        """Return when to call ``process_timers``; None if no timer runs. A slot that becomes free is noticed by
+        ``release``."""
+        times = [queue[0].ready_at for queue in self.queues.values() if queue and not queue[0].wants_slot]
+        if self.held:
+            times.append(self.held[0][0])
+        return min(times, default=None)
+
+    def is_blocked(self, listener: str) -> bool:
+        """Return whether ``listener`` must not accept connections now."""
+        return bool(self.queues[listener])
+
+    def missing_slot(self, listener: str) -> tuple[QuotaScope, Quota, int] | None:
+        """Return the limit of open connections that the queue of ``listener`` waits for, with its scope and the open
+        connections.
+
+        Returns None if it does not wait for a slot.
+        """
+        queue = self.queues[listener]
+        if not queue or not queue[0].wants_slot:
+            return None
+        return next((full for full in self._full_quotas(listener) if full[1].enforced), None)
+
+    def blocked_for(self, listener: str, now: int) -> int:
+        """Return for how many ms ``listener`` has been blocked; 0 if it is not blocked."""
+        return now - self._blocked_since.get(listener, now)
+
+    def total_blocked(self, listener: str, now: int) -> int:
+        """Return for how many ms ``listener`` was blocked in total. Limits of addresses never block it."""
+        return self._blocked_ms[listener] + self.blocked_for(listener, now)
+
+    def update_limits(self, limits: Limits, now: int) -> None:
+        """Apply new limits and keep everything that was measured. Running delays and holds are not shortened."""
+        self.limits = limits
+        self.sensors.update_limits(limits)
+        self._process_all_queues(now)
+
+    def close(self) -> None:
+        """Refuse all pending connections."""
+        waiting = [pending for queue in self.queues.values() for pending in queue] + [held for _, _, held in self.held]
+        for queue in self.queues.values():
+            queue.clear()
+        self.held.clear()
+        for pending in waiting:
+            self._refuse(pending.listener, pending.token)
+
+    # ---- queues ------------------------------------------------------------------------------------------------
+
+    def _process_all_queues(self, now: int) -> None:
+        for listener, queue in self.queues.items():
+            if queue:
+                self._process_queue(listener, now)
+
+    def _process_queue(self, listener: str, now: int) -> None:
+        """Admit or refuse connections of the queue until the first one has to wait."""
+        queue = self.queues[listener]
+        while queue:
+            pending = queue[0]
+            if pending.ready_at < 0:
+                may_have_waited = now <= self._recheck_clients_until[listener]
+                if (may_have_waited and self._is_disconnected(pending.token)) or self._address_is_full(pending):
+                    queue.popleft()
+                    self._refuse(listener, pending.token)
+                    continue
+                pending.ready_at = now + self._count_and_delay(pending, now)
+            if now < pending.ready_at or not self._has_slot_or_report(pending):
+                self._blocked_since.setdefault(listener, now)
+                return
+            queue.popleft()
+            since = self._blocked_since.pop(listener, now)
+            self._blocked_ms[listener] += now - since
+            if since < now:
+                self._recheck_clients_until[listener] = now + RECHECK_CLIENTS_MS
+            if since < now and self._is_disconnected(pending.token):
+                if not pending.wants_slot:  # it was counted in this window
+                    self.sensors.record(listener, -1, now)
+                self._refuse(listener, pending.token)
+            elif pending.held_for is not None or not self._hold_or_refuse(pending, now):
+                self._admit_or_refuse(pending)
+
+    def _admit_or_refuse(self, pending: PendingConnection[T]) -> None:
+        listener = pending.listener
+        if self._address_is_full(pending):  # others were admitted meanwhile
+            self._refuse(listener, pending.token)
+            return
+        self._report_observed_limits(pending)
+        self.open_total += 1
+        self.open_by_listener[listener] += 1
+        self.open_by_address[pending.address] = self.open_by_address.get(pending.address, 0) + 1
+        self.admitted[listener] += 1
+        self._admit(listener, pending.token)
+        limits = self.limits
+        if limits.connections.enforced and self.open_total > limits.connections.limit and self._is_protected(listener):
+            self._evict([name for name in limits.listeners if not self._is_protected(name)])
+
+    # ---- rates --------------------------------------------------------------------------------------------------
+
+    def _count_and_delay(self, pending: PendingConnection[T], now: int) -> int:
+        """Count the connection in the rates of broker and listener, and return its delay in ms."""
+        listener = pending.listener
+        self.sensors.record(listener, 1, now)
+        violations = self.sensors.violations(listener, now)
+        enforced = [violation for violation in violations if violation.quota.enforced]
+        worst = max(enforced, key=lambda violation: violation.wait_ms, default=None)
+        delay = worst.wait_ms if worst is not None else 0
+        if worst is not None and delay:  # less than half a millisecond counts as no delay, as in Kafka
+            self._report_violation(pending, worst, "delay")
+            self.delays[listener][0] += 1
+            self.delays[listener][1] += delay
+        for violation in violations:
+            if not violation.quota.enforced and violation.wait_ms:
+                self._report_violation(pending, violation, "observe")
+        return delay
+
+    def _hold_or_refuse(self, pending: PendingConnection[T], now: int) -> bool:
+        """Return whether the rate of the address forbids to admit the connection now. It is then held or refused."""
+        violation = self.sensors.count_address(pending.address, now)
+        if violation is None:
+            return False
+        if not violation.quota.enforced:
+            self._report_violation(pending, violation, "observe")
+            return False
+        self.sensors.record(pending.listener, -1, now)
+        if len(self.held) >= self.limits.max_held:
+            self._report_violation(pending, violation, "drop")
+            self._refuse(pending.listener, pending.token)
+            return True
+        self._report_violation(pending, violation, "hold")
+        self.holds[pending.listener][0] += 1
+        self.holds[pending.listener][1] += violation.wait_ms
+        pending.held_for = violation
+        self._hold_number += 1
+        heapq.heappush(self.held, (now + violation.wait_ms, self._hold_number, pending))
+        return True
+
+    def _end_hold(self, pending: PendingConnection[T], now: int) -> bool:
+        """Check a connection whose hold is over. Return whether it may be admitted or wait for a slot; otherwise it is
+        refused."""
+        listener, address = pending.listener, pending.address
+        if self._is_disconnected(pending.token) or self._address_is_full(pending):
+            self._refuse(listener, pending.token)
+            return False
+        closes = self.sensors.rate_quota(address).enforced and not self.limits.recheck
+        violation = pending.held_for if closes else self.sensors.count_address(address, now)
+        if violation is not None and violation.quota.enforced:
+            self._report_violation(pending, violation, "drop")
+            self._refuse(listener, pending.token)
+            return False
+        self.sensors.record(listener, 1, now)
+        pending.ready_at = now
+        return True
+
+    # ---- open connections ---------------------------------------------------------------------------------------
+
+    def _is_protected(self, listener: str) -> bool:
+        return self.limits.listeners[listener].protected
+
+    def _has_slot(self, listener: str) -> bool:
+        own, all_ = self.limits.listeners[listener].connections, self.limits.connections
+        if own.enforced and self.open_by_listener[listener] >= own.limit:
+            return False
+        return not all_.enforced or self.open_total < all_.limit or self._is_protected(listener)
+
+    def _has_slot_or_report(self, pending: PendingConnection[T]) -> bool:
+        """Return whether there is a slot for the connection. A missing slot is reported once for each connection."""
+        if self._has_slot(pending.listener):
+            return True
+        if not pending.wants_slot:
+            pending.wants_slot = True
+            missing = self.missing_slot(pending.listener)
+            assert missing is not None, "it is the first of its queue, and has no slot"
+            scope, quota, count = missing
+            self._report_throttle(pending, scope, "connections", "delay", quota.limit, count)
+        return False
+
+    def _full_quotas(self, listener: str) -> list[tuple[QuotaScope, Quota, int]]:
+        """Return the limits of open connections that are reached for ``listener``, whether they are enforced or not."""
+        own, all_ = self.limits.listeners[listener].connections, self.limits.connections
+        full: list[tuple[QuotaScope, Quota, int]] = []
+        if own.limited and self.open_by_listener[listener] >= own.limit:
+            full.append(("listener", own, self.open_by_listener[listener]))
+        if all_.limited and self.open_total >= all_.limit and not self._is_protected(listener):
+            full.append(("broker", all_, self.open_total))
+        return full
+
+    def connection_quota(self, address: str) -> Quota:
+        """Return the limit of open connections of ``address``."""
+        limits = self.limits
+        override = limits.ip_connections_overrides.get(address)
+        return limits.ip_connections if override is None else Quota(override, limits.ip_connections.action)
+
+    def _address_is_full(self, pending: PendingConnection[T]) -> bool:
+        """Return whether the address has reached its limit of open connections, so that the connection has to be
+        refused."""
+        quota = self.connection_quota(pending.address)
+        count = self.open_by_address.get(pending.address, 0)
+        if count < quota.limit or not quota.enforced:
+            return False
+        self._report_throttle(pending, "ip", "connections", "drop", quota.limit, count)
+        return True
+
+    # ---- reports -----------------------------------------------------------------------------------------------
+
+    def _report_observed_limits(self, pending: PendingConnection[T]) -> None:
+        """Report limits in dry-run mode that would have kept the connection out."""
+        full = self._full_quotas(pending.listener)
+        full.append(("ip", self.connection_quota(pending.address), self.open_by_address.get(pending.address, 0)))
+        for scope, quota, count in full:
+            if not quota.enforced and count >= quota.limit:
+                self._report_throttle(pending, scope, "connections", "observe", quota.limit, count)
+
+    def _report_violation(
+        self, pending: PendingConnection[T], violation: RateViolation, action: ThrottleAction
+    ) -> None:
+        limit = violation.quota.limit
+        wait = 0 if action == "drop" else violation.wait_ms
+        self._report_throttle(
+            pending, violation.scope, "connection_creation_rate", action, limit, violation.observed, wait
+        )
+
+    def _report_throttle(
+        self,
+        pending: PendingConnection[T],
+        scope: QuotaScope,
+        quota: QuotaKind,
+        action: ThrottleAction,
+        limit: int,
+        observed: float,
+        delay_ms: int = 0,
+    ) -> None:
+        self.throttled[ThrottleKind(pending.listener, scope, quota, action)] += 1
+        self._on_throttle(Throttle(pending.listener, pending.address, scope, quota, action, limit, observed, delay_ms))

@@ -1,0 +1,151 @@
+"""The rates that limits need: broker-wide, per listener and per address. A rate without a limit is not measured.
+
+Times are milliseconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from typing import NamedTuple
+
+from proxy.limits.model import Limits, Quota, QuotaScope
+from proxy.limits.sampled_rate import SampledRate, exceeds, throttle_time, throttle_time_rounded_up
+
+MAX_MEASURED_ADDRESSES = 100_000
+"""Addresses whose rate is measured, about 0.7 KiB each. Beyond it the least recently used one is dropped."""
+
+MAX_HOLD_MS = 1000
+"""Longest hold of a connection for the rate of its address, in ms (KIP-612)."""
+
+MAX_FORGOTTEN_AT_ONCE = 1_000
+"""Idle addresses dropped in one call. More would delay traffic."""
+
+MAX_RECENT_ADDRESSES = 500
+"""The most recently used addresses, among which the busiest ones are searched."""
+
+
+class RateViolation(NamedTuple):
+    """A rate above its limit. ``wait_ms``: until it is below the limit if no connection follows; bounded."""
+
+    scope: QuotaScope
+    quota: Quota
+    observed: float
+    wait_ms: int
+
+
+class RateSensors:
+    """All rates of one sidecar."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._broker: SampledRate | None = None
+        self._listeners: dict[str, SampledRate] = {}
+        self._addresses: OrderedDict[str, SampledRate] = OrderedDict()  # least recently used first
+        self.update_limits(limits)
+
+    @property
+    def addresses(self) -> int:
+        """Addresses whose rate is measured."""
+        return len(self._addresses)
+
+    def update_limits(self, limits: Limits) -> None:
+        """Apply new limits and keep what was measured. If the window has changed, all rates start again."""
+        old, self._limits = self._limits, limits
+        if (old.samples, old.window_ms) != (limits.samples, limits.window_ms):
+            self._broker = None
+            self._listeners.clear()
+            self._addresses.clear()
+        if not limits.rate.limited:
+            self._broker = None
+        elif self._broker is None:
+            self._broker = self._new_rate()
+        for name, listener in limits.listeners.items():
+            if not listener.rate.limited:
+                self._listeners.pop(name, None)
+            elif name not in self._listeners:
+                self._listeners[name] = self._new_rate()
+
+    def rate_quota(self, address: str) -> Quota:
+        """Return the rate limit of ``address``: its own or the default one."""
+        return self._limits.ip_rate(address)
+
+    def record(self, listener: str, value: int, now: int) -> None:
+        """Count a connection of ``listener``, or with −1 take one back."""
+        sensor = self._listeners.get(listener)
+        if sensor is not None:
+            sensor.record(value, now)
+        if self._broker is not None and not self._limits.listeners[listener].protected:
+            self._broker.record(value, now)
+
+    def violations(self, listener: str, now: int) -> list[RateViolation]:
+        """Return which rates that apply to ``listener`` are above their limit. The wait is at most one window."""
+        limits = self._limits.listeners[listener]
+        found = []
+        if self._broker is not None and not limits.protected:
+            found += self._violation("broker", self._broker, self._limits.rate, now)
+        sensor = self._listeners.get(listener)
+        if sensor is not None:
+            found += self._violation("listener", sensor, limits.rate, now)
+        return found
+
+    def count_address(self, address: str, now: int) -> RateViolation | None:
+        """Count a connection of ``address``; return the violation if its rate is now above its limit.
+
+        If the limit is enforced, the connection is taken back then. Otherwise an address that keeps connecting would
+        never be admitted again.
+        """
+        quota = self.rate_quota(address)
+        if not quota.limited:
+            return None
+        addresses = self._addresses
+        sensor = addresses.get(address)
+        if sensor is None:
+            if len(addresses) >= MAX_MEASURED_ADDRESSES:
+                addresses.popitem(last=False)
+            sensor = addresses[address] = self._new_rate()
+        else:
+            addresses.move_to_end(address)
+        sensor.record(1, now)
+        count, window = sensor.measure(now)
+        if not exceeds(count, window, quota.limit):
+            return None
+        if quota.enforced:
+            sensor.record(-1, now)
+        return RateViolation(
+            "ip", quota, count * 1000 / window, min(throttle_time_rounded_up(count, window, quota.limit), MAX_HOLD_MS)
+        )
+
+    def forget_idle(self, now: int) -> None:
+        """Drop addresses without a connection during the whole window. Their rate would be 0 all the same."""
+        for address in list(islice(self._addresses, MAX_FORGOTTEN_AT_ONCE)):
+            if not self._addresses[address].is_idle(now):
+                return
+            del self._addresses[address]
+        if not self._addresses:
+            self._addresses.clear()  # also frees the hash table
+
+    def rate(self, listener: str | None, now: int) -> float:
+        """Return the connections per second of ``listener``, or broker-wide for None; NaN if the rate is not
+        measured."""
+        sensor = self._broker if listener is None else self._listeners.get(listener)
+        return float("nan") if sensor is None else sensor.per_second(now)
+
+    def address_rate(self, address: str, now: int) -> float:
+        """Return the connections per second of ``address``; NaN if the rate is not measured."""
+        sensor = self._addresses.get(address)
+        return float("nan") if sensor is None else sensor.per_second(now)
+
+    def recent_addresses(self) -> list[str]:
+        """Return the most recently used addresses, at most ``MAX_RECENT_ADDRESSES``."""
+        return list(islice(reversed(self._addresses), MAX_RECENT_ADDRESSES))
+
+    def _new_rate(self) -> SampledRate:
+        return SampledRate(self._limits.samples, self._limits.window_ms)
+
+    def _violation(self, scope: QuotaScope, sensor: SampledRate, quota: Quota, now: int) -> list[RateViolation]:
+        count, window = sensor.measure(now)
+        if not exceeds(count, window, quota.limit):
+            return []
+        bounded = min(throttle_time(count, window, quota.limit), self._limits.window_ms)
+        return [RateViolation(scope, quota, count * 1000 / window, bounded)]
