@@ -17,7 +17,7 @@ Folders
 -------
 core        Kafka's wire protocol without IO: fields, facts, who a client is, answers; what bounds walkers and sessions.
 protocol    ProtocolVersion: the table of additions to Kafka's protocol, and what follows from a broker's ApiVersions.
-replies     what the sidecar answers itself or changes in the broker's answers, without IO.
+interceptors  what the sidecar answers itself or changes in the broker's responses, without IO.
 limits      who may enter, and when: rates and numbers of connections, without IO.
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
 net         the data path's IO: listeners, admission, relay, worker processes, the admin endpoint.

@@ -11,8 +11,8 @@ For programs that are not asyncio's; needs neither Spark nor observers.
 from proxy.client.broker_metadata import BrokerMetadataClient
 from proxy.client.entries import endpoints, producer_settings, protocol_range
 from proxy.client.errors import BrokerIdMismatch, UnsupportedRequestError
+from proxy.interceptors.broker_metadata import BrokerEntry
 from proxy.protocol.versions import versions_for
-from proxy.replies.broker_metadata import BrokerEntry
 
 __all__ = [
     "BrokerEntry",

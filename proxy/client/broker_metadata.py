@@ -14,8 +14,8 @@ from proxy.errors import LocalError
 from proxy.fleet.connection import Closed, Connection, Unreachable
 from proxy.fleet.messages import Request
 from proxy.fleet.security import Security
+from proxy.interceptors.broker_metadata import THIS_BROKER, VERSION, BrokerEntry, decode_response, encode_request
 from proxy.protocol.private import BASE, PRIVATE
-from proxy.replies.broker_metadata import THIS_BROKER, VERSION, BrokerEntry, decode_response, encode_request
 
 
 class BrokerMetadataClient:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from proxy.config.values import Endpoint
+from proxy.interceptors.broker_metadata import BrokerEntry
 from proxy.protocol.versions import ProtocolRange
-from proxy.replies.broker_metadata import BrokerEntry
 
 
 def protocol_range(broker: BrokerEntry) -> ProtocolRange:

@@ -13,7 +13,7 @@ from proxy.protocol.private import BASE
 if TYPE_CHECKING:
     from proxy.commands.arguments import Commands
     from proxy.config import Endpoint
-    from proxy.replies.broker_metadata import BrokerEntry
+    from proxy.interceptors.broker_metadata import BrokerEntry
 
 API_KEYS = 10_000, 32_700
 """Inclusive: what private.api.key.base may be."""

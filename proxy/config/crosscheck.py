@@ -10,7 +10,7 @@ from proxy.config.keys import GATHERED, KEYS, Path, printable
 from proxy.config.quotas import place
 from proxy.config.section import INT32_MAX
 from proxy.config.values import Endpoint, address
-from proxy.replies.tags import reserved
+from proxy.interceptors.tags import is_reserved
 
 WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -104,7 +104,7 @@ def _rewriting(document: Document, count: int) -> Iterator[Problem]:
 def _tags(document: Document) -> Iterator[Problem]:
     tags = document.get(("tags",))
     for name in tags if isinstance(tags, dict) else ():
-        if reserved(name):
+        if is_reserved(name):
             text = (
                 "is the name of a built-in tag, or reserved for one (allowed: a name that docs/tags.md does not have)"
             )

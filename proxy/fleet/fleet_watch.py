@@ -31,9 +31,9 @@ from proxy.fleet.schedule import Schedule
 from proxy.fleet.security import Security
 from proxy.fleet.sightings import Sighting
 from proxy.fleet.view import Own, fleet_view, lacking, own_record, own_view
-from proxy.replies.api_versions import supported_by
-from proxy.replies.broker_metadata import FleetView
-from proxy.replies.tags import Said, said_by
+from proxy.interceptors.api_versions import decode_api_versions
+from proxy.interceptors.broker_metadata import FleetView
+from proxy.interceptors.tags import BrokerCapabilities, derive_capabilities
 
 MAX_BYTES = "message.max.bytes"
 
@@ -78,7 +78,7 @@ class FleetWatch:
         self._believed = not self._names_itself  # that the broker is the one which is configured
         self._cluster: ClusterFacts | None = None
         self._seen: Mapping[int, Sighting] | None = None
-        self._asked: dict[int, Said] = {}
+        self._asked: dict[int, BrokerCapabilities] = {}
         self._protected: set[bytes] = set()  # ids of the sidecars' own topics
         self._has_topic_ids = False
         self._told: FleetView | None = None
@@ -189,7 +189,7 @@ class FleetWatch:
 
     async def _ask_for_topics(self) -> None:
         if not self._has_topic_ids:
-            supported = supported_by((await self._ask(messages.api_versions()))[0])
+            supported = decode_api_versions((await self._ask(messages.api_versions()))[0])
             first, last = supported.get(messages.METADATA, (0, 0))
             self._has_topic_ids = first <= messages.TOPIC_IDS_SINCE <= last
             if not self._has_topic_ids:
@@ -240,17 +240,17 @@ class FleetWatch:
         if listener is not None:
             source = listener.upstream_source
             async with _connected(listener.upstream, Security(), None, self._client_id, source) as upstream:
-                supported = supported_by(await upstream.ask(messages.api_versions()))
+                supported = decode_api_versions(await upstream.ask(messages.api_versions()))
                 if self._names_itself:
                     other = messages.other_broker(await upstream.ask(messages.describe_broker(node_id, [MAX_BYTES])))
                     node_id = node_id if other is None else other
         elif self._asking is not None:
-            supported = supported_by(await self._ask_home(messages.api_versions()))
+            supported = decode_api_versions(await self._ask_home(messages.api_versions()))
         else:
             return
         if node_id != self._own.node_id:
             self._moved(node_id)
-        self._own = self._own._replace(node_id=node_id, said=said_by(supported))
+        self._own = self._own._replace(node_id=node_id, said=derive_capabilities(supported))
         self._believed = node_id == self._config.broker_id
         self._publish()
 
@@ -272,7 +272,7 @@ class FleetWatch:
             security = Security.of(self._config.internal_client_settings())
             self._tls = security, await asyncio.to_thread(security.context)
         async with _connected(self._cluster.brokers[node_id].endpoint, *self._tls, self._client_id) as broker:
-            self._asked[node_id] = said_by(supported_by(await broker.ask(messages.api_versions())))
+            self._asked[node_id] = derive_capabilities(decode_api_versions(await broker.ask(messages.api_versions())))
         self._publish()
 
     async def _ask(self, request: Request) -> tuple[bytes, str | None]:

@@ -140,7 +140,7 @@ def topic_ids_of(answer: Buffer) -> set[bytes]:
 
 
 def api_versions() -> Request:
-    """Which apis the broker supports; answered before any login. Read by ``proxy.replies.api_versions``."""
+    """Which apis the broker supports; answered before any login. Read by ``proxy.interceptors.api_versions``."""
     return Request(API_VERSIONS, 0, b"")
 
 

@@ -9,16 +9,16 @@ from proxy import __version__
 from proxy.config import Config
 from proxy.fleet.record import MAX_ENDPOINTS, MAX_TEXT, SidecarRecord
 from proxy.fleet.sightings import Sighting
+from proxy.interceptors import tags
+from proxy.interceptors.broker_metadata import BrokerView, FleetView
+from proxy.interceptors.tags import BrokerCapabilities
 from proxy.protocol.versions import UNKNOWN
-from proxy.replies import tags
-from proxy.replies.broker_metadata import BrokerView, FleetView
-from proxy.replies.tags import Said
 
 SIDECAR, BROKER, NOBODY = "sidecar", "broker", "unknown"
 """Who has told the range of ProtocolVersions."""
 
 
-NOTHING = Said(UNKNOWN, None, {})
+NOTHING = BrokerCapabilities(UNKNOWN, None, {})
 """Of a broker that has not said what it supports."""
 
 
@@ -26,7 +26,7 @@ class Own(NamedTuple):
     """What is known of this sidecar's broker. ``node_id``: as the broker says, else as configured."""
 
     node_id: int
-    said: Said = NOTHING
+    said: BrokerCapabilities = NOTHING
     message_max_bytes: str | None = None
     cluster_id: str = ""
     rack: str | None = None
@@ -37,7 +37,7 @@ def own_view(config: Config, own: Own) -> BrokerView:
     known = own.said.range
     found = {
         "broker.id": str(own.node_id),
-        **tags.of_version(config.broker_version, own.said.release),
+        **tags.version_tags(config.broker_version, own.said.release),
         **own.said.tags,
     }
     if own.message_max_bytes is not None:
@@ -83,7 +83,7 @@ def fleet_view(
     mine: BrokerView,
     running: Collection[int] | None,
     sightings: Mapping[int, Sighting] | None,
-    asked: Mapping[int, Said],
+    asked: Mapping[int, BrokerCapabilities],
 ) -> FleetView:
     """Return all brokers that run, and of the others what clients dial: theirs may come back at any time.
 
@@ -113,7 +113,7 @@ def lacking(running: Collection[int], sightings: Mapping[int, Sighting]) -> list
     return [node_id for node_id in running if node_id not in sightings or not sightings[node_id].alive]
 
 
-def _peer(node_id: int, seen: Sighting | None, said: Said, *, certain: bool) -> BrokerView:
+def _peer(node_id: int, seen: Sighting | None, said: BrokerCapabilities, *, certain: bool) -> BrokerView:
     if seen is not None and seen.alive:
         told = seen.record
         low, high = told.protocol_version_min, told.protocol_version_max
@@ -121,7 +121,7 @@ def _peer(node_id: int, seen: Sighting | None, said: Said, *, certain: bool) -> 
         return _view(node_id, seen, low, high, {"broker.id": str(node_id), "protocol.version.source": source})
     found = {
         "broker.id": str(node_id),
-        **tags.of_version(None, said.release),
+        **tags.version_tags(None, said.release),
         **said.tags,
         "protocol.version.source": BROKER if said.range != UNKNOWN else NOBODY,
     }
@@ -137,6 +137,6 @@ def _view(node_id: int, seen: Sighting | None, low: int, high: int, found: Mappi
     told = {**seen.record.tags, **found}
     if found["protocol.version.source"] == NOBODY:
         told.pop("protocol.version.exact", None)
-    for name in tags.invalid(told):
+    for name in tags.invalid_tag_names(told):
         del told[name]
     return BrokerView(node_id, seen.record.addresses, low, high, told)

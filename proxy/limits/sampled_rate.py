@@ -25,7 +25,7 @@ class SampledRate:
     one before, so those that no longer count are always the first ones. Measuring drops them.
     """
 
-    __slots__ = ("_count", "_samples", "_max_age_ms", "_min_elapsed_ms", "_window_ms")
+    __slots__ = ("_count", "_max_age_ms", "_min_elapsed_ms", "_samples", "_window_ms")
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self._window_ms = window_ms

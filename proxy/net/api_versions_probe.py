@@ -17,9 +17,9 @@ from proxy import __version__
 from proxy.core.apis import API_VERSIONS
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
+from proxy.interceptors.api_versions import PROBE_VERSION, decode_api_versions
+from proxy.interceptors.supported_versions import VersionRange
 from proxy.net.upstream import Upstream
-from proxy.replies.api_versions import REQUEST, supported_by
-from proxy.replies.upstream import Versions
 
 PROBE_TIMEOUT = 5.0
 """Seconds within which the broker has to answer."""
@@ -44,7 +44,7 @@ class ApiVersionsProbe:
     """Probes the broker of one listener and calls ``on_versions`` with each answer. Belongs to the event loop's
     thread."""
 
-    def __init__(self, upstream: Upstream, on_versions: Callable[[Mapping[int, Versions]], None]) -> None:
+    def __init__(self, upstream: Upstream, on_versions: Callable[[Mapping[int, VersionRange]], None]) -> None:
         self._upstream = upstream
         self._on_versions = on_versions
         self._next_at = 0.0
@@ -76,7 +76,7 @@ class ApiVersionsProbe:
         while True:
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT):
-                    ranges = supported_by(await self._send_request())
+                    ranges = decode_api_versions(await self._send_request())
             except (OSError, EOFError, ValueError, PeerError, *TRUNCATED) as error:
                 if retry == MIN_RETRY_DELAY:
                     reason = str(error) or type(error).__name__
@@ -91,7 +91,7 @@ class ApiVersionsProbe:
     async def _send_request(self) -> bytes:
         """Send one ApiVersions request on a new connection and return the body of the response."""
         client_id = f"brokerside-{__version__}".encode()
-        request = struct.pack(">hhih", API_VERSIONS, REQUEST, 1, len(client_id)) + client_id
+        request = struct.pack(">hhih", API_VERSIONS, PROBE_VERSION, 1, len(client_id)) + client_id
         reader, writer = await asyncio.open_connection(sock=await self._upstream.connect())
         try:
             writer.write(struct.pack(">i", len(request)) + request)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from proxy.config import Config, Listener
 from proxy.core.tally import Tally
+from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
-from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
 

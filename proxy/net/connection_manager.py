@@ -21,12 +21,12 @@ from proxy.core.identity import Identity
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.core.watch import Watch
+from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.net.connection_setup import SetupDeadlines
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.relay import Relay, repeated
 from proxy.net.upstream import Upstream
-from proxy.replies.broker_metadata import Fleet, FleetView
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class ConnectionManager:
             for listener in config.listeners
         }
         self._repeated = Repeated(log)
-        self._fleet = Fleet(FleetView(config.broker_id, ()))
+        self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
         self._interceptors = {
             listener.name: ListenerInterceptors(
                 config, listener, self._upstreams[listener.name], self._fleet, self._repeated

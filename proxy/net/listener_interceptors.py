@@ -10,16 +10,16 @@ from proxy.config import Config, Listener
 from proxy.core.apis import api_name
 from proxy.core.intercept import Interceptor, Request, Rules
 from proxy.core.protected import ProtectedTopics
+from proxy.interceptors import address_rewriter, topic_protection
+from proxy.interceptors.address_rewriter import AddressRewriter
+from proxy.interceptors.api_versions import ApiVersionsInterceptor
+from proxy.interceptors.broker_metadata import BrokerMetadataInterceptor, FleetDirectory, HostPort
+from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
+from proxy.interceptors.topic_protection import TopicProtection
+from proxy.interceptors.unsupported_requests import UnsupportedRequests
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.upstream import Upstream
 from proxy.protocol.private import moved
-from proxy.replies import addresses, protected
-from proxy.replies.addresses import Addresses
-from proxy.replies.api_versions import ApiVersions
-from proxy.replies.broker_metadata import Address, BrokerMetadata, Fleet
-from proxy.replies.protected import Protected
-from proxy.replies.unsupported import Unsupported
-from proxy.replies.upstream import Supported, Versions
 from proxy.telemetry import Repeated
 
 log = structlog.get_logger(__name__)
@@ -35,32 +35,34 @@ class ListenerInterceptors:
     """
 
     def __init__(
-        self, config: Config, listener: Listener, upstream: Upstream, fleet: Fleet, repeated: Repeated
+        self, config: Config, listener: Listener, upstream: Upstream, fleet: FleetDirectory, repeated: Repeated
     ) -> None:
         self._listener = listener
         self._fleet = fleet
         self._repeated = repeated
-        self._addresses: dict[int, Address] = {}
+        self._addresses: dict[int, HostPort] = {}
         base = config.private_api_key_base
         private = {key: api.versions for key, api in moved(base).items()}
-        self._supported = Supported(private, self._max_version)
-        self._unsupported = Unsupported(
+        self._supported = SupportedVersions(private, self._max_version)
+        self._unsupported = UnsupportedRequests(
             self._supported,
             listener.unsupported_request_response,
             config.unsupported_request_max_consecutive,
             self._on_unsupported,
         )
         self._topics = ProtectedTopics([config.audit.topic])
-        self._protected = Protected(self._topics, self._on_denied, enabled=config.internal_topics_protected)
-        self._versions = ApiVersions(self._supported, self._on_versions)
+        self._protected = TopicProtection(self._topics, self._on_denied, enabled=config.internal_topics_protected)
+        self._versions = ApiVersionsInterceptor(self._supported, self._on_versions)
         interceptors: list[Interceptor] = [
-            BrokerMetadata(fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication),
+            BrokerMetadataInterceptor(
+                fleet, listener.name, base, open_to_all=config.broker_metadata_before_authentication
+            ),
             self._unsupported,
             self._protected,
             self._versions,
         ]
         if listener.rewrite_addresses:
-            interceptors.append(Addresses(self._addresses, self._on_unmapped))
+            interceptors.append(AddressRewriter(self._addresses, self._on_unmapped))
         self.apply_fleet_view()
         self.rules = Rules(interceptors)
         self.versions_probe = ApiVersionsProbe(upstream, self._on_versions)
@@ -98,20 +100,20 @@ class ListenerInterceptors:
         self._unsupported.policy = listener.unsupported_request_response
         self._protected.enabled = config.internal_topics_protected
         if before != (self._unsupported.policy, self._protected.enabled):
-            self._versions.forget()
+            self._versions.clear_cache()
             self.rules.update()
 
     def _max_version(self, api_key: int) -> int | None:
         """Return the last version of an api that can be checked and rewritten here; None for any."""
-        if self._protected.enabled and (found := protected.newest(api_key)) is not None:
+        if self._protected.enabled and (found := topic_protection.max_version(api_key)) is not None:
             return found
-        return addresses.newest(api_key) if self._listener.rewrite_addresses else None
+        return address_rewriter.max_version(api_key) if self._listener.rewrite_addresses else None
 
-    def _on_versions(self, ranges: Mapping[int, Versions]) -> None:
+    def _on_versions(self, ranges: Mapping[int, VersionRange]) -> None:
         """Use the api versions of an ApiVersions response, to a client or to this process."""
         self.versions_probe.mark_answered()
         before = self._supported.ranges
-        if not self._supported.learn(ranges):
+        if not self._supported.update(ranges):
             return
         self.rules.update()
         names = {"listener": self._listener.name, "upstream": str(self._listener.upstream), "apis": len(ranges)}

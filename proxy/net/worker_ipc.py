@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
-from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry.snapshot import Snapshot
 
 MAX_PACKET_SIZE = 4096

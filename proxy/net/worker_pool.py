@@ -19,6 +19,7 @@ from proxy.config import Config, Listener
 from proxy.config.transfer import pack
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
+from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
@@ -39,7 +40,6 @@ from proxy.net.worker_process import (
     WorkerProcess,
     spawn_worker,
 )
-from proxy.replies.broker_metadata import FleetView
 from proxy.telemetry import Repeated
 from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, process_counts, total

@@ -14,8 +14,9 @@ RATE, NUMBER = "connection_creation_rate", "connections"
 WINDOW_SECONDS = 11
 LEAST_SECONDS = 10
 """Kafka counts the connections of the present sample and the ten before it, of 1 s each, and divides them by the time
-they took, at least ten seconds (``proxy.limits.sampled_rate``). Here samples begin with the seconds of the clock and the
-divisor is ten: so an even flow gives up to a tenth more, and bursts eleven seconds apart may give a quarter less."""
+they took, at least ten seconds (``proxy.limits.sampled_rate``). Here samples begin with the seconds of the clock and
+the divisor is ten: so an even flow gives up to a tenth more, and bursts eleven seconds apart may give a quarter
+less."""
 
 ROOM = 1.5
 """The advice is as many times the peak."""

@@ -11,17 +11,17 @@ from proxy.errors import MalformedBody
 from proxy.fleet import record
 from proxy.fleet.sightings import Sighting
 from proxy.fleet.view import fleet_view
-from proxy.replies.api_versions import LAST, ApiVersions
-from proxy.replies.broker_metadata import (
+from proxy.interceptors.api_versions import MAX_KNOWN_VERSION, ApiVersionsInterceptor
+from proxy.interceptors.broker_metadata import (
     BrokerEntry,
     BrokerView,
-    Fleet,
+    FleetDirectory,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from proxy.replies.upstream import Supported, Versions
+from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from tests.fuzz.targets import Target
 
 OURS, THEIRS = 1, 2
@@ -86,7 +86,7 @@ def registry_once(data: bytes) -> bytes | None:
     found = record.decode(data)
     if found is None:
         return None
-    fleet = Fleet(fleet_view(BrokerView(OURS, {}), [OURS, THEIRS], {THEIRS: Sighting(found, alive=True)}, {}))
+    fleet = FleetDirectory(fleet_view(BrokerView(OURS, {}), [OURS, THEIRS], {THEIRS: Sighting(found, alive=True)}, {}))
     return encode_response(fleet.select("client", [THEIRS]))
 
 
@@ -109,7 +109,7 @@ APIS = [(0, 0, 13), (1, 4, 18), (API_VERSIONS, 0, 4)]
 
 def api_seeds() -> list[bytes]:
     found = []
-    for version in range(LAST + 1):
+    for version in range(MAX_KNOWN_VERSION + 1):
         compact = version >= 3
         count = bytes((len(APIS) + 1,)) if compact else struct.pack(">i", len(APIS))
         listed = b"".join(struct.pack(">hhh", *api) + b"\0" * compact for api in APIS)
@@ -118,11 +118,11 @@ def api_seeds() -> list[bytes]:
     return [*found, b"\0" + struct.pack(">hi", 35, 0)]
 
 
-def apis_once(data: bytes) -> tuple[bytes, dict[int, Versions]] | None:
-    learnt: dict[int, Versions] = {}
-    interceptor = ApiVersions(Supported({PRIVATE: (0, 0)}), learnt.update)
+def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
+    learnt: dict[int, VersionRange] = {}
+    interceptor = ApiVersionsInterceptor(SupportedVersions({PRIVATE: (0, 0)}), learnt.update)
     try:
-        return interceptor.edit(API_VERSIONS, (data + b"\0")[0] % (LAST + 1), data[1:]), learnt
+        return interceptor.edit(API_VERSIONS, (data + b"\0")[0] % (MAX_KNOWN_VERSION + 1), data[1:]), learnt
     except (Nonsense, *TRUNCATED):
         return None
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import yaml
 
+from proxy.interceptors.address_rewriter import METADATA
 from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.probe import brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
-from proxy.replies.addresses import METADATA
 from tests.integration.asking import Asker
 from tests.integration.tap import Tapped, tap
 

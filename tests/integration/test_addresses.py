@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # i
 from proxy.config import load
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.struct import view
+from proxy.interceptors.address_rewriter import FETCH, FIRST_VERSIONS, PRODUCE, SHARE_ACKNOWLEDGE
 from proxy.local.cluster import tool
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
-from proxy.replies.addresses import FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SINCE
 from tests.integration.asking import Asker, questions
 from tests.integration.librdkafka import consume, produce
 from tests.integration.private_brokers import PRIVATE, Site, plain_sidecar, site
@@ -94,7 +94,7 @@ def asked(asker: Asker, topic: str) -> Iterator[tuple[int, int, dict[str, Any]]]
     values = questions(topic, urlsafe_b64decode(about["TopicId"] + "=="), partition, f"g-{topic}")
     for key, versions in asker.versions().items():
         if key in values and key != SHARE_ACKNOWLEDGE:
-            yield from ((key, version, values[key]) for version in versions if version >= SINCE[key])
+            yield from ((key, version, values[key]) for version in versions if version >= FIRST_VERSIONS[key])
 
 
 def test_a_sidecar_before_another_broker_says_so(brokers: Site) -> None:
@@ -213,7 +213,7 @@ def naming(brokers: Site) -> set[int]:
     for one in brokers.tapped():
         for request, response in zip(frames(one.requests), frames(one.responses), strict=False):
             key, version = struct.unpack_from(">hh", request)
-            if response_header_is_flexible(key, version) and key in SINCE and version >= SINCE[key]:
+            if response_header_is_flexible(key, version) and key in FIRST_VERSIONS and version >= FIRST_VERSIONS[key]:
                 told = view(key, version, response[5:], response=True)
                 if told.get_or_else("NodeEndpoints", ()):
                     found.add(key)

@@ -33,14 +33,14 @@ from proxy.client import (
     versions_for,
 )
 from proxy.fleet.topic import TOPIC
+from proxy.interceptors.api_versions import decode_api_versions
+from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
 from proxy.local.probe import brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, save
 from proxy.protocol.versions import floored, ranges
-from proxy.replies.api_versions import supported_by
-from proxy.replies.tags import NAMES
 from tests.integration.quotas import Peer
 
 pytestmark = pytest.mark.kafka
@@ -167,7 +167,7 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
     assert protocol_range(entries[1]) == protocol_range(entries[2]) != protocol_range(entries[UPGRADED])
     for node_id, entry in entries.items():
         with Peer(fleet.state.node(node_id).upstream) as peer:
-            supported = supported_by(peer.ask(18, 0, b""))
+            supported = decode_api_versions(peer.ask(18, 0, b""))
         assert protocol_range(entry) == ranges(supported)
         helped, real = versions_for(protocol_range(entry)), floored(supported)
         assert helped
@@ -177,10 +177,10 @@ def test_each_broker_has_the_range_of_its_own_version(fleet: Fleet) -> None:
 
 def test_every_tag_is_as_documented(fleet: Fleet) -> None:
     for entry in fleet.ask(2).values():
-        builtin = {name: value for name, value in entry.tags.items() if name in NAMES}
-        assert builtin.keys() == NAMES.keys() - {"sidecar"}
+        builtin = {name: value for name, value in entry.tags.items() if name in TAGS_BY_NAME}
+        assert builtin.keys() == TAGS_BY_NAME.keys() - {"sidecar"}
         for name, value in builtin.items():
-            assert re.fullmatch(NAMES[name].grammar, value), (name, value)
+            assert re.fullmatch(TAGS_BY_NAME[name].grammar, value), (name, value)
         assert entry.tags["broker.id"] == str(entry.node_id)
         assert entry.tags["cluster.id"] == fleet.state.cluster_id
         assert entry.tags["endpoints"] == f"plaintext://{fleet.address(entry.node_id)}"

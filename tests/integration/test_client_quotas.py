@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from proxy.fleet import messages
+from proxy.interceptors.api_versions import decode_api_versions
 from proxy.local import cluster as local_cluster
 from proxy.local import sidecars
 from proxy.local.cluster import ClusterState, tool
 from proxy.local.sidecars import SidecarProcess
 from proxy.protocol.private import PRIVATE
-from proxy.replies.api_versions import supported_by
 from tests.integration.conftest import free_port
 from tests.integration.quotas import ALTER, ANY, DESCRIBE, EXACT, RATE, Peer, alter, cases, describe, error_of, served
 
@@ -136,7 +136,10 @@ def test_the_versions_of_the_apis_are_the_broker_s(fleet: ClusterState) -> None:
     node = fleet.nodes[0]
     private = {key: api.versions for key, api in PRIVATE.items()}
     with Peer(node.upstream) as direct, Peer(node.advertised) as through:
-        assert supported_by(through.ask(18, 0, b"")) == {**supported_by(direct.ask(18, 0, b"")), **private}
+        assert decode_api_versions(through.ask(18, 0, b"")) == {
+            **decode_api_versions(direct.ask(18, 0, b"")),
+            **private,
+        }
 
 
 def configs(address: str, *args: str) -> tuple[int, str]:

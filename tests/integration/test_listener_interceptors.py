@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from proxy.config import load
+from proxy.interceptors.broker_metadata import BrokerView, FleetView, decode_response, encode_request
 from proxy.net import api_versions_probe
 from proxy.net.data_plane import DataPlane
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.replies.broker_metadata import BrokerView, FleetView, decode_response, encode_request
 from proxy.telemetry.snapshot import Snapshot
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.conftest import free_port

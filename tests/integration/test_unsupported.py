@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from proxy.core.apis import APIS, api_name, is_known
+from proxy.interceptors.topic_protection import max_version
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
-from proxy.replies.protected import newest
 from tests.frames import API_VERSIONS, METADATA, request, response
 from tests.integration.metrics import sample
 from tests.tools.blank import blank
@@ -252,7 +252,7 @@ def test_many_api_keys_with_the_other_policies(site: Site, policy: str, others: 
             assert answered == [1], pair
     assert site.metric("intercept_errors_total") == site.metric("sessions_abandoned_total") == 0
     # Of requests that could change a protected topic no unknown version passes, whatever the policy.
-    unread = sum(newest(key) is not None and not is_known(key, version) for key, version in asked)
+    unread = sum(max_version(key) is not None and not is_known(key, version) for key, version in asked)
     expected = len(asked) if policy == "close" else unread
     _until(lambda: closed() - before == expected)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is exported, untyped
 
+from proxy.interceptors.address_rewriter import METADATA
 from proxy.local.state import ClusterState
-from proxy.replies.addresses import METADATA
 from tests.integration.asking import Asker
 from tests.tools.random_messages import read_all
 

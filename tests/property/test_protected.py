@@ -19,7 +19,7 @@ from proxy.core.struct import view
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
-from proxy.replies.protected import Protected
+from proxy.interceptors.topic_protection import TopicProtection
 from tests.frames import METADATA, batch, request, response
 from tests.oracle import session as oracle
 from tests.property.test_session_answers import CONNECTION, MAX_FRAME, SESSIONS, Side
@@ -94,7 +94,7 @@ def start(implementation: type[Session | oracle.Session], wanted: int | None) ->
     topics.ids.update(IDS[:2])
     tally, exchanges = Tally(), list[Any]()
     watch = None if wanted is None else watching(exchanges.append, wanted=wanted)
-    rules = Rules([Protected(topics, lambda request: None)])
+    rules = Rules([TopicProtection(topics, lambda request: None)])
     return Side(implementation(CONNECTION, tally, watch, MAX_FRAME, None, rules), tally, exchanges)
 
 

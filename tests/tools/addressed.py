@@ -7,27 +7,27 @@ from random import Random
 from typing import Any
 
 from proxy.core.intercept import EDITED, LED
-from proxy.replies.addresses import Addresses
-from proxy.replies.addresses_splice import Address
+from proxy.interceptors.address_rewriter import AddressRewriter
+from proxy.interceptors.broker_metadata import HostPort
 from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, all_messages, draw
 
 UNKNOWN = -(1 << 31)
 """A node id of which no address is known."""
 
 
-class Dialled(dict[int, Address]):
+class Dialled(dict[int, HostPort]):
     """An address of its own for every node id but ``UNKNOWN``: of 1 to 40 bytes, sometimes with others than ASCII's."""
 
-    def __missing__(self, node_id: int) -> Address:
+    def __missing__(self, node_id: int) -> HostPort:
         return ("é" * (node_id % 7) + "x" * (1 + node_id % 27), 1 + node_id % 65_535)
 
     def get(self, node_id: int, default: Any = None) -> Any:
         return default if node_id == UNKNOWN else self[node_id]
 
 
-def rewriting(known: Mapping[int, Address] | None = None) -> Addresses:
+def rewriting(known: Mapping[int, HostPort] | None = None) -> AddressRewriter:
     """Of a listener whose clients dial what ``known`` says."""
-    return Addresses(Dialled() if known is None else known, lambda node_id: None)
+    return AddressRewriter(Dialled() if known is None else known, lambda node_id: None)
 
 
 def all_addressed() -> list[tuple[int, int]]:
@@ -41,7 +41,7 @@ def drawn(seed: object, key: int, version: int, *, tame: bool = False) -> Drawn:
     return draw(Random(f"{seed} {key} {version}"), key, version, True, tame=tame)
 
 
-def rewritten(addresses: Addresses, one: Drawn, pieces: int = 1, *, streamed: bool = False) -> bytes:
+def rewritten(addresses: AddressRewriter, one: Drawn, pieces: int = 1, *, streamed: bool = False) -> bytes:
     """What the client gets, in as many pieces of about the same length where it is a stream.
 
     ``streamed``: as one that is too long to be held back.
@@ -58,7 +58,7 @@ def rewritten(addresses: Addresses, one: Drawn, pieces: int = 1, *, streamed: bo
     return b"".join(stream.feed(one.body[at : at + step]) for at in range(0, len(one.body), step))
 
 
-def expected(value: Any, known: Mapping[int, Address] | None = None) -> Any:
+def expected(value: Any, known: Mapping[int, HostPort] | None = None) -> Any:
     """The values of a message, with the addresses that it is to have."""
     known = Dialled() if known is None else known
     if isinstance(value, tuple):

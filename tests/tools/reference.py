@@ -10,8 +10,8 @@ from pathlib import Path
 
 import observers.reference
 import proxy.config
+import proxy.interceptors.tags
 import proxy.protocol.reference
-import proxy.replies.tags
 import proxy.telemetry.reference
 import spark_jobs.schemas.reference
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES: dict[str, Callable[[], str]] = {
     "config.md": proxy.config.reference_markdown,
-    "tags.md": proxy.replies.tags.reference_markdown,
+    "tags.md": proxy.interceptors.tags.reference_markdown,
     "protocol.md": proxy.protocol.reference.reference_markdown,
     "metrics.md": proxy.telemetry.reference.reference_markdown,
     "audit-event.md": observers.reference.markdown,

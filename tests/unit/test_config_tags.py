@@ -9,7 +9,7 @@ from proxy.config.difference import differences
 from proxy.config.keys import reloadable, show
 from proxy.config.transfer import pack, unpack
 from proxy.errors import ConfigError
-from proxy.replies.tags import NAMES
+from proxy.interceptors.tags import TAGS_BY_NAME
 
 MINIMAL = """\
 broker.id: 1
@@ -66,7 +66,7 @@ def test_a_tag_is_the_text_that_was_written(loaded, written):
     assert loaded(BROKERSIDE_TAGS=f"{{x: {written}}}").tags == {"x": written}
 
 
-@pytest.mark.parametrize("name", [*NAMES, "sidecar.features", "brokerside.features.epoch"])
+@pytest.mark.parametrize("name", [*TAGS_BY_NAME, "sidecar.features", "brokerside.features.epoch"])
 def test_the_name_of_a_builtin_tag_is_no_user_s(problems, name):
     rest = "is the name of a built-in tag, or reserved for one (allowed: a name that docs/tags.md does not have)"
 

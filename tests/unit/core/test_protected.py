@@ -15,7 +15,7 @@ from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.core.tally import Tally
 from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
-from proxy.replies.protected import MAX_CHANGE, Protected
+from proxy.interceptors.topic_protection import MAX_HELD_REQUEST, TopicProtection
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.tools.watching import watching
 
@@ -30,7 +30,7 @@ class Site:
         self.exchanges: list[Exchange] = []
         self.tally = Tally()
         self.topics = ProtectedTopics(["audit"])
-        self.rules = Rules([Protected(self.topics, self.refused.append)])
+        self.rules = Rules([TopicProtection(self.topics, self.refused.append)])
         watch = watching(self.exchanges.append, wanted=TOLD | WALKED)
         self.session = Session(CONNECTION, self.tally, watch, 1 << 24, None, self.rules)
         self.to_broker = self.to_client = b""
@@ -242,7 +242,7 @@ def test_a_change_is_held_back_up_to_its_bound(site: Site) -> None:
         return request(DELETE_TOPICS, 1, 5, body + struct.pack(">i", 1))
 
     long = delete(*[b"t" * 100] * 9_000)
-    assert 800_000 < len(long) < MAX_CHANGE
+    assert 800_000 < len(long) < MAX_HELD_REQUEST
     assert site.ask(long[:700_000]) == b""
     assert site.ask(long[700_000:]) == long
     assert site.ask(delete(b"a", REGISTRY)) == b""
@@ -273,7 +273,7 @@ def test_nor_does_one_in_a_produce(site: Site, acks: int) -> None:
 
 def test_turned_off_nothing_is_refused(site: Site) -> None:
     protected = site.rules._interceptors[0]
-    assert isinstance(protected, Protected)
+    assert isinstance(protected, TopicProtection)
     protected.enabled = False
     site.rules.update()
     for frame in (produce(1, 1, batch(1), topic="brokerside-audit"), request(0, 14, 1, bytes(9))):

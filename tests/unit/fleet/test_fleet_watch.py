@@ -17,8 +17,8 @@ from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.record import decode, key_of
 from proxy.fleet.registry import Registry, Told
 from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
+from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.protocol.versions import ranges, release_range, versions_for
-from proxy.replies.broker_metadata import BrokerView, FleetView
 from tests.unit.fleet.cluster import Cluster, text
 
 NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9"))

@@ -9,9 +9,17 @@ from proxy.config import Config
 from proxy.fleet.record import MAX_ENDPOINTS, SidecarRecord, decode, encode
 from proxy.fleet.sightings import Sighting
 from proxy.fleet.view import NOTHING, Own, fleet_view, lacking, own_record, own_view
+from proxy.interceptors.broker_metadata import FleetView
+from proxy.interceptors.tags import (
+    BUILTIN_TAGS,
+    TAGS_BY_NAME,
+    BrokerCapabilities,
+    derive_capabilities,
+    invalid_tag_names,
+    is_reserved,
+    reference_markdown,
+)
 from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
-from proxy.replies.broker_metadata import FleetView
-from proxy.replies.tags import BUILTIN, NAMES, Said, invalid, reference_markdown, reserved, said_by
 
 
 def supported(release: str) -> Supported:
@@ -23,7 +31,7 @@ LISTENERS = [
     {"name": "CLIENT", "bind": "127.0.0.1:9092", "advertised": "kafka-1.example:9092", "upstream": "127.0.0.1:19092"},
     {"name": "TLS", "bind": "[::1]:9093", "upstream": "127.0.0.1:19093", "security.protocol": "SSL"},
 ]
-FULL = Own(1, said_by(NEW), "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
+FULL = Own(1, derive_capabilities(NEW), "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
 
 
 def config(**values: object) -> Config:
@@ -62,7 +70,7 @@ class TestOwn:
             "sidecar.version": view.tags["sidecar.version"],
             "rack": "r8a9",
         }
-        assert invalid(view.tags) == []
+        assert invalid_tag_names(view.tags) == []
 
     def test_a_configured_version_is_told_as_it_stands(self):
         tags = own_view(config(**{"broker.version": "0.9.0.0-SNAPSHOT-d12ca4f"}), FULL).tags
@@ -76,7 +84,7 @@ class TestOwn:
         assert (view.protocol_min, view.protocol_max) == (-1, -1)
         assert view.tags.keys() == {"broker.id", "endpoints", "protocol.version.source", "sidecar.version"}
         assert view.tags["protocol.version.source"] == "unknown"
-        assert invalid(view.tags) == []
+        assert invalid_tag_names(view.tags) == []
 
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})
@@ -92,7 +100,7 @@ class TestOwn:
 class TestPeers:
     mine = own_view(config(), FULL)
 
-    def peer(self, seen: Sighting | None, said: Said = NOTHING):
+    def peer(self, seen: Sighting | None, said: BrokerCapabilities = NOTHING):
         sightings = {} if seen is None else {2: seen}
         view = fleet_view(self.mine, [1, 2], sightings, {2: said})
         assert view.brokers[0] is self.mine
@@ -112,17 +120,19 @@ class TestPeers:
         assert peer.addresses == {"client": ("kafka-2.example", 9092)}
 
     def test_without_one_the_broker_speaks_for_itself(self):
-        peer = self.peer(None, said_by(OLD))
+        peer = self.peer(None, derive_capabilities(OLD))
 
         assert (peer.protocol_min, peer.protocol_max, True) == ranges(OLD)
         assert peer.tags["sidecar"] == "absent"
         assert peer.tags["protocol.version.source"] == "broker"
         assert peer.tags["broker.version"] == "3.9.x (inferred)"
         assert peer.addresses == {}
-        assert invalid(peer.tags) == []
+        assert invalid_tag_names(peer.tags) == []
 
     def test_a_sidecar_that_has_ended_leaves_its_address_and_tags(self):
-        peer = self.peer(told({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), said_by(OLD))
+        peer = self.peer(
+            told({"rack": "r2", "protocol.version.source": "sidecar"}, alive=False), derive_capabilities(OLD)
+        )
 
         assert peer.addresses == {"client": ("kafka-2.example", 9092)}
         assert peer.tags["rack"] == "r2"
@@ -174,7 +184,7 @@ class TestPeers:
 
 class TestTags:
     def test_every_example_is_of_the_format_that_is_told(self):
-        for tag in BUILTIN:
+        for tag in BUILTIN_TAGS:
             assert re.fullmatch(tag.grammar, tag.example), tag.name
 
     def test_the_page_is_that_of_the_code(self):
@@ -184,15 +194,15 @@ class TestTags:
 
     @pytest.mark.parametrize("release", release_ends())
     def test_every_release_gives_tags_as_documented(self, release):
-        tags = own_view(config(), FULL._replace(said=said_by(supported(release)))).tags
+        tags = own_view(config(), FULL._replace(said=derive_capabilities(supported(release)))).tags
 
-        assert invalid(tags) == []
-        assert tags.keys() <= NAMES.keys()
+        assert invalid_tag_names(tags) == []
+        assert tags.keys() <= TAGS_BY_NAME.keys()
 
     def test_reserved(self):
-        assert all(map(reserved, NAMES))
-        assert reserved("sidecar.anything")
-        assert not any(map(reserved, ("rack", "cluster", "aws.zone", "sidecars", "broker")))
+        assert all(map(is_reserved, TAGS_BY_NAME))
+        assert is_reserved("sidecar.anything")
+        assert not any(map(is_reserved, ("rack", "cluster", "aws.zone", "sidecars", "broker")))
 
 
 class TestManyListeners:
@@ -212,13 +222,13 @@ class TestManyListeners:
 
         assert record is not None
         assert len(record.addresses) == MAX_ENDPOINTS
-        assert invalid(record.tags) == []
+        assert invalid_tag_names(record.tags) == []
 
 
 def test_a_version_s_format_has_one_way_to_match():
     """Two repeats in a row that take the same characters are tried in every combination."""
-    grammar = NAMES["sidecar.version"].grammar
+    grammar = TAGS_BY_NAME["sidecar.version"].grammar
 
     assert re.findall(r"[+*]", grammar) == ["*"]
-    assert invalid({"sidecar.version": "0.1.0-dev+d12ca4f"}) == []
-    assert invalid({"sidecar.version": "1." * 50_000 + " "}) == ["sidecar.version"]
+    assert invalid_tag_names({"sidecar.version": "0.1.0-dev+d12ca4f"}) == []
+    assert invalid_tag_names({"sidecar.version": "1." * 50_000 + " "}) == ["sidecar.version"]

@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.core.exchange import Connection
 from proxy.core.intercept import Request, Verdict, Way
+from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.upstream import Upstream
-from proxy.replies.broker_metadata import BrokerView, Fleet, FleetView
 from proxy.telemetry import Repeated
 
 METADATA = 3
@@ -49,7 +49,7 @@ def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
 
 def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     (listener,) = CONFIG.listeners
-    fleet = Fleet(FleetView(1, ()))
+    fleet = FleetDirectory(FleetView(1, ()))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
     interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
@@ -64,7 +64,7 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
 def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_logged() -> None:
     """Whoever may write the registry cannot send clients elsewhere where the operator has said where to."""
     (listener,) = CONFIG.listeners
-    fleet = Fleet(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
+    fleet = FleetDirectory(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
     interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
     sent = metadata(dict.fromkeys((2, 3), ("10.0.0.1", 9092)))
@@ -83,7 +83,7 @@ def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_o
     (listener,) = CONFIG.listeners
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
     interceptors = ListenerInterceptors(
-        CONFIG, listener, upstream, Fleet(FleetView(1, ())), Repeated(structlog.get_logger())
+        CONFIG, listener, upstream, FleetDirectory(FleetView(1, ())), Repeated(structlog.get_logger())
     )
     anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 

@@ -1,7 +1,7 @@
-"""The builtin tags of a broker: what each is called, means and looks like. The one place that says so.
+"""The built-in tags of a broker: name, meaning and format of each.
 
-A tag is a text with a name. Values come from what the broker supports, from the configuration, and from the cluster;
-here is what they may look like, and those that follow from what the broker supports.
+A tag is a named text. Its value comes from what the broker supports, from the configuration or from the cluster. This
+module defines the formats, and computes the tags that follow from what the broker supports.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from proxy.protocol import versions
 
-RESERVED = ("brokerside.", "sidecar.")
-"""What names of later builtin tags begin with, beside those below."""
+RESERVED_PREFIXES = ("brokerside.", "sidecar.")
+"""Prefixes of names that are kept for future built-in tags."""
 
 
-class Tag(NamedTuple):
-    """One builtin tag. ``grammar``: a regular expression that each of its values matches as a whole."""
+class BuiltinTag(NamedTuple):
+    """One built-in tag. ``grammar``: a regular expression that matches each of its values completely."""
 
     name: str
     meaning: str
@@ -30,9 +30,9 @@ class Tag(NamedTuple):
 _BIT = r"[0-9]+=[a-z0-9]+"
 _ENDPOINT = r"(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://(?:[^\s,:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
-BUILTIN: tuple[Tag, ...] = (
-    Tag("broker.id", "The broker's node id.", r"[0-9]{1,10}", "3", "A decimal number; the same as `NodeId`."),
-    Tag(
+BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
+    BuiltinTag("broker.id", "The broker's node id.", r"[0-9]{1,10}", "3", "A decimal number; the same as `NodeId`."),
+    BuiltinTag(
         "broker.version",
         "The broker's version for people: `broker.version` of the configuration, else what was inferred from the "
         "versions it supports. Left out while neither is known.",
@@ -40,14 +40,14 @@ BUILTIN: tuple[Tag, ...] = (
         "4.3.x (inferred)",
         "Do not: compare `broker.version.int`.",
     ),
-    Tag(
+    BuiltinTag(
         "broker.version.source",
         "Where `broker.version` comes from.",
         r"config|inferred",
         "inferred",
         "`config`: an operator wrote it. `inferred`: the release with the same api versions.",
     ),
-    Tag(
+    BuiltinTag(
         "broker.version.int",
         "The broker's version as a number: one byte for each of four components. Of an inferred release only those "
         "components that are known, then zeros.",
@@ -55,14 +55,14 @@ BUILTIN: tuple[Tag, ...] = (
         "0x04030100",
         "A hexadecimal number; the order of numbers is the order of versions. 0.9.0.0 is `0x00090000`.",
     ),
-    Tag(
+    BuiltinTag(
         "compression.codecs",
         "Codecs of record batches that the broker takes.",
         rf"{_BIT}(?:,{_BIT})*",
         "1=gzip,2=snappy,3=lz4,4=zstd",
         "Split at `,`, then at `=`: the value of the batch attributes' codec bits, and its name.",
     ),
-    Tag(
+    BuiltinTag(
         "message.max.bytes",
         "The broker's `message.max.bytes` as it is in force: the largest record batch, in bytes. Read every 10 s, and "
         "when a change of it passes this sidecar. Left out while the cluster has not told it.",
@@ -70,28 +70,28 @@ BUILTIN: tuple[Tag, ...] = (
         "1048588",
         "A decimal number. Fit for librdkafka's `message.max.bytes` and Java's `max.request.size`.",
     ),
-    Tag(
+    BuiltinTag(
         "message.formats",
         "Formats of messages (magic numbers) that the broker takes in Produce requests.",
         r"v[0-9](?:,v[0-9])*",
         "v2",
         "Split at `,`; the number after `v` is the magic byte.",
     ),
-    Tag(
+    BuiltinTag(
         "endpoints",
         "Where clients reach the broker: the listeners of its sidecar, as they are advertised.",
         rf"{_ENDPOINT}(?:,{_ENDPOINT})*",
         "plaintext://kafka-1.example:9092,ssl://kafka-1.example:9093",
         "Split at `,`; then the security protocol in lower case, `://`, the host (IPv6 in brackets), `:` and the port.",
     ),
-    Tag(
+    BuiltinTag(
         "cluster.id",
         "The id of the Kafka cluster. Left out while the cluster has not told it.",
         r"[A-Za-z0-9_-]{1,64}",
         "MkU3OEVBNTcwNTJENDM2Qg",
         "An opaque text.",
     ),
-    Tag(
+    BuiltinTag(
         "protocol.version.source",
         "Where `ProtocolVersionMin` and `ProtocolVersionMax` come from.",
         r"sidecar|broker|unknown",
@@ -99,21 +99,21 @@ BUILTIN: tuple[Tag, ...] = (
         "`sidecar`: the broker's own sidecar computed them. `broker`: it has none, and was asked itself. `unknown`: "
         "nobody could be asked; both are -1.",
     ),
-    Tag(
+    BuiltinTag(
         "protocol.version.exact",
         "Whether the range says all that the broker supports. Left out where the range is not known.",
         r"true|false",
         "true",
         "`false`: the broker supports more than its range, but with gaps.",
     ),
-    Tag(
+    BuiltinTag(
         "sidecar",
         "Only of brokers without a running sidecar.",
         r"absent",
         "absent",
         "Where it is there, the other tags are those that the sidecar told last, or none.",
     ),
-    Tag(
+    BuiltinTag(
         "sidecar.version",
         "Version of the broker's sidecar.",
         r"[0-9]\S*",
@@ -122,45 +122,50 @@ BUILTIN: tuple[Tag, ...] = (
     ),
 )
 
-NAMES = {tag.name: tag for tag in BUILTIN}
+TAGS_BY_NAME = {tag.name: tag for tag in BUILTIN_TAGS}
 
 
-def reserved(name: str) -> bool:
-    """Return whether a tag of this name cannot be an operator's."""
-    return name in NAMES or name.startswith(RESERVED)
+def is_reserved(name: str) -> bool:
+    """Return whether an operator's tag must not have this name."""
+    return name in TAGS_BY_NAME or name.startswith(RESERVED_PREFIXES)
 
 
-def invalid(tags: Mapping[str, str]) -> list[str]:
-    """Return the names of builtin tags in ``tags`` whose value is not as documented."""
-    return [name for name, value in tags.items() if name in NAMES and not re.fullmatch(NAMES[name].grammar, value)]
+def invalid_tag_names(tags: Mapping[str, str]) -> list[str]:
+    """Return the names of built-in tags in ``tags`` whose value does not match its format."""
+    return [
+        name
+        for name, value in tags.items()
+        if name in TAGS_BY_NAME and not re.fullmatch(TAGS_BY_NAME[name].grammar, value)
+    ]
 
 
-class Said(NamedTuple):
-    """What follows from a broker's ApiVersions. ``release``: as ``4.3.x``, None where it is like none of Kafka's."""
+class BrokerCapabilities(NamedTuple):
+    """What follows from a broker's ApiVersions response. ``release``: as ``4.3.x``; None if it matches no Kafka
+    release."""
 
     range: versions.ProtocolRange
     release: str | None
     tags: Mapping[str, str]
 
 
-def said_by(supported: versions.Supported) -> Said:
-    """Work it out, once for brokers that say the same: it takes milliseconds."""
-    return _said_by(tuple(sorted(supported.items())))
+def derive_capabilities(supported: versions.Supported) -> BrokerCapabilities:
+    """Return the capabilities of a broker with these versions. It takes milliseconds, so results are cached."""
+    return _derive_capabilities(tuple(sorted(supported.items())))
 
 
 @lru_cache(maxsize=8)
-def _said_by(said: tuple[tuple[int, tuple[int, int]], ...]) -> Said:
+def _derive_capabilities(said: tuple[tuple[int, tuple[int, int]], ...]) -> BrokerCapabilities:
     supported = dict(said)
     known = versions.ranges(supported)
     found = {"compression.codecs": versions.codecs(supported), "message.formats": versions.message_formats(supported)}
     if known.max >= 0:
         found["protocol.version.exact"] = str(known.exact).lower()
     tags = {name: value for name, value in found.items() if value}
-    return Said(known, versions.release_of(supported), tags)
+    return BrokerCapabilities(known, versions.release_of(supported), tags)
 
 
-def of_version(configured: str | None, release: str | None) -> dict[str, str]:
-    """Return the tags of the broker's version: as an operator wrote it, else as it was inferred."""
+def version_tags(configured: str | None, release: str | None) -> dict[str, str]:
+    """Return the tags about the broker's version: as configured, otherwise as inferred."""
     version = configured or release
     if version is None:
         return {}
@@ -176,7 +181,7 @@ def reference_markdown() -> str:
     parts = [
         f"## `{tag.name}`\n\n{tag.meaning}\n\n* Example: `{tag.example}`\n* Format: `^{tag.grammar}$`\n"
         f"* How to parse: {tag.parsing}\n"
-        for tag in BUILTIN
+        for tag in BUILTIN_TAGS
     ]
     return "\n".join([_INTRODUCTION, *parts])
 
@@ -184,7 +189,7 @@ def reference_markdown() -> str:
 _INTRODUCTION = f"""\
 # Tags of a broker
 
-Generated from `proxy/replies/tags.py` by `make docs`.
+Generated from `proxy/interceptors/tags.py` by `make docs`.
 
 `BrokerMetadata` ([broker-metadata.md](broker-metadata.md)) tells tags of each broker: names with a text each. Those
 below are built in. Formats are regular expressions that a value matches as a whole. Readers pass over names that they
@@ -195,7 +200,7 @@ do not know: there may be more at any time.
 `tag.NAME: VALUE` in the sidecar's configuration, or `tags: {{NAME: VALUE}}`, adds one. Values are the text that is
 written: `tag.version: 1.10` is `1.10`. Changes act without a restart, and reach the other sidecars with the next
 heartbeat. A name of a built-in tag is a mistake, and so is one that begins with
-{" or ".join(f"`{prefix}`" for prefix in RESERVED)}.
+{" or ".join(f"`{prefix}`" for prefix in RESERVED_PREFIXES)}.
 
 ```yaml
 tag.aws.zone: eu-central-1

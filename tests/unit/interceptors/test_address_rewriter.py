@@ -13,7 +13,7 @@ from proxy.core.intercept import DECIDED, EDITED, LED, STREAMED, Request, Rules,
 from proxy.core.schema_table import RESPONSES
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
-from proxy.replies.addresses import SINCE, Addresses, newest
+from proxy.interceptors.address_rewriter import FIRST_VERSIONS, AddressRewriter, max_version
 from tests.tools.addressed import UNKNOWN, all_addressed, drawn, expected, rewriting, rewritten
 from tests.tools.messages import uvarint
 from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, read_all
@@ -35,7 +35,7 @@ def told(key: int, version: int, body: bytes) -> dict[str, Any]:
 
 def test_no_other_response_has_hosts() -> None:
     with_hosts = {key for key, text in RESPONSES.items() if "host" in text.lower() or "endpoint" in text.lower()}
-    assert with_hosts == {*SINCE, *SERVED_TO_OTHERS}
+    assert with_hosts == {*FIRST_VERSIONS, *SERVED_TO_OTHERS}
 
 
 @pytest.mark.parametrize(("key", "version"), all_addressed())
@@ -181,7 +181,7 @@ def test_what_comes_before_the_nodes_is_not_held_back() -> None:
 
 def test_an_address_that_is_not_known_is_told_and_never_the_real_one() -> None:
     missed: list[int] = []
-    addresses = Addresses({}, missed.append)
+    addresses = AddressRewriter({}, missed.append)
     body = int32(2) + int32(1) + old("b-1.internal") + int32(5) + int32(UNKNOWN) + old("b-2.internal") + int32(6)
     out = addresses.edit(3, 0, body + int32(0))
     assert [(one["Host"], one["Port"]) for one in told(3, 0, out)["Brokers"]] == [
@@ -210,13 +210,13 @@ def test_a_body_that_is_cut_short_raises_what_is_expected_of_one(key: int, versi
 
 def test_versions_that_are_not_known_are_refused() -> None:
     rules = Rules([rewriting()])
-    for key, since in SINCE.items():
+    for key, since in FIRST_VERSIONS.items():
         last = APIS[key].max_version
-        assert newest(key) == last
+        assert max_version(key) == last
         assert [rules.of(key, version) for version in (-1, since - 1)] == [0, 0]
         assert rules.of(key, last) in (EDITED, STREAMED, EDITED | STREAMED, LED)
         assert [rules.of(key, version) for version in (last + 1, 31, 32, 32_767)] == [DECIDED] * 4
-    assert [newest(18), newest(30_000), rules.of(18, 4), rules.of(2, 99)] == [None, None, 0, 0]
+    assert [max_version(18), max_version(30_000), rules.of(18, 4), rules.of(2, 99)] == [None, None, 0, 0]
     assert rules.decide(Request(ANYBODY, 0, 99, "c", 1, 1)) == b""
     assert rules.decide(Request(ANYBODY, 0, 99, "c", 0, 1)) is Way.CLOSE
     assert rules.decide(Request(NOBODY, 3, 99, "c", 1, 1)) is Way.FORWARD

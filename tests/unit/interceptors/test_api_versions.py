@@ -12,8 +12,8 @@ from proxy.core.intercept import EDITED
 from proxy.core.struct import view
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
-from proxy.replies.api_versions import ApiVersions, supported_by
-from proxy.replies.upstream import Supported, Versions
+from proxy.interceptors.api_versions import ApiVersionsInterceptor, decode_api_versions
+from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from tests.tools.messages import uvarint
 from tests.tools.random_messages import draw, read_all
 
@@ -27,16 +27,16 @@ class Bench:
     """An interceptor, and what it has learnt."""
 
     def __init__(self, newest: Mapping[int, int] | None = None) -> None:
-        self.learnt: list[Mapping[int, Versions]] = []
-        self.supported = Supported(PRIVATE, (newest or {}).get)
-        self.versions = ApiVersions(self.supported, self.learnt.append)
+        self.learnt: list[Mapping[int, VersionRange]] = []
+        self.supported = SupportedVersions(PRIVATE, (newest or {}).get)
+        self.versions = ApiVersionsInterceptor(self.supported, self.learnt.append)
 
     def edit(self, version: int, body: bytes) -> bytes:
         return self.versions.edit(18, version, body)
 
 
 def answer(
-    version: int, apis: Mapping[int, Versions], *, error: int = 0, tags: bytes = b"\0", tail: bytes = TAIL
+    version: int, apis: Mapping[int, VersionRange], *, error: int = 0, tags: bytes = b"\0", tail: bytes = TAIL
 ) -> bytes:
     """A response; ``tags``: of each entry, where there are any."""
     compact = version >= 3
@@ -139,6 +139,6 @@ def test_responses_of_known_versions_are_wanted_and_nothing_else() -> None:
 
 
 def test_what_the_sidecar_asks_itself() -> None:
-    assert supported_by(answer(0, BROKER, tail=b"")) == BROKER
+    assert decode_api_versions(answer(0, BROKER, tail=b"")) == BROKER
     with pytest.raises(ValueError, match="error 35"):
-        supported_by(answer(0, {18: (0, 4)}, error=35, tail=b""))
+        decode_api_versions(answer(0, {18: (0, 4)}, error=35, tail=b""))

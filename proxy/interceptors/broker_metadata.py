@@ -1,7 +1,7 @@
-"""BrokerMetadata (KIP-35, its draft): which brokers there are, what each supports, and its tags.
+"""BrokerMetadata (draft of KIP-35): which brokers there are, what each supports, and its tags.
 
-The request is not Kafka's: its api key is ``private.api.key.base``. Its framing is (request header v1, response header
-v0, nothing flexible). No broker ever sees one.
+This request is not part of Kafka's protocol. Its api key is ``private.api.key.base``. Its framing is Kafka's: request
+header v1, response header v0, nothing flexible. It never reaches a broker.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from proxy.errors import MalformedBody
 VERSION = 0
 
 THIS_BROKER = -1
-"""In a request: the broker that is asked."""
+"""In a request: the broker of this sidecar."""
 
-MAX_KEPT = 1024
-"""Bytes of a request whose answer is kept for the next one: clients mostly ask for the same."""
+MAX_CACHED_REQUEST = 1024
+"""Bytes of a request whose response is cached for the next one. Most clients send the same request."""
 
-NOWHERE = "", -1
-"""Host and port of a broker whose address for clients is not known."""
+UNKNOWN_ADDRESS = "", -1
+"""Host and port of a broker whose address for clients is unknown."""
 
-Address = tuple[str, int]
+HostPort = tuple[str, int]
+"""Host and port."""
 
 _int32 = struct.Struct(">i")
 _entry = struct.Struct(">iii")
 
 
 class BrokerEntry(Struct, frozen=True):
-    """One broker in a response. The range is inclusive, -1 and -1 where it is not known."""
+    """One broker in a response. The protocol range is inclusive, or -1 and -1 if it is unknown."""
 
     node_id: int
     host: str
@@ -44,11 +45,13 @@ class BrokerEntry(Struct, frozen=True):
 
 
 class BrokerView(Struct, frozen=True, array_like=True):
-    """What the sidecar knows of one broker. ``addresses``: what clients dial, by listener name in lower case; also of a
-    broker that is not ``running``."""
+    """What the sidecar knows about one broker.
+
+    ``addresses``: what clients dial, by listener name in lower case. A broker that is not ``running`` has them, too.
+    """
 
     node_id: int
-    addresses: Mapping[str, Address]
+    addresses: Mapping[str, HostPort]
     protocol_min: int = -1
     protocol_max: int = -1
     tags: Mapping[str, str] = {}
@@ -56,9 +59,9 @@ class BrokerView(Struct, frozen=True, array_like=True):
 
 
 class FleetView(Struct, frozen=True, array_like=True):
-    """What the sidecar knows of all brokers, its own (``node_id``) among them; for whoever carries connections.
+    """What the sidecar knows about all brokers, including its own with ``node_id``.
 
-    ``protected``: topic ids (16 bytes) of the sidecars' own topics, as far as they are known.
+    ``protected``: known topic ids (16 bytes) of the sidecars' own topics.
     """
 
     node_id: int
@@ -66,8 +69,8 @@ class FleetView(Struct, frozen=True, array_like=True):
     protected: tuple[bytes, ...] = ()
 
 
-class Fleet:
-    """The present view, one for all listeners of a process. ``view`` is replaced as a whole."""
+class FleetDirectory:
+    """The current view of the fleet, shared by all listeners of a process. ``view`` is replaced as a whole."""
 
     def __init__(self, view: FleetView) -> None:
         self.view = view
@@ -79,48 +82,50 @@ class Fleet:
 
     @view.setter
     def view(self, view: FleetView) -> None:
+        """The current view."""
         self._view = view
         running = sorted((broker for broker in view.brokers if broker.running), key=lambda broker: broker.node_id)
         self._running = {broker.node_id: broker for broker in running}
 
     def select(self, listener: str, wanted: Sequence[int]) -> list[BrokerEntry]:
-        """Return the brokers asked for, by node id, as clients of ``listener`` see them.
+        """Return the brokers of ``wanted``, ordered by node id, as clients of ``listener`` see them.
 
-        None asked for: all. Those that do not run or are not known are left out, and nobody is told twice.
+        An empty ``wanted`` selects all of them. Brokers that are unknown or do not run are left out, and none is
+        repeated.
         """
         ids = {self.view.node_id if node_id == THIS_BROKER else node_id for node_id in wanted}
         known = self._running
         name = listener.lower()
         found = []
         for broker in [known[node_id] for node_id in sorted(ids & known.keys())] if wanted else known.values():
-            host, port = broker.addresses.get(name, NOWHERE)
+            host, port = broker.addresses.get(name, UNKNOWN_ADDRESS)
             found.append(BrokerEntry(broker.node_id, host, port, broker.protocol_min, broker.protocol_max, broker.tags))
         return found
 
 
-class BrokerMetadata(Interceptor):
-    """Of one listener. ``open_to_all``: whether it is answered before the client has authenticated."""
+class BrokerMetadataInterceptor(Interceptor):
+    """Answers BrokerMetadata on one listener. ``open_to_all``: whether unauthenticated clients get an answer."""
 
-    def __init__(self, fleet: Fleet, listener: str, api_key: int, *, open_to_all: bool) -> None:
+    def __init__(self, fleet: FleetDirectory, listener: str, api_key: int, *, open_to_all: bool) -> None:
         self._fleet = fleet
         self._listener = listener
         self._api_key = api_key
         self._open_to_all = open_to_all
-        self._last = (FleetView(THIS_BROKER, ()), b"", b"")  # the view, what was asked for, and what was answered
+        self._cached = (FleetView(THIS_BROKER, ()), b"", b"")  # the view, the request and the response
 
     def wants(self, api_key: int, api_version: int) -> int:
-        """Its one version; any other is a request that is not supported."""
+        """Its one version. Other versions are unsupported requests."""
         return ASKED if api_key == self._api_key and api_version == VERSION else 0
 
     def ask(self, request: Request, body: bytes) -> Verdict:
-        """Answer, unless the client is not logged in: the broker closes then, as for any other request."""
+        """Answer the request. That of an unauthenticated client is forwarded, and the broker closes the connection."""
         if request.connection.principal_source == "unauthenticated" and not self._open_to_all:
             return Way.FORWARD
-        view, asked, answer = self._last
+        view, asked, answer = self._cached
         if view is not self._fleet.view or asked != body:
             answer = encode_response(self._fleet.select(self._listener, decode_request(body)))
-            if len(body) <= MAX_KEPT:
-                self._last = (self._fleet.view, body, answer)
+            if len(body) <= MAX_CACHED_REQUEST:
+                self._cached = (self._fleet.view, body, answer)
         return answer
 
 
@@ -131,7 +136,7 @@ def encode_request(node_ids: Iterable[int]) -> bytes:
 
 
 def decode_request(body: Buffer) -> list[int]:
-    """Return the node ids of a request; null is as empty. Raises MalformedBody."""
+    """Return the node ids of a request; null is the same as empty. Raises MalformedBody."""
     try:
         count, pos = int32_length(body, 0)
         if len(body) != pos + 4 * max(0, count):
@@ -142,7 +147,7 @@ def decode_request(body: Buffer) -> list[int]:
 
 
 def encode_response(brokers: Sequence[BrokerEntry]) -> bytes:
-    """Return the body of a response. Raises ValueError for a text longer than Kafka's strings may be."""
+    """Return the body of a response. Raises ValueError for a text that is too long for a string of Kafka."""
     parts = [_int32.pack(len(brokers))]
     for broker in brokers:
         parts += [_int32.pack(broker.node_id), _string(broker.host)]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from proxy.core.exchange import Connection
 from proxy.core.intercept import ASKED, Request, Rules, Way
 from proxy.errors import PeerError
-from proxy.replies.broker_metadata import (
+from proxy.interceptors.broker_metadata import (
     BrokerEntry,
-    BrokerMetadata,
+    BrokerMetadataInterceptor,
     BrokerView,
-    Fleet,
+    FleetDirectory,
     FleetView,
     decode_request,
     decode_response,
@@ -125,7 +125,7 @@ def asked(*, source="anonymous", version=0) -> Request:
 
 @pytest.fixture
 def fleet():
-    return Fleet(FleetView(1, (broker(3), broker(1), broker(2))))
+    return FleetDirectory(FleetView(1, (broker(3), broker(1), broker(2))))
 
 
 class TestSelection:
@@ -161,7 +161,7 @@ class TestSelection:
 
 class TestInterceptor:
     def test_wants_its_one_version_only(self, fleet):
-        rules = Rules([BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False)])
+        rules = Rules([BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)])
 
         wanted = [
             (key, version) for key in (*range(100), KEY, KEY + 1) for version in (-1, 0, 1) if rules.of(key, version)
@@ -170,7 +170,7 @@ class TestInterceptor:
         assert rules.of(KEY, 0) == ASKED
 
     def test_answers_with_the_view_of_the_moment(self, fleet):
-        metadata = BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False)
+        metadata = BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)
 
         before = metadata.ask(asked(), encode_request([]))
         fleet.view = FleetView(1, (broker(1),))
@@ -181,13 +181,15 @@ class TestInterceptor:
     def test_is_not_for_those_who_have_not_logged_in(self, fleet):
         body = encode_request([-1])
 
-        assert BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False).ask(asked(source="unauthenticated"), body) is (
-            Way.FORWARD
+        assert BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False).ask(
+            asked(source="unauthenticated"), body
+        ) is (Way.FORWARD)
+        answer = BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=True).ask(
+            asked(source="unauthenticated"), body
         )
-        answer = BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=True).ask(asked(source="unauthenticated"), body)
         assert [one.node_id for one in decode_response(answer)] == [1]
 
     def test_a_body_that_cannot_be_read_is_the_client_s_fault(self, fleet):
         with pytest.raises(PeerError) as raised:
-            BrokerMetadata(fleet, "CLIENT", KEY, open_to_all=False).ask(asked(), b"\0")
+            BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False).ask(asked(), b"\0")
         assert (raised.value.side, raised.value.reason) == ("client", "malformed")

@@ -17,15 +17,15 @@ from proxy.core.protected import MAX_ITEMS, ProtectedTopics
 from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
-from proxy.replies.protected import (
+from proxy.interceptors.topic_protection import (
     ADD_PARTITIONS_TO_TXN,
-    CHANGES,
+    CHANGED_ARRAYS,
     CREATE_TOPICS,
     DELETE_RECORDS,
     DELETE_TOPICS,
-    MAX_READ,
+    MAX_PARSED_REQUEST,
     PRODUCE,
-    Protected,
+    TopicProtection,
 )
 
 ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 33, 44
@@ -39,7 +39,7 @@ class Bench:
         self.refused: list[Request] = []
         topics = ProtectedTopics(["audit"])
         topics.ids.add(ID)
-        self.protected = Protected(topics, self.refused.append)
+        self.protected = TopicProtection(topics, self.refused.append)
 
     def ask(self, key: int, version: int, values: Mapping[str, Any] | bytes) -> Verdict:
         made = layout(key, version, response=False)
@@ -72,7 +72,9 @@ def values_of(key: int, *names: str) -> dict[str, Any]:
     return {"Topics": topics, "TopicNames": names, "V3AndBelowTopics": topics, "Transactions": transactions}
 
 
-VERSIONS = [(key, version) for key in CHANGES for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
+VERSIONS = [
+    (key, version) for key in CHANGED_ARRAYS for version in range(APIS[key].min_version, APIS[key].max_version + 1)
+]
 
 
 def leaves(value: Any, name: str) -> list[Any]:
@@ -132,7 +134,7 @@ def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
     assert bench.ask(DELETE_RECORDS, 2, {"Topics": [{"Name": GUARDED, "Partitions": partitions}]}) == Denied(None)
     grown = "\udcff".encode("utf-8", "surrogatepass")[:1] * 12_000  # three bytes each, once it is read as text
     body = struct.pack(">ih", 2, len(GUARDED)) + GUARDED.encode() + struct.pack(">h", len(grown)) + grown + bytes(4)
-    assert len(body) < MAX_READ
+    assert len(body) < MAX_PARSED_REQUEST
     assert bench.ask(DELETE_TOPICS, 0, body) == Denied(None)
 
 
@@ -153,5 +155,5 @@ def test_what_is_wanted() -> None:
     wants = Bench().protected.wants
     assert [wants(PRODUCE, version) & ~DECIDED for version in (0, 13)] == [CHECKED] * 2
     assert all(wants(key, version) == ASKED for key, version in VERSIONS)
-    assert all(wants(key, APIS[key].max_version + 1) & DECIDED for key in (PRODUCE, *CHANGES))
-    assert not any(wants(key, 0) for key in APIS if key != PRODUCE and key not in CHANGES)
+    assert all(wants(key, APIS[key].max_version + 1) & DECIDED for key in (PRODUCE, *CHANGED_ARRAYS))
+    assert not any(wants(key, 0) for key in APIS if key != PRODUCE and key not in CHANGED_ARRAYS)

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.core.exchange import Connection
 from proxy.core.intercept import DECIDED, Request, Rules, Way
-from proxy.replies.unsupported import Policy, Unsupported
-from proxy.replies.upstream import Supported
+from proxy.interceptors.supported_versions import SupportedVersions
+from proxy.interceptors.unsupported_requests import UnsupportedPolicy, UnsupportedRequests
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 NOBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
@@ -19,12 +19,14 @@ LIMIT = 5
 
 
 class Bench:
-    def __init__(self, policy: Policy = "empty", *, known: bool = True, newest: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, policy: UnsupportedPolicy = "empty", *, known: bool = True, newest: dict[int, int] | None = None
+    ) -> None:
         self.refused: list[Request] = []
-        self.supported = Supported(PRIVATE, (newest or {}).get)
+        self.supported = SupportedVersions(PRIVATE, (newest or {}).get)
         if known:
-            self.supported.learn(MODERN)
-        self.unsupported = Unsupported(self.supported, policy, LIMIT, self.refused.append)
+            self.supported.update(MODERN)
+        self.unsupported = UnsupportedRequests(self.supported, policy, LIMIT, self.refused.append)
 
     def wanted(self, key: int, *versions: int) -> list[int]:
         return [version for version in versions if self.unsupported.wants(key, version)]
@@ -37,7 +39,7 @@ def asked(
 
 
 @pytest.mark.parametrize("policy", ["empty", "close"])
-def test_what_the_broker_does_not_support_is_wanted(policy: Policy) -> None:
+def test_what_the_broker_does_not_support_is_wanted(policy: UnsupportedPolicy) -> None:
     bench = Bench(policy)
     assert bench.wanted(3, -(2**15), -1, 0, 13, 14, 31, 32, 2**15 - 1) == [-(2**15), -1, 14, 31, 32, 2**15 - 1]
     assert bench.wanted(9999, 0) == [0]
@@ -54,7 +56,7 @@ def test_every_version_of_api_versions_is_the_brokers() -> None:
 def test_produce_versions_that_brokers_since_4_0_tell_of_and_refuse() -> None:
     bench = Bench()
     assert bench.wanted(0, 0, 1, 2, 3, 13, 14) == [0, 1, 2, 14]
-    bench.supported.learn(OLD)
+    bench.supported.update(OLD)
     assert bench.wanted(0, 0, 1, 2, 3, 11, 12) == [12]
     assert bench.supported.ranges == OLD
 
@@ -81,12 +83,12 @@ def test_an_empty_answer_or_the_end(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("policy", ["empty", "close"])
-def test_a_producer_that_reads_no_answer_gets_none(policy: Policy) -> None:
+def test_a_producer_that_reads_no_answer_gets_none(policy: UnsupportedPolicy) -> None:
     assert Bench(policy).unsupported.decide(asked(key=0, version=99, acks=0)) is Way.CLOSE
 
 
 @pytest.mark.parametrize("policy", ["empty", "close"])
-def test_who_is_not_logged_in_is_the_brokers(policy: Policy) -> None:
+def test_who_is_not_logged_in_is_the_brokers(policy: UnsupportedPolicy) -> None:
     bench = Bench(policy)
     assert bench.unsupported.decide(asked(NOBODY)) is Way.FORWARD
     assert bench.refused == []
@@ -100,9 +102,9 @@ def test_who_was_refused_is_told() -> None:
 
 def test_learning_tells_what_is_new() -> None:
     supported = Bench(known=False).supported
-    assert supported.learn(MODERN)
-    assert not supported.learn(dict(MODERN))
-    assert supported.learn(OLD)
+    assert supported.update(MODERN)
+    assert not supported.update(dict(MODERN))
+    assert supported.update(OLD)
 
 
 def test_another_policy_holds_once_the_rules_are_updated() -> None:

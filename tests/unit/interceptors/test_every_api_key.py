@@ -9,8 +9,8 @@ from proxy.core.exchange import Connection
 from proxy.core.intercept import Rules
 from proxy.core.session import Session
 from proxy.core.tally import Tally
-from proxy.replies.unsupported import Policy, Unsupported
-from proxy.replies.upstream import Supported
+from proxy.interceptors.supported_versions import SupportedVersions
+from proxy.interceptors.unsupported_requests import UnsupportedPolicy, UnsupportedRequests
 from tests.frames import API_VERSIONS, METADATA, request, response
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
@@ -30,12 +30,12 @@ def every() -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("policy", ["empty", "close", "forward"])
-def test_the_configured_answer(policy: Policy) -> None:
-    supported = Supported({})
-    supported.learn(TOLD)
+def test_the_configured_answer(policy: UnsupportedPolicy) -> None:
+    supported = SupportedVersions({})
+    supported.update(TOLD)
     refused: list[object] = []
     asked = every()
-    rules = Rules([Unsupported(supported, policy, len(asked), refused.append)])
+    rules = Rules([UnsupportedRequests(supported, policy, len(asked), refused.append)])
     tally = Tally()
 
     def connected() -> Session:

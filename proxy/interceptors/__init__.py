@@ -1,0 +1,12 @@
+"""The interceptors: what the sidecar answers itself, and what it changes in the broker's responses. Pure, without IO.
+
+supported_versions.py    The api keys and versions that clients of a listener may use.
+unsupported_requests.py  Answers requests that the broker does not support.
+api_versions.py          Adds the sidecar's own apis to the broker's ApiVersions response.
+address_rewriter.py      Replaces the broker addresses in responses by those that clients can dial.
+address_splicer.py       Replaces addresses in the bytes of a message.
+address_stream.py        Replaces addresses at the end of responses that are not buffered.
+broker_metadata.py       Answers BrokerMetadata: which brokers there are, and what each supports.
+tags.py                  The built-in tags of a broker.
+topic_protection.py      Denies requests that would change the sidecars' own topics.
+"""

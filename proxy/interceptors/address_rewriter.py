@@ -1,0 +1,165 @@
+"""Replaces the broker addresses in responses by those that the clients of a listener can dial.
+
+For brokers that do not advertise their sidecars. Seven responses have addresses. Hosts and ports are replaced where
+they stand; node ids and all other bytes stay as the broker sent them. Requests of an unknown version are refused,
+because the addresses in their responses could not be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import MappingProxyType
+
+from proxy.core.apis import APIS
+from proxy.core.fields import Plan, plan_of
+from proxy.core.intercept import DECIDED, EDITED, LED, STREAMED, Interceptor, Request, Stream, Verdict, Way
+from proxy.core.schema import Field, Layout, layout
+from proxy.core.wire import TRUNCATED, Nonsense
+from proxy.errors import MalformedBody
+from proxy.interceptors.address_splicer import AddressSplicer, rewrite_tagged_nodes, rewrite_tail
+from proxy.interceptors.address_stream import TailRewriter
+from proxy.interceptors.broker_metadata import HostPort
+
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER, SHARE_FETCH, SHARE_ACKNOWLEDGE = 0, 1, 3, 10, 60, 78, 79
+
+FIRST_VERSIONS: Mapping[int, int] = MappingProxyType(
+    {
+        PRODUCE: 10,
+        FETCH: 16,
+        METADATA: 0,
+        FIND_COORDINATOR: 0,
+        DESCRIBE_CLUSTER: 0,
+        SHARE_FETCH: 0,
+        SHARE_ACKNOWLEDGE: 0,
+    }
+)
+"""The apis whose responses have addresses, with the first version of each that does."""
+
+BUFFERING: Mapping[int, int] = MappingProxyType(
+    {
+        PRODUCE: EDITED | STREAMED,  # its length depends on the client's request
+        FETCH: STREAMED,  # has records
+        METADATA: LED,
+        FIND_COORDINATOR: EDITED,
+        DESCRIBE_CLUSTER: LED,
+        SHARE_FETCH: STREAMED,
+        SHARE_ACKNOWLEDGE: EDITED | STREAMED,
+    }
+)
+"""How much of each response is buffered: all of it, its end (the nodes come last, and the length must not change), or
+its beginning (the nodes come first)."""
+
+UNMAPPED_ADDRESS = "node-{}.unmapped.invalid", 1
+"""The address of a node whose address for clients is unknown. The name never resolves (RFC 6761) and contains the node
+id. Clients retry later, as for a broker that is down."""
+
+
+def max_version(api_key: int) -> int | None:
+    """Return the last version of this api that may pass if addresses are rewritten; None for any."""
+    return APIS[api_key].max_version if api_key in FIRST_VERSIONS else None
+
+
+class AddressRewriter(Interceptor):
+    """Rewrites the addresses in the responses of one listener.
+
+    ``addresses``: what clients dial, by node id; it may change at any time. ``on_unmapped(node_id)`` is called each
+    time an address is unknown.
+    """
+
+    def __init__(self, addresses: Mapping[int, HostPort], on_unmapped: Callable[[int], None]) -> None:
+        self._addresses = addresses
+        self._on_unmapped = on_unmapped
+
+    def wants(self, api_key: int, api_version: int) -> int:
+        """Responses with addresses, and the requests of unknown versions for such responses."""
+        since = FIRST_VERSIONS.get(api_key)
+        if since is None or api_version < since:
+            return 0
+        if api_version > APIS[api_key].max_version:
+            return DECIDED
+        return BUFFERING[api_key]
+
+    def decide(self, request: Request) -> Verdict:
+        """Refuse the request, whatever the upstream supports. Unauthenticated clients are not told anything about the
+        broker."""
+        if request.connection.principal_source == "unauthenticated":
+            return Way.FORWARD
+        return b"" if request.acks else Way.CLOSE
+
+    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        """Rewrite the addresses of a whole response. Raises MalformedBody."""
+        plan = plan_of(layout(api_key, api_version, response=True))
+        try:
+            return self._rewrite(plan, body)
+        except TRUNCATED:
+            raise MalformedBody("broker", "the body ends before its addresses do") from None
+        except Nonsense as nonsense:
+            raise MalformedBody("broker", nonsense.detail) from None
+
+    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+        """Rewrite the nodes at the beginning of a response whose first bytes are ``body``. Raises MalformedBody."""
+        plan = plan_of(layout(api_key, api_version, response=True))
+        nodes = _nodes_field(plan.layout)
+        assert nodes is not None, "what is led names its nodes in an array"
+        splicer = AddressSplicer(body, self._address_of_node, flexible=plan.layout.flexible)
+        try:
+            end = splicer.replace_nodes(_field_offset(plan, body, nodes.index), nodes)
+        except TRUNCATED:
+            end = len(body) + 1
+        except Nonsense as nonsense:
+            raise MalformedBody("broker", nonsense.detail) from None
+        if end <= len(body):
+            return splicer.result(end), end
+        if whole:
+            raise MalformedBody("broker", "the body ends before its addresses do")
+        return None
+
+    def stream(self, api_key: int, api_version: int, length: int) -> Stream:
+        """Rewrite the nodes at the end of a response of ``length`` bytes."""
+        message = layout(api_key, api_version, response=True)
+        nodes = _nodes_field(message)
+        assert nodes is not None, "a response with records names its nodes in an array"
+        return TailRewriter(message, nodes, length, partial(rewrite_tail, nodes=nodes, lookup=self._address_of_node))
+
+    def _rewrite(self, plan: Plan, body: bytes) -> bytes:
+        nodes = _nodes_field(plan.layout)
+        if nodes is not None and nodes.tag is not None:
+            return rewrite_tagged_nodes(
+                body, _field_offset(plan, body, len(plan.ordered)), nodes, self._address_of_node
+            )
+        splicer = AddressSplicer(body, self._address_of_node, flexible=plan.layout.flexible)
+        if nodes is not None:
+            splicer.replace_nodes(_field_offset(plan, body, nodes.index), nodes)
+        else:
+            splicer.replace_node(_field_offset(plan, body, plan.layout.named["nodeid"].index))
+        return splicer.result()
+
+    def _address_of_node(self, node_id: int) -> HostPort:
+        address = self._addresses.get(node_id)
+        if address is not None:
+            return address
+        self._on_unmapped(node_id)
+        host, port = UNMAPPED_ADDRESS
+        return host.format(node_id), port
+
+
+@cache
+def _nodes_field(message: Layout) -> Field | None:
+    """Return the array of nodes of this message; None if it has a single node, as FindCoordinator before version 4."""
+    return next(
+        (
+            field
+            for field in (*message.ordered, *message.tagged.values())
+            if field.layout and "host" in field.layout.named
+        ),
+        None,
+    )
+
+
+def _field_offset(plan: Plan, body: bytes, index: int) -> int:
+    """Return the offset of the field with this index."""
+    pos = 0
+    for reader in plan.ordered[:index]:
+        pos = reader.skip(body, pos)
+    return pos

@@ -1,0 +1,160 @@
+"""Replaces hosts and ports in the bytes of a message. All other bytes stay as they are.
+
+In every message an address is: node id (int32), host (string), port (int32).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from proxy.core.fields import plan_of, sliced
+from proxy.core.schema import Field
+from proxy.core.wire import Nonsense, compact_length, compact_string, int32_length, string, uvarint, uvarint_bytes
+from proxy.interceptors.broker_metadata import HostPort
+
+AddressLookup = Callable[[int], HostPort]
+"""Returns what clients dial in place of the node with this id."""
+
+EMPTY_NODES = b"\1"
+"""A compact array without elements."""
+
+PADDING_TAGS = (127, 16_383, 2_097_151, 268_435_455)
+"""The largest tags that take one, two, three and four bytes. Kafka numbers the tags of fields from 0, so these are far
+from the ones in use. Clients skip unknown tags (KIP-482)."""
+
+_int32 = struct.Struct(">i")
+_uint16 = struct.Struct(">H")
+
+
+class AddressSplicer:
+    """Replaces the addresses of one body, from the first to the last."""
+
+    def __init__(self, body: bytes, lookup: AddressLookup, *, flexible: bool) -> None:
+        self._body = body
+        self._lookup = lookup
+        self._flexible = flexible
+        self._parts: list[bytes] = []
+        self._copied_until = 0  # offset in the body up to which the parts replace it
+
+    def replace_nodes(self, pos: int, field: Field) -> int:
+        """Replace the addresses of an array of nodes. Returns the offset after it."""
+        assert field.layout is not None
+        element = plan_of(field.layout)
+        before = element.ordered[: field.layout.named["host"].index - 1]
+        count, pos = (compact_length if self._flexible else int32_length)(self._body, pos)
+        for _ in range(count):
+            node_id = pos
+            for reader in before:
+                node_id = reader.skip(self._body, node_id)
+            self.replace_node(node_id)
+            pos = element.whole.skip(self._body, pos)
+        return pos
+
+    def replace_node(self, pos: int) -> None:
+        """Replace the address after the node id at ``pos``. An empty host stays: the node then has an error instead."""
+        (node_id,) = _int32.unpack_from(self._body, pos)
+        start = pos + 4
+        host, end = (compact_string if self._flexible else string)(self._body, start)
+        _int32.unpack_from(self._body, end)
+        if not host:
+            return
+        name, port = self._lookup(node_id)
+        self._parts += self._body[self._copied_until : start], self._encode_string(name.encode()), _int32.pack(port)
+        self._copied_until = end + 4
+
+    def result(self, end: int | None = None) -> bytes:
+        """Return the body with the replacements, up to the former offset ``end``."""
+        return b"".join([*self._parts, memoryview(self._body)[self._copied_until : end]])
+
+    def _encode_string(self, text: bytes) -> bytes:
+        return (uvarint_bytes(len(text) + 1) if self._flexible else _uint16.pack(len(text))) + text
+
+
+def rewrite_tagged_nodes(body: bytes, pos: int, nodes: Field, lookup: AddressLookup) -> bytes:
+    """Replace the addresses in a tagged array of nodes. The tagged fields of the message begin at ``pos``."""
+    fields, end = _read_tagged_fields(body, pos)
+    rewritten = [_rewrite_tagged_field(field, nodes, lookup) for field in fields]
+    return body if rewritten == fields else body[:pos] + _encode_tag_section(rewritten) + body[end:]
+
+
+def rewrite_tail(tail: bytes, *, nodes: Field, lookup: AddressLookup) -> bytes:
+    """Replace the addresses in the array of nodes at the end of a message: before its tagged fields, or as one of them.
+
+    The result is as long as ``tail``. A tagged field that no client knows pads it. If the result would be too long, or
+    one byte too short for padding, the nodes are left out. Clients then request metadata, as for a broker that sends no
+    nodes.
+    """
+    array, start = b"", 0
+    if nodes.tag is None:
+        splicer = AddressSplicer(tail, lookup, flexible=True)
+        start = splicer.replace_nodes(0, nodes)
+        array = splicer.result(start)
+    fields, end = _read_tagged_fields(tail, start)
+    rewritten = [_rewrite_tagged_field(field, nodes, lookup) for field in fields]
+    if array == tail[:start] and rewritten == fields:
+        return tail
+    left_out = [field for field in fields if field.tag != nodes.tag]
+    for before, kept in ((array, rewritten), (array and EMPTY_NODES, left_out)):
+        section = _pad_tag_section(kept, end - len(before))
+        if section is not None:
+            return before + section + tail[end:]
+    raise Nonsense("tagged fields without room for another")
+
+
+class TaggedField(NamedTuple):
+    """One tagged field. ``whole``: its bytes with tag and size."""
+
+    tag: int
+    value: bytes
+    whole: bytes
+
+
+def _read_tagged_fields(body: bytes, pos: int) -> tuple[list[TaggedField], int]:
+    """Return the tagged fields at ``pos``, and the offset after them."""
+    count, pos = uvarint(body, pos)
+    fields = []
+    for _ in range(count):
+        tag, start = uvarint(body, pos)
+        size, start = uvarint(body, start)
+        value = sliced(body, start, size)
+        fields.append(TaggedField(tag, value, body[pos : start + size]))
+        pos = start + size
+    return fields, pos
+
+
+def _rewrite_tagged_field(field: TaggedField, nodes: Field, lookup: AddressLookup) -> TaggedField:
+    """Return the field; if it holds the nodes, with other addresses."""
+    if field.tag != nodes.tag:
+        return field
+    splicer = AddressSplicer(field.value, lookup, flexible=True)
+    splicer.replace_nodes(0, nodes)
+    return _encode_tagged_field(field.tag, splicer.result())
+
+
+def _encode_tagged_field(tag: int, value: bytes) -> TaggedField:
+    return TaggedField(tag, value, uvarint_bytes(tag) + uvarint_bytes(len(value)) + value)
+
+
+def _encode_tag_section(fields: Sequence[TaggedField]) -> bytes:
+    return uvarint_bytes(len(fields)) + b"".join(field.whole for field in fields)
+
+
+def _pad_tag_section(fields: Sequence[TaggedField], length: int) -> bytes | None:
+    """Return a section of these fields with exactly ``length`` bytes; None if that is impossible."""
+    if len(section := _encode_tag_section(fields)) == length:
+        return section
+    highest = max((field.tag for field in fields), default=-1)
+    for tag in PADDING_TAGS:
+        if tag <= highest:
+            continue
+        gap = length - len(_encode_tag_section([*fields, _encode_tagged_field(tag, b"")]))
+        for more in range(5):  # bytes of the size beyond its first one
+            if (
+                gap >= more
+                and len(section := _encode_tag_section([*fields, _encode_tagged_field(tag, bytes(gap - more))]))
+                == length
+            ):
+                return section
+    return None
