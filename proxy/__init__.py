@@ -18,7 +18,7 @@ Folders
 core        Kafka's wire protocol without IO: fields, facts, who a client is, answers; what bounds walkers and sessions.
 protocol    ProtocolVersion: the table of additions to Kafka's protocol, and what follows from a broker's ApiVersions.
 interceptors  what the sidecar answers itself or changes in the broker's responses, without IO.
-limits      who may enter, and when: rates and numbers of connections, without IO.
+limits      which connections are admitted, and when: rates and numbers of connections, without IO.
 config      the configuration: its keys, everything that can be wrong with it, and the limits that follow from it.
 net         the data path's IO: listeners, admission, relay, worker processes, the admin endpoint.
 fleet       the sidecar's own calls to its cluster: the quotas that are stored there, the brokers, the other sidecars.
@@ -28,10 +28,10 @@ telemetry   log lines and metrics.
 compiled    in Cython alone, what reads bodies: walkers, exchange.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
-aside.py    calls that may never return, in a thread of their own.
-errors.py   who is to blame: this process or one of its peers.
-reload.py   another configuration for a running sidecar: as a whole, or not at all.
-remote.py   what the command asks of a running sidecar; quotas_view.py: how it shows the answer.
+daemon_executor.py  blocking calls that may never return, in a thread of their own.
+errors.py   errors, by who caused them: this process or one of its peers.
+reload.py   reloads the configuration of a running sidecar: the whole file or nothing.
+admin_client.py  requests of the command to a running sidecar; quotas_view.py: how the response is shown.
 cli.py      the ``brokerside`` command; with run.py the only module that wires the parts together.
 """
 

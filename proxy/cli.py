@@ -1,8 +1,8 @@
-"""The ``brokerside`` command: with ``proxy.commands`` the only place that wires the proxy, the observers and the jobs.
+"""The ``brokerside`` command. Only this module and ``proxy.commands`` combine the proxy, the observers and the jobs.
 
-Each command imports what it needs when it runs: a sidecar restarts often and must not wait for the rest.
+Each command imports what it needs when it runs, since a sidecar should start fast.
 
-Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
+Exit codes: 0 success, 1 failure (one sentence on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def version() -> None:
 
 
 def _parser() -> ArgumentParser:
-    """Every command with its arguments; ``act`` is the function that takes them."""
+    """Return the parser with all commands. ``act`` is the function that gets the arguments of a command."""
     parser = ArgumentParser("brokerside", description="A sidecar for Apache Kafka brokers.", allow_abbrev=False)
     commands = commands_of(parser)
     command(commands, "version", version)

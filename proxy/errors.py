@@ -1,6 +1,6 @@
-"""Who is to blame: this process (LocalError) or one of its peers (PeerError).
+"""The errors of the project, by who caused them: this process (LocalError) or one of its peers (PeerError).
 
-``reason`` is a short constant that serves as metric label and log field, so the set of reasons stays closed.
+``reason`` is a short constant that is used as metric label and log field, so the set of reasons is closed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ Side = Literal["client", "broker"]
 
 
 class BrokersideError(Exception):
-    """Base of every error this package raises on purpose; its text is one clear sentence for a person."""
+    """Base of all errors that the project raises on purpose. Its text is one sentence for a person."""
 
 
 class LocalError(BrokersideError):
-    """Something on our side is wrong: configuration, environment, a resource; the user can mend it."""
+    """Something is wrong on this side, such as configuration, environment or resources. The user can fix it."""
 
 
 class ConfigError(LocalError):
-    """One or more mistakes in a configuration; ``problems`` holds one line each: path, value, what is allowed."""
+    """One or more mistakes in a configuration. ``problems``: one line each with path, value and what is allowed."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
         self.source = source
@@ -28,7 +28,7 @@ class ConfigError(LocalError):
 
 
 class PeerError(BrokersideError):
-    """A peer sent bytes that Kafka's protocol does not allow; the connection ends with ``reason`` as its cause."""
+    """A peer sent bytes that Kafka's protocol does not allow. The connection ends with ``reason`` as its cause."""
 
     def __init__(self, side: Side, reason: str, detail: str = "") -> None:
         self.side = side
@@ -38,7 +38,7 @@ class PeerError(BrokersideError):
 
 
 class MalformedBody(PeerError):
-    """A body that does not follow its message definition; it is forwarded all the same, and only counted."""
+    """A body that does not match its message definition. It is forwarded all the same, and only counted."""
 
     def __init__(self, side: Side, detail: str) -> None:
         super().__init__(side, "malformed", detail)

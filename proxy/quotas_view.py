@@ -1,6 +1,6 @@
-"""What ``GET /quotas`` answers, as values, and as text for a person.
+"""The response of ``GET /quotas``, as values and as text for a person.
 
-``null`` in the answer: there is no limit, or nothing is measured because there is none.
+``null`` means that there is no limit, or that nothing is measured for lack of a limit.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from proxy.limits.model import UNLIMITED, Action, QuotasState
 
 RATE = "connection_creation_rate"
 
-WHAT = {RATE: "connections/s", "connections": "connections"}
+QUOTA_LABELS = {RATE: "connections/s", "connections": "connections"}
 """What a quota limits, for a person."""
 
-MET = {"delay": "delayed", "hold": "held", "drop": "closed", "observe": "dry run"}
+ACTION_LABELS = {"delay": "delayed", "hold": "held", "drop": "closed", "observe": "dry run"}
 
 
 class LimitView(Struct):
-    """``listener``: empty for all of them together, and for what each address may have that has no limit of its own
-    (``scope`` is ``ip``). ``used``: connections, or connections per second."""
+    """One limit. ``used``: connections, or connections per second.
+
+    ``listener`` is empty for broker-wide limits, and for the limit of each address without its own (``scope`` is
+    ``ip``).
+    """
 
     scope: str
     listener: str
@@ -32,8 +35,7 @@ class LimitView(Struct):
 
 
 class ListenerView(Struct):
-    """Connections of one listener: those in the kernel's queue, that wait and are held now, and what there was since
-    the start.
+    """Connections of one listener: now in the kernel's queue, waiting and held, and the totals since the start.
 
     ``delayed…``: by a rate of the listener or the broker. ``held…``: by the rate of their address.
     """
@@ -60,7 +62,7 @@ class ThrottledView(Struct):
 
 
 class AddressView(Struct):
-    """One of the busiest client addresses; ``rate``: connections per second."""
+    """One of the busiest client addresses. ``rate``: connections per second."""
 
     address: str
     rate: float | None
@@ -71,7 +73,7 @@ class AddressView(Struct):
 
 
 class QuotasView(Struct):
-    """The whole answer."""
+    """The whole response."""
 
     limits: list[LimitView]
     listeners: dict[str, ListenerView]
@@ -80,14 +82,21 @@ class QuotasView(Struct):
     addresses_tracked: int
     addresses_connected: int
     problem: str | None = None
-    """What is wrong with the quotas that the cluster has stored, in a sentence."""
+    """What is wrong with the quotas of the cluster, in one sentence."""
 
 
-def view(state: QuotasState, problem: str | None = None) -> QuotasView:
-    """Return ``state`` as it is told outside."""
+def build_view(state: QuotasState, problem: str | None = None) -> QuotasView:
+    """Return ``state`` in the form of the response."""
     return QuotasView(
         limits=[
-            LimitView(limit.scope, limit.listener, limit.quota, _limit(limit.limit), limit.action, _number(limit.used))
+            LimitView(
+                limit.scope,
+                limit.listener,
+                limit.quota,
+                _limit_or_none(limit.limit),
+                limit.action,
+                _number_or_none(limit.used),
+            )
             for limit in state.limits
         ],
         listeners={
@@ -107,14 +116,14 @@ def view(state: QuotasState, problem: str | None = None) -> QuotasView:
         throttled=[ThrottledView(*kind, count) for kind, count in sorted(state.throttled.items())],
         addresses=[
             AddressView(
-                one.address,
-                _number(one.rate),
-                _limit(one.rate_limit),
-                one.connections,
-                _limit(one.connections_limit),
-                one.held,
+                address.address,
+                _number_or_none(address.rate),
+                _limit_or_none(address.rate_limit),
+                address.connections,
+                _limit_or_none(address.connections_limit),
+                address.held,
             )
-            for one in state.addresses
+            for address in state.addresses
         ],
         addresses_tracked=state.addresses_tracked,
         addresses_connected=state.addresses_connected,
@@ -122,15 +131,15 @@ def view(state: QuotasState, problem: str | None = None) -> QuotasView:
     )
 
 
-def text(quotas: QuotasView) -> str:
-    """Return what a person sees: limits and how much is used, listeners, who was throttled, addresses, a problem."""
+def format_text(quotas: QuotasView) -> str:
+    """Return the text for a person: limits and their use, listeners, throttled connections, addresses, a problem."""
     parts = [
-        _columns(
+        _format_table(
             ("LIMIT OF", "ON", "NOW", "LIMIT", "USED", ""),
             [_limit_row(limit) for limit in quotas.limits],
             left=(0, 1, 5),
         ),
-        _columns(
+        _format_table(
             (
                 "LISTENER",
                 "ADMITTED",
@@ -148,21 +157,24 @@ def text(quotas: QuotasView) -> str:
     ]
     if quotas.throttled:
         parts.append(
-            _columns(
-                ("THROTTLED AT", "LIMIT OF", "ON", "WHAT IT MET", "CONNECTIONS"),
-                [(t.listener, t.scope, WHAT[t.quota], MET[t.action], f"{t.count:,}") for t in quotas.throttled],
+            _format_table(
+                ("THROTTLED AT", "LIMIT OF", "ON", "QUOTA_LABELS IT ACTION_LABELS", "CONNECTIONS"),
+                [
+                    (t.listener, t.scope, QUOTA_LABELS[t.quota], ACTION_LABELS[t.action], f"{t.count:,}")
+                    for t in quotas.throttled
+                ],
                 left=(0, 1, 2, 3),
             )
         )
     if quotas.addresses:
         parts.append(
-            _columns(
+            _format_table(
                 ("ADDRESS", "RATE", "LIMIT", "CONNECTIONS", "LIMIT", "HELD"),
                 [
                     (
                         a.address,
-                        _shown(a.rate, RATE),
-                        *map(_shown, (a.rate_limit, a.connections, a.connections_limit, a.held)),
+                        _format_number(a.rate, RATE),
+                        *map(_format_number, (a.rate_limit, a.connections, a.connections_limit, a.held)),
                     )
                     for a in quotas.addresses
                 ],
@@ -181,9 +193,9 @@ def _limit_row(limit: LimitView) -> Sequence[str]:
     used = f"{limit.used / limit.limit:.0%}" if limit.limit and limit.used is not None else ""
     return (
         limit.listener or ("each address" if limit.scope == "ip" else "all listeners"),
-        WHAT[limit.quota],
-        _shown(limit.used, limit.quota),
-        _shown(limit.limit),
+        QUOTA_LABELS[limit.quota],
+        _format_number(limit.used, limit.quota),
+        _format_number(limit.limit),
         used,
         "dry run" if limit.action == "observe" and limit.limit is not None else "",
     )
@@ -192,16 +204,17 @@ def _limit_row(limit: LimitView) -> Sequence[str]:
 def _listener_row(name: str, listener: ListenerView) -> Sequence[str]:
     return (
         name,
-        *map(_shown, (listener.admitted, listener.queued, listener.waiting, listener.held, listener.delayed)),
-        _mean(listener.delayed_seconds, listener.delayed),
-        _shown(listener.held_before),
-        _mean(listener.held_seconds, listener.held_before),
+        *map(_format_number, (listener.admitted, listener.queued, listener.waiting, listener.held, listener.delayed)),
+        _format_mean(listener.delayed_seconds, listener.delayed),
+        _format_number(listener.held_before),
+        _format_mean(listener.held_seconds, listener.held_before),
         f"{listener.blocked_seconds:.1f} s",
     )
 
 
-def _columns(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Lay out rows below ``head``; the columns of ``left`` begin together, the others, numbers, end together."""
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Format rows below ``head``. Columns of ``left`` are left-aligned, the others, which are numbers,
+    right-aligned."""
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -213,19 +226,19 @@ def _columns(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[
     )
 
 
-def _shown(number: float | None, quota: str = "") -> str:
+def _format_number(number: float | None, quota: str = "") -> str:
     if number is None:
         return "-"
     return f"{number:,.1f}" if quota == RATE else f"{number:,.0f}"
 
 
-def _mean(total: float, count: int) -> str:
+def _format_mean(total: float, count: int) -> str:
     return f"{total / count * 1000:.0f} ms" if count else "-"
 
 
-def _limit(limit: int) -> int | None:
+def _limit_or_none(limit: int) -> int | None:
     return limit if limit < UNLIMITED else None
 
 
-def _number(number: float) -> float | None:
+def _number_or_none(number: float) -> float | None:
     return None if number != number else number  # NaN

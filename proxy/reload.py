@@ -1,4 +1,4 @@
-"""The configuration of a running sidecar, and how it takes over another one: as a whole, or not at all."""
+"""Reloads the configuration of a running sidecar: the whole file or nothing."""
 
 from __future__ import annotations
 
@@ -13,79 +13,80 @@ from typing import Literal
 import structlog
 from msgspec import Struct, field
 
-from proxy.aside import Aside
 from proxy.config import Config, load
 from proxy.config.difference import Difference, differences, fingerprint
 from proxy.config.document import no_collection
 from proxy.config.keys import reloadable, show
+from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import ConfigError
 
-LOOK_EVERY = 0.5
-"""Seconds between two looks at the file. A change acts when it was seen twice, so that no half-written file is read."""
+FILE_POLL_INTERVAL = 0.5
+"""Seconds between two checks of the file. A change is applied once two checks found the same state, so that no
+half-written file is read."""
 
 READ_TIMEOUT = 10.0
-"""Seconds that reading the file may take, on a file system that answers late; then the reload is rejected."""
+"""Seconds that reading the file may take on a slow file system. After that the reload is rejected."""
 
-WORK, PAUSE = 0.0005, 0.0005
-"""Seconds that reading works at a time, and then leaves the interpreter to the traffic: a file of 3,000 addresses takes
+WORK_SLICE, PAUSE_SLICE = 0.0005, 0.0005
+"""Seconds of work, and seconds of sleep that leave the interpreter to the traffic. A file with 3,000 addresses takes
 0.1 s of work."""
 
-Outcome = Literal["applied", "unchanged", "rejected", "draining"]
+ReloadOutcome = Literal["applied", "unchanged", "rejected", "draining"]
 
 log = structlog.get_logger(__name__)
 
 
 class ReloadResult(Struct, frozen=True):
-    """What became of one reload. ``draining``: the sidecar is about to end, and reads nothing any more."""
+    """The result of one reload. ``draining``: the sidecar is shutting down and reloads nothing."""
 
-    result: Outcome
+    result: ReloadOutcome
     changed: tuple[str, ...] = ()
-    """Keys with a new value, where it was applied."""
+    """The keys with a new value, if the reload was applied."""
     errors: tuple[str, ...] = ()
-    """Why it was rejected, one line each."""
+    """Why the reload was rejected, one line each."""
 
 
 class ReloadState(Struct):
-    """The running configuration, and what became of the attempts to change it."""
+    """The running configuration and the results of all reloads."""
 
     hash: str
-    """Different whenever the running configuration is; the same in every process."""
+    """Changes with the running configuration; the same in every process."""
     loaded_at: float
-    """When the file was last read and found good, in seconds since 1970."""
+    """When the file was last loaded without errors, in seconds since 1970."""
     results: dict[str, int] = field(default_factory=lambda: {"applied": 0, "unchanged": 0, "rejected": 0})
-    """Reloads by what became of them."""
+    """Number of reloads by result."""
     last_errors: list[str] = field(default_factory=list)
-    """Of the last reload; empty where it was not rejected."""
+    """Errors of the last reload; empty if it was not rejected."""
 
     @property
     def last_successful(self) -> bool:
-        """Whether the last reload was not rejected; true before the first one."""
+        """Whether the last reload was not rejected; True before the first one."""
         return not self.last_errors
 
 
-class Pauses:
-    """Called again and again by a thread that works: sleeps for ``PAUSE`` after each ``WORK`` seconds."""
+class PeriodicPause:
+    """Called repeatedly by a working thread: sleeps for ``PAUSE_SLICE`` after each ``WORK_SLICE`` seconds."""
 
     def __init__(self) -> None:
-        self._until = time.monotonic() + WORK
+        self._until = time.monotonic() + WORK_SLICE
 
     def __call__(self) -> None:
-        """Sleep if it is time to."""
+        """Sleep if the work slice is over."""
         if time.monotonic() >= self._until:
-            time.sleep(PAUSE)
-            self._until = time.monotonic() + WORK
+            time.sleep(PAUSE_SLICE)
+            self._until = time.monotonic() + WORK_SLICE
 
 
 class Reloader:
-    """Belongs to the loop's thread; files are read in another one.
+    """Reloads the configuration. Belongs to the event loop's thread and reads files in another one.
 
-    ``apply`` is called on the loop with each new configuration, whose only differences to the one before are in
-    reloadable keys. It must not raise.
+    ``apply`` is called on the event loop with each new configuration. It differs from the one before only in reloadable
+    keys. ``apply`` must not raise.
     """
 
     def __init__(
         self,
-        file: FileWatch,
+        file: ConfigFileMonitor,
         config: Config,
         apply: Callable[[Config], None],
         *,
@@ -94,7 +95,7 @@ class Reloader:
         ),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``config``: what ``file`` was loaded as, after it was noted."""
+        """``config``: loaded from ``file`` after the monitor was created."""
         self.config = config
         self.state = ReloadState(hash=fingerprint(config), loaded_at=now())
         self._apply = apply
@@ -104,22 +105,22 @@ class Reloader:
         self._stopped = False
         self._requested = asyncio.Event()
         self._reason = ""
-        self._turn = asyncio.Lock()
-        self._aside = Aside("configuration")
-        self._begun = 0
-        self._ended = 0
-        self._last = ReloadResult("unchanged")
+        self._lock = asyncio.Lock()
+        self._executor = DaemonExecutor("configuration")
+        self._started_count = 0
+        self._finished_count = 0
+        self._last_result = ReloadResult("unchanged")
 
-    def request(self, reason: str) -> None:
-        """Let ``watch`` reload soon; any number of requests until then are one. For handlers of signals."""
+    def request_reload(self, reason: str) -> None:
+        """Let ``run`` reload soon. Requests until then are merged. Can be used as a signal handler."""
         self._reason = reason
         self._requested.set()
 
-    async def watch(self) -> None:
-        """Reload whenever it is requested or the file has changed, until ``stop``."""
+    async def run(self) -> None:
+        """Reload when requested or when the file has changed, until ``stop``."""
         while not self._stopped:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(FILE_POLL_INTERVAL):
                     await self._requested.wait()
             if self._requested.is_set():
                 self._requested.clear()
@@ -128,33 +129,34 @@ class Reloader:
                 await self.reload("file")
 
     def stop(self) -> None:
-        """Take over nothing any more, not even what is being read just now."""
+        """Apply nothing any more, not even a file that is being read."""
         self._stopped = True
         self._requested.set()
 
     async def reload(self, reason: str) -> ReloadResult:
-        """Read the file and take it over, if that can be. ``reason``: who wants it, for the log.
+        """Load the file and apply it if possible. ``reason``: who requested it, for the log.
 
-        One is made at a time; all who ask during one get the result of the next, which began after they asked.
+        Reloads run one after the other. All callers during one get the result of the next one, which began after their
+        call.
         """
-        begun = self._begun
-        async with self._turn:
-            if self._ended <= begun and not self._stopped:
-                self._begun += 1
-                number = self._begun
-                self._last = await self._reload(reason)
-                self._ended = number
-            return ReloadResult("draining") if self._stopped else self._last
+        started_count = self._started_count
+        async with self._lock:
+            if self._finished_count <= started_count and not self._stopped:
+                self._started_count += 1
+                number = self._started_count
+                self._last_result = await self._reload(reason)
+                self._finished_count = number
+            return ReloadResult("draining") if self._stopped else self._last_result
 
     async def _has_changed(self) -> bool:
         try:
-            return await self._aside.call(self._file.changed, READ_TIMEOUT)
-        except TimeoutError:  # its file system does not answer; that is told by a reload
+            return await self._executor.run(self._file.has_changed, READ_TIMEOUT)
+        except TimeoutError:  # a blocked file system; a reload reports it
             return False
 
     async def _reload(self, reason: str) -> ReloadResult:
         try:
-            wanted, digest, found = await self._aside.call(self._read, READ_TIMEOUT)
+            wanted, digest, found = await self._executor.run(self._read, READ_TIMEOUT)
         except ConfigError as error:
             return self._reject(reason, error.problems)
         except TimeoutError:
@@ -180,12 +182,12 @@ class Reloader:
         return ReloadResult("applied", changed=changed)
 
     def _read(self) -> tuple[Config, str, list[Difference]]:
-        """Return what the file holds, its hash, and what is different in it."""
-        self._file.note()
-        pauses = Pauses()
-        wanted = self._load(self._file.path, pauses)
+        """Return the loaded configuration, its hash, and its differences from the running one."""
+        self._file.mark_loaded()
+        pause = PeriodicPause()
+        wanted = self._load(self._file.path, pause)
         with no_collection():
-            return wanted, fingerprint(wanted, pauses), differences(self.config, wanted, pauses)
+            return wanted, fingerprint(wanted, pause), differences(self.config, wanted, pause)
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:
         self.state.results["rejected"] += 1
@@ -194,31 +196,32 @@ class Reloader:
         return ReloadResult("rejected", errors=tuple(errors))
 
 
-class FileWatch:
-    """Tells when a file has become another one, whether written, replaced, or reached by another link.
+class ConfigFileMonitor:
+    """Detects changes of a file, whether it is written, replaced, or reached by another link.
 
-    Asks the file system, which may take its time: not for the loop's thread.
+    It calls the file system, which may block, so it is not for the event loop's thread.
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes the file as it is now for known."""
+        """Takes the current state of the file as loaded."""
         self.path = path
         self._vanished = False
-        self.note()
+        self.mark_loaded()
 
-    def note(self) -> None:
-        """Take the file as it is now for known."""
-        self._known = self._seen = self._look()
+    def mark_loaded(self) -> None:
+        """Take the current state of the file as loaded."""
+        self._loaded_stat = self._last_stat = self._read_stat()
 
-    def changed(self) -> bool:
-        """Return whether it is not the known one, and the same as at the call before. Vanished, it has not changed."""
-        before, self._seen = self._seen, self._look()
-        if self._seen is None and not self._vanished:
+    def has_changed(self) -> bool:
+        """Return whether the file differs from the loaded one and is the same as at the last call. False if it is
+        missing."""
+        before, self._last_stat = self._last_stat, self._read_stat()
+        if self._last_stat is None and not self._vanished:
             log.warning("config_vanished", file=str(self.path))
-        self._vanished = self._seen is None
-        return self._seen is not None and self._seen == before != self._known
+        self._vanished = self._last_stat is None
+        return self._last_stat is not None and self._last_stat == before != self._loaded_stat
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _read_stat(self) -> tuple[int, int, int] | None:
         try:
             found = os.stat(self.path)
         except OSError:

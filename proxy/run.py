@@ -1,4 +1,4 @@
-"""``brokerside run``: one configuration in, one running sidecar, one exit code out."""
+"""``brokerside run``: runs one sidecar from its configuration to its exit code."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.reload import FileWatch, Reloader
+from proxy.reload import ConfigFileMonitor, Reloader
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
 
-QUOTAS_PATIENCE = 1.0
-"""Seconds that the first accept waits for the quotas the cluster has stored; then those of the file have to do."""
+QUOTAS_TIMEOUT = 1.0
+"""Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""
 
 
-def run(file: FileWatch, config: Config) -> int:
-    """Run until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit code.
+def run(file: ConfigFileMonitor, config: Config) -> int:
+    """Run until SIGTERM or SIGINT, then drain. A second signal ends the sidecar at once. Returns the exit code.
 
-    ``file``: what ``config`` was loaded from, and is loaded from again when it changes.
+    ``file``: the monitored file from which ``config`` was loaded.
     """
     _raise_descriptor_limit()
     _check_backlog(config.socket_listen_backlog_size)
@@ -47,7 +47,7 @@ def run(file: FileWatch, config: Config) -> int:
         return runner.run(_run(file, config))
 
 
-async def _run(file: FileWatch, config: Config) -> int:
+async def _run(file: ConfigFileMonitor, config: Config) -> int:
     stop = asyncio.Event()
     now = asyncio.Event()
 
@@ -62,7 +62,7 @@ async def _run(file: FileWatch, config: Config) -> int:
     def apply(changed: Config) -> None:
         configure_logging(changed.log_level)
         handler.update_config(changed)
-        sidecar.update_config(changed)
+        listeners.update_config(changed)
         fleet.change(changed)
         if watch is not None:
             watch.change(changed)
@@ -71,24 +71,26 @@ async def _run(file: FileWatch, config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     reloader = Reloader(file, config, apply)
-    loop.add_signal_handler(signal.SIGHUP, reloader.request, "SIGHUP")
+    loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     ticker = Ticker()
     handler = await _start_connection_handler(config, ticker)
-    sidecar = ListenerManager(config, handler, ticker)
-    problems = Problems(sidecar)
-    watch = _quota_watch(config, sidecar, handler, ticker, partial(problems.tell, "quotas"))
-    fleet = _fleet_watch(config, handler, ticker, partial(problems.tell, "fleet"))
-    admin = AdminEndpoint(sidecar, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped)
-    reloading = asyncio.create_task(reloader.watch())
+    listeners = ListenerManager(config, handler, ticker)
+    problems = ReadinessProblems(listeners)
+    watch = _quota_watch(config, listeners, handler, ticker, partial(problems.set, "quotas"))
+    fleet = _fleet_watch(config, handler, ticker, partial(problems.set, "fleet"))
+    admin = AdminEndpoint(
+        listeners, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped
+    )
+    reloading = asyncio.create_task(reloader.run())
     try:
         admin.start()
         fleet.start()
         if watch is not None:
             watch.start()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(QUOTAS_PATIENCE):
+                async with asyncio.timeout(QUOTAS_TIMEOUT):
                     await watch.known()
-        sidecar.start()
+        listeners.start()
         ticker.start()
         if watch is not None:
             watch.accepting()
@@ -103,12 +105,12 @@ async def _run(file: FileWatch, config: Config) -> int:
         await stop.wait()
     finally:
         reloader.stop()
-        sidecar.close()
+        listeners.close()
         await asyncio.gather(handler.stop(now), fleet.close())
         ticker.stop()
         if watch is not None:
             await watch.close()
-        reloading.cancel()  # it may wait for a file system that does not answer
+        reloading.cancel()  # it may wait for a blocked file system
         await asyncio.wait([reloading])
         await admin.close()
     log.info("stopped")
@@ -123,55 +125,58 @@ async def _start_connection_handler(config: Config, ticker: Ticker) -> Connectio
     return workers
 
 
-class Problems:
-    """What keeps a sidecar from being ready, as several find it."""
+class ReadinessProblems:
+    """Problems that keep the sidecar from being ready, by who found them."""
 
-    def __init__(self, sidecar: ListenerManager) -> None:
-        self._sidecar = sidecar
+    def __init__(self, listeners: ListenerManager) -> None:
+        self._listeners = listeners
         self._found: dict[str, str | None] = {}
 
-    def tell(self, who: str, problem: str | None) -> None:
-        """Take what is wrong now, None if nothing is any more."""
+    def set(self, who: str, problem: str | None) -> None:
+        """Set the problem that ``who`` has found; None if there is none any more."""
         self._found[who] = problem
-        self._sidecar.not_ready_reason = next(filter(None, self._found.values()), None)
+        self._listeners.not_ready_reason = next(filter(None, self._found.values()), None)
 
 
 def _quota_watch(
     config: Config,
-    sidecar: ListenerManager,
+    listeners: ListenerManager,
     handler: ConnectionHandler,
     ticker: Ticker,
     not_ready_reason: Callable[[str | None], None],
 ) -> QuotaWatch | None:
-    """Return what asks the cluster for its quotas, at once where one may have been altered through this sidecar."""
+    """Return what polls the cluster's quotas. It polls at once if clients may have altered some through this
+    sidecar."""
     if config.internal_bootstrap_servers is None:
         return None
 
-    watch = QuotaWatch(config, sidecar.update_cluster_quotas, not_ready_reason)
-    ticker.callbacks.append(_on_answers(handler, [ALTER_CLIENT_QUOTAS], watch.poke))
+    watch = QuotaWatch(config, listeners.update_cluster_quotas, not_ready_reason)
+    ticker.callbacks.append(_on_new_responses(handler, [ALTER_CLIENT_QUOTAS], watch.poke))
     return watch
 
 
 def _fleet_watch(
     config: Config, handler: ConnectionHandler, ticker: Ticker, not_ready_reason: Callable[[str | None], None]
 ) -> FleetWatch:
-    """Return what knows the fleet; it asks for the broker's configuration at once where that may have been altered."""
+    """Return what observes the fleet. It polls the broker's configuration at once if clients may have altered it."""
     fleet = FleetWatch(config, handler.update_fleet_view, not_ready_reason)
-    ticker.callbacks.append(_on_answers(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
+    ticker.callbacks.append(_on_new_responses(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
     return fleet
 
 
-def _on_answers(handler: ConnectionHandler, api_keys: Sequence[int], call: Callable[[], None]) -> Callable[[], None]:
-    """Return what, called now and then, calls ``call`` where responses of ``api_keys`` have passed since."""
+def _on_new_responses(
+    handler: ConnectionHandler, api_keys: Sequence[int], call: Callable[[], None]
+) -> Callable[[], None]:
+    """Return a function that calls ``call`` if responses of ``api_keys`` were relayed since its last run."""
     seen = 0
 
-    def look() -> None:
+    def check() -> None:
         nonlocal seen
         before, seen = seen, sum(map(handler.count_responses, api_keys))
         if seen != before:
             call()
 
-    return look
+    return check
 
 
 def _raise_descriptor_limit() -> None:
@@ -183,7 +188,8 @@ def _raise_descriptor_limit() -> None:
 
 
 def _check_backlog(wanted: int) -> None:
-    """Linux cuts a longer backlog without a word, and a storm of connections then waits for retransmissions."""
+    """Warn if Linux shortens the backlog, which it does silently. A burst of connects would then wait for
+    retransmissions."""
     try:
         allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
     except (OSError, ValueError):

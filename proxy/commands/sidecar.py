@@ -39,11 +39,11 @@ def run(config: Path) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with lean():
         from proxy.config import load
-        from proxy.reload import FileWatch
+        from proxy.reload import ConfigFileMonitor
         from proxy.run import run as run_sidecar
         from proxy.telemetry import configure_logging
 
-        file = FileWatch(config)  # before it is read: what is written from here on is noticed
+        file = ConfigFileMonitor(config)  # before it is read: what is written from here on is noticed
         loaded = load(config)
     configure_logging(loaded.log_level)
     return run_sidecar(file, loaded)
@@ -96,15 +96,15 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
     """Show the limits on connections of a running sidecar: how much is used, who waits, the busiest addresses."""
     import msgspec
 
-    from proxy import remote
+    from proxy import admin_client
     from proxy.errors import LocalError
-    from proxy.quotas_view import text
+    from proxy.quotas_view import format_text
 
     redraw = "\x1b[H\x1b[2J" if watch and output == "table" and sys.stdout.isatty() else ""
     seen = False
     while True:
         try:
-            found = remote.quotas(admin)
+            found = admin_client.get_quotas(admin)
         except LocalError as error:
             if not (watch and seen):
                 raise
@@ -112,7 +112,9 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
             print(f"brokerside: {error}", file=sys.stderr)  # it restarts
         else:
             seen = True
-            print(redraw + (text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True)
+            print(
+                redraw + (format_text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True
+            )
         if not watch:
             return
         time.sleep(1)
@@ -120,9 +122,9 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
 
 def reload(admin: Endpoint) -> int:
     """Let a running sidecar read its configuration again, and say what came of it."""
-    from proxy import remote
+    from proxy import admin_client
 
-    done = remote.reload(admin)
+    done = admin_client.post_reload(admin)
     if done.result == "applied":
         print(f"applied: {', '.join(done.changed)}")
     elif done.result == "unchanged":

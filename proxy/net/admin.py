@@ -25,8 +25,8 @@ from proxy.net import upstream_check
 from proxy.net.http import HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.upstream import Upstream
-from proxy.quotas_view import view
-from proxy.reload import Outcome, Reloader
+from proxy.quotas_view import build_view
+from proxy.reload import Reloader, ReloadOutcome
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import QuotaSource
 
@@ -34,7 +34,7 @@ READINESS_CONNECT_TIMEOUT = 1.0
 """Seconds within which an upstream has to accept the connection of ``/readyz``."""
 
 
-RELOAD_STATUS: dict[Outcome, HTTPStatus] = {
+RELOAD_STATUS: dict[ReloadOutcome, HTTPStatus] = {
     "applied": HTTPStatus.OK,
     "unchanged": HTTPStatus.OK,
     "rejected": HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -117,7 +117,7 @@ class AdminEndpoint:
 
     async def _quotas(self) -> Response:
         return _json_response(
-            view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
+            build_view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
         )
 
     async def _config(self) -> Response:

@@ -25,9 +25,9 @@ from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.net.connection_setup import SetupDeadlines
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.listener_interceptors import ListenerInterceptors
-from proxy.net.relay import Relay, repeated
+from proxy.net.relay import Relay, rate_limited
 from proxy.net.upstream import Upstream
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
 
@@ -63,11 +63,11 @@ class ConnectionManager:
             listener.name: Upstream(listener.upstream, connect_timeout, listener.upstream_source)
             for listener in config.listeners
         }
-        self._repeated = Repeated(log)
+        self._rate_limited = RateLimitedLogger(log)
         self._fleet = FleetDirectory(FleetView(config.broker_id, ()))
         self._interceptors = {
             listener.name: ListenerInterceptors(
-                config, listener, self._upstreams[listener.name], self._fleet, self._repeated
+                config, listener, self._upstreams[listener.name], self._fleet, self._rate_limited
             )
             for listener in config.listeners
             if listener.security_protocol in DECODED_PROTOCOLS
@@ -143,7 +143,7 @@ class ConnectionManager:
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             relay.tally.upstream_failures += 1
             reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
-            self._repeated.warning("upstream_unreachable", upstream=str(upstream), error=reason)
+            self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
             relay.close("upstream_unreachable")
             self._restart_probe(relay)
         except asyncio.CancelledError:
@@ -165,7 +165,7 @@ class ConnectionManager:
             at, client_id = monotonic(), relay.client_id
             self._notify_observers(ConnectionChange(relay.connection, "closed", at, cause, 0, 0, *counts, client_id))
         if detail and cause.startswith(("client_invalid", "broker_")):
-            self._repeated.warning(
+            self._rate_limited.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",
                 connection_id=relay.id,
                 cause=cause,
@@ -254,5 +254,5 @@ class ConnectionManager:
         self.budget.wake()
         self._dead_peers.on_tick()
         self._setup_deadlines.on_tick()
-        self._repeated.flush()
-        repeated.flush()
+        self._rate_limited.flush()
+        rate_limited.flush()

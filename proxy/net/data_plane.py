@@ -21,7 +21,7 @@ from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.ticker import Ticker
 from proxy.telemetry.logs import log_lines_dropped
-from proxy.telemetry.snapshot import Snapshot, added, process_counts
+from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts
 
 if TYPE_CHECKING:
     from observers.dispatch import Dispatcher
@@ -84,7 +84,7 @@ class DataPlane:
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
-        tallies = {name: added(Tally(), tally) for name, tally in self.tallies.items()}
+        tallies = {name: add_counters(Tally(), tally) for name, tally in self.tallies.items()}
         snapshot = Snapshot(tallies, process_counts(), self._ticker.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
         budget = self._connections.budget

@@ -89,5 +89,5 @@ class DeadPeerDetector:
             descriptor = relay.descriptor(side)
             if descriptor >= 0 and is_dead(descriptor):
                 with contextlib.suppress(OSError):
-                    relay.close(cause, "nothing is confirmed any more", abort=True)
+                    relay.close(cause, "the peer acknowledges nothing any more", abort=True)
                 return

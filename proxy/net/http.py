@@ -28,7 +28,7 @@ import structlog
 
 from proxy.core.tally import Tally
 from proxy.net.acceptor import Acceptor
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class HttpServer:
         self._acceptor: Acceptor | None = None
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         self._without_request: dict[asyncio.Task[None], None] = {}  # whose request is incomplete, oldest first
-        self._repeated = Repeated(log)
+        self._rate_limited = RateLimitedLogger(log)
 
     def start(self, host: str, port: int, config_key: str = "") -> None:
         """Listen on ``host:port``. Raises LocalError if the socket cannot be bound to the address.
@@ -119,7 +119,7 @@ class HttpServer:
         return True
 
     def _on_out_of_capacity(self, error: str) -> None:
-        self._repeated.warning("admin_on_out_of_capacity", error=error)
+        self._rate_limited.warning("admin_on_out_of_capacity", error=error)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._open.pop(task).close()  # the task may have been cancelled before it started

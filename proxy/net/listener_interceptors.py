@@ -20,7 +20,7 @@ from proxy.interceptors.unsupported_requests import UnsupportedRequests
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from proxy.net.upstream import Upstream
 from proxy.protocol.private import moved
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +35,16 @@ class ListenerInterceptors:
     """
 
     def __init__(
-        self, config: Config, listener: Listener, upstream: Upstream, fleet: FleetDirectory, repeated: Repeated
+        self,
+        config: Config,
+        listener: Listener,
+        upstream: Upstream,
+        fleet: FleetDirectory,
+        rate_limited: RateLimitedLogger,
     ) -> None:
         self._listener = listener
         self._fleet = fleet
-        self._repeated = repeated
+        self._rate_limited = rate_limited
         self._addresses: dict[int, HostPort] = {}
         base = config.private_api_key_base
         private = {key: api.versions for key, api in moved(base).items()}
@@ -82,7 +87,7 @@ class ListenerInterceptors:
         for node_id, (host, port) in addresses.items():
             before = self._addresses.get(node_id, (host, port))
             if before != (host, port):
-                self._repeated.warning(
+                self._rate_limited.warning(
                     "registry_address_changed",
                     listener=self._listener.name,
                     node_id=node_id,
@@ -130,7 +135,7 @@ class ListenerInterceptors:
         self._log_request("protected_topic", request)
 
     def _log_request(self, event: str, request: Request) -> None:
-        self._repeated.warning(
+        self._rate_limited.warning(
             event,
             connection_id=request.connection.id,
             api=api_name(request.api_key),
@@ -139,4 +144,4 @@ class ListenerInterceptors:
         )
 
     def _on_unmapped(self, node_id: int) -> None:
-        self._repeated.warning("address_unmapped", listener=self._listener.name, node_id=node_id)
+        self._rate_limited.warning("address_unmapped", listener=self._listener.name, node_id=node_id)

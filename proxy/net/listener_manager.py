@@ -17,7 +17,7 @@ from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.proxy_header import ProxyHeaderReader
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 from proxy.telemetry.snapshot import Snapshot, process_counts
 
 log = structlog.get_logger(__name__)
@@ -36,9 +36,9 @@ class ListenerManager:
         self._acceptors: dict[str, Acceptor] = {}
         self._other_descriptors = 0  # at the start; later ones are taken from the reserve
         self._admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
-        self._repeated = Repeated(log)
+        self._rate_limited = RateLimitedLogger(log)
         self._proxy_headers = ProxyHeaderReader(handler.tallies)
-        ticker.callbacks += [self._admission.on_tick, self._proxy_headers.flush_warnings, self._repeated.flush]
+        ticker.callbacks += [self._admission.on_tick, self._proxy_headers.flush_warnings, self._rate_limited.flush]
         handler.on_capacity(self._resume_accepting)
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class ListenerManager:
             return not (self._admission.is_blocked(listener.name) or self._handler.is_full)
 
         def on_out_of_capacity(error: str) -> None:
-            self._repeated.warning("accept_out_of_capacity", listener=listener.name, error=error)
+            self._rate_limited.warning("accept_out_of_capacity", listener=listener.name, error=error)
 
         backlog = self._config.socket_listen_backlog_size
         tally = self._handler.tallies[listener.name]

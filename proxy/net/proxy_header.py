@@ -16,7 +16,7 @@ from proxy.core.proxy_protocol import MAX_SIZE, parse
 from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from proxy.limits.model import canonical
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
 HEADER_TIMEOUT = 10.0
 """Seconds from the accept to the last byte of the header. Load balancers send it at once."""
@@ -41,7 +41,7 @@ class ProxyHeaderReader:
     def __init__(self, tallies: Mapping[str, Tally]) -> None:
         self._tallies = tallies
         self._pending: set[_PendingHeader] = set()
-        self._repeated = Repeated(log)
+        self._rate_limited = RateLimitedLogger(log)
 
     def read_header(self, listener: Listener, sock: socket.socket, address: PeerAddress, on_header: OnHeader) -> None:
         """Take ownership of ``sock``, accepted from ``address``, and call ``on_header(sock, address)`` with the
@@ -55,7 +55,9 @@ class ProxyHeaderReader:
         if not _is_trusted(address[0], listener.proxy_protocol_trusted):
             pending.close("untrusted_proxy", "not in proxy.protocol.trusted")
         elif len(self._pending) >= MAX_PENDING_HEADERS:
-            pending.close("proxy_header_overload", f"{MAX_PENDING_HEADERS} connections wait for their header already")
+            pending.close(
+                "proxy_header_overload", f"{MAX_PENDING_HEADERS} connections without a complete header already"
+            )
         else:
             self._pending.add(pending)
             pending.start()
@@ -72,7 +74,7 @@ class ProxyHeaderReader:
 
     def flush_warnings(self) -> None:
         """Log how often a rate-limited warning was suppressed, if it is time to."""
-        self._repeated.flush()
+        self._rate_limited.flush()
 
     def on_finished(self, pending: _PendingHeader, cause: Cause | None, detail: str) -> None:
         """Remove ``pending``: its socket was closed for ``cause``, or passed on if ``cause`` is None."""
@@ -82,7 +84,7 @@ class ProxyHeaderReader:
         if cause is not None:
             tally.closed[cause] += 1
         if detail:
-            self._repeated.warning(
+            self._rate_limited.warning(
                 "proxy_header_refused",
                 listener=pending.listener.name,
                 peer=pending.address[0],
@@ -144,7 +146,7 @@ class _PendingHeader:
         elif seen:
             self._data += taken
         elif self._data:
-            self.close("invalid_proxy_header", f"it ends after {len(self._data)} bytes")
+            self.close("invalid_proxy_header", f"connection closed after {len(self._data)} bytes")
         else:
             self.close("client_closed")  # without a byte, like health checks
 

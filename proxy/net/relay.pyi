@@ -6,9 +6,9 @@ from proxy.core.exchange import Connection
 from proxy.core.session import Session
 from proxy.core.tally import Tally
 from proxy.errors import Side
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
-repeated: Repeated
+rate_limited: RateLimitedLogger
 
 class Relay:
     """Both sides of one connection: the client and the broker.

@@ -40,10 +40,10 @@ import structlog
 from proxy.core import budget
 from proxy.errors import PeerError
 from proxy.net.round_robin import round_robin_for
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
 log = structlog.get_logger(__name__)
-repeated = Repeated(log)
+rate_limited = RateLimitedLogger(log)
 
 cdef enum:
     READ_SIZE = 131072  # bytes of one read
@@ -518,5 +518,5 @@ cdef class Relay:
 cdef int report_failure(connection_id, error) except -1:
     """Log that an interceptor raised ``error``; its request or response was forwarded unchanged."""
     # Only text: a rate-limited log line is kept for a while, and a traceback would keep message bodies alive.
-    repeated.warning("intercept_failed", connection_id=connection_id, error=f"{type(error).__name__}: {error}")
+    rate_limited.warning("intercept_failed", connection_id=connection_id, error=f"{type(error).__name__}: {error}")
     return 0

@@ -79,7 +79,7 @@ class Upstream:
         if self._family:
             found = [address for address in found if address[0] == self._family]
         if not found:
-            where = "" if self._source is None else f" of the kind of upstream.source {self._source}"
+            where = "" if self._source is None else f" of the family of upstream.source {self._source}"
             raise OSError(f"{self._endpoint} has no address{where}")
         if len(found) == 1:
             return await _connect_address(found[0], self._source, deadline)

@@ -44,8 +44,8 @@ async def find_problem(listener: Listener, upstream: Upstream, broker_id: int) -
     if rewriting:
         return None
     return (
-        f"listener {listener.name}: broker {broker_id} tells its clients to dial {found}, not {here}, so they pass "
-        "this sidecar by; set the broker's advertised.listeners, or this listener's advertised"
+        f"listener {listener.name}: broker {broker_id} advertises {found}, not {here}, so clients bypass "
+        "this sidecar; set the broker's advertised.listeners, or this listener's advertised"
     )
 
 

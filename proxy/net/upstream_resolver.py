@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from proxy.aside import Aside
 from proxy.config import Endpoint
+from proxy.daemon_executor import DaemonExecutor
 
 SocketAddress = tuple[socket.AddressFamily, Any]
 """The family and the address, as ``socket.socket`` and ``connect`` expect them."""
@@ -54,7 +54,7 @@ class UpstreamResolver:
     def __init__(self, endpoint: Endpoint, getaddrinfo: GetAddrInfo = socket.getaddrinfo) -> None:
         self._endpoint = endpoint
         self._getaddrinfo = getaddrinfo
-        self._aside = Aside(f"lookup {endpoint.host}")
+        self._executor = DaemonExecutor(f"lookup {endpoint.host}")
         self._addresses: list[SocketAddress] = []
         self._resolved_at = -inf
         self._fresh_until = -inf
@@ -97,7 +97,7 @@ class UpstreamResolver:
         host, port = self._endpoint.host, self._endpoint.port
         loop = asyncio.get_running_loop()
         try:
-            found = await self._aside.call(
+            found = await self._executor.run(
                 lambda: self._getaddrinfo(host, port, type=socket.SOCK_STREAM), LOOKUP_TIMEOUT
             )
             self._addresses, self._failure, self._warned = order_addresses(found), None, False

@@ -36,7 +36,7 @@ from proxy.net.worker_ipc import (
     UpdateFleetView,
     WorkerReady,
 )
-from proxy.telemetry import Repeated, configure_logging
+from proxy.telemetry import RateLimitedLogger, configure_logging
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class Worker:
             sock, ToWorker, self._on_message, on_peer_gone=self._on_main_gone, on_all_sent=self._send_closed_if_room
         )
         self._replies: set[asyncio.Task[None]] = set()
-        self._repeated = Repeated(log)
+        self._rate_limited = RateLimitedLogger(log)
         self._number = 0
         self._config: Config
         self._closed_connections: list[int] = []  # not reported to the main process yet
@@ -83,7 +83,7 @@ class Worker:
             self._channel.flush_and_close()
             return 1
         self._data_plane.on_connection_closed(self._on_connection_closed)
-        ticker.callbacks.append(self._repeated.flush)
+        ticker.callbacks.append(self._rate_limited.flush)
         ticker.start()
         self._channel.send(WorkerReady(await self._data_plane.snapshot()))
         await self._stop.wait()
@@ -137,7 +137,7 @@ class Worker:
         listener = self._listeners[message.listener]
         if descriptor is None:  # this process was out of descriptors, and the kernel has closed the socket
             self._data_plane.tallies[listener.name].closed["worker_lost"] += 1
-            self._repeated.warning("connection_lost", listener=listener.name, error="EMFILE")
+            self._rate_limited.warning("connection_lost", listener=listener.name, error="EMFILE")
             self._on_connection_closed(message.number)
             return
         family = socket.AF_INET6 if ":" in listener.bind.host else socket.AF_INET

@@ -40,9 +40,9 @@ from proxy.net.worker_process import (
     WorkerProcess,
     spawn_worker,
 )
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 from proxy.telemetry.logs import log_lines_dropped
-from proxy.telemetry.snapshot import Snapshot, process_counts, total
+from proxy.telemetry.snapshot import Snapshot, process_counts, sum_snapshots
 
 WORKERS_START_TIMEOUT = 30.0
 """Seconds within which all workers have to be ready. They need about one."""
@@ -90,8 +90,8 @@ class WorkerPool:
         self._eviction_task: asyncio.Task[None] | None = None
         self.lost_throttle_reports = 0
         """Throttle reports that no worker could receive."""
-        self._repeated = Repeated(log)
-        ticker.callbacks.append(self._repeated.flush)
+        self._rate_limited = RateLimitedLogger(log)
+        ticker.callbacks.append(self._rate_limited.flush)
 
     async def start(self) -> None:
         """Start all workers and wait until they are ready. Raises LocalError after ending those that run."""
@@ -140,7 +140,7 @@ class WorkerPool:
         """Send ``sock``, a client accepted from ``address``, to a worker, or queue it until one has capacity."""
         self._assign(TakeConnection(listener.name, *address, number), sock)
         if self.is_full and any(worker.lacks_descriptors for worker in self._workers.values()):
-            self._repeated.warning("workers_out_of_capacity", error="EMFILE")
+            self._rate_limited.warning("workers_out_of_capacity", error="EMFILE")
 
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed, by the last snapshots of the workers."""
@@ -162,7 +162,7 @@ class WorkerPool:
                 worker.channel.send(ReportThrottles(list(reports)))
                 return
         self.lost_throttle_reports += len(reports)
-        self._repeated.warning("throttles_not_reported", reports=len(reports))
+        self._rate_limited.warning("throttles_not_reported", reports=len(reports))
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys in all workers, also in those started later."""
@@ -189,7 +189,7 @@ class WorkerPool:
         own.log_lines_dropped = log_lines_dropped()
         own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
-        return total([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
+        return sum_snapshots([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
 
     async def stop(self, abort: asyncio.Event) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
@@ -269,7 +269,7 @@ class WorkerPool:
 
     def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
         del self._workers[worker.number]
-        self._exited = total([self._exited, worker.last_snapshot()])
+        self._exited = sum_snapshots([self._exited, worker.last_snapshot()])
         self._unassigned += unsent
         if not self._running:
             return

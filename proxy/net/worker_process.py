@@ -35,7 +35,7 @@ from proxy.net.worker_ipc import (
     UpdateFleetView,
     WorkerReady,
 )
-from proxy.telemetry.snapshot import ProcessCounts, Snapshot, added
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot, add_counters
 
 SNAPSHOT_INTERVAL = 1.0
 """Seconds between two requests for counters. What a worker has counted since is lost if it is killed."""
@@ -304,12 +304,12 @@ def spawn_worker() -> SpawnedWorker:
 
 
 def _without_queue(stats: ObserverStats) -> ObserverStats:
-    dropped = added(stats.dropped, {LOST_CAUSE: stats.queued} if stats.queued else {})
+    dropped = add_counters(stats.dropped, {LOST_CAUSE: stats.queued} if stats.queued else {})
     return structs.replace(stats, dropped=dropped, queued=0, breaker_open=False)
 
 
 def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
     """Return its last audit counters without the spool, which another worker has taken over and counts."""
-    dropped = added(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
+    dropped = add_counters(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
     gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_failed": False, "problems": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}

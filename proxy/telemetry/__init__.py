@@ -1,16 +1,16 @@
-"""What the sidecar says about itself.
+"""What the sidecar reports about itself: logs and metrics.
 
-logs.py           JSON lines on stderr: bounded, escaped, without secrets.
-log_writer.py     the thread that writes them, and what becomes of lines that nobody reads.
-snapshot.py       counts as plain values: taken in each process, sent, added up.
-family.py         what one metric is.
-definitions.py    every metric, defined once: name, labels, meaning, and its part of a snapshot.
-limit_metrics.py  those of the limits on connections.
-audit_metrics.py  those of the audit.
-metrics.py        the text that a scrape gets.
-reference.py      docs/metrics.md.
+logs.py               Log lines as JSON on stderr: bounded, escaped, without secrets.
+log_writer.py         The thread that writes them, and what happens to lines that nobody reads.
+snapshot.py           Counters as plain values: read in each process, sent between processes, and summed.
+metric_definition.py  The definition of one metric.
+definitions.py        All metrics: name, labels, meaning, and how each is read from a snapshot.
+limit_metrics.py      The metrics of the limits on connections.
+audit_metrics.py      The metrics of the audit.
+metrics.py            The text of ``/metrics``.
+reference.py          Generates docs/metrics.md.
 """
 
-from proxy.telemetry.logs import Repeated, configure_logging
+from proxy.telemetry.logs import RateLimitedLogger, configure_logging
 
-__all__ = ["Repeated", "configure_logging"]
+__all__ = ["RateLimitedLogger", "configure_logging"]

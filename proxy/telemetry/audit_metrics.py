@@ -1,52 +1,52 @@
-"""The metrics of the built-in audit observer: where every event is. docs/audit-delivery.md says what to watch."""
+"""The metrics of the built-in audit observer. docs/audit-delivery.md explains what to alert on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.telemetry.family import Definition, Samples
+from proxy.telemetry.metric_definition import MetricDefinition, Samples
 from proxy.telemetry.snapshot import Snapshot
 
 
-def _audit(field: str) -> Callable[[Snapshot], Samples]:
-    """Read one field of ``observers.audit.AuditStats``."""
+def _audit_field(field: str) -> Callable[[Snapshot], Samples]:
+    """Return a reader of one field of ``observers.audit.AuditStats``."""
     return lambda s: [((), s.audit[field])] if s.audit else []
 
 
-AUDIT_METRICS: tuple[Definition, ...] = (
-    Definition(
+AUDIT_METRICS: tuple[MetricDefinition, ...] = (
+    MetricDefinition(
         "audit_observed_total",
         "counter",
         (),
         "exchanges",
         "Requests, changes of connections and throttle reports seen.",
-        _audit("observed"),
+        _audit_field("observed"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_hidden_total",
         "counter",
         (),
         "exchanges",
         "Those of them that give no event: excluded topics and principals, and the sidecar's own traffic.",
-        _audit("hidden"),
+        _audit_field("hidden"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_emitted_total",
         "counter",
         (),
         "events",
         "Sequence numbers given to events: emitted = delivered + dropped + spooled + queued + left.",
-        _audit("emitted"),
+        _audit_field("emitted"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_delivered_total",
         "counter",
         (),
         "events",
         "Events acknowledged by the audit topic.",
-        _audit("delivered"),
+        _audit_field("delivered"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_dropped_total",
         "counter",
         ("reason",),
@@ -55,31 +55,31 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "worker when it was last asked, and it ended; how many were lost indeed a `gap` event tells.",
         lambda s: [((reason,), count) for reason, count in s.audit.get("dropped", {}).items()],
     ),
-    Definition(
+    MetricDefinition(
         "audit_spooled",
         "gauge",
         (),
         "events",
         "Events on disk that the topic has not acknowledged; what the producer has is among them.",
-        _audit("spooled"),
+        _audit_field("spooled"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_queued",
         "gauge",
         (),
         "events",
         "Events in memory alone: collected, waiting for the cluster, or with the producer.",
-        _audit("queued"),
+        _audit_field("queued"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_queued_bytes",
         "gauge",
         (),
         "bytes",
         "Bytes of records that wait in memory, before compression.",
-        _audit("queued_bytes"),
+        _audit_field("queued_bytes"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_left_total",
         "counter",
         (),
@@ -87,39 +87,39 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "Events that workers which ended left on disk. Another worker sends them, and counts them as replayed.",
         lambda s: [((), s.audit.get("left", 0))] if s.audit else [],
     ),
-    Definition(
+    MetricDefinition(
         "audit_spool_bytes",
         "gauge",
         (),
         "bytes",
         "Bytes of the spool, up to 8 MiB of settled events and what dead runs left included.",
-        _audit("spool_bytes"),
+        _audit_field("spool_bytes"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_spool_failed",
         "gauge",
         (),
         "",
         "1 while the spool's disk fails: events wait in memory alone.",
-        _audit("spool_failed"),
+        _audit_field("spool_failed"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_replayed_total",
         "counter",
         (),
         "events",
         "Events that earlier runs, or workers that ended, left on disk, acknowledged by the audit topic.",
-        _audit("replayed"),
+        _audit_field("replayed"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_replay_lost_total",
         "counter",
         (),
         "events",
         "Events that earlier runs, or workers that ended, left on disk and that the audit topic refused.",
-        _audit("replay_lost"),
+        _audit_field("replay_lost"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_topic_problem",
         "gauge",
         ("problem",),
@@ -128,28 +128,28 @@ AUDIT_METRICS: tuple[Definition, ...] = (
         "`create_time`, `one_replica`.",
         lambda s: [((problem,), 1) for problem in s.audit.get("problems", {})],
     ),
-    Definition(
+    MetricDefinition(
         "audit_records_total",
         "counter",
         (),
         "records",
         "Kafka records acknowledged by the audit topic.",
-        _audit("records_delivered"),
+        _audit_field("records_delivered"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_bytes_total",
         "counter",
         (),
         "bytes",
         "Bytes of these records, before compression.",
-        _audit("bytes_delivered"),
+        _audit_field("bytes_delivered"),
     ),
-    Definition(
+    MetricDefinition(
         "audit_topic_look_ups_total",
         "counter",
         (),
         "calls",
         "Times the cluster was asked for the names of topic ids.",
-        _audit("topic_look_ups"),
+        _audit_field("topic_look_ups"),
     ),
 )

@@ -1,7 +1,7 @@
-"""Every metric: name, labels, meaning, and which part of a ``Snapshot`` it is.
+"""All metrics: name, labels, meaning, and how each is read from a ``Snapshot``.
 
 Nothing here runs while traffic flows. Every set of labels is bounded: listeners, observers and workers are configured,
-api names are Kafka's and the sidecar's with one ``unknown``, causes and reasons are closed lists.
+api names are those of Kafka and the sidecar with one ``unknown``, causes and reasons are closed lists.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from proxy.core.apis import APIS
 from proxy.core.causes import Cause
 from proxy.core.tally import Tally
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
-from proxy.telemetry.family import Definition, Samples
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
+from proxy.telemetry.metric_definition import MetricDefinition, Samples
 from proxy.telemetry.snapshot import Snapshot
 
 UNKNOWN_API = "unknown"
-"""Label of requests whose api key is neither Kafka's nor the sidecar's: one for all, for clients choose the number."""
+"""The label of requests with an unknown api key. All of them share it, since clients choose the key."""
 
 DECODE_OUTCOMES = ("full", "malformed", "unsupported", "not_kept")
+"""Values of the label ``outcome``."""
 
 
-def _plain(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
+def _by_listener(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
+    """Return a reader of one counter of each listener."""
     return lambda s: [((name,), read(tally)) for name, tally in s.tallies.items()]
 
 
-def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
-    """Read a counter that is kept by one label beside the listener."""
+def _by_listener_and_label(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
+    """Return a reader of counters that each listener keeps by one more label."""
 
     def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
         for name, tally in s.tallies.items():
@@ -41,21 +43,21 @@ def _split(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot],
     return samples
 
 
-def _by_api(read: Callable[[Tally], Mapping[int, int]]) -> Callable[[Snapshot], Samples]:
-    """Read a counter that is kept by api key beside the listener."""
+def _by_listener_and_api(read: Callable[[Tally], Mapping[int, int]]) -> Callable[[Snapshot], Samples]:
+    """Return a reader of counters that each listener keeps by api key."""
 
     def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
         for name, tally in s.tallies.items():
             named: dict[str, float] = defaultdict(float)
             for key, count in read(tally).items():
-                named[_api(s, key)] += count
+                named[_api_label(s, key)] += count
             for api, value in named.items():
                 yield (name, api), value
 
     return samples
 
 
-def _api(s: Snapshot, key: int) -> str:
+def _api_label(s: Snapshot, key: int) -> str:
     return APIS[key].name if key in APIS else s.private_apis.get(key, UNKNOWN_API)
 
 
@@ -63,7 +65,7 @@ def _intercepted(s: Snapshot) -> Samples:
     named: dict[tuple[str, ...], float] = defaultdict(float)
     for name, tally in s.tallies.items():
         for (key, verdict), count in tally.intercepted.items():
-            named[name, _api(s, key), verdict] += count
+            named[name, _api_label(s, key), verdict] += count
     return named.items()
 
 
@@ -84,10 +86,10 @@ def _observer(read: Callable[[ObserverStats], float]) -> Callable[[Snapshot], Sa
     return lambda s: [((name,), read(stats)) for name, stats in s.observers.items()]
 
 
-CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
-"""Every cause with no connection yet, so that each series exists from the start."""
+CLOSE_CAUSES: dict[str, float] = dict.fromkeys(get_args(Cause), 0)
+"""Every cause with 0 connections, so that each series exists from the start."""
 
-REGISTRY_REASONS: dict[str, float] = dict.fromkeys(
+REGISTRY_DROP_REASONS: dict[str, float] = dict.fromkeys(
     (
         "unknown_broker", "too_much", "malformed", "key", "unsigned", "unknown_key", "bad_signature", "repeated",
     ),
@@ -96,8 +98,8 @@ REGISTRY_REASONS: dict[str, float] = dict.fromkeys(
 
 LOG_LEVELS: dict[str, float] = dict.fromkeys(("debug", "info", "warning", "error", "critical"), 0)
 
-METRICS: tuple[Definition, ...] = (
-    Definition(
+METRICS: tuple[MetricDefinition, ...] = (
+    MetricDefinition(
         "build_info",
         "gauge",
         ("version",),
@@ -105,7 +107,7 @@ METRICS: tuple[Definition, ...] = (
         "Always 1; its label says what runs.",
         lambda s: [((__version__,), 1)],
     ),
-    Definition(
+    MetricDefinition(
         "state",
         "gauge",
         ("state",),
@@ -113,15 +115,15 @@ METRICS: tuple[Definition, ...] = (
         "1 for the present state: `ready` accepts connections, `draining` lets them end.",
         lambda s: [(("ready",), not s.draining), (("draining",), s.draining)],
     ),
-    Definition(
+    MetricDefinition(
         "loop_lag_seconds",
         "gauge",
         (),
         "seconds",
-        "By how much the event loop's last beat was late; of several workers the worst, or how long one is silent.",
+        "By how much the event loop's last tick was late; of several workers the maximum, or how long one is silent.",
         lambda s: [((), s.loop_lag)],
     ),
-    Definition(
+    MetricDefinition(
         "registry_records_dropped_total",
         "counter",
         ("reason",),
@@ -129,9 +131,9 @@ METRICS: tuple[Definition, ...] = (
         "Records of the fleet's registry that were not taken: `unknown_broker` (the cluster has no such broker), "
         "`too_much` (4 MiB, or 1,000 sidecars), `malformed`, `key`; and with `registry.hmac.keys.file` `unsigned`, "
         "`unknown_key`, `bad_signature`, `repeated` (of an earlier run).",
-        lambda s: [((reason,), count) for reason, count in {**REGISTRY_REASONS, **s.registry_dropped}.items()],
+        lambda s: [((reason,), count) for reason, count in {**REGISTRY_DROP_REASONS, **s.registry_dropped}.items()],
     ),
-    Definition(
+    MetricDefinition(
         "log_lines_dropped_total",
         "counter",
         ("level",),
@@ -140,7 +142,7 @@ METRICS: tuple[Definition, ...] = (
         "Printed lines count as `info` (stdout) or `error` (stderr).",
         lambda s: [((level,), count) for level, count in {**LOG_LEVELS, **s.log_lines_dropped}.items()],
     ),
-    Definition(
+    MetricDefinition(
         "worker_connections",
         "gauge",
         ("worker",),
@@ -148,7 +150,7 @@ METRICS: tuple[Definition, ...] = (
         "Connections that each worker has been given and that are open.",
         lambda s: [((str(number),), count) for number, count in s.workers.items()],
     ),
-    Definition(
+    MetricDefinition(
         "worker_restarts_total",
         "counter",
         (),
@@ -156,7 +158,7 @@ METRICS: tuple[Definition, ...] = (
         "Workers that were started in the place of one that ended.",
         lambda s: [((), s.worker_restarts)],
     ),
-    Definition(
+    MetricDefinition(
         "throttle_reports_lost_total",
         "counter",
         (),
@@ -164,82 +166,84 @@ METRICS: tuple[Definition, ...] = (
         "Reports of throttled connections that no worker could take, and no observer was told of.",
         lambda s: [((), s.throttle_reports_lost)],
     ),
-    Definition(
+    MetricDefinition(
         "connections_accepted_total",
         "counter",
         ("listener",),
         "connections",
         "Connections accepted from clients.",
-        _plain(lambda t: t.accepted),
+        _by_listener(lambda t: t.accepted),
     ),
-    Definition(
+    MetricDefinition(
         "connections_active",
         "gauge",
         ("listener",),
         "connections",
         "Connections of clients that are open, those included whose PROXY header is awaited. "
         "Accepted = active + waiting + held + closed.",
-        _plain(lambda t: t.active),
+        _by_listener(lambda t: t.active),
     ),
-    Definition(
+    MetricDefinition(
         "connections_closed_total",
         "counter",
         ("listener", "cause"),
         "connections",
-        f"Connections that ended, by cause: {', '.join(f'`{cause}`' for cause in CAUSES)}.",
-        _split(lambda t: {**CAUSES, **t.closed}),
+        f"Connections that ended, by cause: {', '.join(f'`{cause}`' for cause in CLOSE_CAUSES)}.",
+        _by_listener_and_label(lambda t: {**CLOSE_CAUSES, **t.closed}),
     ),
-    Definition(
+    MetricDefinition(
         "accept_errors_total",
         "counter",
         ("listener", "error"),
         "errors",
         "Failures to accept, by name of the errno. `EMFILE`: out of descriptors.",
-        _split(lambda t: t.accept_errors),
+        _by_listener_and_label(lambda t: t.accept_errors),
     ),
-    Definition(
+    MetricDefinition(
         "upstream_connect_failures_total",
         "counter",
         ("listener",),
         "connections",
         "Connections of clients closed because the broker did not accept.",
-        _plain(lambda t: t.upstream_failures),
+        _by_listener(lambda t: t.upstream_failures),
     ),
     *LIMIT_METRICS,
-    Definition(
+    MetricDefinition(
         "bytes_total",
         "counter",
         ("listener", "direction"),
         "bytes",
         "Bytes received, `client_to_broker` or `broker_to_client`.",
-        _split(lambda t: {"client_to_broker": t.received["client"], "broker_to_client": t.received["broker"]}),
+        _by_listener_and_label(
+            lambda t: {"client_to_broker": t.received["client"], "broker_to_client": t.received["broker"]}
+        ),
     ),
-    Definition(
+    MetricDefinition(
         "read_pauses_total",
         "counter",
         ("listener", "side"),
         "pauses",
         "Times that reading from `client` or `broker` stopped, because the other side was slow, too much was open, or "
         "more was sent than one turn takes.",
-        _split(lambda t: t.pauses),
+        _by_listener_and_label(lambda t: t.pauses),
     ),
-    Definition(
+    MetricDefinition(
         "requests_total",
         "counter",
         ("listener", "api"),
         "requests",
         f"Requests, by the name of the api, Kafka's or the sidecar's; `{UNKNOWN_API}` for keys of neither.",
-        _by_api(lambda t: t.requests),
+        _by_listener_and_api(lambda t: t.requests),
     ),
-    Definition(
+    MetricDefinition(
         "responses_total",
         "counter",
         ("listener", "api"),
         "responses",
         "Responses, by the api of their request.",
-        _by_api(lambda t: t.responses),
+        _by_listener_and_api(lambda t: t.responses),
     ),
-    Definition(
+    MetricDefinition(
         "intercepted_requests_total",
         "counter",
         ("listener", "api", "verdict"),
@@ -248,23 +252,23 @@ METRICS: tuple[Definition, ...] = (
         "connection, or `denied` (either way), for they would have changed a topic of the sidecars.",
         _intercepted,
     ),
-    Definition(
+    MetricDefinition(
         "edited_responses_total",
         "counter",
         ("listener", "api"),
         "responses",
         "Responses of the broker that were changed on their way.",
-        _by_api(lambda t: t.edited),
+        _by_listener_and_api(lambda t: t.edited),
     ),
-    Definition(
+    MetricDefinition(
         "intercept_errors_total",
         "counter",
         ("listener",),
         "frames",
         "Requests and responses that went on as they came because this process failed to answer or to change them.",
-        _plain(lambda t: t.intercept_errors),
+        _by_listener(lambda t: t.intercept_errors),
     ),
-    Definition(
+    MetricDefinition(
         "decode_total",
         "counter",
         ("outcome",),
@@ -273,7 +277,7 @@ METRICS: tuple[Definition, ...] = (
         "wanted as bytes, but too long, or without memory (see `memory_limit_bytes`). Without an observer all stay 0.",
         _decoded,
     ),
-    Definition(
+    MetricDefinition(
         "memory_charged_bytes",
         "gauge",
         (),
@@ -282,7 +286,7 @@ METRICS: tuple[Definition, ...] = (
         "observers have them, frames that are held back, answers that wait. From above; the sum of all workers.",
         lambda s: [((), s.memory_charged)],
     ),
-    Definition(
+    MetricDefinition(
         "memory_limit_bytes",
         "gauge",
         (),
@@ -291,7 +295,7 @@ METRICS: tuple[Definition, ...] = (
         "that hold more than 64 KiB wait.",
         lambda s: [((), s.memory_limit)],
     ),
-    Definition(
+    MetricDefinition(
         "memory_waits_total",
         "counter",
         (),
@@ -299,7 +303,7 @@ METRICS: tuple[Definition, ...] = (
         "Times a connection was not read any more because clients made the sidecar hold more than the limit.",
         lambda s: [((), s.memory_waits)],
     ),
-    Definition(
+    MetricDefinition(
         "frames_invalid_total",
         "counter",
         ("side", "reason"),
@@ -307,15 +311,15 @@ METRICS: tuple[Definition, ...] = (
         "Frames that Kafka's protocol does not allow, by who sent them; each ended its connection.",
         _invalid_frames,
     ),
-    Definition(
+    MetricDefinition(
         "sessions_abandoned_total",
         "counter",
         ("listener",),
         "connections",
         "Connections that go on unread, as bytes, because an error in this process ended their session. Always a bug.",
-        _plain(lambda t: t.abandoned),
+        _by_listener(lambda t: t.abandoned),
     ),
-    Definition(
+    MetricDefinition(
         "observer_delivered_total",
         "counter",
         ("observer",),
@@ -323,32 +327,32 @@ METRICS: tuple[Definition, ...] = (
         "Exchanges, changes of connections and reports of throttled ones that the observer was told of.",
         _observer(lambda o: o.delivered),
     ),
-    Definition(
+    MetricDefinition(
         "observer_dropped_total",
         "counter",
         ("observer", "reason"),
         "exchanges",
-        "The same, lost without a call, by reason: `queue_full`, `breaker_open`, `closing` (its time was over), or "
-        "`worker_lost` (they waited in a worker that ended).",
+        "Exchanges, changes of connections and throttle reports lost without a call, by reason: `queue_full`, "
+        "`breaker_open`, `closing` (its time was over), or `worker_lost` (they waited in a worker that ended).",
         lambda s: [((name, reason), count) for name, o in s.observers.items() for reason, count in o.dropped.items()],
     ),
-    Definition(
+    MetricDefinition(
         "observer_failed_total",
         "counter",
         ("observer",),
         "exchanges",
-        "The same, for which a call raised.",
+        "Exchanges, changes of connections and throttle reports for which a call raised.",
         _observer(lambda o: o.failed),
     ),
-    Definition(
+    MetricDefinition(
         "observer_queued",
         "gauge",
         ("observer",),
         "exchanges",
-        "The same, that wait for the observer.",
+        "Exchanges, changes of connections and throttle reports that wait for the observer.",
         _observer(lambda o: o.queued),
     ),
-    Definition(
+    MetricDefinition(
         "observer_slow_calls_total",
         "counter",
         ("observer",),
@@ -356,7 +360,7 @@ METRICS: tuple[Definition, ...] = (
         "Calls of the observer that took longer than 5 ms, or 0.1 ms for each exchange that one tells of.",
         _observer(lambda o: o.slow),
     ),
-    Definition(
+    MetricDefinition(
         "observer_breaker_open",
         "gauge",
         ("observer",),
@@ -364,7 +368,7 @@ METRICS: tuple[Definition, ...] = (
         "1 while the observer is left alone after 100 failures in a row.",
         _observer(lambda o: o.breaker_open),
     ),
-    Definition(
+    MetricDefinition(
         "observer_errors_total",
         "counter",
         ("observer", "method"),

@@ -1,4 +1,4 @@
-"""The metrics of limits on connections, and of where they come from. docs/limits.md maps them to Kafka's MBeans."""
+"""The metrics of the limits on connections and of their sources. docs/limits.md maps them to Kafka's MBeans."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import get_args
 
 from proxy.limits.model import UNLIMITED, QuotaKind, QuotaScope, QuotasState, ThrottleAction, ThrottleKind
 from proxy.reload import ReloadState
-from proxy.telemetry.family import Definition, Samples
+from proxy.telemetry.metric_definition import MetricDefinition, Samples
 from proxy.telemetry.snapshot import QuotaSource, Snapshot
 
 RATE, CONNECTIONS = get_args(QuotaKind)
 
-KINDS: tuple[tuple[QuotaScope, QuotaKind, ThrottleAction], ...] = (
+THROTTLE_KINDS: tuple[tuple[QuotaScope, QuotaKind, ThrottleAction], ...] = (
     ("broker", "connection_creation_rate", "delay"),
     ("broker", "connection_creation_rate", "observe"),
     ("broker", "connections", "delay"),
@@ -28,22 +28,24 @@ KINDS: tuple[tuple[QuotaScope, QuotaKind, ThrottleAction], ...] = (
     ("ip", "connections", "drop"),
     ("ip", "connections", "observe"),
 )
-"""Every kind of throttling there is, so that each series exists from the start."""
+"""Every kind of throttle, so that each series exists from the start."""
 
 
-def _gate(read: Callable[[QuotasState], Samples]) -> Callable[[Snapshot], Samples]:
-    """Read from what the gate says; a process without one has no samples."""
+def _quotas(read: Callable[[QuotasState], Samples]) -> Callable[[Snapshot], Samples]:
+    """Return a reader of the state of the quotas. A process without quotas has no samples."""
     return lambda s: read(s.quotas) if s.quotas is not None else ()
 
 
 def _by_listener(read: Callable[[QuotasState], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
-    return _gate(lambda gate: [((listener,), value) for listener, value in read(gate).items()])
+    return _quotas(lambda quotas: [((listener,), value) for listener, value in read(quotas).items()])
 
 
 def _summary(
     counts: Callable[[QuotasState], Mapping[str, float]], sums: Callable[[QuotasState], Mapping[str, float]]
 ) -> Callable[[Snapshot], Samples]:
-    return _gate(lambda gate: [((listener,), count, sums(gate)[listener]) for listener, count in counts(gate).items()])
+    return _quotas(
+        lambda quotas: [((listener,), count, sums(quotas)[listener]) for listener, count in counts(quotas).items()]
+    )
 
 
 def _config(read: Callable[[ReloadState], Samples]) -> Callable[[Snapshot], Samples]:
@@ -54,33 +56,33 @@ def _source(read: Callable[[QuotaSource], float]) -> Callable[[Snapshot], Sample
     return lambda s: [((), read(s.source))] if s.source is not None else ()
 
 
-def _limits(gate: QuotasState) -> Samples:
+def _limits(quotas: QuotasState) -> Samples:
     return [
         ((state.scope, state.listener, state.quota, state.action), state.limit)
-        for state in gate.limits
+        for state in quotas.limits
         if state.limit < UNLIMITED
     ]
 
 
 def _rates(scope: str) -> Callable[[QuotasState], Iterator[tuple[str, float]]]:
-    """Read the rates that are measured, with the listener they are of."""
+    """Return a reader of the measured rates, with the listener of each."""
 
-    def rates(gate: QuotasState) -> Iterator[tuple[str, float]]:
-        for state in gate.limits:
+    def rates(quotas: QuotasState) -> Iterator[tuple[str, float]]:
+        for state in quotas.limits:
             if state.scope == scope and state.quota == RATE and not math.isnan(state.used):
                 yield state.listener, state.used
 
     return rates
 
 
-def _throttled(gate: QuotasState) -> Iterator[tuple[tuple[str, ...], float]]:
-    for listener in gate.admitted:
-        for kind in KINDS:
-            yield (listener, *kind), gate.throttled.get(ThrottleKind(listener, *kind), 0)
+def _throttled(quotas: QuotasState) -> Iterator[tuple[tuple[str, ...], float]]:
+    for listener in quotas.admitted:
+        for kind in THROTTLE_KINDS:
+            yield (listener, *kind), quotas.throttled.get(ThrottleKind(listener, *kind), 0)
 
 
-LIMIT_METRICS: tuple[Definition, ...] = (
-    Definition(
+LIMIT_METRICS: tuple[MetricDefinition, ...] = (
+    MetricDefinition(
         "quota_limit",
         "gauge",
         ("scope", "listener", "quota", "action"),
@@ -88,42 +90,42 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "Each limit there is on the whole sidecar (`broker`, `listener` empty), on a listener, or on each address that "
         "has none of its own (`ip`, `listener` empty); without a limit no series. "
         "`action`: `enforce`, or `observe` for a dry run.",
-        _gate(_limits),
+        _quotas(_limits),
     ),
-    Definition(
+    MetricDefinition(
         "connection_accept_rate",
         "gauge",
         ("listener",),
         "connections per second",
         "Connections accepted on the listener, over the quota's window; without a limit not measured, no series.",
-        _gate(lambda gate: [((listener,), rate) for listener, rate in _rates("listener")(gate)]),
+        _quotas(lambda quotas: [((listener,), rate) for listener, rate in _rates("listener")(quotas)]),
     ),
-    Definition(
+    MetricDefinition(
         "broker_connection_accept_rate",
         "gauge",
         (),
         "connections per second",
-        "The same of all listeners together, but for a protected one.",
-        _gate(lambda gate: [((), rate) for _, rate in _rates("broker")(gate)]),
+        "Connections accepted on all listeners together, without a protected one, over the quota's window.",
+        _quotas(lambda quotas: [((), rate) for _, rate in _rates("broker")(quotas)]),
     ),
-    Definition(
+    MetricDefinition(
         "ip_connection_accept_rate",
         "gauge",
         ("ip",),
         "connections per second",
-        "The same of one client address: of the busiest ones that have a limit. The one label here whose values are "
-        "not known before; how many there are at a time is bounded.",
-        _gate(lambda gate: [((top.address,), top.rate) for top in gate.addresses if not math.isnan(top.rate)]),
+        "Connections accepted from a client address, of the busiest ones that have a limit. The only label here "
+        "whose values are not known before; their number at a time is bounded.",
+        _quotas(lambda quotas: [((top.address,), top.rate) for top in quotas.addresses if not math.isnan(top.rate)]),
     ),
-    Definition(
+    MetricDefinition(
         "connections_admitted_total",
         "counter",
         ("listener",),
         "connections",
         "Accepted connections that the limits let through.",
-        _by_listener(lambda gate: gate.admitted),
+        _by_listener(lambda quotas: quotas.admitted),
     ),
-    Definition(
+    MetricDefinition(
         "connections_throttled_total",
         "counter",
         ("listener", "scope", "quota", "action"),
@@ -131,68 +133,68 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "Accepted connections that met a limit, by what they met: `delay` (nothing was accepted on the listener until "
         "there was room), `hold` (set aside to be looked at again), `drop` (closed), `observe` (nothing: a dry run). "
         "One that was held and then closed counts in both.",
-        _gate(_throttled),
+        _quotas(_throttled),
     ),
-    Definition(
+    MetricDefinition(
         "connections_waiting",
         "gauge",
         ("listener",),
         "connections",
         "Accepted connections that wait for the limit of the listener or the broker. Mostly one: while it does, the "
         "others stay in the kernel's queue.",
-        _by_listener(lambda gate: gate.waiting),
+        _by_listener(lambda quotas: quotas.waiting),
     ),
-    Definition(
+    MetricDefinition(
         "connections_queued",
         "gauge",
         ("listener",),
         "connections",
         "Connections in the kernel's queue, not accepted yet and in no other number.",
-        _by_listener(lambda gate: gate.queued),
+        _by_listener(lambda quotas: quotas.queued),
     ),
-    Definition(
+    MetricDefinition(
         "connections_held",
         "gauge",
         ("listener",),
         "connections",
         "Accepted connections that are held because of the rate of their address.",
-        _by_listener(lambda gate: gate.held),
+        _by_listener(lambda quotas: quotas.held),
     ),
-    Definition(
+    MetricDefinition(
         "connection_accept_throttle_time_seconds",
         "summary",
         ("listener",),
         "seconds",
         "Delays of connections because of the rate of the listener or the broker; those without a delay do not count.",
-        _summary(lambda gate: gate.delayed, lambda gate: gate.delayed_seconds),
+        _summary(lambda quotas: quotas.delayed, lambda quotas: quotas.delayed_seconds),
     ),
-    Definition(
+    MetricDefinition(
         "ip_connection_accept_throttle_time_seconds",
         "summary",
         ("listener",),
         "seconds",
         "Holds of connections because of the rate of their address; those that were not held do not count.",
-        _summary(lambda gate: gate.held_before, lambda gate: gate.held_seconds),
+        _summary(lambda quotas: quotas.held_before, lambda quotas: quotas.held_seconds),
     ),
-    Definition(
+    MetricDefinition(
         "acceptor_blocked_seconds_total",
         "counter",
         ("listener",),
         "seconds",
         "Time during which the listener accepted nothing because of a rate or a number of connections. Limits of "
         "addresses never block it.",
-        _by_listener(lambda gate: gate.blocked_seconds),
+        _by_listener(lambda quotas: quotas.blocked_seconds),
     ),
-    Definition(
+    MetricDefinition(
         "quota_addresses",
         "gauge",
         ("quota",),
         "addresses",
         f"Client addresses of which something is kept: `{RATE}` those whose rate is measured, `{CONNECTIONS}` those "
         "with open connections.",
-        _gate(lambda gate: [((RATE,), gate.addresses_tracked), ((CONNECTIONS,), gate.addresses_connected)]),
+        _quotas(lambda quotas: [((RATE,), quotas.addresses_tracked), ((CONNECTIONS,), quotas.addresses_connected)]),
     ),
-    Definition(
+    MetricDefinition(
         "config_info",
         "gauge",
         ("hash",),
@@ -200,7 +202,7 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "Always 1; `hash` is the same wherever the same configuration runs.",
         _config(lambda reload: [((reload.hash,), 1)]),
     ),
-    Definition(
+    MetricDefinition(
         "config_reloads_total",
         "counter",
         ("result",),
@@ -208,7 +210,7 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "Times the configuration was read again: `applied`, `unchanged`, or `rejected`, which changes nothing.",
         _config(lambda reload: [((result,), count) for result, count in reload.results.items()]),
     ),
-    Definition(
+    MetricDefinition(
         "config_last_reload_successful",
         "gauge",
         (),
@@ -216,7 +218,7 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "0 while the last reload was rejected, that is: while the file is not what runs.",
         _config(lambda reload: [((), reload.last_successful)]),
     ),
-    Definition(
+    MetricDefinition(
         "config_last_reload_success_timestamp_seconds",
         "gauge",
         (),
@@ -224,7 +226,7 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "When the file was last read and found good, at the start or later.",
         _config(lambda reload: [((), reload.loaded_at)]),
     ),
-    Definition(
+    MetricDefinition(
         "quota_source_up",
         "gauge",
         (),
@@ -232,7 +234,7 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "Whether the cluster answered when it was last asked for its quotas; no series where it is not asked.",
         _source(lambda source: source.ok),
     ),
-    Definition(
+    MetricDefinition(
         "quota_source_last_success_timestamp_seconds",
         "gauge",
         (),
@@ -240,7 +242,7 @@ LIMIT_METRICS: tuple[Definition, ...] = (
         "When the cluster last answered; NaN where it never did. Until it does again, its last quotas stay.",
         _source(lambda source: source.last_ok_at),
     ),
-    Definition(
+    MetricDefinition(
         "quota_source_problem",
         "gauge",
         (),

@@ -1,7 +1,7 @@
-"""Writes log lines to a descriptor in a thread of its own, because whoever reads them may stop reading.
+"""Writes log lines to a descriptor in a separate thread, since the reader of the log may stop reading.
 
-The queue is bounded. A line that does not fit is dropped and counted, so neither the event loop nor any other thread
-ever waits for the log: not for a full pipe, a paused log collector, or a frozen disk.
+The queue is bounded. A line that does not fit is dropped and counted. So neither the event loop nor any other thread
+ever waits for the log: a full pipe, a paused log collector, or a frozen disk.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 
-MAX_QUEUED = 1_048_576
-"""Bytes of lines that wait to be written, some 3,000 lines; a line beyond them is dropped and counted."""
+MAX_QUEUED_LINE_BYTES = 1_048_576
+"""Bytes of queued lines, about 3,000 lines. Lines beyond it are dropped and counted."""
 
-MAX_PART = 65_536
-"""Characters of a line without an end that ``LogStream`` keeps; it is then taken as a whole line."""
+MAX_PARTIAL_LINE = 65_536
+"""Characters of a line without its end that ``LogStream`` keeps. A longer one is written as a whole line."""
 
 
 class LogWriter:
-    """Takes lines from any thread. ``on_flow(dropped)`` is called in the writer's thread when lines flow again after
-    some were dropped, with how many, by level."""
+    """Writes lines that any thread enqueues.
+
+    ``on_resumed(dropped)`` is called in the writer's thread when lines are written again after some were dropped.
+    ``dropped``: their number by level.
+    """
 
     def __init__(
-        self, descriptor: int, on_flow: Callable[[Mapping[str, int]], None], max_queued: int = MAX_QUEUED
+        self, descriptor: int, on_resumed: Callable[[Mapping[str, int]], None], max_queued: int = MAX_QUEUED_LINE_BYTES
     ) -> None:
         self._descriptor = descriptor
-        self._on_flow = on_flow
+        self._on_resumed = on_resumed
         self._max_queued = max_queued
         self._queue: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
-        self._lock = threading.RLock()  # a finalizer may log while its thread is in ``put``
+        self._lock = threading.RLock()  # reentrant: a finalizer may log while its thread is in ``enqueue``
         self._queued = 0
         self._dropped: Counter[str] = Counter()
         self._unreported: Counter[str] = Counter()
         threading.Thread(target=self._run, name="log writer", daemon=True).start()
 
-    def put(self, level: str, line: str) -> None:
-        """Queue one line, without its line end, or drop and count it. Never waits."""
+    def enqueue(self, level: str, line: str) -> None:
+        """Queue one line, given without its line end, or drop and count it. Never blocks."""
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         with self._lock:
             if self._queued + len(data) > self._max_queued:
@@ -50,12 +53,12 @@ class LogWriter:
             self._queue.put((level, data))
 
     def dropped(self) -> dict[str, int]:
-        """Lines that were dropped since the start, by level."""
+        """Return the lines dropped since the start, by level."""
         with self._lock:
             return dict(self._dropped)
 
     def flush(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until all that is queued is written; return whether it is."""
+        """Wait up to ``timeout`` seconds until the queue is written. Returns whether it is."""
         deadline = time.monotonic() + timeout
         while self._queued and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -73,17 +76,17 @@ class LogWriter:
                 self._queued -= len(data)
                 if not written:
                     self._drop(level)
-                flows = written and self._unreported and self._queued <= self._max_queued // 2
-                missed, self._unreported = (self._unreported, Counter()) if flows else (Counter(), self._unreported)
-            if missed:
-                self._on_flow(missed)
+                resumed = written and self._unreported and self._queued <= self._max_queued // 2
+                dropped, self._unreported = (self._unreported, Counter()) if resumed else (Counter(), self._unreported)
+            if dropped:
+                self._on_resumed(dropped)
 
     def _write(self, data: bytes) -> bool:
-        """Write ``data``, however long that takes; return whether it was possible."""
+        """Write ``data``, however long it takes. Returns whether it succeeded."""
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # another process has made the shared description non-blocking
+            except BlockingIOError:  # another process made the shared file description non-blocking
                 select.select([], [self._descriptor], [])
             except OSError:
                 return False
@@ -91,30 +94,30 @@ class LogWriter:
 
 
 class LogStream(io.TextIOBase):
-    """A text stream whose lines go to a ``LogWriter``: in the place of ``sys.stdout`` and ``sys.stderr``."""
+    """A text stream whose lines go to a ``LogWriter``. It replaces ``sys.stdout`` and ``sys.stderr``."""
 
     def __init__(self, writer: LogWriter, level: str) -> None:
         self._writer = writer
         self._level = level
         self._lock = threading.RLock()
-        self._part = ""
+        self._partial_line = ""
 
     def writable(self) -> bool:
         """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Queue the lines that ``text`` ends."""
+        """Queue the lines that are complete with ``text``."""
         with self._lock:
-            *lines, self._part = (self._part + text).split("\n")
-            if len(self._part) > MAX_PART:
-                lines.append(self._part)
-                self._part = ""
+            *lines, self._partial_line = (self._partial_line + text).split("\n")
+            if len(self._partial_line) > MAX_PARTIAL_LINE:
+                lines.append(self._partial_line)
+                self._partial_line = ""
             for line in lines:
-                self._writer.put(self._level, line)
+                self._writer.enqueue(self._level, line)
         return len(text)
 
-    def end_line(self) -> None:
-        """Queue what was written after the last line end, if anything was."""
-        if self._part:
+    def flush_partial_line(self) -> None:
+        """Queue the text after the last line end, if there is any."""
+        if self._partial_line:
             self.write("\n")

@@ -1,7 +1,7 @@
-"""Logging: one JSON object a line, on stderr, written by a thread of its own (``log_writer``).
+"""Logging: one JSON object per line on stderr, written by a separate thread (``log_writer``).
 
-Whatever a peer chose (a client id, a topic) may end up in a line. So text is escaped and cut, containers are bounded,
-and values whose key looks like a secret are never written.
+Text that a peer chooses, such as a client id or a topic, may be in a line. So text is escaped and cut, containers are
+bounded, and values whose key suggests a secret are never written.
 """
 
 from __future__ import annotations
@@ -20,58 +20,59 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.telemetry.log_writer import LogStream, LogWriter
 
-MAX_TEXT = 256
-"""Characters of one text in a log line; longer ones are cut, with ``…`` before the last ``END`` of them."""
+MAX_TEXT_LENGTH = 256
+"""Characters of one text in a log line. A longer one keeps its beginning and its last ``KEPT_TAIL_LENGTH``
+characters."""
 
-END = 32
-"""An error of the configuration tells at its end where it is."""
+KEPT_TAIL_LENGTH = 32
+"""Characters kept at the end of a cut text. An error of the configuration has its location there."""
 
 MAX_ITEMS = 32
-"""Items of a list or mapping in a log line; the rest is left out."""
+"""Items of a list or mapping in a log line. The rest is left out."""
 
 MAX_DEPTH = 3
-"""Lists and mappings inside each other; what is deeper is written as text."""
+"""Nesting of lists and mappings. What is nested deeper is written as text."""
 
 MAX_FRAMES = 16
 """Innermost frames of an exception's traceback in a log line."""
 
 STDERR = 2
 
-EXIT_PATIENCE = 1.0
-"""Seconds that the end of the process waits for its last lines to be written; a reader may never take them."""
+EXIT_FLUSH_TIMEOUT = 1.0
+"""Seconds that an exiting process waits for its last lines to be written. The reader may never accept them."""
 
 REPEAT_INTERVAL = 1.0
-"""Seconds between two lines of the same event from a ``Repeated``."""
+"""Seconds between two lines of the same event from a ``RateLimitedLogger``."""
 
-_SECRET = re.compile(r"passw|passphrase|token|secret|credential|authorization|^sasl", re.IGNORECASE)
-_FIRST = ("timestamp", "level", "logger", "event")
+_SECRET_KEY = re.compile(r"passw|passphrase|token|secret|credential|authorization|^sasl", re.IGNORECASE)
+_LEADING_KEYS = ("timestamp", "level", "logger", "event")
 
 
-class _Logger:
-    """What structlog calls with a finished line: one method for each level. ``name``: for ``add_logger_name``."""
+class _LineLogger:
+    """The logger behind structlog, with a method for each level. ``name``: for ``add_logger_name``."""
 
     def __init__(self, writer: LogWriter, name: str) -> None:
         self._writer = writer
         self.name = name
 
     def debug(self, line: str) -> None:
-        self._writer.put("debug", line)
+        self._writer.enqueue("debug", line)
 
     def info(self, line: str) -> None:
-        self._writer.put("info", line)
+        self._writer.enqueue("info", line)
 
     def warning(self, line: str) -> None:
-        self._writer.put("warning", line)
+        self._writer.enqueue("warning", line)
 
     def error(self, line: str) -> None:
-        self._writer.put("error", line)
+        self._writer.enqueue("error", line)
 
     def critical(self, line: str) -> None:
-        self._writer.put("critical", line)
+        self._writer.enqueue("critical", line)
 
 
-class _Handler(logging.Handler):
-    """The same for the standard library's lines."""
+class _LineHandler(logging.Handler):
+    """The handler of the standard library's log records."""
 
     def __init__(self, writer: LogWriter) -> None:
         super().__init__()
@@ -79,54 +80,54 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._writer.put(record.levelname.lower(), self.format(record))
+            self._writer.enqueue(record.levelname.lower(), self.format(record))
         except Exception:
             self.handleError(record)
 
 
-_writers: list[LogWriter] = []  # of this process: none before the first ``configure_logging``, then one
+_writers: list[LogWriter] = []  # empty before the first ``configure_logging``, then the only one
 
 
 def _writer() -> LogWriter:
-    """The process's one writer. From its first use on, all that is printed goes through it, to stderr, too."""
+    """Return the process's only writer. From its first use on, all printed text goes through it to stderr."""
     if not _writers:
-        writer = LogWriter(STDERR, _lines_dropped)
+        writer = LogWriter(STDERR, _log_dropped_lines)
         streams = LogStream(writer, "info"), LogStream(writer, "error")
         _writers.append(writer)
         sys.stdout, sys.stderr = streams
 
         def finish() -> None:
             for stream in streams:
-                stream.end_line()
-            writer.flush(EXIT_PATIENCE)
+                stream.flush_partial_line()
+            writer.flush(EXIT_FLUSH_TIMEOUT)
 
         atexit.register(finish)
     return _writers[0]
 
 
-def _lines_dropped(dropped: Mapping[str, int]) -> None:
+def _log_dropped_lines(dropped: Mapping[str, int]) -> None:
     structlog.get_logger(__name__).warning("log_lines_dropped", **dropped)
 
 
 def flush_log() -> None:
-    """Wait up to ``EXIT_PATIENCE`` seconds until all lines are written; for a process that is about to end."""
+    """Wait up to ``EXIT_FLUSH_TIMEOUT`` seconds until all lines are written. For a process that is about to exit."""
     for writer in _writers:
-        writer.flush(EXIT_PATIENCE)
+        writer.flush(EXIT_FLUSH_TIMEOUT)
 
 
 def log_lines_dropped() -> dict[str, int]:
-    """Lines of this process that were dropped since its start, by level."""
+    """Return the lines that this process has dropped since its start, by level."""
     return _writers[0].dropped() if _writers else {}
 
 
-def configure_logging(level: str, **always: object) -> None:
-    """Log lines of at least ``level`` (debug, info, warning, error) to stderr, the standard library's and warnings too.
+def configure_logging(level: str, **constant_keys: object) -> None:
+    """Log to stderr from ``level`` (debug, info, warning, error) on, including the standard library's log and warnings.
 
-    ``always``: keys that every line has. No call that logs or prints ever waits from then on.
+    ``constant_keys``: keys of every line. From then on no call that logs or prints blocks.
     """
 
-    def add_always(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-        return {**line, **always}
+    def add_constant_keys(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        return {**line, **constant_keys}
 
     number = logging.getLevelNamesMapping()[level.upper()]
     writer = _writer()
@@ -135,28 +136,28 @@ def configure_logging(level: str, **always: object) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         exceptions_as_values,
-        add_always,
+        add_constant_keys,
     ]
-    finish: list[Processor] = [clean, structlog.processors.JSONRenderer()]
+    finish: list[Processor] = [sanitize, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=describe + finish,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *args: _Logger(writer, str(args[0]) if args else "brokerside"),
+        logger_factory=lambda *args: _LineLogger(writer, str(args[0]) if args else "brokerside"),
     )
-    handler = _Handler(writer)
+    handler = _LineHandler(writer)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=describe,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
         )
     )
-    # Libraries below us say little that matters under a warning, and asyncio's debug lines are a flood.
+    # Libraries log little of interest below warnings, and asyncio logs too much at the level debug.
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     logging.captureWarnings(True)
 
 
 def exceptions_as_values(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Replace ``exc_info`` by ``error`` (type and text) and ``trace`` (places in code, innermost last)."""
+    """Replace ``exc_info`` by ``error`` (type and text) and ``trace`` (code locations, innermost last)."""
     given = line.pop("exc_info", None)
     if given:
         error = (
@@ -169,68 +170,73 @@ def exceptions_as_values(logger: WrappedLogger, method: str, line: EventDict) ->
     return line
 
 
-def clean(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Escape, cut and redact every value; put the keys every line has first."""
-    ordered = [key for key in _FIRST if key in line] + [key for key in line if key not in _FIRST]
-    return {_text(key): _value(key, line[key], MAX_DEPTH) for key in ordered}
+def sanitize(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """Escape, cut and redact all values, and put the common keys first."""
+    ordered = [key for key in _LEADING_KEYS if key in line] + [key for key in line if key not in _LEADING_KEYS]
+    return {_sanitize_text(key): _sanitize_value(key, line[key], MAX_DEPTH) for key in ordered}
 
 
-def _value(key: str, value: Any, depth: int) -> Any:
-    if key not in _FIRST and _SECRET.search(key):
+def _sanitize_value(key: str, value: Any, depth: int) -> Any:
+    if key not in _LEADING_KEYS and _SECRET_KEY.search(key):
         return "***"
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth and isinstance(value, Mapping):
         items = list(value.items())[:MAX_ITEMS]
-        return {_text(str(name)): _value(str(name), item, depth - 1) for name, item in items}
+        return {_sanitize_text(str(name)): _sanitize_value(str(name), item, depth - 1) for name, item in items}
     if depth and isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
-        return [_value("", item, depth - 1) for item in list(value)[:MAX_ITEMS]]
-    return _text(value if isinstance(value, str) else str(value))
+        return [_sanitize_value("", item, depth - 1) for item in list(value)[:MAX_ITEMS]]
+    return _sanitize_text(value if isinstance(value, str) else str(value))
 
 
-def _text(text: str) -> str:
-    """Return ``text`` without control characters, neither terminal escapes nor line ends, and cut."""
-    cut = text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - END - 1]}…{text[-END:]}"
+def _sanitize_text(text: str) -> str:
+    """Return ``text`` cut and without control characters, such as terminal escapes and line ends."""
+    cut = (
+        text
+        if len(text) <= MAX_TEXT_LENGTH
+        else f"{text[: MAX_TEXT_LENGTH - KEPT_TAIL_LENGTH - 1]}…{text[-KEPT_TAIL_LENGTH:]}"
+    )
     if cut.isprintable():
         return cut
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
-class Warns(Protocol):
-    """A logger, as far as ``Repeated`` needs one."""
+class WarningLogger(Protocol):
+    """The part of a logger that ``RateLimitedLogger`` needs."""
 
     def warning(self, event: str, **keys: Any) -> Any:
         """Log ``event`` as a warning."""
 
 
-class Repeated:
-    """Logs each event at most once in ``REPEAT_INTERVAL`` seconds, and counts those in between.
+class RateLimitedLogger:
+    """Logs each event at most once in ``REPEAT_INTERVAL`` seconds, and counts the others.
 
-    A line with ``repeated: n`` stands for n occurrences since the line before; its other keys are those of the last.
-    Events are told apart by name alone, so that what peers choose cannot make the memory of it grow.
+    A line with ``repeated: n`` stands for n occurrences since the line before, and has the keys of the last one. Events
+    are identified by their name alone, so that peers cannot make the memory grow.
     """
 
-    def __init__(self, log: Warns, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: WarningLogger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._next_at: dict[str, float] = {}
-        self._held: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._suppressed: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def warning(self, event: str, **keys: Any) -> None:
-        """Log ``event``, or count it where it was logged just before."""
+        """Log ``event``, or count it if it was logged less than ``REPEAT_INTERVAL`` seconds ago."""
         now = self._clock()
-        count, _ = self._held.pop(event, (0, {}))
+        count, _ = self._suppressed.pop(event, (0, {}))
         if now < self._next_at.get(event, now):
-            self._held[event] = (count + 1, keys)
+            self._suppressed[event] = (count + 1, keys)
             return
         self._next_at[event] = now + REPEAT_INTERVAL
         self._write(event, count + 1, keys)
 
     def flush(self) -> None:
-        """Log what was held back and is due: call it now and then, else the last of a burst stay untold."""
+        """Log suppressed events whose interval is over. Has to be called regularly, or the last ones of a burst are
+        missing."""
         now = self._clock()
-        for event in [event for event in self._held if now >= self._next_at[event]]:
-            count, keys = self._held.pop(event)
+        for event in [event for event in self._suppressed if now >= self._next_at[event]]:
+            count, keys = self._suppressed.pop(event)
             self._next_at[event] = now + REPEAT_INTERVAL
             self._write(event, count, keys)
 

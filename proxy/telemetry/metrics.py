@@ -1,4 +1,4 @@
-"""From a snapshot to the text of ``/metrics``."""
+"""Renders a snapshot as the text of ``/metrics``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proxy.telemetry.snapshot import ProcessCounts, Snapshot
 
 
 def render(snapshot: Snapshot) -> tuple[bytes, str]:
-    """Return Prometheus' text and its content type: all of ``METRICS``, and ``process_…``."""
+    """Return the Prometheus text format and its content type: all of ``METRICS`` and ``process_…``."""
     registry = CollectorRegistry()
     registry.register(_Families(snapshot))
     return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -30,7 +30,7 @@ class _Families(Collector):
 
 
 def _process(counts: ProcessCounts) -> Iterator[Metric]:
-    """The names of ``prometheus_client.ProcessCollector``, which knows of one process only."""
+    """Yield the metrics of ``prometheus_client.ProcessCollector``, which can only read its own process."""
     yield CounterMetricFamily("process_cpu_seconds", "CPU time, user and system.", counts.cpu_seconds)
     yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", counts.resident_bytes)
     yield GaugeMetricFamily("process_virtual_memory_bytes", "Virtual memory.", counts.virtual_bytes)

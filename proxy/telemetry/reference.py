@@ -1,9 +1,9 @@
-"""Writes docs/metrics.md from the definitions."""
+"""Generates docs/metrics.md from the definitions."""
 
 from __future__ import annotations
 
 from proxy.telemetry.definitions import METRICS
-from proxy.telemetry.family import Definition
+from proxy.telemetry.metric_definition import MetricDefinition
 
 _INTRODUCTION = """\
 # Metrics
@@ -23,10 +23,10 @@ processes together. What the limits' metrics are called in Kafka: [limits.md](li
 
 
 def reference_markdown() -> str:
-    """Return the whole page."""
+    """Return the page."""
     return _INTRODUCTION + "".join(_row(definition) for definition in METRICS)
 
 
-def _row(metric: Definition) -> str:
+def _row(metric: MetricDefinition) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"| `brokerside_{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.meaning} |\n"

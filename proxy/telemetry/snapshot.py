@@ -1,4 +1,4 @@
-"""What is read at one moment: plain values that can be added up and sent from one process to another."""
+"""All counters at one moment, as plain values that can be summed and sent between processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from proxy.core.tally import Tally
 from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
 
-_STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # now: there may be no descriptor for it later
+_STAT = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)  # opened now, since descriptors may run out later
 
 
 class ProcessCounts(Struct):
-    """What the kernel counts of a process. ``started_at``: seconds since 1970, UTC."""
+    """Counters of the kernel about a process. ``started_at``: seconds since 1970, UTC."""
 
     cpu_seconds: float = 0.0
     resident_bytes: int = 0
@@ -31,9 +31,9 @@ class ProcessCounts(Struct):
 
 
 class QuotaSource(Struct):
-    """How it goes with asking the cluster for its quotas. ``last_ok_at``: seconds since 1970; NaN before the first.
+    """Whether reading quotas from the cluster works. ``last_ok_at``: seconds since 1970; NaN before the first answer.
 
-    ``problem``: whether they limit the sidecar itself, or are not told where they should count.
+    ``problem``: whether the quotas limit the sidecar itself, or cannot be read although they should apply.
     """
 
     ok: bool
@@ -42,71 +42,76 @@ class QuotaSource(Struct):
 
 
 class Snapshot(Struct):
-    """Counts of one process of the sidecar, or the sum over all of them."""
+    """Counters of one process of the sidecar, or their sum over all processes."""
 
     tallies: dict[str, Tally]
-    """By listener."""
+    """Counters by listener name."""
     process: ProcessCounts = field(default_factory=ProcessCounts)
     loop_lag: float = 0.0
-    """Seconds by which the loop's last beat was late; of several processes the worst."""
+    """Seconds by which the last tick of the event loop was late; the maximum of several processes."""
     draining: bool = False
     memory_charged: int = 0
-    """Bytes of ``proxy.core.budget``."""
+    """Bytes charged to ``proxy.core.budget``."""
     memory_limit: int = 0
     memory_waits: int = 0
     observers: dict[str, ObserverStats] = field(default_factory=dict)
-    """By name, in the order of ``observer.class.names``."""
+    """By observer name, in the order of ``observer.class.names``."""
     audit: dict[str, Any] = field(default_factory=dict)
     """The fields of ``observers.audit.AuditStats``; empty without the built-in audit observer."""
     workers: dict[int, int] = field(default_factory=dict)
-    """Open connections by the worker's number."""
+    """Open connections by worker number."""
     log_lines_dropped: dict[str, int] = field(default_factory=dict)
-    """By level."""
+    """Dropped log lines by level."""
     worker_restarts: int = 0
     throttle_reports_lost: int = 0
-    """Reports of throttled connections that no worker could take, and no observer was told of."""
+    """Throttle reports that no worker could receive, so that no observer got them."""
     quotas: QuotasState | None = None
-    """This and what follows is set by the main process, after the sum."""
+    """The state of the quotas. The main process sets this field and the following ones after summing."""
     reload: ReloadState | None = None
     private_apis: dict[int, str] = field(default_factory=dict)
-    """Names of what the sidecar answers itself, by api key."""
+    """Names of the sidecar's own apis by api key."""
     registry_dropped: dict[str, int] = field(default_factory=dict)
-    """Records of the fleet's registry that were not taken, by reason."""
+    """Dropped records of the fleet's registry, by reason."""
     source: QuotaSource | None = None
-    """None where the cluster is not asked for quotas."""
+    """None if quotas are not read from the cluster."""
 
 
-def total(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """Add up at least one snapshot, the main process's first; what a sum says nothing of is said in ``Snapshot``."""
+def sum_snapshots(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """Return the sum of at least one snapshot. The first one is that of the main process.
+
+    ``Snapshot`` says which fields are not summed.
+    """
     parts = list(snapshots)
-    summed: Snapshot = reduce(added, parts)
+    summed: Snapshot = reduce(add_counters, parts)
     summed.loop_lag = max(part.loop_lag for part in parts)
     summed.process.max_fds = parts[0].process.max_fds
     summed.process.started_at = parts[0].process.started_at
     return summed
 
 
-def added(one: Any, other: Any) -> Any:
-    """Return a new value: numbers summed, flags or-ed, mappings and structs field by field; text is the same."""
+def add_counters(one: Any, other: Any) -> Any:
+    """Return a new value: numbers are added, flags or-ed, mappings and structs added field by field, texts kept."""
     if isinstance(one, bool):
         return one or other
     if isinstance(one, int | float):
         return one + other
     if isinstance(one, Mapping):
-        return {**one, **other, **{key: added(one[key], other[key]) for key in one if key in other}}
+        return {**one, **other, **{key: add_counters(one[key], other[key]) for key in one if key in other}}
     if isinstance(one, Struct):
-        return type(one)(**{name: added(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__})
+        return type(one)(
+            **{name: add_counters(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__}
+        )
     return one or other
 
 
 def process_counts() -> ProcessCounts:
-    """Read ``/proc`` about this process."""
-    stat = os.pread(_STAT, 4096, 0).decode().rpartition(")")[2].split()  # the name before may hold anything
+    """Read ``/proc`` for this process."""
+    stat = os.pread(_STAT, 4096, 0).decode().rpartition(")")[2].split()  # the name before may contain any character
     max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         open_fds = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # 0 before Linux 6.2
     except OSError:
-        open_fds = max_fds  # so none is left to look with
+        open_fds = max_fds  # EMFILE: all of them are in use
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / os.sysconf("SC_CLK_TCK")
     return ProcessCounts(
         cpu_seconds=time.process_time(),

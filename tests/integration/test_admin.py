@@ -88,7 +88,7 @@ async def test_head_gets_the_headers_alone() -> None:
     [
         b"\r\n",
         b"Content-Length: 0\r\n\r\n",
-        b"Content-Length: 16384\r\n\r\n" + b"x" * http.MAX_BODY,
+        b"Content-Length: 16384\r\n\r\n" + b"x" * http.MAX_BODY_SIZE,
         b"Transfer-Encoding: chunked\r\n\r\n3\r\n{ }\r\n0\r\n\r\n",
     ],
 )
@@ -137,14 +137,15 @@ async def test_another_method_is_refused_and_the_right_one_named(method: bytes, 
     [
         (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", "404 Not Found"),
         (
-            b"POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16385\r\n\r\n" + b"x" * (http.MAX_BODY + 1),
+            b"POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16385\r\n\r\n"
+            + b"x" * (http.MAX_BODY_SIZE + 1),
             f"413 {HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase}",  # a later Python has another name for it
         ),
         (b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n", "500 Internal Server Error"),
         (b"hello\r\n\r\n", "400 Bad Request"),
         (b"\x16\x03\x01 \xff\r\n\r\n", "400 Bad Request"),
         (b"GET /hello HTTP/1.1\r\n\r\n", "400 Bad Request"),  # without a host
-        (b"GET /" + b"a" * http.MAX_HEAD, "431 Request Header Fields Too Large"),
+        (b"GET /" + b"a" * http.MAX_HEADER_SIZE, "431 Request Header Fields Too Large"),
     ],
 )
 async def test_what_cannot_be_answered_is_refused(request_: bytes, status: str) -> None:

@@ -19,7 +19,7 @@ from proxy.fleet.quota_watch import QuotaWatchState
 from proxy.limits.model import QuotasState
 from proxy.net.admin import AdminEndpoint
 from proxy.net.listener_manager import ListenerManager
-from proxy.reload import FileWatch, Reloader
+from proxy.reload import ConfigFileMonitor, Reloader
 from proxy.telemetry.snapshot import Snapshot
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy
@@ -45,7 +45,7 @@ class Served:
         self.port = free_port()
         self.applied: list[Config] = []
         self.write(max_connections=100)
-        self.reloader = Reloader(FileWatch(path), load(path), self.applied.append)
+        self.reloader = Reloader(ConfigFileMonitor(path), load(path), self.applied.append)
         self.watched = QuotaWatchState()
         self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched)
 

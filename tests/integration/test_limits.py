@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from observers.event import ThrottleEvent, decoder
-from proxy import remote
+from proxy import admin_client
 from proxy.config import Endpoint
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import free_ports
@@ -179,7 +179,7 @@ def test_addresses_have_limits_of_their_own(limited: Limited, workers: int) -> N
     assert site.metric("connections_throttled_total", scope="ip", quota="connection_creation_rate", action="drop") == 9
     assert site.metric("connections_throttled_total", scope="ip", quota="connections", action="drop") == 1
     assert site.metric("connections_closed_total", cause="quota_exceeded") == 10
-    view = remote.quotas(site.admin)
+    view = admin_client.get_quotas(site.admin)
     assert {one.address: one.connections for one in view.addresses} == {
         "127.0.0.1": 21,
         "127.0.0.3": 30,
@@ -253,7 +253,7 @@ def test_limits_see_the_address_behind_a_balancer(limited: Limited) -> None:
     assert not answered(site.dial(source="127.0.0.5", first=b"PROXY TCP4 192.0.2.3 192.0.2.9 1 9092\r\n"))
     for cause, count in {"quota_exceeded": 1, "invalid_proxy_header": 1, "untrusted_proxy": 1}.items():
         assert site.metric("connections_closed_total", cause=cause) == count
-    assert {one.address for one in remote.quotas(site.admin).addresses} == {"192.0.2.1", "192.0.2.2"}
+    assert {one.address for one in admin_client.get_quotas(site.admin).addresses} == {"192.0.2.1", "192.0.2.2"}
 
 
 def test_clients_that_give_up_waiting_cost_the_broker_nothing(limited: Limited) -> None:
@@ -296,5 +296,5 @@ def test_a_listener_without_a_rate_has_the_broker_wide_one(limited: Limited) -> 
     site = limited(quotas={"max.connection.creation.rate": 7})
     sock = site.dial()
     assert answered(sock)
-    found = remote.quotas(site.admin)
+    found = admin_client.get_quotas(site.admin)
     assert [one.limit for one in found.limits if one.quota == "connection_creation_rate"] == [7, 7, None]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy import remote
+from proxy import admin_client
 from proxy.config import Endpoint
 from proxy.errors import LocalError
 from proxy.local import process
@@ -42,7 +42,7 @@ class Sidecar:
     def limit(self) -> int | None:
         """What acts now; None before there is an answer."""
         try:
-            found = remote.quotas(self.admin)
+            found = admin_client.get_quotas(self.admin)
         except LocalError:
             return None
         return next(one.limit for one in found.limits if one.quota == "connections")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kafka
     [
         ({}, None),
         ({"broker.id": 9}, "is what broker 1 advertises, but broker.id is 9"),
-        ({"listeners": [{"bind": "127.0.0.1:{free}"}]}, "so they pass this sidecar by"),
+        ({"listeners": [{"bind": "127.0.0.1:{free}"}]}, "so clients bypass this sidecar"),
         ({"broker.id": 9, "listeners": [{"bind": "127.0.0.1:{free}"}]}, "has no broker 9, only 1"),
         ({"listeners": [{"bind": "127.0.0.1:{free}", "advertised": "{advertised}"}]}, None),
         ({"listeners": [{"bind": "127.0.0.1:{free}", "rewrite.addresses": True}]}, None),

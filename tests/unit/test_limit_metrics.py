@@ -10,7 +10,7 @@ from proxy.core.tally import Tally
 from proxy.limits.model import QuotasState
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import Snapshot, total
+from proxy.telemetry.snapshot import Snapshot, sum_snapshots
 from tests.unit import quotas_states
 from tests.unit.quotas_states import CONNECTIONS, RATE
 
@@ -90,7 +90,7 @@ def test_without_a_gate_there_are_no_samples() -> None:
 
 def test_the_gate_of_the_main_process_is_set_after_the_sum() -> None:
     parts = [Snapshot({"CLIENT": Tally(accepted=1)}) for _ in range(2)]
-    summed = total(parts)
+    summed = sum_snapshots(parts)
     assert summed.quotas is None
     summed.quotas = quotas_states.busy()
     copy = msgpack.decode(msgpack.encode(parts[0]), type=Snapshot)

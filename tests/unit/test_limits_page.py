@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config import load
-from proxy.quotas_view import text, view
+from proxy.quotas_view import build_view, format_text
 from proxy.telemetry.definitions import METRICS
 from tests.unit.quotas_states import busy
 
@@ -47,6 +47,8 @@ def test_metrics_exist() -> None:
 
 
 def test_what_a_person_sees_is_as_shown() -> None:
-    shown = [line.split() for line in text(view(busy())).splitlines() if not line.startswith("REPLICATION")]
+    shown = [
+        line.split() for line in format_text(build_view(busy())).splitlines() if not line.startswith("REPLICATION")
+    ]
     (block,) = re.findall(r"^```\n(LIMIT OF.*?)^```$", LIMITS, re.DOTALL | re.MULTILINE)
     assert [line.split() for line in block.splitlines()] == shown

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from proxy.telemetry.log_writer import MAX_PART, LogStream, LogWriter
+from proxy.telemetry.log_writer import MAX_PARTIAL_LINE, LogStream, LogWriter
 
 SMALLEST_PIPE = 4096
 LINE = "x" * 99
@@ -51,7 +51,7 @@ def pipe() -> Iterator[Pipe]:
 
 def test_lines_come_out_whole_and_in_order(pipe: Pipe) -> None:
     for number in range(5):
-        pipe.writer.put("info", f"{number}")
+        pipe.writer.enqueue("info", f"{number}")
     assert pipe.lines(5) == [f"{number}\n" for number in range(5)]
     assert pipe.writer.dropped() == {}
 
@@ -59,8 +59,8 @@ def test_lines_come_out_whole_and_in_order(pipe: Pipe) -> None:
 def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe: Pipe) -> None:
     fits = (SMALLEST_PIPE + 1000) // 100  # in the pipe, being written, and in the queue
     for _ in range(200):
-        pipe.writer.put("info", LINE)
-    pipe.writer.put("error", LINE)
+        pipe.writer.enqueue("info", LINE)
+    pipe.writer.enqueue("error", LINE)
 
     dropped = pipe.writer.dropped()
     assert dropped["error"] == 1
@@ -75,26 +75,26 @@ def test_a_full_pipe_holds_nobody_up_and_lines_beyond_the_bound_are_counted(pipe
 
 def test_what_is_said_of_dropped_lines_is_said_once(pipe: Pipe) -> None:
     for _ in range(100):
-        pipe.writer.put("info", LINE)
+        pipe.writer.enqueue("info", LINE)
     dropped = pipe.writer.dropped()["info"]
     pipe.lines(100 - dropped)
     assert pipe.flowed.get(timeout=10) == {"info": dropped}
 
-    pipe.writer.put("info", "more")
+    pipe.writer.enqueue("info", "more")
     assert pipe.lines(1) == ["more\n"]
     assert pipe.writer.flush(10)
     assert pipe.flowed.empty()
 
 
 def test_a_line_longer_than_the_queue_is_dropped(pipe: Pipe) -> None:
-    pipe.writer.put("info", "x" * 1000)
+    pipe.writer.enqueue("info", "x" * 1000)
     assert pipe.writer.dropped() == {"info": 1}
 
 
 def test_nobody_waits_longer_than_asked_for_the_last_lines(pipe: Pipe) -> None:
     for _ in range(SMALLEST_PIPE // 500 + 1):
         for _ in range(5):
-            pipe.writer.put("info", LINE)
+            pipe.writer.enqueue("info", LINE)
         flushed = pipe.writer.flush(0.05)
     assert not flushed
 
@@ -102,7 +102,7 @@ def test_nobody_waits_longer_than_asked_for_the_last_lines(pipe: Pipe) -> None:
 def test_lines_that_cannot_be_written_are_counted() -> None:
     with open("/dev/full", "wb") as full:
         writer = LogWriter(full.fileno(), lambda dropped: None)
-        writer.put("warning", "one")
+        writer.enqueue("warning", "one")
         assert writer.flush(10)
     assert writer.dropped() == {"warning": 1}
 
@@ -111,7 +111,7 @@ def test_a_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     os.set_blocking(pipe.write, False)
     line = "y" * 899
     for _ in range(6):  # more than the pipe takes
-        pipe.writer.put("info", line)
+        pipe.writer.enqueue("info", line)
         threading.Event().wait(0.01)
     kept = 6 - pipe.writer.dropped().get("info", 0)
     assert pipe.lines(kept) == [line + "\n"] * kept
@@ -121,8 +121,8 @@ def test_what_is_printed_comes_out_by_lines(pipe: Pipe) -> None:
     stream = LogStream(pipe.writer, "error")
     print("one\ntwo", file=stream)
     stream.write("half")
-    stream.end_line()
-    stream.end_line()
+    stream.flush_partial_line()
+    stream.flush_partial_line()
     assert pipe.lines(3) == ["one\n", "two\n", "half\n"]
 
 
@@ -131,8 +131,8 @@ def test_a_print_that_never_ends_its_line_is_bounded() -> None:
     writer = LogWriter(write, lambda dropped: None)
     stream = LogStream(writer, "error")
     for _ in range(3):
-        stream.write("x" * MAX_PART)
-    assert sys.getsizeof(stream._part) <= 2 * MAX_PART
+        stream.write("x" * MAX_PARTIAL_LINE)
+    assert sys.getsizeof(stream._partial_line) <= 2 * MAX_PARTIAL_LINE
     os.close(read)
     assert writer.flush(10)
     os.close(write)

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from proxy.limits.model import QuotasState
-from proxy.quotas_view import QuotasView, text, view
+from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.unit.quotas_states import RATE, busy, unlimited
 
 
 def answer(state: QuotasState) -> dict[str, Any]:
-    answered: dict[str, Any] = json.loads(msgspec.json.encode(view(state)))
+    answered: dict[str, Any] = json.loads(msgspec.json.encode(build_view(state)))
     return answered
 
 
@@ -61,11 +61,11 @@ def test_kinds_of_throttling_are_a_list() -> None:
 
 
 def test_the_answer_is_read_back_as_it_was() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(view(busy())), type=QuotasView) == view(busy())
+    assert msgspec.json.decode(msgspec.json.encode(build_view(busy())), type=QuotasView) == build_view(busy())
 
 
 def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
-    assert text(view(busy())).splitlines() == [
+    assert format_text(build_view(busy())).splitlines() == [
         "LIMIT OF       ON               NOW  LIMIT  USED",
         "all listeners  connections/s  187.2    200   94%",
         "all listeners  connections    1,234  5,000   25%",
@@ -95,12 +95,15 @@ def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
 
 
 def test_a_problem_with_the_cluster_s_quotas_is_the_last_line() -> None:
-    assert view(busy()).problem is None
-    assert text(view(busy(), "something is wrong")).splitlines()[-2:] == ["", "problem: something is wrong"]
+    assert build_view(busy()).problem is None
+    assert format_text(build_view(busy(), "something is wrong")).splitlines()[-2:] == [
+        "",
+        "problem: something is wrong",
+    ]
 
 
 def test_of_a_quiet_sidecar_the_empty_parts_are_left_out() -> None:
-    shown = text(view(unlimited("CLIENT")))
+    shown = format_text(build_view(unlimited("CLIENT")))
     assert "ADDRESS " not in shown
     assert "THROTTLED" not in shown
     assert "dry run" not in shown

@@ -16,7 +16,7 @@ import proxy.reload
 from proxy.config import Config, load
 from proxy.config.difference import differences, fingerprint
 from proxy.config.reference import EXAMPLE
-from proxy.reload import FileWatch, Reloader, ReloadResult
+from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from tests.tools.mutations import mutations
 
 CANARY = "c4n4ry-hunter2"
@@ -46,7 +46,7 @@ class Running:
         self.before_load.set()
         self.loading = threading.Event()
         self.reloader = Reloader(
-            FileWatch(self.path), load(self.path, {}), self._apply, load=self._load, now=lambda: self.time
+            ConfigFileMonitor(self.path), load(self.path, {}), self._apply, load=self._load, now=lambda: self.time
         )
 
     def _apply(self, config: Config) -> None:
@@ -275,11 +275,11 @@ class TestTogether:
 
 class TestWatch:
     async def test_a_request_is_served_and_a_hundred_are_few(self, running):
-        watching = asyncio.create_task(running.reloader.watch())
+        watching = asyncio.create_task(running.reloader.run())
         running.path.write_text(BASE + "log.level: debug\n")
 
         for _ in range(100):
-            running.reloader.request("SIGHUP")
+            running.reloader.request_reload("SIGHUP")
         await asyncio.wait_for(running.has_applied.wait(), 10)
         running.reloader.stop()
         await watching
@@ -287,8 +287,8 @@ class TestWatch:
         assert running.loads <= 2
 
     async def test_a_changed_file_is_taken_over_without_a_request(self, running, monkeypatch):
-        monkeypatch.setattr(proxy.reload, "LOOK_EVERY", 0.01)
-        watching = asyncio.create_task(running.reloader.watch())
+        monkeypatch.setattr(proxy.reload, "FILE_POLL_INTERVAL", 0.01)
+        watching = asyncio.create_task(running.reloader.run())
         running.path.write_text(BASE + "log.level: debug\n")
 
         await asyncio.wait_for(running.has_applied.wait(), 10)
@@ -298,7 +298,7 @@ class TestWatch:
         assert running.reloader.config.log_level == "debug"
 
     async def test_it_ends_with_its_task(self, running):
-        watching = asyncio.create_task(running.reloader.watch())
+        watching = asyncio.create_task(running.reloader.run())
         await asyncio.sleep(0)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -315,31 +315,31 @@ class TestFile:
         return path
 
     def test_a_change_counts_when_it_was_seen_twice(self, file):
-        watch = FileWatch(file)
-        assert not watch.changed()
+        monitor = ConfigFileMonitor(file)
+        assert not monitor.has_changed()
 
         file.write_text("ab")
-        assert not watch.changed()
+        assert not monitor.has_changed()
         file.write_text("abc")
-        assert not watch.changed()
-        assert watch.changed()
+        assert not monitor.has_changed()
+        assert monitor.has_changed()
 
     def test_what_was_read_is_known(self, file):
-        watch = FileWatch(file)
+        monitor = ConfigFileMonitor(file)
         file.write_text("ab")
-        watch.note()
+        monitor.mark_loaded()
 
-        assert [watch.changed(), watch.changed()] == [False, False]
+        assert [monitor.has_changed(), monitor.has_changed()] == [False, False]
 
     def test_another_file_of_the_same_size_and_time_is_a_change(self, file, tmp_path):
-        watch = FileWatch(file)
+        monitor = ConfigFileMonitor(file)
         other = tmp_path / "other"
         other.write_text("b")
         times = file.stat()
         os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
         other.replace(file)
 
-        assert [watch.changed(), watch.changed()] == [False, True]
+        assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
     def test_so_is_another_target_of_a_link(self, tmp_path):
         for version in ("v1", "v2"):
@@ -349,23 +349,23 @@ class TestFile:
         data.symlink_to("v1")
         config = tmp_path / "config.yaml"
         config.symlink_to("..data/config.yaml")
-        watch = FileWatch(config)
+        monitor = ConfigFileMonitor(config)
 
         (tmp_path / "new").symlink_to("v2")
         (tmp_path / "new").replace(data)
 
-        assert [watch.changed(), watch.changed()] == [False, True]
+        assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
     def test_a_vanished_one_is_no_change_and_told_once(self, file):
-        watch = FileWatch(file)
+        monitor = ConfigFileMonitor(file)
         file.unlink()
 
         with capture_logs() as logged:
-            assert not any(watch.changed() for _ in range(3))
+            assert not any(monitor.has_changed() for _ in range(3))
         assert [line["event"] for line in logged] == ["config_vanished"]
 
         file.write_text("new")
-        assert [watch.changed(), watch.changed()] == [False, True]
+        assert [monitor.has_changed(), monitor.has_changed()] == [False, True]
 
 
 class TestDifference:

@@ -18,13 +18,13 @@ from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
 from proxy.core.tally import Tally
-from proxy.telemetry import Repeated, configure_logging, logs
+from proxy.telemetry import RateLimitedLogger, configure_logging, logs
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.log_writer import LogWriter
-from proxy.telemetry.logs import END, MAX_ITEMS, MAX_TEXT, clean
+from proxy.telemetry.logs import KEPT_TAIL_LENGTH, MAX_ITEMS, MAX_TEXT_LENGTH, sanitize
 from proxy.telemetry.metrics import render
 from proxy.telemetry.reference import reference_markdown
-from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, total
+from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, sum_snapshots
 
 CANARY = "c4n4ry-hunter2"
 
@@ -121,21 +121,23 @@ def test_exceptions_become_one_line_without_local_variables(logged):
 
 
 def test_control_characters_are_escaped():
-    line = clean(None, "info", {"event": "e", "client_id": "a\nb\x1b[2J\x7f\x85\u202e\udc80é…"})
+    line = sanitize(None, "info", {"event": "e", "client_id": "a\nb\x1b[2J\x7f\x85\u202e\udc80é…"})
 
     assert line["client_id"] == "a\\nb\\x1b[2J\\x7f\\x85\\u202e\\udc80é…"
 
 
 def test_text_is_cut():
-    line = clean(None, "info", {"event": "e", "client_id": "x" * 32_768 + "z" * END, "exact": "y" * MAX_TEXT})
+    line = sanitize(
+        None, "info", {"event": "e", "client_id": "x" * 32_768 + "z" * KEPT_TAIL_LENGTH, "exact": "y" * MAX_TEXT_LENGTH}
+    )
 
-    assert line["client_id"] == "x" * (MAX_TEXT - END - 1) + "…" + "z" * END
-    assert line["exact"] == "y" * MAX_TEXT
+    assert line["client_id"] == "x" * (MAX_TEXT_LENGTH - KEPT_TAIL_LENGTH - 1) + "…" + "z" * KEPT_TAIL_LENGTH
+    assert line["exact"] == "y" * MAX_TEXT_LENGTH
 
 
 def test_containers_are_cut_and_cleaned():
     deep = {"a": {"b": {"c": {"d": 1}}}}
-    line = clean(None, "info", {"many": list(range(100)), "items": ["\n"], "deep": deep, "set": {1}, "raw": b"\n"})
+    line = sanitize(None, "info", {"many": list(range(100)), "items": ["\n"], "deep": deep, "set": {1}, "raw": b"\n"})
 
     assert line == {
         "many": list(range(MAX_ITEMS)),
@@ -150,7 +152,7 @@ def test_containers_are_cut_and_cleaned():
     "key", ["password", "sasl.password", "ssl.key.password", "token", "Authorization", "client_secret", "sasl_config"]
 )
 def test_what_looks_secret_is_not_written(key):
-    line = clean(None, "info", {"event": "e", key: CANARY, "config": {key: [CANARY]}, "value": Secret(CANARY)})
+    line = sanitize(None, "info", {"event": "e", key: CANARY, "config": {key: [CANARY]}, "value": Secret(CANARY)})
 
     assert line == {"event": "e", key: "***", "config": {key: "***"}, "value": "***"}
 
@@ -170,7 +172,7 @@ class TestRepeated:
             def warning(self, event, **keys):
                 lines.append((event, keys))
 
-        return Repeated(Log(), clock=lambda: now[0])
+        return RateLimitedLogger(Log(), clock=lambda: now[0])
 
     def test_the_first_is_logged_at_once(self, repeated, lines):
         repeated.warning("full", n=1)
@@ -415,7 +417,7 @@ class TestTotal:
         other.tallies["A"].closed = {"client_reset": 7}
         other.tallies["A"].requests = {0: 1, 18: 2}
 
-        summed = total([one, other])
+        summed = sum_snapshots([one, other])
 
         assert summed.tallies["A"] == Tally(
             accepted=6,
@@ -437,7 +439,7 @@ class TestTotal:
             self.snapshot(observers={"a:B": OBSERVER}, audit={**structs.asdict(AUDIT), "dropped": {"closed": 1}}),
         ]
 
-        summed = total(parts)
+        summed = sum_snapshots(parts)
 
         assert summed.observers == {
             "a:B": ObserverStats("a:B", 10, {"queue_full": 8}, 6, 4, 12, True, {"record_request": 14})
@@ -448,7 +450,7 @@ class TestTotal:
         main = self.snapshot(loop_lag=0.1, process=ProcessCounts(1.0, 10, 100, 5, 1024, 77.0))
         worker = self.snapshot(loop_lag=0.3, process=ProcessCounts(2.0, 20, 200, 6, 1024, 88.0))
 
-        summed = total([main, worker])
+        summed = sum_snapshots([main, worker])
 
         assert summed.loop_lag == 0.3
         assert summed.process == ProcessCounts(3.0, 30, 300, 11, 1024, 77.0)

@@ -11,7 +11,7 @@ from proxy.core.intercept import Request, Verdict, Way
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.upstream import Upstream
-from proxy.telemetry import Repeated
+from proxy.telemetry import RateLimitedLogger
 
 METADATA = 3
 CONFIG = Config.model_validate(
@@ -51,7 +51,7 @@ def test_a_broker_that_does_not_run_keeps_its_address() -> None:
     (listener,) = CONFIG.listeners
     fleet = FleetDirectory(FleetView(1, ()))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
+    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, RateLimitedLogger(structlog.get_logger()))
     sent = metadata(dict.fromkeys((1, 2, 3), ("10.0.0.1", 9092)))
     known = {1: ("kafka-1.example", 9092), 3: ("kafka-3.example", 9092)}
     assert led(interceptors, sent) == metadata(dict(sorted({**known, 2: ("node-2.unmapped.invalid", 1)}.items())))
@@ -66,7 +66,7 @@ def test_what_is_configured_goes_before_what_is_written_and_a_change_of_that_is_
     (listener,) = CONFIG.listeners
     fleet = FleetDirectory(FleetView(1, (BrokerView(2, {"client": ("kafka-2.example", 9092)}),)))
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
-    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, Repeated(structlog.get_logger()))
+    interceptors = ListenerInterceptors(CONFIG, listener, upstream, fleet, RateLimitedLogger(structlog.get_logger()))
     sent = metadata(dict.fromkeys((2, 3), ("10.0.0.1", 9092)))
     spoofed = {"client": ("attacker.example", 9)}
     with capture_logs() as logged:
@@ -83,7 +83,7 @@ def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_o
     (listener,) = CONFIG.listeners
     upstream = Upstream(listener.upstream, 1.0, listener.upstream_source)
     interceptors = ListenerInterceptors(
-        CONFIG, listener, upstream, FleetDirectory(FleetView(1, ())), Repeated(structlog.get_logger())
+        CONFIG, listener, upstream, FleetDirectory(FleetView(1, ())), RateLimitedLogger(structlog.get_logger())
     )
     anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 

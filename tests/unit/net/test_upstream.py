@@ -103,7 +103,7 @@ async def test_the_broker_is_dialled_from_the_address_given(broker):
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("192.0.2.1", "Cannot assign requested address"), ("::1", "has no address of the kind of upstream.source ::1")],
+    [("192.0.2.1", "Cannot assign requested address"), ("::1", "has no address of the family of upstream.source ::1")],
 )
 async def test_an_address_that_the_broker_cannot_be_dialled_from_is_told_of(broker, source, message):
     before = open_sockets()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.net.worker_process import _without_spool
-from proxy.telemetry.snapshot import added
+from proxy.telemetry.snapshot import add_counters
 
 
 def audit(**counts: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def test_what_it_had_in_memory_is_lost_and_what_it_had_on_disk_is_left() -> None
         problems={"compacted": "it is"},
     )
     living = audit(emitted=5, delivered=3, spooled=2, spool_bytes=3500)
-    assert added(_without_spool(killed), living) == audit(
+    assert add_counters(_without_spool(killed), living) == audit(
         emitted=105,
         delivered=53,
         dropped={"too_large": 10, "worker_lost": 7},

@@ -16,7 +16,7 @@ def chunk(first: int, count: int = 1, size: int | None = None) -> Chunk:
     return Chunk(first, count, b",".join(map(encoder.encode, events)) if size is None else b"x" * size)
 
 
-def added(batcher: Batcher, *chunks: Chunk, now: float = 0.0) -> list[Block]:
+def add_counters(batcher: Batcher, *chunks: Chunk, now: float = 0.0) -> list[Block]:
     """Add chunks, with no loss after the last."""
     return batcher.add(chunks, chunks[-1].first + chunks[-1].count - 1, now)
 
@@ -30,7 +30,7 @@ class TestBatcher:
         batcher = Batcher()
         chunks = [chunk(n) for n in range(1, 2 * EVENTS_PER_RECORD + 2)]
         full = [(1, EVENTS_PER_RECORD), (EVENTS_PER_RECORD + 1, 2 * EVENTS_PER_RECORD)]
-        assert numbers(added(batcher, *chunks)) == full
+        assert numbers(add_counters(batcher, *chunks)) == full
         assert batcher.waiting == 1
         assert numbers(batcher.take()) == [(2 * EVENTS_PER_RECORD + 1,) * 2]
         assert batcher.take() == []
@@ -38,28 +38,28 @@ class TestBatcher:
     def test_a_chunk_stays_whole(self) -> None:
         batcher = Batcher()
         half = EVENTS_PER_RECORD // 2
-        blocks = added(batcher, chunk(1, half), chunk(half + 1, half - 1), chunk(2 * half, half))
+        blocks = add_counters(batcher, chunk(1, half), chunk(half + 1, half - 1), chunk(2 * half, half))
         assert numbers(blocks) == [(1, 2 * half - 1)]
         assert batcher.waiting == half
 
     def test_a_loss_ends_the_block_and_leaves_a_gap(self) -> None:
         batcher = Batcher()
-        assert added(batcher, chunk(1, 2)) == []
+        assert add_counters(batcher, chunk(1, 2)) == []
         assert numbers(batcher.add([], 12, 0.0)) == [(1, 2)], "ten were lost after it"
-        assert numbers(added(batcher, chunk(13), chunk(15))) == [(13, 13)], "one was lost between"
+        assert numbers(add_counters(batcher, chunk(13), chunk(15))) == [(13, 13)], "one was lost between"
         assert numbers(batcher.add([chunk(16)], 17, 0.0)) == [(15, 16)]
         assert (batcher.seq, batcher.waiting) == (17, 0)
 
     def test_nothing_changes_nothing(self) -> None:
         batcher = Batcher()
-        added(batcher, chunk(1))
+        add_counters(batcher, chunk(1))
         assert batcher.add([], 1, 0.0) == []
         assert batcher.waiting == 1
 
     def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_block(self) -> None:
         batcher = Batcher()
-        added(batcher, chunk(1), now=10.0)
-        added(batcher, chunk(2), now=10.0 + FLUSH / 2)
+        add_counters(batcher, chunk(1), now=10.0)
+        add_counters(batcher, chunk(2), now=10.0 + FLUSH / 2)
         assert batcher.take_due(10.0 + FLUSH - 0.001) == []
         assert numbers(batcher.take_due(10.0 + FLUSH)) == [(1, 2)]
         assert batcher.take_due(100.0) == []
@@ -67,19 +67,19 @@ class TestBatcher:
     def test_events_too_large_for_one_record_are_spread_without_a_gap(self) -> None:
         batcher = Batcher()
         size = MAX_RECORD // 2
-        blocks = added(batcher, chunk(1, size=size), chunk(2, size=size), chunk(3, size=size))
+        blocks = add_counters(batcher, chunk(1, size=size), chunk(2, size=size), chunk(3, size=size))
         assert numbers(blocks + batcher.take()) == [(1, 2), (3, 3)]
         assert all(block.size <= MAX_RECORD for block in blocks)
 
     def test_one_event_too_large_for_a_record_stays_whole(self) -> None:
         batcher = Batcher()
-        blocks = added(batcher, chunk(1), chunk(2, size=MAX_RECORD + 1), chunk(3))
+        blocks = add_counters(batcher, chunk(1), chunk(2, size=MAX_RECORD + 1), chunk(3))
         assert numbers(blocks + batcher.take()) == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_an_envelope_says_who_and_which() -> None:
     batcher = Batcher()
-    added(batcher, chunk(1, 2), chunk(3))
+    add_counters(batcher, chunk(1, 2), chunk(3))
     (block,) = batcher.take()
     record = WRITER.value(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=4, sent_at=9)
     envelope = decoder.decode(record)

@@ -141,7 +141,7 @@ def fetched(partitions: int) -> Exchange:
     return fetch([], [(HOSTILE.encode(), n, 0, 0, 3) for n in range(partitions)])
 
 
-def added(made: Translation) -> list[Block]:
+def add_counters(made: Translation) -> list[Block]:
     batcher = Batcher()
     return batcher.add(made.chunks, made.last, 0.0) + batcher.take()
 
@@ -164,7 +164,7 @@ class TestSize:
         client = connection(
             principal=HOSTILE, client_software_name=HOSTILE, client_software_version=HOSTILE, id="c" * 50
         )
-        (block,) = added(translate(produced(MOST, connection=client, client_id=HOSTILE)))
+        (block,) = add_counters(translate(produced(MOST, connection=client, client_id=HOSTILE)))
         writer = Writer("cluster", 1, "boot", "0.1.0")
         record = writer.value(block.first, block.last, block.json(), level=2, dropped=2**62, sent_at=2**62)
         assert MAX_RECORD < len(record) < MAX_MESSAGE
@@ -176,10 +176,10 @@ class TestSize:
 
     def test_a_large_event_shares_no_record(self, translate: Translate) -> None:
         made = translate(*[exchange()] * 50, produced(1000), *[exchange()] * 50)
-        assert [(block.first, block.last) for block in added(made)] == [(1, 50), (51, 51), (52, 101)]
+        assert [(block.first, block.last) for block in add_counters(made)] == [(1, 50), (51, 51), (52, 101)]
 
     def test_events_that_share_a_record_stay_below_its_limit(self, translate: Translate) -> None:
-        blocks = added(translate(*[produced(140), produced(470)] * 10))
+        blocks = add_counters(translate(*[produced(140), produced(470)] * 10))
         assert blocks[-1].last == 20
         assert all(block.size <= MAX_RECORD for block in blocks)
 

@@ -1,4 +1,4 @@
-"""Calls that may never return, off the event loop's thread."""
+"""Runs blocking functions outside of the event loop's thread, even those that may never return."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-class Aside:
-    """Calls functions in a daemon thread called ``name``, one at a time. One that never returns holds up neither the
-    loop nor the end of the process. Belongs to the loop's thread."""
+class DaemonExecutor:
+    """Runs functions in a daemon thread called ``name``, one at a time. Belongs to the event loop's thread.
+
+    A function that never returns blocks neither the event loop nor the exit of the process.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._busy: asyncio.Future[None] | None = None
 
-    async def call(self, function: Callable[[], Result], patience: float) -> Result:
-        """Return what ``function`` returns. Raises TimeoutError where it, or the one before, does not within
-        ``patience`` seconds."""
+    async def run(self, function: Callable[[], Result], timeout_s: float) -> Result:
+        """Return the result of ``function``. Raises TimeoutError after ``timeout_s`` seconds, also if the last one
+        still runs."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout_s):
             while self._busy is not None:
                 await asyncio.shield(self._busy)
             self._busy = busy = loop.create_future()
@@ -39,14 +41,14 @@ class Aside:
                 else:
                     done.set_result(result)  # type: ignore[arg-type]
 
-            def run() -> None:
+            def run_function() -> None:
                 result, failure = None, None
                 try:
                     result = function()
                 except BaseException as error:
                     failure = error
-                with contextlib.suppress(RuntimeError):  # the loop has ended
+                with contextlib.suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(finish, result, failure)
 
-            threading.Thread(target=run, name=self._name, daemon=True).start()
+            threading.Thread(target=run_function, name=self._name, daemon=True).start()
             return await done

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from proxy.net.http import HttpServer, Response
-from proxy.quotas_view import QuotasView, text, view
+from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
 
@@ -48,13 +48,13 @@ def told(**answer: object) -> bytes:
 
 @pytest.mark.parametrize("output", ["table", "json"])
 async def test_quotas_are_shown_for_a_person_or_a_program(output: str) -> None:
-    async with answering("GET", "/quotas", Response(msgspec.json.encode(view(busy())))) as admin:
+    async with answering("GET", "/quotas", Response(msgspec.json.encode(build_view(busy())))) as admin:
         done = await brokerside("quotas", "--admin", admin, "-o", output)
     assert (done.returncode, done.stderr) == (0, "")
     if output == "table":
-        assert done.stdout == text(view(busy())) + "\n"
+        assert done.stdout == format_text(build_view(busy())) + "\n"
     else:
-        assert json.loads(done.stdout) == json.loads(msgspec.json.encode(view(busy())))
+        assert json.loads(done.stdout) == json.loads(msgspec.json.encode(build_view(busy())))
 
 
 def watch_twice(admin: str) -> tuple[list[bytes], int, bytes]:
@@ -71,14 +71,14 @@ def watch_twice(admin: str) -> tuple[list[bytes], int, bytes]:
 
 
 async def test_watching_goes_on_until_ctrl_c() -> None:
-    async with answering("GET", "/quotas", Response(msgspec.json.encode(view(busy())))) as admin:
+    async with answering("GET", "/quotas", Response(msgspec.json.encode(build_view(busy())))) as admin:
         lines, code, stderr = await asyncio.to_thread(watch_twice, admin)
-    assert [msgspec.json.decode(line, type=QuotasView) for line in lines] == [view(busy())] * 2
+    assert [msgspec.json.decode(line, type=QuotasView) for line in lines] == [build_view(busy())] * 2
     assert (code, stderr) == (130, b"")
 
 
 async def test_watching_survives_a_sidecar_that_restarts() -> None:
-    before, after = (msgspec.json.encode(view(state)) for state in (busy(), unlimited("CLIENT")))
+    before, after = (msgspec.json.encode(build_view(state)) for state in (busy(), unlimited("CLIENT")))
     port = free_port()
     command = [sys.executable, "-m", "proxy", "quotas", "--admin", f"127.0.0.1:{port}", "--watch", "-o", "json"]
     async with answering("GET", "/quotas", Response(before), port):

@@ -1,4 +1,4 @@
-"""What one metric is: its names, its meaning, and how it is read from a snapshot."""
+"""The definition of one metric: its name, its meaning, and how it is read from a snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from proxy.telemetry.snapshot import Snapshot
 
 Samples = Iterable[tuple[tuple[str, ...], *tuple[float, ...]]]
-"""Values of the labels, and the number; of a summary the count and the sum."""
+"""Label values and the number; for a summary the count and the sum."""
 
 _FAMILIES: dict[str, Callable[..., Any]] = {
     "counter": CounterMetricFamily,
@@ -21,8 +21,8 @@ _FAMILIES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Definition:
-    """One metric. ``name`` without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
+class MetricDefinition:
+    """One metric. ``name``: without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
 
     name: str
     kind: Literal["counter", "gauge", "summary"]
@@ -32,7 +32,7 @@ class Definition:
     read: Callable[[Snapshot], Samples]
 
     def family(self, snapshot: Snapshot) -> Metric:
-        """Return the metric with its present values."""
+        """Return the metric with its current values."""
         family = _FAMILIES[self.kind](f"brokerside_{self.name}", self.meaning, labels=self.labels)
         for labels, *numbers in self.read(snapshot):
             family.add_metric(labels, *numbers)

@@ -1,0 +1,73 @@
+"""Requests of the command line to the admin endpoint of a running sidecar."""
+
+from __future__ import annotations
+
+import http.client
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from proxy.config import Endpoint
+from proxy.errors import LocalError
+from proxy.quotas_view import QuotasView
+
+Decoded = TypeVar("Decoded")
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds for each step of a request."""
+
+
+class ReloadReply(Struct):
+    """The result of a reload: ``applied``, ``unchanged``, ``rejected`` or ``draining``."""
+
+    result: str
+    changed: list[str] = []
+    """The keys with a new value."""
+    errors: list[str] = []
+    """Why the reload was rejected, one line each."""
+
+
+def get_quotas(admin: Endpoint) -> QuotasView:
+    """Return the current state of the limits. Raises LocalError if no sidecar answers."""
+    status, body = _send_request(admin, "GET", "/quotas")
+    if status != HTTPStatus.OK:
+        raise _unexpected_status(admin, "GET /quotas", status)
+    return _decode(admin, body, QuotasView)
+
+
+def post_reload(admin: Endpoint) -> ReloadReply:
+    """Let the sidecar reload its configuration. Raises LocalError if no sidecar answers."""
+    status, body = _send_request(admin, "POST", "/reload")
+    if status not in (HTTPStatus.OK, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE):
+        raise _unexpected_status(admin, "POST /reload", status)
+    return _decode(admin, body, ReloadReply)
+
+
+def _send_request(admin: Endpoint, method: str, path: str) -> tuple[int, bytes]:
+    # Unlike urllib, this uses no HTTP proxy.
+    connection = http.client.HTTPConnection(admin.host, admin.port, timeout=REQUEST_TIMEOUT)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except ConnectionRefusedError:
+        raise LocalError(f"no sidecar answers at {admin}; its address is admin.bind of its configuration") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise LocalError(f"no sidecar answers at {admin}: {getattr(error, 'strerror', None) or error!r}") from None
+    finally:
+        connection.close()
+
+
+def _unexpected_status(admin: Endpoint, request: str, status: int) -> LocalError:
+    return LocalError(
+        f"{admin} answers {request} with {status}: is it the admin endpoint of a sidecar of this version?"
+    )
+
+
+def _decode(admin: Endpoint, body: bytes, kind: type[Decoded]) -> Decoded:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError:
+        raise LocalError(f"{admin} answers, but not as a sidecar of this version does") from None
