@@ -158,7 +158,7 @@ def format_text(quotas: QuotasView) -> str:
     if quotas.throttled:
         parts.append(
             _format_table(
-                ("THROTTLED AT", "LIMIT OF", "ON", "QUOTA_LABELS IT ACTION_LABELS", "CONNECTIONS"),
+                ("THROTTLED AT", "LIMIT OF", "ON", "WHAT IT MET", "CONNECTIONS"),
                 [
                     (t.listener, t.scope, QUOTA_LABELS[t.quota], ACTION_LABELS[t.action], f"{t.count:,}")
                     for t in quotas.throttled
