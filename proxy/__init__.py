@@ -6,11 +6,11 @@ frame       one length-prefixed message of Kafka's protocol: int32 size, then ``
 exchange    one request together with its response (or with the reason why none came).
 session     the protocol state of one client connection: frames in, exchanges out; knows no sockets.
 walker      reads the topics, partitions and batch headers of a body in place, without touching records.
-observer    code outside the data path that is told about exchanges (KIP-388); it can never change or delay one.
+observer    code outside the data path that receives finished exchanges (KIP-388); it can never change or delay one.
 limit       a bound on connections or their rate (KIP-612, KIP-402).
-upstream    the real broker's private port that this sidecar fronts.
+upstream    the broker's private port, to which the sidecar connects.
 interceptor answers requests in the broker's place, or changes its answers, on one listener.
-budget      the memory that clients may make one process hold; beyond it bodies are not kept, and connections wait.
+budget      the memory that clients may make one process hold. Beyond it bodies are not kept, and connections wait.
 cause       why a connection ended; a closed list, also the label of the metric.
 
 Folders

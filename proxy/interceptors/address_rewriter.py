@@ -81,7 +81,7 @@ class AddressRewriter(Interceptor):
         return BUFFERING[api_key]
 
     def decide(self, request: Request) -> Verdict:
-        """Refuse the request, whatever the upstream supports. Unauthenticated clients are not told anything about the
+        """Refuse the request, whatever the upstream supports. Unauthenticated clients learn nothing about the
         broker."""
         if request.connection.principal_source == "unauthenticated":
             return Way.FORWARD

@@ -65,7 +65,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
     BuiltinTag(
         "message.max.bytes",
         "The broker's `message.max.bytes` as it is in force: the largest record batch, in bytes. Read every 10 s, and "
-        "when a change of it passes this sidecar. Left out while the cluster has not told it.",
+        "when a change of it passes this sidecar. Left out while it is unknown.",
         r"[0-9]{1,10}",
         "1048588",
         "A decimal number. Fit for librdkafka's `message.max.bytes` and Java's `max.request.size`.",
@@ -86,7 +86,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
     ),
     BuiltinTag(
         "cluster.id",
-        "The id of the Kafka cluster. Left out while the cluster has not told it.",
+        "The id of the Kafka cluster. Left out while it is unknown.",
         r"[A-Za-z0-9_-]{1,64}",
         "MkU3OEVBNTcwNTJENDM2Qg",
         "An opaque text.",
@@ -97,11 +97,11 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
         r"sidecar|broker|unknown",
         "sidecar",
         "`sidecar`: the broker's own sidecar computed them. `broker`: it has none, and was asked itself. `unknown`: "
-        "nobody could be asked; both are -1.",
+        "neither could be asked, and both are -1.",
     ),
     BuiltinTag(
         "protocol.version.exact",
-        "Whether the range says all that the broker supports. Left out where the range is not known.",
+        "Whether the range describes all that the broker supports. Left out if the range is unknown.",
         r"true|false",
         "true",
         "`false`: the broker supports more than its range, but with gaps.",
@@ -111,7 +111,7 @@ BUILTIN_TAGS: tuple[BuiltinTag, ...] = (
         "Only of brokers without a running sidecar.",
         r"absent",
         "absent",
-        "Where it is there, the other tags are those that the sidecar told last, or none.",
+        "If it is present, the other tags are the last ones that the sidecar published, or none.",
     ),
     BuiltinTag(
         "sidecar.version",
@@ -191,9 +191,9 @@ _INTRODUCTION = f"""\
 
 Generated from `proxy/interceptors/tags.py` by `make docs`.
 
-`BrokerMetadata` ([broker-metadata.md](broker-metadata.md)) tells tags of each broker: names with a text each. Those
-below are built in. Formats are regular expressions that a value matches as a whole. Readers pass over names that they
-do not know: there may be more at any time.
+`BrokerMetadata` ([broker-metadata.md](broker-metadata.md)) returns the tags of each broker: names with a text each. The
+tags below are built in. Formats are regular expressions that match a value completely. Readers have to ignore unknown
+names, since there may be more at any time.
 
 ## Tags of your own
 

@@ -119,7 +119,7 @@ class HttpServer:
         return True
 
     def _on_out_of_capacity(self, error: str) -> None:
-        self._rate_limited.warning("admin_on_out_of_capacity", error=error)
+        self._rate_limited.warning("admin_out_of_capacity", error=error)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._open.pop(task).close()  # the task may have been cancelled before it started

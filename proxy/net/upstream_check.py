@@ -1,7 +1,8 @@
 """Checks that the broker behind a listener is the configured one, and that it advertises this sidecar to its clients.
 
-One Metadata response of the upstream tells both: the broker must advertise the listener's address under ``broker.id``.
-If it advertises another address, its clients bypass the sidecar unnoticed, unless the sidecar rewrites addresses.
+One Metadata response of the upstream answers both questions: the broker must advertise the listener's address under
+``broker.id``. If it advertises another address, its clients bypass the sidecar unnoticed, unless the sidecar rewrites
+addresses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the sidecar reports about itself: logs and metrics.
 
 logs.py               Log lines as JSON on stderr: bounded, escaped, without secrets.
-log_writer.py         The thread that writes them, and what happens to lines that nobody reads.
+log_writer.py         The thread that writes them, and what happens to lines that no reader accepts.
 snapshot.py           Counters as plain values: read in each process, sent between processes, and summed.
 metric_definition.py  The definition of one metric.
 definitions.py        All metrics: name, labels, meaning, and how each is read from a snapshot.

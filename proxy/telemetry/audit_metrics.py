@@ -52,7 +52,7 @@ AUDIT_METRICS: tuple[MetricDefinition, ...] = (
         ("reason",),
         "events",
         "Events lost, by reason; see the list in audit-event.md. And `worker_lost`: they waited in the memory of a "
-        "worker when it was last asked, and it ended; how many were lost indeed a `gap` event tells.",
+        "worker when it was last asked, and it ended; a `gap` event has the real number.",
         lambda s: [((reason,), count) for reason, count in s.audit.get("dropped", {}).items()],
     ),
     MetricDefinition(

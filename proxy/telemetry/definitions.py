@@ -104,7 +104,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "gauge",
         ("version",),
         "",
-        "Always 1; its label says what runs.",
+        "Always 1; its label is the running version.",
         lambda s: [((__version__,), 1)],
     ),
     MetricDefinition(
@@ -163,7 +163,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "counter",
         (),
         "reports",
-        "Reports of throttled connections that no worker could take, and no observer was told of.",
+        "Reports of throttled connections that no worker could receive, so that no observer got them.",
         lambda s: [((), s.throttle_reports_lost)],
     ),
     MetricDefinition(
@@ -324,7 +324,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "counter",
         ("observer",),
         "exchanges",
-        "Exchanges, changes of connections and reports of throttled ones that the observer was told of.",
+        "Exchanges, changes of connections and throttle reports delivered to the observer.",
         _observer(lambda o: o.delivered),
     ),
     MetricDefinition(
@@ -357,7 +357,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "counter",
         ("observer",),
         "calls",
-        "Calls of the observer that took longer than 5 ms, or 0.1 ms for each exchange that one tells of.",
+        "Calls of the observer that took longer than 5 ms, or 0.1 ms for each exchange of the call.",
         _observer(lambda o: o.slow),
     ),
     MetricDefinition(

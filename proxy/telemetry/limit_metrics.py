@@ -247,8 +247,8 @@ LIMIT_METRICS: tuple[MetricDefinition, ...] = (
         "gauge",
         (),
         "",
-        "1 while the cluster's quotas limit the sidecar itself, or what should count here is not told; "
-        "`brokerside quotas` says what it is.",
+        "1 while the cluster's quotas limit the sidecar itself, or cannot be read although they should apply; "
+        "`brokerside quotas` shows the reason.",
         _source(lambda source: source.problem),
     ),
 )

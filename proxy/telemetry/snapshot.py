@@ -79,7 +79,7 @@ class Snapshot(Struct):
 def sum_snapshots(snapshots: Iterable[Snapshot]) -> Snapshot:
     """Return the sum of at least one snapshot. The first one is that of the main process.
 
-    ``Snapshot`` says which fields are not summed.
+    The docstrings of ``Snapshot`` name the fields that are not summed.
     """
     parts = list(snapshots)
     summed: Snapshot = reduce(add_counters, parts)
