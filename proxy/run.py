@@ -49,12 +49,12 @@ def run(file: ConfigFileMonitor, config: Config) -> int:
 
 async def _run(file: ConfigFileMonitor, config: Config) -> int:
     stop = asyncio.Event()
-    now = asyncio.Event()
+    abort = asyncio.Event()
 
     def on_signal(name: str) -> None:
         if stop.is_set():
             log.warning("stopping_at_once", signal=name)
-            now.set()
+            abort.set()
         else:
             force_exit_after((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
         stop.set()
@@ -76,8 +76,8 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
     handler = await _start_connection_handler(config, ticker)
     listeners = ListenerManager(config, handler, ticker)
     problems = ReadinessProblems(listeners)
-    watch = _quota_watch(config, listeners, handler, ticker, partial(problems.set, "quotas"))
-    fleet = _fleet_watch(config, handler, ticker, partial(problems.set, "fleet"))
+    watch = _create_quota_watch(config, listeners, handler, ticker, partial(problems.set, "quotas"))
+    fleet = _create_fleet_watch(config, handler, ticker, partial(problems.set, "fleet"))
     admin = AdminEndpoint(
         listeners, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped
     )
@@ -106,7 +106,7 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
     finally:
         reloader.stop()
         listeners.close()
-        await asyncio.gather(handler.stop(now), fleet.close())
+        await asyncio.gather(handler.stop(abort), fleet.close())
         ticker.stop()
         if watch is not None:
             await watch.close()
@@ -138,43 +138,43 @@ class ReadinessProblems:
         self._listeners.not_ready_reason = next(filter(None, self._found.values()), None)
 
 
-def _quota_watch(
+def _create_quota_watch(
     config: Config,
     listeners: ListenerManager,
     handler: ConnectionHandler,
     ticker: Ticker,
-    not_ready_reason: Callable[[str | None], None],
+    set_problem: Callable[[str | None], None],
 ) -> QuotaWatch | None:
     """Return what polls the cluster's quotas. It polls at once if clients may have altered some through this
     sidecar."""
     if config.internal_bootstrap_servers is None:
         return None
 
-    watch = QuotaWatch(config, listeners.update_cluster_quotas, not_ready_reason)
+    watch = QuotaWatch(config, listeners.update_cluster_quotas, set_problem)
     ticker.callbacks.append(_on_new_responses(handler, [ALTER_CLIENT_QUOTAS], watch.poke))
     return watch
 
 
-def _fleet_watch(
-    config: Config, handler: ConnectionHandler, ticker: Ticker, not_ready_reason: Callable[[str | None], None]
+def _create_fleet_watch(
+    config: Config, handler: ConnectionHandler, ticker: Ticker, set_problem: Callable[[str | None], None]
 ) -> FleetWatch:
     """Return what observes the fleet. It polls the broker's configuration at once if clients may have altered it."""
-    fleet = FleetWatch(config, handler.update_fleet_view, not_ready_reason)
+    fleet = FleetWatch(config, handler.update_fleet_view, set_problem)
     ticker.callbacks.append(_on_new_responses(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
     return fleet
 
 
 def _on_new_responses(
-    handler: ConnectionHandler, api_keys: Sequence[int], call: Callable[[], None]
+    handler: ConnectionHandler, api_keys: Sequence[int], callback: Callable[[], None]
 ) -> Callable[[], None]:
-    """Return a function that calls ``call`` if responses of ``api_keys`` were relayed since its last run."""
+    """Return a function that calls ``callback`` if responses of ``api_keys`` were relayed since its last run."""
     seen = 0
 
     def check() -> None:
         nonlocal seen
         before, seen = seen, sum(map(handler.count_responses, api_keys))
         if seen != before:
-            call()
+            callback()
 
     return check
 
