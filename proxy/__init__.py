@@ -26,6 +26,7 @@ client      for programs: asks a sidecar which brokers there are, and what each 
 commands    the commands of ``brokerside``, by what they need.
 telemetry   log lines and metrics.
 compiled    in Cython alone, what reads bodies: walkers, exchange.
+rpc         requests that the sidecar itself sends to a broker: one at a time, bounded.
 local       real Kafka on this machine for demo, tests and trying things: jars, cluster, workload.
 run.py      a sidecar from its start to its end.
 daemon_executor.py  blocking calls that may never return, in a thread of their own.

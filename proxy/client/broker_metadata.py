@@ -12,10 +12,10 @@ from proxy.config.section import INT32_MAX
 from proxy.config.values import Endpoint
 from proxy.errors import LocalError
 from proxy.fleet.connection import Closed, Connection, Unreachable
-from proxy.fleet.messages import Request
 from proxy.fleet.security import Security
 from proxy.interceptors.broker_metadata import THIS_BROKER, VERSION, BrokerEntry, decode_response, encode_request
 from proxy.protocol.private import BASE, PRIVATE
+from proxy.rpc.messages import Request
 
 
 class BrokerMetadataClient:

@@ -1,7 +1,7 @@
 """The cluster that this sidecar's broker belongs to, as the sidecar itself asks it; and the sidecars of its brokers.
 
-Layers, each importing only those before it: ``messages`` and ``scram`` (bytes, pure), ``security`` (librdkafka's
-settings), ``connection`` (one connection), ``client`` (the one that is kept), ``names`` and ``sources`` (what is looked
+Layers, each importing only those before it: ``scram`` (bytes, pure), ``security`` (librdkafka's settings),
+``connection`` (one connection, with the requests of ``proxy.rpc``), ``client`` (the one that is kept), ``names`` and ``sources`` (what is looked
 up on the host), ``schedule`` (when to look, pure).
 
 Of quotas: ``protection`` and ``broker_limits`` (what follows from the answers, pure), ``quota_watch`` (the task that

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from proxy.config import Config, Endpoint
 from proxy.errors import BrokersideError, LocalError
-from proxy.fleet import messages
 from proxy.fleet.connection import Connection, Unreachable
-from proxy.fleet.messages import Request
 from proxy.fleet.security import Security
+from proxy.rpc import messages
+from proxy.rpc.messages import Request
 
 
 class Asking(Protocol):

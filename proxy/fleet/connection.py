@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 
 from proxy.config import Endpoint
 from proxy.errors import BrokersideError, PeerError
-from proxy.fleet import messages
-from proxy.fleet.messages import Request
 from proxy.fleet.scram import HASHES, Scram
 from proxy.fleet.security import Security
+from proxy.rpc import messages
+from proxy.rpc.call import call
+from proxy.rpc.messages import Request
 
 TIMEOUT = 5.0
 """Seconds for a connection to be there, TLS and SASL included, and for each answer."""
@@ -76,14 +77,17 @@ class Connection:
 
     async def _ask(self, request: Request) -> bytes:
         self._correlation_id += 1
-        self._writer.write(messages.frame(request, self._correlation_id, self._client_id))
-        size = int.from_bytes(await self._reader.readexactly(4), "big", signed=True)
-        if not 4 <= size <= MAX_ANSWER:
-            raise PeerError("broker", "malformed", f"{self.endpoint}: an answer of {size} bytes")
-        answer_to = int.from_bytes(await self._reader.readexactly(4), "big", signed=True)
-        if answer_to != self._correlation_id:
-            raise PeerError("broker", "malformed", f"{self.endpoint}: an answer to another request")
-        return await self._reader.readexactly(size - 4)
+        try:
+            return await call(
+                self._reader,
+                self._writer,
+                request,
+                correlation_id=self._correlation_id,
+                client_id=self._client_id,
+                max_size=MAX_ANSWER,
+            )
+        except PeerError as error:
+            raise PeerError(error.side, error.reason, f"{self.endpoint}: {error.detail}") from None
 
     async def _authenticate(self, security: Security) -> None:
         if security.mechanism is None:

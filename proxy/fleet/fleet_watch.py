@@ -22,10 +22,9 @@ from proxy.config import Config, Endpoint, hmac_keys
 from proxy.core.protected import REGISTRY
 from proxy.core.wire import TRUNCATED
 from proxy.errors import BrokersideError
-from proxy.fleet import messages, record
+from proxy.fleet import record
 from proxy.fleet.client import Asking, Client
 from proxy.fleet.connection import Connection, Unreachable
-from proxy.fleet.messages import ClusterFacts, Request
 from proxy.fleet.registry import Registry, Told
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.security import Security
@@ -34,6 +33,8 @@ from proxy.fleet.view import Own, fleet_view, lacking, own_record, own_view
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.interceptors.tags import BrokerCapabilities, derive_capabilities
+from proxy.rpc import messages
+from proxy.rpc.messages import ClusterFacts, Request
 
 MAX_BYTES = "message.max.bytes"
 

@@ -13,15 +13,16 @@ from msgspec import Struct
 from proxy.config import Config
 from proxy.config.limits import limits_of
 from proxy.errors import BrokersideError
-from proxy.fleet import broker_limits, messages
+from proxy.fleet import broker_limits
 from proxy.fleet.broker_limits import Tight
 from proxy.fleet.client import Asking, Client
-from proxy.fleet.messages import NOT_AUTHORIZED, Refused
 from proxy.fleet.names import Names, literal
 from proxy.fleet.protection import exposure, for_clients
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.sources import Sources
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
+from proxy.rpc import messages
+from proxy.rpc.messages import NOT_AUTHORIZED, Refused
 
 FORBIDDEN_RETRY = 60.0
 """Seconds until the sidecar tries again to store what it has no right to and does not need yet."""

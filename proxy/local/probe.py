@@ -1,39 +1,31 @@
-"""Is a broker ready? Asked with one Metadata request, as a client would."""
+"""Whether a broker is ready: it answers one Metadata request, as it would a client's."""
 
 from __future__ import annotations
 
-import socket
-import struct
+import asyncio
 
-METADATA_V1 = struct.pack(">hhih", 3, 1, 0, -1) + struct.pack(">i", 0)
-"""Metadata v1, correlation id 0, no client id, no topics."""
+from proxy.errors import PeerError
+from proxy.rpc import messages
+from proxy.rpc.call import call_once
 
 TIMEOUT = 2.0
-LARGEST = 1 << 20
+"""Seconds for the connection and the response."""
+
+MAX_ANSWER = 1 << 20
+"""Bytes; brokers are some 50 bytes each, topics are not asked for."""
 
 
 def brokers(address: str) -> set[int]:
     """Return the ids of the brokers that the one at ``address`` (host:port) knows; empty while it does not answer."""
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), TIMEOUT) as sock:
-            sock.sendall(struct.pack(">i", len(METADATA_V1)) + METADATA_V1)
-            with sock.makefile("rb") as reader:
-                (size,) = struct.unpack(">i", reader.read(4))
-                body = reader.read(min(size, LARGEST))
-        return parse_brokers(body)
-    except (OSError, struct.error):
+        return asyncio.run(_brokers(address))
+    except (OSError, EOFError, PeerError):
         return set()
 
 
-def parse_brokers(body: bytes) -> set[int]:
-    """Read the broker ids of a MetadataResponse v1. Raises struct.error where it is cut."""
-    (count,) = struct.unpack_from(">i", body, 4)
-    at, found = 8, set()
-    for _ in range(count):
-        node, host = struct.unpack_from(">ih", body, at)
-        at += 6 + host
-        _, rack = struct.unpack_from(">ih", body, at)
-        at += 6 + max(0, rack)
-        found.add(node)
-    return found
+async def _brokers(address: str) -> set[int]:
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(TIMEOUT):
+        streams = await asyncio.open_connection(host, int(port))
+        answer = await call_once(streams, messages.metadata(), client_id=None, max_size=MAX_ANSWER)
+    return set(messages.brokers(answer))

@@ -6,7 +6,6 @@ Kafka answers ApiVersions requests before authentication. Nothing waits for the 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Mapping
 from math import inf
 from time import monotonic
@@ -14,12 +13,13 @@ from time import monotonic
 import structlog
 
 from proxy import __version__
-from proxy.core.apis import API_VERSIONS
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
 from proxy.interceptors.api_versions import PROBE_VERSION, decode_api_versions
 from proxy.interceptors.supported_versions import VersionRange
 from proxy.net.upstream import Upstream
+from proxy.rpc import messages
+from proxy.rpc.call import call_once
 
 PROBE_TIMEOUT = 5.0
 """Seconds within which the broker has to answer."""
@@ -90,14 +90,7 @@ class ApiVersionsProbe:
 
     async def _send_request(self) -> bytes:
         """Send one ApiVersions request on a new connection and return the body of the response."""
-        client_id = f"brokerside-{__version__}".encode()
-        request = struct.pack(">hhih", API_VERSIONS, PROBE_VERSION, 1, len(client_id)) + client_id
-        reader, writer = await asyncio.open_connection(sock=await self._upstream.connect())
-        try:
-            writer.write(struct.pack(">i", len(request)) + request)
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            if not 4 < size <= MAX_RESPONSE_SIZE:
-                raise ValueError(f"an answer of {size} bytes")
-            return (await reader.readexactly(size))[4:]
-        finally:
-            writer.close()
+        streams = await asyncio.open_connection(sock=await self._upstream.connect())
+        return await call_once(
+            streams, messages.api_versions(), client_id=f"brokerside-{__version__}", max_size=MAX_RESPONSE_SIZE
+        )

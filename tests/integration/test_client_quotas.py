@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.fleet import messages
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.local import cluster as local_cluster
 from proxy.local import sidecars
 from proxy.local.cluster import ClusterState, tool
 from proxy.local.sidecars import SidecarProcess
 from proxy.protocol.private import PRIVATE
+from proxy.rpc import messages
 from tests.integration.conftest import free_port
 from tests.integration.quotas import ALTER, ANY, DESCRIBE, EXACT, RATE, Peer, alter, cases, describe, error_of, served
 

@@ -7,9 +7,9 @@ import struct
 from proxy.core.encode import encode
 from proxy.core.schema import layout
 from proxy.core.struct import view
-from proxy.fleet import messages
 from proxy.fleet.connection import Unreachable
-from proxy.fleet.messages import Request
+from proxy.rpc import messages
+from proxy.rpc.messages import Request
 
 
 class Cluster:

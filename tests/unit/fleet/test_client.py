@@ -11,11 +11,12 @@ import pytest
 
 from proxy.config import Config, Endpoint
 from proxy.errors import LocalError, PeerError
-from proxy.fleet import connection, messages
+from proxy.fleet import connection
 from proxy.fleet.client import Client
 from proxy.fleet.connection import Connection, Unreachable
-from proxy.fleet.messages import Refused, Request
 from proxy.fleet.security import Security
+from proxy.rpc import messages
+from proxy.rpc.messages import Refused, Request
 from tests.unit.fleet.cluster import text
 
 PING = Request(48, 0, b"ping")

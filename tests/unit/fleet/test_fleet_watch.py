@@ -12,13 +12,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import fleet_watch, messages
+from proxy.fleet import fleet_watch
 from proxy.fleet.fleet_watch import FleetWatch
 from proxy.fleet.record import decode, key_of
 from proxy.fleet.registry import Registry, Told
 from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.protocol.versions import ranges, release_range, versions_for
+from proxy.rpc import messages
 from tests.unit.fleet.cluster import Cluster, text
 
 NEW, OLD = versions_for(release_range("4.3")), versions_for(release_range("3.9"))

@@ -12,9 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import messages, quota_watch, schedule, sources
+from proxy.fleet import quota_watch, schedule, sources
 from proxy.fleet.quota_watch import QuotaWatch
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
+from proxy.rpc import messages
 from tests.unit.fleet.cluster import Cluster
 
 

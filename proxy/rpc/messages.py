@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from proxy.config import Endpoint
 from proxy.config.section import INT32_MAX
+from proxy.config.values import Endpoint
 from proxy.core import wire
 from proxy.core.encode import encode
 from proxy.core.schema import layout
@@ -94,12 +94,6 @@ class ClusterFacts(NamedTuple):
 
     cluster_id: str
     brokers: dict[int, BrokerFacts]
-
-
-def frame(request: Request, correlation_id: int, client_id: str) -> bytes:
-    """Return the request as it goes over the wire."""
-    head = struct.pack(">hhi", request.key, request.version, correlation_id) + _string(client_id)
-    return struct.pack(">i", len(head) + len(request.body)) + head + request.body
 
 
 def metadata() -> Request:

@@ -15,9 +15,15 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from proxy.config import Endpoint
 from proxy.errors import MalformedBody
-from proxy.fleet import messages
-from proxy.fleet.messages import Refused
+from proxy.rpc import messages
+from proxy.rpc.messages import Refused
 
+THREE_BROKERS = bytes.fromhex(
+    "00000003"  # three brokers: node, host, port, rack
+    "0000000100016100002384ffff"
+    "0000000200000000238400047261636b"
+    "0000012c0004686f7374000023840000"
+)  # fmt: skip
 BROKERS = bytes.fromhex("000000010000000100093132372e302e302e310000670dffff0000000100000000")
 QUOTAS = bytes.fromhex(
     "000000000000000000000002000000010002697000033a3a31000000010018636f6e6e656374696f6e5f6372656174696f6e5f72617465"
@@ -44,6 +50,7 @@ TOKEN = bytes.fromhex("0000ffff00000003613d62")
 
 READERS = [
     (messages.brokers, BROKERS[:-8]),  # what follows is not read
+    (messages.brokers, THREE_BROKERS),
     (lambda answer: list(messages.ip_quotas(answer)), QUOTAS),
     (messages.check_altered, ALTERED),
     (messages.broker_configs, CONFIGS),
@@ -54,6 +61,11 @@ READERS = [
 
 def test_answers_of_a_broker() -> None:
     assert messages.brokers(BROKERS) == {1: Endpoint("127.0.0.1", 26381)}
+    assert messages.brokers(THREE_BROKERS + b"controller, topics") == {
+        1: Endpoint("a", 9092),
+        2: Endpoint("", 9092),
+        300: Endpoint("host", 9092),
+    }
     assert list(messages.ip_quotas(QUOTAS)) == [("::1", 5.0), ("127.0.0.9", 5.0)]
     assert messages.broker_configs(CONFIGS) == {
         "max.connection.creation.rate": "2147483647",
@@ -146,11 +158,6 @@ def test_requests() -> None:
     assert messages.metadata().body == encoded(MetadataRequest(topics=[], version=1))
     assert messages.sasl_handshake("PLAIN").body == encoded(SaslHandshakeRequest(mechanism="PLAIN", version=1))
     assert messages.sasl_authenticate(b"xy").body == encoded(SaslAuthenticateRequest(auth_bytes=b"xy", version=0))
-
-
-def test_a_frame_has_its_length_and_a_header() -> None:
-    request = messages.Request(48, 0, b"body")
-    assert messages.frame(request, 7, "me") == b"\0\0\0\x10\0\x30\0\0\0\0\0\x07\0\x02mebody"
 
 
 def encoded(request) -> bytes:

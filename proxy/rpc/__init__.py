@@ -1,0 +1,5 @@
+"""Requests that the sidecar itself sends to a Kafka broker.
+
+call.py      one request and its response, with a bound on its size.
+messages.py  the requests as bytes, and what the responses say (pure).
+"""
