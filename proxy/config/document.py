@@ -1,4 +1,4 @@
-"""A YAML file as plain values, each of which knows its line; mistakes of the file itself as problems.
+"""A YAML file as plain values, each of which knows its line and column; mistakes of the file itself as problems.
 
 Aliases work and tags do not: a tagged value is a mistake.
 """
@@ -25,8 +25,8 @@ ALLOWED = "allowed: text, numbers, true, false, lists and mappings, without tags
 TAGS, TAG = "tags", "tag."
 """The mapping of tags, and what a key begins with that is one of them."""
 
-_LAST = 1 << 30
-"""Sorts what has no line behind what has."""
+_LAST = (1 << 30, 0)
+"""Line and column that sort what has none behind what has."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Document:
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
-        self._lines: dict[Path, int] = {}
+        self._marks: dict[Path, yaml.Mark] = {}
         self._variables: dict[Path, str] = {}
         self._written: dict[Path, Path] = {}
 
@@ -57,13 +57,13 @@ class Document:
         above[place[-1]] = value
         self._written[place] = path
 
-    def came_from_line(self, path: Path, line: int) -> None:
-        """Note that the value at ``path`` stands in ``line`` of the file."""
-        self._lines[path] = line
+    def came_from_file(self, path: Path, mark: yaml.Mark) -> None:
+        """Note that the value at ``path`` stands at ``mark`` of the file."""
+        self._marks[path] = mark
 
     def came_from_variable(self, path: Path, variable: str) -> None:
         """Note that the value at ``path``, with all below it, was set by an environment variable."""
-        self._lines = {other: line for other, line in self._lines.items() if other[: len(path)] != path}
+        self._marks = {other: mark for other, mark in self._marks.items() if other[: len(path)] != path}
         self._variables[path] = variable
 
     def variable(self, path: Path) -> str | None:
@@ -82,23 +82,25 @@ class Document:
 
     def describe(self, problems: list[Problem]) -> list[str]:
         """Return one line per problem, in the order of the file."""
-        ordered = sorted(problems, key=lambda problem: self._line(problem.path))
+        ordered = sorted(problems, key=lambda problem: self._place(problem.path))
         return [self._describe(problem) for problem in ordered]
 
     def _describe(self, problem: Problem) -> str:
         path = self._written.get(problem.path, problem.path)
         text = f"{show(path)}: {problem.text}" if path else problem.text
         variable = self.variable(problem.path)
-        line = self._line(problem.path)
+        place = self._place(problem.path)
         if problem.where:
             return f"{text} {problem.where}"
         if variable is not None:
             return f"{text} from {variable}"
-        return text if line == _LAST else f"{text} at line {line}"
+        return text if place == _LAST else f"{text} at line {place[0]}, column {place[1]}"
 
-    def _line(self, path: Path) -> int:
+    def _place(self, path: Path) -> tuple[int, int]:
+        """Return line and column of the value at ``path``, or of the nearest one above it that is in the file."""
         path = self._written.get(path, path)
-        return next((self._lines[p] for p in _upwards(path) if p in self._lines), _LAST)
+        mark = next((self._marks[p] for p in _upwards(path) if p in self._marks), None)
+        return _LAST if mark is None else (mark.line + 1, mark.column + 1)
 
 
 def _upwards(path: Path) -> list[Path]:
@@ -188,10 +190,14 @@ def scalar(path: Path, text: str) -> Any:
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
-    where = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    where = "" if mark is None else f" {_at(mark)}"
     # Its text may quote the file, and with it a secret that somebody forgot to quote: "*hunter2" reads as an alias.
     what = "an alias without its anchor" if isinstance(error, yaml.composer.ComposerError) else error.problem
     return f"is not YAML: {what}{where}"
+
+
+def _at(mark: yaml.Mark) -> str:
+    return f"at line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _is_tag(path: Path) -> bool:
@@ -239,24 +245,24 @@ class _Reader:
         values: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
+            mark = key_node.start_mark
             if not isinstance(key_node, yaml.ScalarNode):
                 text = "holds a key that is not text (allowed: text)"
-                self.problems.append(Problem(path, text, where=f"at line {line}"))
+                self.problems.append(Problem(path, text, where=_at(mark)))
                 continue
             key = key_node.value
             if key in values:
-                where = f"at lines {lines[key]} and {line}"
+                where = f"at lines {lines[key]} and {mark.line + 1}"
                 self.problems.append(Problem((*path, key), "is given twice (allowed: once)", where=where))
                 continue
-            lines[key] = line
-            self._document.came_from_line((*path, key), line)
+            lines[key] = mark.line + 1
+            self._document.came_from_file((*path, key), mark)
             values[key] = self.value((*path, key), value_node)
         return values
 
     def _sequence(self, path: Path, node: yaml.SequenceNode) -> list[Any]:
         values = []
         for number, item in enumerate(node.value):
-            self._document.came_from_line((*path, number), item.start_mark.line + 1)
+            self._document.came_from_file((*path, number), item.start_mark)
             values.append(self.value((*path, number), item))
         return values

@@ -24,6 +24,25 @@ class Document:
     content: Mapping[str, Any]
     name: str
     """From ``metadata.name``, empty without one."""
+    root: yaml.Node
+    """What ``content`` was made of."""
+
+    def at(self, path: Sequence[str | int]) -> str:
+        """Return the line and column of the value at ``path``, or of the nearest one above it that there is."""
+        node = self.root
+        mark = node.start_mark
+        for step in path:
+            if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+                mark = node.start_mark
+            elif isinstance(node, yaml.MappingNode):
+                pairs = [(key, value) for key, value in node.value if key.value == str(step)]
+                if not pairs:
+                    break
+                mark, node = pairs[-1][0].start_mark, pairs[-1][1]
+            else:
+                break
+        return f"at line {mark.line + 1}, column {mark.column + 1}"
 
 
 class Mistakes:
@@ -40,9 +59,10 @@ class Mistakes:
         """Add a line about the document ``number``."""
         self._found.append((number, text))
 
-    def of(self, document: Document, text: str) -> None:
-        """Add a line about ``document``."""
-        self.add(document.number, f"{document.where}: {text}")
+    def of(self, document: Document, path: Sequence[str | int], text: str) -> None:
+        """Add a line about the field at ``path`` of ``document``."""
+        field = ".".join(map(str, path))
+        self.add(document.number, f"{document.where}: {field}: {text} {document.at(path)}")
 
 
 def documents(paths: Sequence[Path | str], mistakes: Mistakes) -> Iterator[Document]:
@@ -61,7 +81,7 @@ def documents(paths: Sequence[Path | str], mistakes: Mistakes) -> Iterator[Docum
         if not files:
             mistakes.add(number, f"{path}: there is no file that ends in {' or '.join(SUFFIXES)}")
         for file in files:
-            for place, content in enumerate(_contents(file, number, mistakes), 1):
+            for place, (root, content) in enumerate(_contents(file, number, mistakes), 1):
                 number += 1
                 if content is None:
                     continue
@@ -69,7 +89,7 @@ def documents(paths: Sequence[Path | str], mistakes: Mistakes) -> Iterator[Docum
                 if isinstance(content, dict):
                     metadata = content.get("metadata")
                     name = metadata.get("name") if isinstance(metadata, dict) else None
-                    yield Document(number, where, content, name if isinstance(name, str) else "")
+                    yield Document(number, where, content, name if isinstance(name, str) else "", root)
                 else:
                     mistakes.add(number, f"{where}: must be an object with apiVersion, kind, metadata and spec")
             number += 1
@@ -89,17 +109,22 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(at, name) for name in names if name.endswith(SUFFIXES) and name[0] != ".")
 
 
-def _contents(file: Path, number: int, mistakes: Mistakes) -> Iterator[Any]:
-    """Give what the documents of ``file`` say, up to where it cannot be read. ``number``: of the one before."""
+def _contents(file: Path, number: int, mistakes: Mistakes) -> Iterator[tuple[yaml.Node, Any]]:
+    """Give the documents of ``file``, as nodes and as what they say, up to where it cannot be read.
+
+    ``number``: of the document before.
+    """
     try:
         loader = _Loader(file.read_text(encoding="utf-8"))
-        while loader.check_data():  # type: ignore[no-untyped-call]  # the stubs of PyYAML lack it
+        while loader.check_node():
             number += 1
-            content = loader.get_data()
+            root = loader.get_node()
+            assert root is not None
+            content = loader.construct_document(root)
             for text in loader.twice:
                 mistakes.add(number, f"{file}: {text}")
             loader.twice.clear()
-            yield content
+            yield root, content
     except (OSError, ValueError, yaml.YAMLError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         mistakes.add(number + 1, f"{file}: cannot be read: {' '.join(str(said).split())}")

@@ -17,7 +17,7 @@ from spark_jobs.definitions.model import API_VERSION
 from spark_jobs.definitions.objectives import OPENSLO, SLI, SLO, Objective
 from spark_jobs.definitions.prices import Owners, Prices, Zones
 from spark_jobs.definitions.retention import Retention
-from spark_jobs.definitions.words import said, shown
+from spark_jobs.definitions.words import path_of, said, shown
 from spark_jobs.errors import JobError
 
 M = TypeVar("M", bound=BaseModel)
@@ -55,9 +55,9 @@ def load(paths: Sequence[Path | str]) -> Definitions:
     for document in documents(paths, mistakes):
         kind = document.content.get("kind")
         if not isinstance(kind, str) or kind not in KINDS:
-            mistakes.of(document, f"kind: {shown(kind)} is none of {', '.join(KINDS)}")
+            mistakes.of(document, ("kind",), f"{shown(kind)} is none of {', '.join(KINDS)}")
         elif document.content.get("apiVersion") != KINDS[kind]:
-            mistakes.of(document, f"apiVersion: must be {KINDS[kind]}")
+            mistakes.of(document, ("apiVersion",), f"must be {KINDS[kind]}")
         else:
             by_kind[kind].append(document)
     named = {sli.name for sli in by_kind["SLI"]}
@@ -93,14 +93,14 @@ def _with_indicator(
     spec = dict(_spec(slo))
     if "indicatorRef" not in spec:
         return spec
-    name = spec.pop("indicatorRef")
+    name, reference = spec.pop("indicatorRef"), ("spec", "indicatorRef")
     if "indicator" in spec:
-        mistakes.of(slo, f"spec.indicatorRef: {shown(name)}: there is an indicator, too; only one of them is allowed")
+        mistakes.of(slo, reference, f"{shown(name)}: there is an indicator, too; only one of them is allowed")
     elif isinstance(name, str) and name in slis:
         spec["indicator"] = {"spec": slis[name]}
     elif not isinstance(name, str) or name not in named:  # else what is wrong with the SLI is told at its own place
         there = ", ".join(sorted(named)) or "none"
-        mistakes.of(slo, f"spec.indicatorRef: {shown(name)}: there is no SLI of this name; there is: {there}")
+        mistakes.of(slo, reference, f"{shown(name)}: there is no SLI of this name; there is: {there}")
     return spec
 
 
@@ -114,9 +114,9 @@ def _named(
     seen: dict[str, str] = {}
     for document in found:
         if not document.name:
-            mistakes.of(document, "metadata.name: is missing")
+            mistakes.of(document, ("metadata", "name"), "is missing")
         elif document.name in seen:
-            mistakes.of(document, f"metadata.name: {document.name} is also that of {seen[document.name]}")
+            mistakes.of(document, ("metadata", "name"), f"{document.name} is also that of {seen[document.name]}")
         else:
             seen[document.name] = document.where
         yield from _made(document, model, mistakes, spec, {"name": document.name})
@@ -125,7 +125,7 @@ def _named(
 def _only_one(found: Sequence[Document], model: type[M], take: Callable[[M], V], default: V, mistakes: Mistakes) -> V:
     """Return what is taken of the only one of the documents ``found``, ``default`` if there is none."""
     for document in found[1:]:
-        mistakes.of(document, f"kind: there is one already, {found[0].where}")
+        mistakes.of(document, ("kind",), f"there is one already, {found[0].where}")
     taken = [take(made) for document in found for made in _made(document, model, mistakes, _spec, {})]
     return taken[0] if taken else default
 
@@ -139,14 +139,14 @@ def _made(
 ) -> Iterator[M]:
     for name in document.content:
         if name not in ("apiVersion", "kind", "metadata", "spec"):
-            mistakes.of(document, f"{name}: is unknown")
+            mistakes.of(document, (name,), "is unknown")
     given = document.content.get("spec")
     if not isinstance(given, dict):
-        mistakes.of(document, f"spec: {'must be an object' if 'spec' in document.content else 'is missing'}")
+        mistakes.of(document, ("spec",), "must be an object" if "spec" in document.content else "is missing")
         return
     strange = [name for name in given if not isinstance(name, str) or name == "name"]
     for name in strange:
-        mistakes.of(document, f"spec.{name}: is unknown")
+        mistakes.of(document, ("spec", name), "is unknown")
     try:
         yield model(**{name: value for name, value in spec(document).items() if name not in strange}, **more)
     except ValidationError as error:
@@ -154,4 +154,4 @@ def _made(
             if each["loc"] == ("indicator",) and "indicatorRef" in given:
                 continue  # what is wrong with the reference is told
             for line in said(each, model):
-                mistakes.of(document, line)
+                mistakes.of(document, path_of(each), line)

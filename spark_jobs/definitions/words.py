@@ -37,16 +37,20 @@ _MUST |= dict.fromkeys(
 _MUST |= dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
 
 
+def path_of(error: ErrorDetails) -> tuple[int | str, ...]:
+    """Return the path in its document of what ``error`` is about."""
+    return ("spec", *(step for step in error["loc"] if step != "[key]"))
+
+
 def said(error: ErrorDetails, model: type[BaseModel]) -> Iterator[str]:
-    """Give a line for each mistake in ``error``, of a ``spec`` that ``model`` reads: place, value, what is allowed."""
-    steps = [step for step in error["loc"] if step != "[key]"]
-    place = ".".join(map(str, ("spec", *steps)))
+    """Give a line for each mistake in ``error``, of a ``spec`` that ``model`` reads: value, and what is allowed."""
+    steps = path_of(error)[1:]
     context = {**error.get("ctx", {}), "fields": ", ".join(_fields(model, steps[:-1]))}
     text = _MUST.get(error["type"], error["msg"].removeprefix("Value error, ")).format_map(_Known(context))
     # A part as a whole would be a page of text, and of what is missing there is none.
     value = "" if isinstance(error["input"], dict | list | tuple) else f"{shown(error['input'])}: "
     for line in text.split("\n"):
-        yield f"{place}: {value}{line}"
+        yield f"{value}{line}"
 
 
 def shown(value: object) -> str:

@@ -27,6 +27,8 @@ LATENCY = {"spec": {"thresholdMetric": SOURCE}}
 ERRORS = {"spec": {"ratioMetric": {"good": GOOD, "total": SOURCE}}}
 IN_TIME = {"op": "lte", "value": 100, "target": 0.99}
 
+LENGTH = "must be a length of time as 90s, 5m, 1h, 30d or 4w"
+
 SPECS: dict[str, dict[str, Any]] = {
     "Mirror": {"sourceClusterId": "a", "targetClusterId": "b"},
     "Retention": {"tables": {"traffic": "30d"}},
@@ -67,10 +69,16 @@ def loaded(file: Path, *documents: Any) -> Definitions:
 
 
 def mistakes(file: Path, *documents: Any) -> list[str]:
-    """What is said of them, without the file's name."""
+    """What is said of them, without the file's name and the place that ends each line."""
     with pytest.raises(JobError) as error:
         loaded(file, *documents)
-    return [line.removeprefix(f"{file}: ") for line in str(error.value).split("\n")]
+    return [without_place(line).removeprefix(f"{file}: ") for line in str(error.value).split("\n")]
+
+
+def without_place(line: str) -> str:
+    text, place, _ = re.split(r"( at line \d+, column \d+)$", line)
+    assert place
+    return text
 
 
 def test_the_smallest_of_each_kind_is_read(file: Path) -> None:
@@ -131,7 +139,7 @@ def test_a_day_that_there_is_not_is_told_at_its_place(file: Path, day: str) -> N
     with pytest.raises(JobError) as error:
         load([file])
     place = f"{file}: document 1: spec.prices.0.validFrom"
-    assert str(error.value) == f"{place}: '{day}': must be a day as 2026-01-31"
+    assert str(error.value) == f"{place}: '{day}': must be a day as 2026-01-31 at line 13, column 5"
 
 
 @pytest.mark.parametrize("text", ["[" * 3_000, "a: &a {b: *a}\nspec: &s {prices: *s}", "a: 0b_\nb: " + "9" * 5_000])
@@ -151,7 +159,7 @@ def test_a_key_that_is_there_twice_is_told_with_its_lines(file: Path) -> None:
     assert str(error.value).splitlines() == [
         f"{file}: line 8: traffic: is there already, in line 7",
         f"{file}: line 9: spec: is there already, in line 5",
-        f"{file}: document 1: spec.tables.slo: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w",
+        f"{file}: document 1: spec.tables.slo: 'soon': {LENGTH} at line 9, column 17",
     ]
 
 
@@ -165,7 +173,7 @@ def test_what_is_merged_into_an_object_may_be_replaced(file: Path) -> None:
     )
     with pytest.raises(JobError) as error:
         load([file])
-    assert str(error.value) == f"{file}: document 1: kind: null is none of {', '.join(KINDS)}"
+    assert str(error.value) == f"{file}: document 1: kind: null is none of {', '.join(KINDS)} at line 1, column 1"
 
 
 def test_mistakes_are_told_in_the_order_of_the_documents_and_none_hides_another(file: Path) -> None:
@@ -232,13 +240,28 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     two.write_text("a: [")
     with pytest.raises(JobError) as error:
         load([one, two, empty, tmp_path / "none.yaml"])
-    lines = str(error.value).split("\n")
+    lines, at = str(error.value).split("\n"), " at line 6, column 3"
     assert sorted(line.split(": ")[0] for line in lines) == sorted(
         [str(one)] * 3 + [str(two), str(empty), str(tmp_path / "none.yaml")]
     )
-    assert f"{one}: document 1: spec.lag: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w" in lines
+    assert f"{one}: document 1: spec.lag: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w{at}" in lines
     assert f"{one}: document 3: must be an object with apiVersion, kind, metadata and spec" in lines
-    assert f"{one}: document 4: kind: 'Planet' is none of {', '.join(KINDS)}" in lines
+    assert f"{one}: document 4: kind: 'Planet' is none of {', '.join(KINDS)} at line 13, column 1" in lines
+
+
+def test_a_mistake_is_told_at_its_field_or_at_the_nearest_one_above_it(file: Path) -> None:
+    file.write_text(
+        "apiVersion: brokerside/v1\nkind: Mirror\nmetadata: {name: one}\nspec:\n  targetClusterId: b\n  lag: soon\n"
+        "---\napiVersion: brokerside/v1\nkind: Owners\nspec:\n  rules:\n  - {team: shop, topics: [orders, 'a[']}\n"
+    )
+    with pytest.raises(JobError) as error:
+        load([file])
+    told = [re.search(r"document \d: (\S+): .* at (line .*)", line) for line in str(error.value).splitlines()]
+    assert [line and line.groups() for line in told] == [
+        ("spec.sourceClusterId", "line 4, column 1"),
+        ("spec.lag", "line 6, column 3"),
+        ("spec.rules.0.topics.1", "line 12, column 35"),
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

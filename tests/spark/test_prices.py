@@ -32,7 +32,9 @@ def refused(folder: Path, kind: str, spec: dict[str, Any]) -> list[str]:
     """The mistakes that are told, without the file's name."""
     with pytest.raises(JobError) as error:
         loaded(folder, kind, spec)
-    return [line.partition("document 1: ")[2] for line in str(error.value).splitlines()]
+    return [
+        re.fullmatch(r".*document 1: (.*) at line \d+, column \d+", line)[1] for line in str(error.value).splitlines()
+    ]
 
 
 def priced(*changes: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from proxy.errors import ConfigError
 CANARY = "c4n4ry-hunter2"
 KEYS = "k1:" + 64 * "a"
 
+ENDPOINT = "(allowed: host:port, port 1–65535)"
+
 MINIMAL = """\
 broker.id: 1
 listeners:
@@ -84,11 +86,11 @@ log.level: loud
     )
 
     assert found == [
-        "broker.id: 'one' is not a whole number (allowed: 0–2147483647) at line 1",
-        "listener: unknown key (did you mean listeners?) at line 2",
-        "listeners[0].bind: 'foo' is not host:port (allowed: host:port, port 1–65535) at line 5",
-        "listeners[0].upstream: '127.0.0.1:70000' is not host:port (allowed: host:port, port 1–65535) at line 6",
-        "log.level: 'loud' is not known (allowed: debug, info, warning or error) at line 7",
+        "broker.id: 'one' is not a whole number (allowed: 0–2147483647) at line 1, column 1",
+        "listener: unknown key (did you mean listeners?) at line 2, column 1",
+        "listeners[0].bind: 'foo' is not host:port (allowed: host:port, port 1–65535) at line 5, column 5",
+        f"listeners[0].upstream: '127.0.0.1:70000' is not host:port {ENDPOINT} at line 6, column 5",
+        "log.level: 'loud' is not known (allowed: debug, info, warning or error) at line 7, column 1",
     ]
 
 
@@ -200,9 +202,9 @@ def test_missing_keys_are_named(problems):
         "listeners: is missing (allowed: a list of at least one listener, each with name, bind and upstream)",
     ]
     assert problems("broker.id: 1\nlisteners: [{}]") == [
-        "listeners[0].name: is missing (allowed: one or more of A-Z a-z 0-9 _ . -) at line 2",
-        "listeners[0].bind: is missing (allowed: host:port, port 1–65535) at line 2",
-        "listeners[0].upstream: is missing (allowed: host:port, port 1–65535) at line 2",
+        "listeners[0].name: is missing (allowed: one or more of A-Z a-z 0-9 _ . -) at line 2, column 13",
+        "listeners[0].bind: is missing (allowed: host:port, port 1–65535) at line 2, column 13",
+        "listeners[0].upstream: is missing (allowed: host:port, port 1–65535) at line 2, column 13",
     ]
     assert "listeners: the value is empty" in problems("broker.id: 1\nlisteners: []")[0]
 
@@ -248,7 +250,7 @@ def two_listeners(bind: str, upstream: str = "10.0.0.9:19092", *, name: str = "O
 
 def test_listeners_need_their_own_name(problems):
     assert problems(two_listeners("127.0.0.1:9093", name="client")) == [
-        "listeners[1].name: 'client' is also the name of listeners[0] (allowed: a name of its own) at line 4"
+        "listeners[1].name: 'client' is also the name of listeners[0] (allowed: a name of its own) at line 4, column 6"
     ]
 
 
@@ -256,8 +258,8 @@ def test_listeners_need_their_own_name(problems):
 def test_an_address_is_bound_once(problems, bind):
     taken = f"{bind} is taken by listeners[0].bind 127.0.0.1:9092 (allowed: an address of its own) at line 4"
 
-    assert problems(two_listeners(bind)) == [f"listeners[1].bind: {taken}"]
-    assert problems(MINIMAL + f"admin: {{bind: '{bind}'}}") == [f"admin.bind: {taken}"]
+    assert problems(two_listeners(bind)) == [f"listeners[1].bind: {taken}, column 19"]
+    assert problems(MINIMAL + f"admin: {{bind: '{bind}'}}") == [f"admin.bind: {taken}, column 9"]
 
 
 def test_the_default_of_admin_counts_too(problems):
@@ -283,7 +285,7 @@ listeners:
     (problem,) = problems(text.replace("127.0.0.1:9092, ", '"127.0.0.1:9092", '))
 
     assert problem.startswith(f"listeners[0].upstream: {upstream} leads back to listeners[")
-    assert problem.endswith("at line 3")
+    assert problem.endswith("at line 3, column 39")
 
 
 def test_the_own_traffic_may_not_come_in_by_the_door_it_watches(problems):
@@ -351,7 +353,7 @@ class TestEnvironment:
 
     def test_a_section_that_is_no_mapping_stays_a_mistake(self, problems):
         assert problems(MINIMAL + "admin: x\n", BROKERSIDE_ADMIN__BIND="a:1") == [
-            "admin: 'x' is not a mapping (allowed: the keys of admin) at line 4"
+            "admin: 'x' is not a mapping (allowed: the keys of admin) at line 4, column 1"
         ]
 
     def test_what_others_set_is_left_alone(self, write):
@@ -403,7 +405,7 @@ class TestSecrets:
 
         assert problem == (
             "internal.sasl.password: must not stand in the configuration (allowed: {file: PATH}, "
-            "or the variable BROKERSIDE_INTERNAL__SASL_PASSWORD) at line 4"
+            "or the variable BROKERSIDE_INTERNAL__SASL_PASSWORD) at line 4, column 12"
         )
 
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ listeners:
 CLUSTER = "internal.bootstrap.servers: 127.0.0.1:19094\n"
 PROTECTED = HEAD.replace("My.Other,", "My.Other, inter.broker: true,")
 
-ONCE = "(allowed: one spelling) at line 7"
+ONCE = "(allowed: one spelling) at line 7, column 3"
 
 DESIGN = """\
 quotas:
@@ -178,7 +179,7 @@ def test_one_wrong_line(problem, line, expected):
 
     assert found.startswith("quotas.")
     assert expected in found
-    assert found.endswith(" at line 7")
+    assert re.search(r" at line 7, column \d+$", found)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_one_wrong_line(problem, line, expected):
     [
         (
             ["ips:", "  '::1': {connection_creation_rate: 1}", "  0:0::1: {connection_creation_rate: 1}"],
-            "quotas.ips.0:0::1: is the address ::1 once more (allowed: one spelling) at line 8",
+            "quotas.ips.0:0::1: is the address ::1 once more (allowed: one spelling) at line 8, column 5",
         ),
         (
             ["listener.name.client.max.connections: 1", "listener.name.Client.max.connections.action: observe"],
@@ -199,7 +200,8 @@ def test_one_thing_in_two_spellings(problem, lines, expected):
 
 
 def test_quotas_at_the_top_are_told_where_they_belong(problem):
-    assert problem(HEAD + "max.connections: 5\n") == "max.connections: unknown key (write it under quotas) at line 5"
+    found = problem(HEAD + "max.connections: 5\n")
+    assert found == "max.connections: unknown key (write it under quotas) at line 5, column 1"
 
 
 @pytest.mark.parametrize(
@@ -221,12 +223,13 @@ def test_a_wrong_key_of_a_listener(problem, keys, expected):
     found = problem(HEAD.replace("name: CLIENT,", f"name: CLIENT, {keys},"))
 
     assert found.startswith(f"listeners[0].{expected}")
-    assert found.endswith(" at line 3")
+    assert re.search(r" at line 3, column \d+$", found)
 
 
 def test_one_listener_is_for_the_brokers(problem):
     assert problem(PROTECTED.replace("name: CLIENT,", "name: CLIENT, inter.broker: true,")) == (
-        "listeners[1].inter.broker: true is given to another listener already (allowed: one listener for it) at line 4"
+        "listeners[1].inter.broker: true is given to another listener already (allowed: one listener for it)"
+        " at line 4, column 22"
     )
 
 
@@ -363,7 +366,7 @@ class TestUnheeded:
         found = problem(f"{HEAD}{CLUSTER}{self.OAUTH}quotas:\n  {line}\n")
 
         assert found.startswith(f"quotas.{key}: {value!r} is not possible (allowed: file), {self.WHY}")
-        assert found.endswith(" at line 8")
+        assert found.endswith(" at line 8, column 3")
 
     @pytest.mark.parametrize("wrong", ["sasl.password.file: /run/password", "sasl.pasword: {file: nowhere}"])
     def test_what_is_wrong_by_itself_is_told_once(self, problem, wrong):

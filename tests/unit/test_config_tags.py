@@ -1,5 +1,6 @@
 """Tags, and what a sidecar answers itself, in the configuration."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -70,16 +71,16 @@ def test_a_tag_is_the_text_that_was_written(loaded, written):
 def test_the_name_of_a_builtin_tag_is_no_user_s(problems, name):
     rest = "is the name of a built-in tag, or reserved for one (allowed: a name that docs/tags.md does not have)"
 
-    assert problems(f"tag.{name}: 9\n") == [f"tag.{name}: {rest} at line 5"]
-    assert problems(f"tags:\n  {name}: 9\n") == [f"tags.{name}: {rest} at line 6"]
+    assert problems(f"tag.{name}: 9\n") == [f"tag.{name}: {rest} at line 5, column 1"]
+    assert problems(f"tags:\n  {name}: 9\n") == [f"tags.{name}: {rest} at line 6, column 3"]
 
 
 def test_mistakes_of_tags(problems):
     (twice,) = problems("tags: {rack: a}\ntag.rack: b\n")
-    assert twice == "tag.rack: is given twice (allowed: once, here or as rack under tags) at line 6"
+    assert twice == "tag.rack: is given twice (allowed: once, here or as rack under tags) at line 6, column 1"
     (nested,) = problems("tag.rack: {a: b}\n")
     assert nested.startswith("tag.rack: the value is not text (allowed: up to 100 tags")
-    assert nested.endswith("at line 5")
+    assert nested.endswith("at line 5, column 1")
     (name,) = problems("tag.: b\n")
     assert "'' is not a tag's name" in name
     (long,) = problems(f"tag.rack: {'x' * 1025}\n")
@@ -93,7 +94,8 @@ def test_what_is_said_for_all_listeners_holds_for_those_without_their_own(loaded
 
     assert [one.unsupported_request_response for one in config.listeners] == ["close", "forward"]
     (wrong,) = problems("unsupported.request.response: ignore\n")
-    assert wrong == "unsupported.request.response: 'ignore' is not known (allowed: empty, close or forward) at line 5"
+    allowed = "(allowed: empty, close or forward)"
+    assert wrong == f"unsupported.request.response: 'ignore' is not known {allowed} at line 5, column 1"
 
 
 def test_what_a_running_sidecar_takes_over(loaded):
@@ -156,7 +158,7 @@ class TestRewriting:
 
         assert found.startswith("listeners[1].rewrite.addresses")
         assert problem in found
-        assert found.endswith("at line 4")
+        assert re.search(r" at line 4, column \d+$", found)
 
 
 @pytest.mark.parametrize(
