@@ -41,13 +41,14 @@ demo: setup ## From a real broker to a table: run everything once and prove the 
 	@$(BIN)/brokerside demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: check
-check: $(READY) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions
+check: $(READY) ## Static checks: format, lint, types, import contracts, the table of ProtocolVersions, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.tools.import_circles
 	$(BIN)/python -m tests.tools.protocol_seals
+	$(BIN)/python -m tests.tools.reference --check
 
 .PHONY: test
 test: setup ## All tests, against real Kafka and real Spark, in two processes (ARGS="-n 0 tests/unit": in one, and those)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from proxy import __version__
 from proxy.client.errors import BrokerIdMismatch, UnsupportedRequestError
-from proxy.config.section import INT32_MAX
+from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint
 from proxy.errors import LocalError
 from proxy.fleet.connection import Closed, Connection, Unreachable

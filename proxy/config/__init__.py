@@ -1,10 +1,10 @@
 """The configuration: one YAML file, overridden by the environment, checked as a whole before anything starts.
 
 values.py        Endpoint and Secret.
-section.py       how a key is defined.
 types.py         types of values, and what is said of what is none of them.
-model.py         every key, with its type, default, bound and meaning; the source of docs/config.md.
-quotas.py        the same for those of quotas.
+key_definition.py  how a key is defined; all that is said of it elsewhere follows from its definition.
+model.py         every key, with its type, default, bounds, meaning and example; sections.py: the keys of sections,
+                 quotas.py: those of quotas.
 keys.py          the model as a flat table of keys, for those who need to look one up.
 document.py      YAML to plain values that know their line.
 environment.py   BROKERSIDE_* variables over the file.
@@ -20,8 +20,9 @@ reference.py     docs/config.md.
 """
 
 from proxy.config.loading import load
-from proxy.config.model import Admin, Audit, Config, Listener, redacted
+from proxy.config.model import Config, redacted
 from proxy.config.reference import reference_markdown
+from proxy.config.sections import Admin, Audit, Listener
 from proxy.config.values import Endpoint, Secret
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 
 from proxy.config.document import Document, Problem
 from proxy.config.internal import unheeded
+from proxy.config.key_definition import INT32_MAX
 from proxy.config.keys import GATHERED, KEYS, Path, printable
 from proxy.config.quotas import place
-from proxy.config.section import INT32_MAX
 from proxy.config.values import Endpoint, address
 from proxy.interceptors.tags import is_reserved
 

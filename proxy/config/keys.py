@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
+from proxy.config.key_definition import Section
 from proxy.config.model import Config
-from proxy.config.section import Section
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys of mappings and numbers of list items, from the top."""
@@ -24,27 +24,21 @@ GATHERED = ("quotas", "listener.name")
 NAMED: dict[tuple[str, ...], str] = {GATHERED: "<listener>", ("quotas", "ips"): "<address>"}
 """Mappings of sections whose names are the user's, and what stands for these in a table's path."""
 
-RELOADABLE = (
-    ("quotas",),
-    ("log.level",),
-    ("connection.setup.timeout.ms",),
-    ("tags",),
-    ("unsupported.request.response",),
-    ("internal.topics.protected",),
-    ("unsupported.request.max.consecutive",),
-    ("listeners", ITEM, "unsupported.request.response"),
-)
-"""What a running sidecar takes over when it changes; with all below it. Anything else needs a restart."""
-
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the model. ``section``: whether it holds further keys of the model."""
+    """One key of the model, as ``proxy.config.key_definition.key`` defines it.
+
+    ``section``: whether it holds further keys of the model.
+    """
 
     path: tuple[str, ...]
     kind: str
     allowed: str
     unit: str
+    reload: bool
+    example: str | None
+    shown_default: str | None
     default: Any
     required: bool
     meaning: str
@@ -55,7 +49,7 @@ def _keys(model: type[Section], above: tuple[str, ...]) -> Iterator[Key]:
     for field in model.model_fields.values():
         assert field.alias is not None
         assert isinstance(field.json_schema_extra, dict)
-        notes = {name: str(text) for name, text in field.json_schema_extra.items()}
+        notes: dict[str, Any] = dict(field.json_schema_extra)
         path = (*above, field.alias)
         below, inner = _section(path, field.annotation)
         yield Key(
@@ -106,7 +100,8 @@ def single(path: tuple[str, ...]) -> bool:
 def reloadable(path: Path) -> bool:
     """Return whether a change at ``path`` needs no restart."""
     parts = pattern(path)
-    return any(parts[: len(above)] == above for above in RELOADABLE)
+    found = (KEYS.get(parts[:end]) for end in range(1, len(parts) + 1))
+    return any(key is not None and key.reload for key in found)
 
 
 def find(path: Path) -> Key | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from proxy.config.model import Config, Listener
+from proxy.config.model import Config
 from proxy.config.quotas import ListenerQuotas, Source, overrides_of
+from proxy.config.sections import Listener
 from proxy.limits.model import UNLIMITED, ClusterQuotas, Limits, ListenerLimits, Quota
 
 NOTHING = ClusterQuotas()

@@ -1,4 +1,4 @@
-"""Every key of the configuration: name, type, default, bounds, unit and meaning.
+"""Every key of the configuration that stands at its top: name, type, default, bounds, unit, meaning and example.
 
 Attributes are the keys with ``_`` for ``.``. Bounds that span several keys are in ``crosscheck``.
 """
@@ -11,40 +11,27 @@ from typing import Annotated, Any, get_args
 from pydantic import BeforeValidator, model_validator
 
 from proxy.config.internal import unheeded
+from proxy.config.key_definition import INT32_MAX, Section, key, number, switch
 from proxy.config.quotas import Quotas
-from proxy.config.section import INT32_MAX, Section, key, number, switch
+from proxy.config.sections import UNSUPPORTED_RESPONSES, Admin, Audit, Listener, Registry
 from proxy.config.types import (
     ENDPOINT,
     MAX_TAG_VALUE,
     MAX_TAGS,
     PLAIN,
     TOPIC,
-    Address,
-    AddressesByNode,
-    AuditMode,
     ClassName,
     ClientSettings,
-    Folder,
-    Host,
-    HostName,
-    ListenerName,
     LogLevel,
-    Network,
     Plain,
-    Principal,
-    Producer,
-    ProxyProtocol,
-    SecretFile,
-    SecurityProtocol,
     Servers,
     Tags,
-    Topic,
     UnsupportedResponse,
     Version,
     not_empty,
     split,
 )
-from proxy.config.values import Endpoint, Secret
+from proxy.config.values import Secret
 
 MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
@@ -52,212 +39,18 @@ MAX_MS = 600_000
 MAX_WORKERS = 64
 """Far more than a broker's sidecar can use: the broker itself needs cores."""
 
-UNSUPPORTED = "empty, close or forward"
+INTERNAL_EXAMPLE = """
+  security.protocol: SASL_PLAINTEXT
+  sasl.mechanism: SCRAM-SHA-512
+  sasl.username: brokerside
+  sasl.password: {file: secrets/internal-password}   # relative to this file"""
 
-
-class Listener(Section):
-    """One port that clients dial, and the broker's private port behind it."""
-
-    name: ListenerName = key(
-        "name",
-        "Name in metrics, logs and audit events; unique, whatever the case of its letters.",
-        kind="text",
-        allowed="one or more of A-Z a-z 0-9 _ . -",
-    )
-    bind: Address = key("bind", "Address to listen on.", kind="host:port", allowed=ENDPOINT)
-    advertised: Address = key(
-        "advertised",
-        "Address at which clients reach this listener.",
-        kind="host:port",
-        allowed=ENDPOINT,
-        default_factory=lambda listener: listener["bind"],
-    )
-    upstream: Address = key(
-        "upstream",
-        "The broker's private port that this listener fronts. A name is looked up for each connection; while that "
-        "fails, or takes more than a second, its last addresses are used.",
-        kind="host:port",
-        allowed=ENDPOINT,
-    )
-    security_protocol: SecurityProtocol = key(
-        "security.protocol",
-        "Protocol of the traffic that passes. `SSL` and `SASL_SSL` pass through as bytes: counted, not read.",
-        kind="text",
-        allowed="PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL",
-        default="PLAINTEXT",
-    )
-    inter_broker: bool = switch(
-        "inter.broker",
-        "Whether brokers talk to each other through this listener; one listener at most. Beside others it is spared "
-        "the broker-wide limits of `quotas`. Better not to have a sidecar in front of that listener at all.",
-        default=False,
-    )
-    sasl_oauthbearer_sub_claim_name: str = key(
-        "sasl.oauthbearer.sub.claim.name",
-        "Claim of an OAUTHBEARER token that holds the client's name; as in the broker.",
-        kind="text",
-        allowed="the name of a claim",
-        default="sub",
-        min_length=1,
-    )
-    proxy_protocol: ProxyProtocol = key(
-        "proxy.protocol",
-        "Whether each connection begins with a PROXY header (v1 or v2) that tells the client's address, as load "
-        "balancers send it. With `required`, connections without one are closed.",
-        kind="text",
-        allowed="disabled or required",
-        default="disabled",
-    )
-    proxy_protocol_trusted: tuple[Network, ...] = key(
-        "proxy.protocol.trusted",
-        "Networks of the load balancers, whose PROXY headers are believed; connections from elsewhere are closed. "
-        "Needed where `proxy.protocol` is `required`.",
-        kind="list of text",
-        allowed="a list of networks such as 10.0.0.0/8 or fd00::/8",
-        default=(),
-    )
-    upstream_source: Host | None = key(
-        "upstream.source",
-        "Local address from which the broker is dialled; without it the kernel chooses.",
-        kind="text",
-        allowed="an IP address of this host",
-        default=None,
-    )
-    unsupported_request_response: UnsupportedResponse = key(
-        "unsupported.request.response",
-        "As the key of the same name beside `listeners`, for this listener alone.",
-        kind="text",
-        allowed=UNSUPPORTED,
-        default="empty",
-    )
-    rewrite_addresses: bool = switch(
-        "rewrite.addresses",
-        "Whether the brokers' addresses in responses are replaced by those of their sidecars, for brokers that cannot "
-        "advertise the sidecar's address themselves. Needs `PLAINTEXT` or `SASL_PLAINTEXT`.",
-        default=False,
-    )
-    rewrite_addresses_map: AddressesByNode = key(
-        "rewrite.addresses.map",
-        "What stands for the addresses of other brokers with `rewrite.addresses`, by node id. It goes before what "
-        "their sidecars have written to the fleet's registry.",
-        kind="mapping",
-        allowed=f"node ids of other brokers, each with {ENDPOINT}",
-        default_factory=dict,
-    )
-
-
-class Registry(Section):
-    """The topic in which the sidecars of a cluster find each other."""
-
-    hmac_keys_file: SecretFile | None = key(
-        "hmac.keys.file",
-        "File of keys that all sidecars of the cluster share: a line `ID:KEY` for each, the first one signs, all are "
-        "accepted. With it, records that no sidecar has signed are ignored (docs/security.md). A relative path is "
-        "relative to the configuration's folder; another content of the file needs a restart.",
-        kind="text",
-        allowed="the path of a file",
-        default=None,
-    )
-
-
-class Audit(Section):
-    """What `observers.audit:AuditObserver` records, and where."""
-
-    topic: Topic = key(
-        "topic",
-        "Topic that receives the audit events; created if missing.",
-        kind="text",
-        allowed=TOPIC,
-        default="brokerside-audit",
-    )
-    exclude_topics: tuple[Topic, ...] = key(
-        "exclude.topics",
-        "Topics left out. A request that touches nothing else gives no event.",
-        kind="list of text",
-        allowed=f"a list of topics, each {TOPIC}",
-        default=(),
-    )
-    exclude_principals: tuple[Principal, ...] = key(
-        "exclude.principals",
-        "Principals whose requests and connections give no event. What a connection did before its login is told.",
-        kind="list of text",
-        allowed="a list of principals such as User:alice",
-        default=(),
-    )
-    producer: Producer = key(
-        "producer",
-        "librdkafka settings of the audit's producer, over the built-in ones. Security belongs to `internal`.",
-        kind="mapping",
-        allowed=f"librdkafka settings, each {PLAIN}",
-        default_factory=dict,
-    )
-
-    mode: AuditMode = key(
-        "mode",
-        "One event for each request, or one for all requests of a client, api and minute that end within "
-        "`rollup.interval.ms`. The tables are the same.",
-        kind="text",
-        allowed="event or rollup",
-        default="event",
-    )
-    rollup_interval_ms: int = number(
-        "rollup.interval.ms", "How long requests are gathered in `mode: rollup`.", 1000, 100, 60_000, "ms"
-    )
-    inventory_interval_ms: int = number(
-        "inventory.interval.ms",
-        "How often the cluster is asked which topics there are; the list is told when it has changed, and each hour.",
-        60_000,
-        1000,
-        3_600_000,
-        "ms",
-    )
-    spool_path: Folder | None = key(
-        "spool.path",
-        "Folder in which events wait until the topic has them, so that neither an outage of the cluster nor a killed "
-        "sidecar loses any. Made if missing; several sidecars of one cluster may share it. Without one they wait in "
-        "memory only, up to 16 MiB.",
-        kind="text",
-        allowed="the absolute path of a folder",
-        default=None,
-    )
-    spool_max_bytes: int = number(
-        "spool.max.bytes",
-        "Most bytes of the spool, for each process that carries connections; above it new events are lost, and "
-        "counted.",
-        1_073_741_824,
-        16_777_216,
-        2**50,
-        "bytes",
-    )
-    hmac_keys_file: SecretFile | None = key(
-        "hmac.keys.file",
-        "File of keys as that of `registry`. With it each audit record is signed, and a job that is given the same "
-        "keys takes no other one (docs/security.md).",
-        kind="text",
-        allowed="the path of a file",
-        default=None,
-    )
-
-
-class Admin(Section):
-    """The endpoint of metrics, health, limits and reload."""
-
-    bind: Address = key(
-        "bind",
-        "Address of `/metrics`, `/livez`, `/readyz`, `/quotas`, `/config` and `POST /reload`. They have no "
-        "authentication: leave them on loopback.",
-        kind="host:port",
-        allowed=ENDPOINT,
-        default=Endpoint("127.0.0.1", 9644),
-    )
-    hosts: tuple[HostName, ...] = key(
-        "hosts",
-        "Names under which the endpoint may be asked, as that of a Kubernetes service. A request under any other name "
-        "gets 421, so that no web page reads it by DNS rebinding. IP addresses and `localhost` always work.",
-        kind="list of text",
-        allowed="a list of host names",
-        default=(),
-    )
+SECOND_LISTENER_EXAMPLE = """
+  - name: TLS
+    bind: "[::]:9093"
+    advertised: kafka-1.example:9093
+    upstream: 127.0.0.1:19093
+    security.protocol: SASL_SSL"""
 
 
 class Config(Section):
@@ -271,6 +64,7 @@ class Config(Section):
         ge=0,
         le=INT32_MAX,
         strict=True,
+        example="1",
     )
     broker_version: Version | None = key(
         "broker.version",
@@ -279,6 +73,7 @@ class Config(Section):
         kind="text",
         allowed="text that begins with one to four numbers of 0 to 255, as '4.3.1'",
         default=None,
+        example="4.3.1",
     )
     tags: Tags = key(
         "tags",
@@ -288,6 +83,8 @@ class Config(Section):
         allowed=f"up to {MAX_TAGS} tags with names of {TOPIC}, none built in, and text of up to {MAX_TAG_VALUE} "
         "characters",
         default_factory=dict,
+        reload=True,
+        example="{aws.zone: eu-central-1, cluster: kafka3}\ntag.rack: r8a9",
     )
     private_api_key_base: int = number(
         "private.api.key.base",
@@ -309,8 +106,9 @@ class Config(Section):
         "connection (`close`), or whatever the broker does (`forward`), which is to close it. For listeners without "
         "their own.",
         kind="text",
-        allowed=UNSUPPORTED,
+        allowed=UNSUPPORTED_RESPONSES,
         default="empty",
+        reload=True,
     )
     unsupported_request_max_consecutive: int = number(
         "unsupported.request.max.consecutive",
@@ -320,6 +118,7 @@ class Config(Section):
         1,
         1_000_000,
         "requests",
+        reload=True,
     )
     metadata_watch_ms: int = number(
         "metadata.watch.ms", "How often the cluster is asked which brokers there are.", 1000, 100, 60_000, "ms"
@@ -331,6 +130,7 @@ class Config(Section):
         kind="text",
         allowed=f"{ENDPOINT}; several separated by commas",
         default=None,
+        example="127.0.0.1:19094   # never a port of a sidecar",
     )
     internal: ClientSettings = key(
         "internal",
@@ -339,6 +139,7 @@ class Config(Section):
         kind="mapping",
         allowed=f"librdkafka settings, each {PLAIN}, or {{file: PATH}}",
         default_factory=dict,
+        example=INTERNAL_EXAMPLE,
     )
     internal_topics_protected: bool = switch(
         "internal.topics.protected",
@@ -346,12 +147,14 @@ class Config(Section):
         "topics: those whose names begin with `brokerside-` or `__brokerside_`, and `audit.topic` "
         "(docs/protected-topics.md).",
         default=True,
+        reload=True,
     )
     listeners: Annotated[tuple[Listener, ...], BeforeValidator(not_empty)] = key(
         "listeners",
         "The ports that clients dial.",
         kind="list of mappings",
         allowed="a list of at least one listener, each with name, bind and upstream",
+        example=SECOND_LISTENER_EXAMPLE,
     )
     observer_class_names: Annotated[tuple[ClassName, ...], BeforeValidator(split)] = key(
         "observer.class.names",
@@ -359,6 +162,7 @@ class Config(Section):
         kind="list of text",
         allowed="classes as package.module:Class",
         default=(),
+        example="[observers.audit:AuditObserver]",
     )
     observer_max_body_bytes: int = number(
         "observer.max.body.bytes",
@@ -378,7 +182,9 @@ class Config(Section):
     audit: Audit = key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
     registry: Registry = key("registry", "", kind="mapping", allowed="the keys of registry", default=Registry())
     admin: Admin = key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
-    quotas: Quotas = key("quotas", "", kind="mapping", allowed="the keys of quotas", default_factory=Quotas)
+    quotas: Quotas = key(
+        "quotas", "", kind="mapping", allowed="the keys of quotas", default_factory=Quotas, reload=True
+    )
     workers: int = number(
         "workers",
         "Processes that carry connections; about one per core that the sidecar may use. With 1 there is one process in "
@@ -412,6 +218,7 @@ class Config(Section):
         100,
         3_600_000,
         "ms",
+        reload=True,
     )
     upstream_connect_timeout_ms: int = number(
         "upstream.connect.timeout.ms",
@@ -439,7 +246,12 @@ class Config(Section):
         "ms",
     )
     log_level: LogLevel = key(
-        "log.level", "Least severe lines to log.", kind="text", allowed="debug, info, warning or error", default="info"
+        "log.level",
+        "Least severe lines to log.",
+        kind="text",
+        allowed="debug, info, warning or error",
+        default="info",
+        reload=True,
     )
 
     @model_validator(mode="before")
@@ -495,9 +307,12 @@ def secrets_of(config: Config) -> Iterator[tuple[tuple[str, str], Secret]]:
     for name, value in config.internal.items():
         if isinstance(value, Secret):
             yield ("internal", name), value
-    for section, keys in (("audit", config.audit.hmac_keys_file), ("registry", config.registry.hmac_keys_file)):
-        if keys is not None:
-            yield (section, "hmac.keys.file"), keys
+    for name, field in Config.model_fields.items():
+        section = getattr(config, name)
+        for below, inner in type(section).model_fields.items() if isinstance(section, Section) else ():
+            value = getattr(section, below)
+            if isinstance(value, Secret):
+                yield (str(field.alias), str(inner.alias)), value
 
 
 def redacted(config: Config) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from proxy.config.section import INT32_MAX, Section, key, number, switch
+from proxy.config.key_definition import INT32_MAX, Section, key, number, switch
 from proxy.config.values import address
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, Action
 
@@ -29,6 +29,10 @@ ACTION = "enforce or observe"
 LIMIT = f"1–{UNLIMITED} connections"
 RATE = f"1–{UNLIMITED} connections/s"
 OVERRIDES = f"address:connections, several separated by commas, each connections 0–{UNLIMITED}"
+
+IPS_EXAMPLE = f"""
+  "{DEFAULT_ADDRESS}": {{connection_creation_rate: 20, action: enforce}}
+  "10.0.0.7": {{connection_creation_rate: 5, action: observe}}"""
 
 _PREFIX = "listener.name."
 _OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection(?:\.creation\.rate|s)(?:\.action)?)")
@@ -73,12 +77,12 @@ AddressOrDefault = Annotated[str, AfterValidator(_address_or_default)]
 Overrides = Annotated[str, PlainValidator(_overrides)]
 
 
-def _action(name: str, meaning: str, *, default: Action | None) -> Any:
-    return key(name, meaning, kind="text", allowed=ACTION, default=default)
+def _action(name: str, meaning: str, *, default: Action | None, example: Action) -> Any:
+    return key(name, meaning, kind="text", allowed=ACTION, default=default, example=example)
 
 
-def _limit(name: str, meaning: str, *, default: int | None, allowed: str, unit: str) -> Any:
-    return key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default)
+def _limit(name: str, meaning: str, *, default: int | None, allowed: str, unit: str, example: str) -> Any:
+    return key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default, example=example)
 
 
 class IpQuota(Section):
@@ -90,9 +94,10 @@ class IpQuota(Section):
         kind="integer",
         allowed=RATE,
         unit="connections/s",
+        example="5",
     )
     action: Action | None = _action(
-        "action", "As `connection_creation_rate.action`, for this address alone.", default=None
+        "action", "As `connection_creation_rate.action`, for this address alone.", default=None, example="observe"
     )
 
     @model_validator(mode="before")
@@ -110,11 +115,13 @@ class ListenerQuotas(Section):
         default=None,
         allowed=RATE,
         unit="connections/s",
+        example="100",
     )
     max_connection_creation_rate_action: Action | None = _action(
         "max.connection.creation.rate.action",
         "As `max.connection.creation.rate.action`, for this listener alone.",
         default=None,
+        example="enforce",
     )
     max_connections: Count | None = _limit(
         "max.connections",
@@ -122,9 +129,13 @@ class ListenerQuotas(Section):
         default=None,
         allowed=LIMIT,
         unit="connections",
+        example="4000",
     )
     max_connections_action: Action | None = _action(
-        "max.connections.action", "As `max.connections.action`, for this listener alone.", default=None
+        "max.connections.action",
+        "As `max.connections.action`, for this listener alone.",
+        default=None,
+        example="observe",
     )
 
 
@@ -149,11 +160,13 @@ class Quotas(Section):
         default=UNLIMITED,
         allowed=RATE,
         unit="connections/s",
+        example="200",
     )
     max_connection_creation_rate_action: Action = _action(
         "max.connection.creation.rate.action",
         "Whether the limit acts, or (observe) only counts and reports what it would have done.",
         default="enforce",
+        example="enforce",
     )
     max_connections: Count = _limit(
         "max.connections",
@@ -161,9 +174,13 @@ class Quotas(Section):
         default=UNLIMITED,
         allowed=LIMIT,
         unit="connections",
+        example="5000",
     )
     max_connections_action: Action = _action(
-        "max.connections.action", "The same for `max.connections`.", default="enforce"
+        "max.connections.action",
+        "As `max.connection.creation.rate.action`, for `max.connections`.",
+        default="enforce",
+        example="enforce",
     )
     max_connections_per_ip: int = number(
         "max.connections.per.ip",
@@ -172,6 +189,7 @@ class Quotas(Section):
         0,
         UNLIMITED,
         "connections",
+        example="500",
     )
     max_connections_per_ip_overrides: Overrides = key(
         "max.connections.per.ip.overrides",
@@ -179,9 +197,13 @@ class Quotas(Section):
         kind="text",
         allowed=OVERRIDES,
         default="",
+        example='"10.0.0.7:50"',
     )
     max_connections_per_ip_action: Action = _action(
-        "max.connections.per.ip.action", "The same for `max.connections.per.ip`, overrides included.", default="enforce"
+        "max.connections.per.ip.action",
+        "As `max.connection.creation.rate.action`, for `max.connections.per.ip` and its overrides.",
+        default="enforce",
+        example="observe",
     )
     listener_name: Mapping[str, ListenerQuotas] = key(
         "listener.name", "", kind="mapping", allowed="quotas of a listener", default_factory=dict
@@ -193,11 +215,13 @@ class Quotas(Section):
         kind="mapping of mappings",
         allowed=f"an IP address or {DEFAULT_ADDRESS}, each with a number or connection_creation_rate",
         default_factory=dict,
+        example=IPS_EXAMPLE,
     )
     connection_creation_rate_action: Action = _action(
         "connection_creation_rate.action",
-        "The same for the rates of all addresses, also those that the cluster has stored.",
+        "As `max.connection.creation.rate.action`, for the rates of all addresses, those in the cluster among them.",
         default="enforce",
+        example="enforce",
     )
     ip_throttle_recheck: bool = switch(
         "ip.throttle.recheck",
@@ -231,6 +255,8 @@ class Quotas(Section):
         kind="text",
         allowed="broker (needs internal.bootstrap.servers) or file",
         default="file",
+        example="broker",
+        shown_default="`broker` where the cluster can be asked, else `file`",
     )
     source: Source = key(
         "source",

@@ -3,111 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from proxy.config.environment import NOT_KEYS, variable
-from proxy.config.keys import ITEM, KEYS, OPEN, Key, reloadable, single
+from proxy.config.keys import GATHERED, ITEM, KEYS, NAMED, OPEN, Key, reloadable, single
 from proxy.config.values import Endpoint
 from proxy.limits.model import DEFAULT_ADDRESS
-
-EXAMPLE = """\
-broker.id: 1
-broker.version: 4.3.1
-tags: {aws.zone: eu-central-1, cluster: kafka3}
-tag.rack: r8a9
-
-private.api.key.base: 30000
-broker.metadata.before.authentication: false
-unsupported.request.response: empty
-internal.topics.protected: true
-unsupported.request.max.consecutive: 1000
-metadata.watch.ms: 1000
-
-# The sidecar's own Kafka traffic: audit events, look-ups. Never through a port of a sidecar.
-internal.bootstrap.servers: 127.0.0.1:19094
-internal:
-  security.protocol: SASL_PLAINTEXT
-  sasl.mechanism: SCRAM-SHA-512
-  sasl.username: brokerside
-  sasl.password: {file: secrets/internal-password}   # relative to this file
-
-listeners:
-  - name: CLIENT
-    bind: 0.0.0.0:9092
-    advertised: kafka-1.example:9092
-    upstream: 127.0.0.1:19092
-    security.protocol: SASL_PLAINTEXT
-    sasl.oauthbearer.sub.claim.name: sub
-    inter.broker: false
-    proxy.protocol: required
-    proxy.protocol.trusted: [10.1.0.0/24]
-    upstream.source: 127.0.0.1
-    unsupported.request.response: close
-    rewrite.addresses: true
-    rewrite.addresses.map: {"2": "kafka-2.example:9092"}
-  - name: TLS
-    bind: "[::]:9093"
-    advertised: kafka-1.example:9093
-    upstream: 127.0.0.1:19093
-    security.protocol: SASL_SSL
-
-observer.class.names: [observers.audit:AuditObserver]
-observer.max.body.bytes: 1048576
-observer.records.deep: false
-audit:
-  topic: brokerside-audit
-  exclude.topics: [__consumer_offsets]
-  exclude.principals: [User:monitoring]
-  producer: {compression.type: zstd, compression.level: 1}
-  mode: event
-  rollup.interval.ms: 1000
-  inventory.interval.ms: 60000
-  spool.path: /var/lib/brokerside/spool
-  spool.max.bytes: 1073741824
-  hmac.keys.file: secrets/audit-keys
-
-registry:
-  hmac.keys.file: secrets/registry-keys
-
-admin:
-  bind: 127.0.0.1:9644
-  hosts: [kafka-1.example]
-
-quotas:
-  quota.window.num: 11
-  quota.window.size.seconds: 1
-  max.connection.creation.rate: 200
-  max.connection.creation.rate.action: enforce
-  max.connections: 5000
-  max.connections.action: enforce
-  max.connections.per.ip: 500
-  max.connections.per.ip.overrides: "10.0.0.7:50"
-  max.connections.per.ip.action: observe
-  listener.name.client.max.connection.creation.rate: 100
-  listener.name.client.max.connection.creation.rate.action: enforce
-  listener.name.client.max.connections: 4000
-  listener.name.client.max.connections.action: observe
-  ips:
-    "<default>": {connection_creation_rate: 20, action: enforce}
-    "10.0.0.7": {connection_creation_rate: 5, action: observe}
-  connection_creation_rate.action: enforce
-  ip.throttle.recheck: true
-  ip.throttle.max.delayed: 1000
-  ip.v6.prefix.length: 64
-  ip.store: broker
-  source: file
-  protect.upstream: true
-
-workers: 1
-socket.request.max.bytes: 104857600
-socket.listen.backlog.size: 4096
-connection.setup.timeout.ms: 10000
-upstream.connect.timeout.ms: 5000
-drain.timeout.ms: 10000
-observer.shutdown.timeout.ms: 2000
-log.level: info
-"""
-"""Every key that exists, in use."""
 
 _INTRODUCTION = """\
 # Configuration
@@ -115,8 +17,8 @@ _INTRODUCTION = """\
 Generated from `proxy/config/model.py` by `make docs`.
 
 One YAML file: `brokerside run -c FILE`. `brokerside check-config FILE` checks it without starting anything, and names
-every mistake at once: key, value, what is allowed, line. Keys have dots in their names and are written as they stand
-here; unknown keys are mistakes, so that a slip of the pen never goes unnoticed.
+every mistake at once: key, value, what is allowed, line and column. Keys have dots in their names and are written as
+they stand here; unknown keys are mistakes, so that a slip of the pen never goes unnoticed.
 """
 
 _KEYS = """\
@@ -155,8 +57,37 @@ def reference_markdown() -> str:
     head = "| key | type | default | unit | change needs | meaning |\n|---|---|---|---|---|---|\n"
     return (
         f"{_INTRODUCTION}\n{_KEYS}\n{head}{rows}"
-        f"\n{_ENVIRONMENT}\n{_variables()}\n{_SECRETS}\n## Complete example\n\n```yaml\n{EXAMPLE}```\n"
+        f"\n{_ENVIRONMENT}\n{_variables()}\n{_SECRETS}\n## Complete example\n\n```yaml\n{example()}```\n"
     )
+
+
+def example() -> str:
+    """Return a configuration that uses every key there is."""
+    return "".join(f"{line}\n" for line in _example(())).replace("\n\n\n", "\n\n").strip("\n") + "\n"
+
+
+def _example(above: tuple[str, ...]) -> Iterator[str]:
+    """Give the lines of all keys below ``above``, without indentation."""
+    for key in KEYS.values():
+        if key.path[:-1] != above:
+            continue
+        name, value = key.path[-1], "" if key.example is None else key.example
+        if key.path == GATHERED:
+            yield from (f"{name}.client.{line}" for line in _example((*key.path, NAMED[key.path])))
+        elif key.section and key.path not in NAMED:
+            is_list = key.kind.startswith("list")
+            first, *lines = _example((*key.path, ITEM) if is_list else key.path)
+            indent = 4 if is_list else 2
+            yield ""
+            yield f"{name}:"
+            yield f"  - {first}" if is_list else f"  {first}"
+            yield from (" " * indent + line for line in lines)
+            yield from value.split("\n")[1:]
+            yield ""
+        else:
+            first, *lines = (f"{name}: {value or _literal(key.default)}").split("\n")
+            yield first.rstrip()
+            yield from lines
 
 
 def _documented() -> list[Key]:
@@ -176,12 +107,8 @@ def _row(key: Key) -> str:
 def _default(key: Key) -> str:
     if key.required:
         return "required"
-    if key.path == ("listeners", ITEM, "advertised"):
-        return "`bind`"
-    if key.path == ("quotas", "ip.store"):
-        return "`broker` where the cluster can be asked, else `file`"
-    if key.path == ("listeners", ITEM, "unsupported.request.response"):
-        return "that of all"
+    if key.shown_default is not None:
+        return key.shown_default
     return "none" if key.default is None else f"`{_literal(key.default)}`"
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from proxy.config.document import Document, Problem
 from proxy.config.hmac_keys import load_text
-from proxy.config.keys import printable
+from proxy.config.keys import KEYS, printable
 from proxy.config.regular_files import read_regular
 from proxy.config.values import Secret
 
-HMAC_KEYS = (("audit", "hmac.keys.file"), ("registry", "hmac.keys.file"))
+HMAC_KEYS = tuple(path for path in KEYS if path[-1] == "hmac.keys.file")
 
 MAX_BYTES = 65_536
 """Bytes of a secret's file; a key in PEM form has some thousands."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
-from proxy.config.section import INT32_MAX
+from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint, Secret, address, network
 from proxy.protocol.versions import version_int
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from proxy.config.section import INT32_MAX
+from proxy.config.key_definition import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
 from proxy.config.values import MAX_PORT
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from proxy.config.section import INT32_MAX
+from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint
 from proxy.core import wire
 from proxy.core.encode import encode

@@ -1,10 +1,11 @@
 """Writes the reference pages whose source is the code: ``python -m tests.tools.reference`` (``make docs``).
 
-Each page has a test that compares it with its source, so that it cannot fall behind.
+With ``--check`` (``make check``) it writes nothing, and fails where a page is not what its source gives.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,12 +28,17 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> None:
-    """Write every page."""
+def main(arguments: list[str]) -> int:
+    """Write every page, or name those that are out of date."""
+    if arguments == ["--check"]:
+        stale = [name for name, page in PAGES.items() if (DOCS / name).read_text() != page()]
+        print(*(f"docs/{name} is out of date: run make docs" for name in stale), sep="\n", end="\n" if stale else "")
+        return 1 if stale else 0
     for name, page in PAGES.items():
         (DOCS / name).write_text(page())
         print(f"docs/{name}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.config import Endpoint, Secret, load, redacted, reference_markdown
 from proxy.config.quotas import Quotas
-from proxy.config.reference import EXAMPLE
+from proxy.config.reference import example
 from proxy.config.transfer import pack, unpack
 from proxy.errors import ConfigError
 
@@ -466,6 +466,7 @@ def test_redacted_can_be_loaded_again(write):
     assert load(write(yaml.safe_dump(redacted(config))), {}) == config
 
 
+EXAMPLE = example()
 LINES = EXAMPLE.splitlines()
 JUNK = st.sampled_from(["", "-", ":", "[", "{", "*x", "&x", "!x", "'", "\t", "0x9", "null", "a:1", "\x00", "..", "%"])
 

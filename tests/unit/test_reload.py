@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 import proxy.reload
 from proxy.config import Config, load
 from proxy.config.difference import differences, fingerprint
-from proxy.config.reference import EXAMPLE
+from proxy.config.reference import example
 from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
 from tests.tools.mutations import mutations
 
@@ -200,10 +200,10 @@ async def test_two_hundred_mutations_change_nothing(tmp_path):
     (tmp_path / "secrets" / "internal-password").write_text(CANARY)
     (tmp_path / "secrets" / "registry-keys").write_text("k1:" + 64 * "a")
     (tmp_path / "secrets" / "audit-keys").write_text("k1:" + 64 * "a")
-    running = Running(tmp_path, EXAMPLE)
+    running = Running(tmp_path, example())
     before = running.reloader.state.hash
 
-    for mutation in mutations(EXAMPLE, 200):
+    for mutation in mutations(example(), 200):
         with capture_logs():
             result = await running.reload(mutation.text)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.section import INT32_MAX
+from proxy.config.key_definition import INT32_MAX
 from proxy.fleet.record import (
     MAX_ENDPOINTS,
     MAX_RECORD,
