@@ -22,8 +22,8 @@ The audit, an observer
   inventory.py   which topics exist, asked now and then.
   fetch_sessions.py  what fetches of a session leave out (pure).
   mutes.py       which connections brokers leave unread, because they told them to wait (pure).
-  deep.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in); unpack.py
-                 decompresses them.
+  deep.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in);
+                 decompress.py decompresses them.
 
 Delivery, of the audit
   outbox.py      from encoded events to their topic, and where each of them is.

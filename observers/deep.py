@@ -1,6 +1,6 @@
 """Counts the records that no header tells: those inside of compressed message sets of Kafka before 0.11 (magic 0, 1).
 
-Opt-in (``observer.records.deep``) and for observers' threads only: it decompresses, within ``unpack.Budget``.
+Opt-in (``observer.records.deep``) and for observers' threads only: it decompresses, within ``DecompressionBudget``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from observers.api import ObservedExchange
-from observers.unpack import DECODERS, Budget, Unreadable
+from observers.decompress import DECODERS, DecompressionBudget, DecompressionError
 from proxy.core.records import COMPRESSION, CONTROL, ENTRY_HEADER, SHORTEST
 from proxy.core.struct import SchemaError, UnknownMessage, view
 
@@ -64,9 +64,9 @@ def count_records(record_set: memoryview) -> int | None:
 
     As in ``RecordSet.records``, control batches and a cut last batch do not count. None: bytes that are no record set,
     or a compressed set that is not whole, holds compressed ones again (Kafka refuses these, too), or takes more than
-    its Budget to read. Never raises.
+    its DecompressionBudget to read. Never raises.
     """
-    budget = Budget(len(record_set))
+    budget = DecompressionBudget(len(record_set))
     pos, end = 0, len(record_set)
     count = 0
     try:
@@ -77,7 +77,7 @@ def count_records(record_set: memoryview) -> int | None:
             stop = pos + 12 + length
             if stop > end:
                 break
-            budget.step(1)
+            budget.charge_steps(1)
             if magic == 2:
                 attributes, records = _batch(record_set, pos)
                 if records < 0:
@@ -89,7 +89,7 @@ def count_records(record_set: memoryview) -> int | None:
             else:
                 count += 1
             pos = stop
-    except (Unreadable, KeyError):  # KeyError: a codec that these magics do not have
+    except (DecompressionError, KeyError):  # KeyError: a codec that these magics do not have
         return None
     return count
 
@@ -101,13 +101,13 @@ def _value(entry: memoryview, magic: int) -> bytes:
         pos += 4 + max(_int32(entry, pos)[0], 0)  # after the key
         size = _int32(entry, pos)[0]
     except struct.error:
-        raise Unreadable from None
+        raise DecompressionError from None
     if size < 0 or pos + 4 + size != len(entry):
-        raise Unreadable
+        raise DecompressionError
     return bytes(entry[pos + 4 :])
 
 
-def _count_entries(blocks: Iterator[bytes | bytearray], budget: Budget) -> int:
+def _count_entries(blocks: Iterator[bytes | bytearray], budget: DecompressionBudget) -> int:
     """Number of entries of magic 0 and 1 that ``blocks`` are made of."""
     count = 0
     skip = 0  # bytes of the current entry still to come
@@ -119,11 +119,11 @@ def _count_entries(blocks: Iterator[bytes | bytearray], budget: Budget) -> int:
         while pos + ENTRY_HEADER <= end:
             length, magic, attributes = _entry(block, pos)
             if not 0 <= magic <= 1 or length < SHORTEST[magic] or attributes & COMPRESSION:
-                raise Unreadable
+                raise DecompressionError
             count += 1
             pos += 12 + length
-        budget.step(count - before)
+        budget.charge_steps(count - before)
         skip, head = (pos - end, b"") if pos > end else (0, block[pos:])
     if skip or head:
-        raise Unreadable
+        raise DecompressionError
     return count

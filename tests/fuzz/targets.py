@@ -8,8 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
+from observers.decompress import BLOCK, MAX_RATIO, MAX_STEPS
 from observers.deep import count_records
-from observers.unpack import BLOCK, MAX_RATIO, MAX_STEPS
 from proxy.compiled import walk_door
 from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import Codec
 
-from observers import unpack
+from observers import decompress
+from observers.decompress import DECODERS, LZ4, MAX_OUTPUT, MAX_STEPS, XERIAL, DecompressionBudget, DecompressionError
 from observers.deep import count_records, deepen
-from observers.unpack import DECODERS, LZ4, MAX_OUTPUT, MAX_STEPS, XERIAL, Budget, Unreadable
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
 from proxy.core.exchange import ProduceRequest, RecordSet
@@ -149,21 +149,21 @@ def test_what_unpacks_to_a_hundred_times_its_size_is_left_alone() -> None:
 def test_bombs_of_other_codecs_are_left_alone(codec: str) -> None:
     packed = Codec(codec).compress(entry(bytes(8 << 20)), asbytes=True)
     data = entry(packed, codec=CODECS[codec])
-    room = Budget(len(data)).room
+    room = DecompressionBudget(len(data)).room
     assert (counted(data) == 1) == (room >= 8 << 20)
 
 
 def test_the_budget_is_of_the_whole_record_set() -> None:
     one = entry(zlib.compress(entry(bytes(9_000_000)), wbits=31), codec=1)
     filler = entry(bytes(700_000))
-    assert Budget(len(one + filler)).room == MAX_OUTPUT
+    assert DecompressionBudget(len(one + filler)).room == MAX_OUTPUT
     assert counted(filler + one) == 2
     assert counted(filler + one * 7) == 8
     assert counted(filler + one * 8) is None
 
 
 def test_a_set_of_too_many_records_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpack, "MAX_STEPS", 50)
+    monkeypatch.setattr(decompress, "MAX_STEPS", 50)
     assert MAX_STEPS > 50
     wrapper = entry(stdlib_gzip.compress(entry(b"") * 40), codec=1)
     assert counted(wrapper) == 40
@@ -173,21 +173,21 @@ def test_a_set_of_too_many_records_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 
 def test_bytes_after_a_gzip_member_are_found_at_once() -> None:
-    data = zlib.compress(bytes(3 * unpack.BLOCK + 5), wbits=31) + b"more"
-    budget = Budget(1 << 20)
-    with pytest.raises(Unreadable):
+    data = zlib.compress(bytes(3 * decompress.BLOCK + 5), wbits=31) + b"more"
+    budget = DecompressionBudget(1 << 20)
+    with pytest.raises(DecompressionError):
         list(DECODERS[1](data, budget))
     assert budget.steps > MAX_STEPS - 20
 
 
 def test_a_declared_size_is_not_believed() -> None:
     huge = b"\xff\xff\xff\xff\x0f"
-    with pytest.raises(Unreadable):
-        list(DECODERS[2](huge + b"\0a", Budget(100)))
-    with pytest.raises(Unreadable):
-        list(DECODERS[2](XERIAL + bytes(8) + b"\x7f\xff\xff\xff", Budget(100)))
-    with pytest.raises(Unreadable):
-        list(DECODERS[3](lz4_frame(b"\xff\xff\xff\x7f"), Budget(100)))
+    with pytest.raises(DecompressionError):
+        list(DECODERS[2](huge + b"\0a", DecompressionBudget(100)))
+    with pytest.raises(DecompressionError):
+        list(DECODERS[2](XERIAL + bytes(8) + b"\x7f\xff\xff\xff", DecompressionBudget(100)))
+    with pytest.raises(DecompressionError):
+        list(DECODERS[3](lz4_frame(b"\xff\xff\xff\x7f"), DecompressionBudget(100)))
 
 
 # ---- decoders -------------------------------------------------------------------------------------------------------
@@ -199,20 +199,20 @@ DATA = st.one_of(
 )
 
 
-def unpacked(codec: str, data: bytes) -> bytes:
-    return b"".join(DECODERS[CODECS[codec]](data, Budget(MAX_OUTPUT)))
+def decompressed(codec: str, data: bytes) -> bytes:
+    return b"".join(DECODERS[CODECS[codec]](data, DecompressionBudget(MAX_OUTPUT)))
 
 
 @settings(max_examples=settings().max_examples * 5)
 @given(DATA)
 def test_what_other_libraries_packed_comes_back(data: bytes) -> None:
-    assert unpacked("gzip", stdlib_gzip.compress(data)) == data
+    assert decompressed("gzip", stdlib_gzip.compress(data)) == data
     raw = Codec("snappy").compress(data, asbytes=True)
-    assert unpacked("snappy", raw) == data
+    assert decompressed("snappy", raw) == data
     chunk = struct.pack(">i", len(raw)) + raw
     head = XERIAL + struct.pack(">ii", 1, 1)
-    assert unpacked("snappy", head + chunk + chunk + head + chunk) == data * 3
-    assert unpacked("lz4", Codec("lz4").compress(data, asbytes=True)) == data
+    assert decompressed("snappy", head + chunk + chunk + head + chunk) == data * 3
+    assert decompressed("lz4", Codec("lz4").compress(data, asbytes=True)) == data
 
 
 @settings(max_examples=settings().max_examples * 5)
@@ -222,18 +222,18 @@ def test_lz4_blocks_packed_and_plain_with_every_checksum(first: bytes, second: b
     packed = Codec("lz4_raw").compress(first, asbytes=True)
     for flags, extra, end in ((0x60, b"", b""), (0x70, b"sum1", b""), (0x74, b"sum1", b"sum2"), (0x40, b"", b"")):
         blocks = [len(packed).to_bytes(4, "little") + packed + extra, plain_block(second) + extra]
-        assert unpacked("lz4", lz4_frame(*blocks, flags=flags) + end) == first + second
+        assert decompressed("lz4", lz4_frame(*blocks, flags=flags) + end) == first + second
 
 
 def test_lz4_blocks_that_refer_to_those_before_them() -> None:
     data = bytes(range(256)) * 1200
     packed = Codec("lz4").compress(data, asbytes=True)
     assert not packed[4] & 0x20
-    assert unpacked("lz4", packed) == data
+    assert decompressed("lz4", packed) == data
     alone = bytearray(packed)
     alone[4] |= 0x20
-    with pytest.raises(Unreadable):
-        unpacked("lz4", bytes(alone))
+    with pytest.raises(DecompressionError):
+        decompressed("lz4", bytes(alone))
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_lz4_blocks_that_refer_to_those_before_them() -> None:
     ],
 )
 def test_what_cannot_be_unpacked_is_unreadable(codec: str, data: bytes) -> None:
-    with pytest.raises(Unreadable):
-        unpacked(codec, data)
+    with pytest.raises(DecompressionError):
+        decompressed(codec, data)
 
 
 @settings(max_examples=settings().max_examples * 10)

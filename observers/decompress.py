@@ -1,9 +1,10 @@
 """Decompresses gzip, snappy and LZ4 as message sets of Kafka before 0.11 are compressed, block after block.
 
-Only whoever counts records reads the blocks, so no checksum is checked, and nothing is kept but what later blocks refer
-back to. A decoder takes the compressed bytes and a Budget, and raises Unreadable for anything that is wrong with them
-or too much. Sources: RFC 1952, snappy's format_description.txt and snappy-java's SnappyOutputStream ("xerial"
-framing), lz4_Frame_format.md and lz4_Block_format.md, ``Lz4BlockInputStream`` and ``Lz4BlockOutputStream`` of Kafka.
+Its only use is to count records, so no checksum is checked, and no output is kept but what later blocks refer to. A
+decoder takes the compressed bytes and a DecompressionBudget. It raises DecompressionError where they are malformed or
+cost more than the budget. Sources: RFC 1952, snappy's format_description.txt and snappy-java's SnappyOutputStream
+("xerial" framing), lz4_Frame_format.md and lz4_Block_format.md, ``Lz4BlockInputStream`` and ``Lz4BlockOutputStream``
+of Kafka.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 MAX_OUTPUT = 64 << 20
-"""Bytes that one record set may unpack to."""
+"""Bytes that one record set may decompress to."""
 
 MAX_RATIO = 100
-"""Bytes that one record set may unpack to for each of its own."""
+"""Bytes that one record set may decompress to for each of its own."""
 
 MAX_STEPS = 1_000_000
 """Records, and parts of compressed data, that are read of one record set: about half a second of CPU."""
@@ -39,12 +40,12 @@ LZ4_KEPT = 4 * LZ4_WINDOW
 """Bytes of output that are kept at most, so that small blocks do not move the window again and again."""
 
 
-class Unreadable(Exception):
-    """Compressed data that is none, or that unpacks to more than is allowed."""
+class DecompressionError(Exception):
+    """Bytes that are not compressed data, or whose output is larger than is allowed."""
 
 
-class Budget:
-    """What unpacking one record set of ``size`` bytes may still cost. Running out of it raises Unreadable."""
+class DecompressionBudget:
+    """What decompressing one record set of ``size`` bytes may still cost. Raises when it is used up."""
 
     __slots__ = ("room", "steps")
 
@@ -52,72 +53,72 @@ class Budget:
         self.room = min(MAX_RATIO * size, MAX_OUTPUT)
         self.steps = MAX_STEPS
 
-    def give(self, size: int) -> None:
-        """So many bytes were unpacked."""
+    def charge_output(self, size: int) -> None:
+        """Charge ``size`` bytes of output."""
         self.room -= size
         if self.room < 0:
-            raise Unreadable
+            raise DecompressionError
 
-    def step(self, steps: int) -> None:
-        """So many records or parts were read."""
+    def charge_steps(self, steps: int) -> None:
+        """Charge ``steps`` records or parts of compressed data that were read."""
         self.steps -= steps
         if self.steps < 0:
-            raise Unreadable
+            raise DecompressionError
 
 
-Decoder = Callable[[bytes, Budget], Iterator[bytes | bytearray]]
+Decoder = Callable[[bytes, DecompressionBudget], Iterator[bytes | bytearray]]
 
 
-def gzip(data: bytes, budget: Budget) -> Iterator[bytes]:
-    """Unpack one gzip member."""
+def gzip(data: bytes, budget: DecompressionBudget) -> Iterator[bytes]:
+    """Decompress one gzip member."""
     member = zlib.decompressobj(wbits=31)
     for start in range(0, len(data), BLOCK):
-        budget.step(1)
+        budget.charge_steps(1)
         if member.eof:
-            raise Unreadable
+            raise DecompressionError
         rest, block = data[start : start + BLOCK], b""
         while not member.eof and (rest or len(block) == BLOCK):  # at its end the tail stays what it was
-            budget.step(1)
+            budget.charge_steps(1)
             try:
                 block = member.decompress(rest, BLOCK)
             except zlib.error:
-                raise Unreadable from None
+                raise DecompressionError from None
             rest = member.unconsumed_tail
-            budget.give(len(block))
+            budget.charge_output(len(block))
             yield block
     if not member.eof or member.unused_data:
-        raise Unreadable
+        raise DecompressionError
 
 
-def snappy(data: bytes, budget: Budget) -> Iterator[bytearray]:
-    """Unpack snappy, in xerial framing or raw."""
+def snappy(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
+    """Decompress snappy, in xerial framing or raw."""
     if not data.startswith(XERIAL):
-        yield _snappy_block(data, budget)
+        yield _decompress_snappy_block(data, budget)
         return
     pos, end = 0, len(data)
     while pos < end:
         if data.startswith(XERIAL, pos):  # again where streams were joined
             pos += XERIAL_HEADER
-            budget.step(1)
+            budget.charge_steps(1)
             continue
         size = int.from_bytes(data[pos : pos + 4], "big")
         pos += 4
         if pos + size > end:
-            raise Unreadable
-        yield _snappy_block(data[pos : pos + size], budget)
+            raise DecompressionError
+        yield _decompress_snappy_block(data[pos : pos + size], budget)
         pos += size
     if pos != end:
-        raise Unreadable
+        raise DecompressionError
 
 
-def _snappy_block(data: bytes, budget: Budget) -> bytearray:
+def _decompress_snappy_block(data: bytes, budget: DecompressionBudget) -> bytearray:
     out = bytearray()
     end = len(data)
     try:
-        size, pos = _varint(data)
-        budget.give(size)
+        size, pos = _read_varint(data)
+        budget.charge_output(size)
         while pos < end:
-            budget.step(1)
+            budget.charge_steps(1)
             tag = data[pos]
             kind = tag & 3
             if kind == 0:
@@ -128,95 +129,95 @@ def _snappy_block(data: bytes, budget: Budget) -> bytearray:
                     length = int.from_bytes(data[pos : pos + wide], "little") + 1
                     pos += wide
                 if pos + length > end:
-                    raise Unreadable
+                    raise DecompressionError
                 out += data[pos : pos + length]
                 pos += length
             elif kind == 1:
-                _repeat(out, (tag & 0xE0) << 3 | data[pos + 1], (tag >> 2 & 7) + 4)
+                _copy_match(out, (tag & 0xE0) << 3 | data[pos + 1], (tag >> 2 & 7) + 4)
                 pos += 2
             else:
                 wide = 2 if kind == 2 else 4
-                _repeat(out, int.from_bytes(data[pos + 1 : pos + 1 + wide], "little"), (tag >> 2) + 1)
+                _copy_match(out, int.from_bytes(data[pos + 1 : pos + 1 + wide], "little"), (tag >> 2) + 1)
                 pos += 1 + wide
             if len(out) > size:
-                raise Unreadable
+                raise DecompressionError
     except IndexError:
-        raise Unreadable from None
+        raise DecompressionError from None
     if pos != end or len(out) != size:
-        raise Unreadable
+        raise DecompressionError
     return out
 
 
-def _varint(data: bytes) -> tuple[int, int]:
+def _read_varint(data: bytes) -> tuple[int, int]:
     value = 0
     for at in range(5):
         value |= (data[at] & 127) << 7 * at
         if data[at] < 128:
             return value, at + 1
-    raise Unreadable
+    raise DecompressionError
 
 
-def lz4(data: bytes, budget: Budget) -> Iterator[bytearray]:
-    """Unpack one LZ4 frame. Checksums are passed over, so that of magic 0, which is wrong by design, is fine."""
+def lz4(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
+    """Decompress one LZ4 frame. Checksums are passed over, so that of magic 0, which is wrong by design, is fine."""
     if len(data) < 7 or not data.startswith(LZ4) or data[4] >> 6 != 1 or data[4] & 1:  # with a dictionary
-        raise Unreadable
+        raise DecompressionError
     flags, largest = data[4], LZ4_BLOCKS.get(data[5] >> 4 & 7)
     if largest is None:
-        raise Unreadable
+        raise DecompressionError
     pos, end = 15 if flags & 8 else 7, len(data)
     out = bytearray()
     while True:
-        budget.step(1)
+        budget.charge_steps(1)
         if pos + 4 > end:
-            raise Unreadable
+            raise DecompressionError
         size = int.from_bytes(data[pos : pos + 4], "little")
         pos += 4
         if not size:
             break
         plain, size = size >> 31, size & 0x7FFFFFFF
         if size > largest or pos + size > end:
-            raise Unreadable
+            raise DecompressionError
         start = len(out)
         block = data[pos : pos + size]
         pos += size + (4 if flags & 16 else 0)
         if plain:
             out += block
         else:
-            _lz4_block(block, out, start + largest, budget)
-        budget.give(len(out) - start)
+            _decompress_lz4_block(block, out, start + largest, budget)
+        budget.charge_output(len(out) - start)
         yield out[start:]
         if flags & 32:  # no block refers to those before it
             out.clear()
         elif len(out) > LZ4_KEPT:
             del out[:-LZ4_WINDOW]
     if pos + (4 if flags & 4 else 0) != end:
-        raise Unreadable
+        raise DecompressionError
 
 
-def _lz4_block(data: bytes, out: bytearray, limit: int, budget: Budget) -> None:
-    """Unpack a block at the end of ``out``, which grows to at most ``limit`` bytes."""
+def _decompress_lz4_block(data: bytes, out: bytearray, limit: int, budget: DecompressionBudget) -> None:
+    """Decompress a block at the end of ``out``, which grows to at most ``limit`` bytes."""
     pos, end = 0, len(data)
     try:
         while True:
-            budget.step(1)
+            budget.charge_steps(1)
             token = data[pos]
-            length, pos = _lz4_length(data, pos + 1, token >> 4)
+            length, pos = _read_lz4_length(data, pos + 1, token >> 4)
             if pos + length > end or len(out) + length > limit:
-                raise Unreadable
+                raise DecompressionError
             out += data[pos : pos + length]
             pos += length
             if pos == end:
                 return
             offset = data[pos] | data[pos + 1] << 8
-            length, pos = _lz4_length(data, pos + 2, token & 15)
+            length, pos = _read_lz4_length(data, pos + 2, token & 15)
             if len(out) + length + 4 > limit:
-                raise Unreadable
-            _repeat(out, offset, length + 4)
+                raise DecompressionError
+            _copy_match(out, offset, length + 4)
     except IndexError:
-        raise Unreadable from None
+        raise DecompressionError from None
 
 
-def _lz4_length(data: bytes, pos: int, length: int) -> tuple[int, int]:
+def _read_lz4_length(data: bytes, pos: int, length: int) -> tuple[int, int]:
     if length == 15:
         while data[pos] == 255:
             length += 255
@@ -226,11 +227,11 @@ def _lz4_length(data: bytes, pos: int, length: int) -> tuple[int, int]:
     return length, pos
 
 
-def _repeat(out: bytearray, offset: int, length: int) -> None:
+def _copy_match(out: bytearray, offset: int, length: int) -> None:
     """Add ``length`` bytes as they stand ``offset`` before the end, and those added where that is less."""
     start = len(out) - offset
     if offset == 0 or start < 0:
-        raise Unreadable
+        raise DecompressionError
     if offset >= length:
         out += out[start : start + length]
     else:
