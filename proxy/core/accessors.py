@@ -11,7 +11,7 @@ from typing import Any, Never
 from proxy.core.exchange import RecordSet
 from proxy.core.records import sums_of
 from proxy.core.schema import Field
-from proxy.core.wire import Nonsense
+from proxy.core.wire import DecodeError
 from proxy.errors import BrokersideError, MalformedBody, Side
 
 NO_TAGS: Mapping[int, bytes] = MappingProxyType({})
@@ -115,7 +115,7 @@ class Records(Frozen):
             assert self.data is not None
             try:
                 put(self, "_sums", sums_of(self.data))
-            except Nonsense as error:
+            except DecodeError as error:
                 raise SchemaError(self._side, error.detail) from None
         assert self._sums is not None
         return self._sums

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from proxy.core.accessors import Accessors, Records, printed_id
 from proxy.core.schema import SIZES, Field, Layout
-from proxy.core.wire import MAX_STRING, Nonsense, compact_length, int16_length, int32_length, skip_tags
+from proxy.core.wire import MAX_STRING, DecodeError, compact_length, int16_length, int32_length, skip_tags
 from proxy.errors import Side
 
 NameOf = Callable[[bytes], str | None]
@@ -147,7 +147,7 @@ def _of_bytes(
 def _string_length(flexible: bool, body: bytes, pos: int) -> tuple[int, int]:
     length, pos = compact_length(body, pos) if flexible else int16_length(body, pos)
     if length > MAX_STRING:
-        raise Nonsense(f"a string of {length} bytes")
+        raise DecodeError(f"a string of {length} bytes")
     return length, pos
 
 
@@ -224,7 +224,7 @@ def _of_array(field: Field, one: Reader, flexible: bool) -> Reader:
 
 def _null(allowed: bool, pos: int) -> int:
     if not allowed:
-        raise Nonsense("a null where there is none")
+        raise DecodeError("a null where there is none")
     return pos
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
-from proxy.core.wire import TRUNCATED, Nonsense, compact_length, compact_string, int32_length, string
+from proxy.core.wire import TRUNCATED, DecodeError, compact_length, compact_string, int32_length, string
 
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
 
@@ -40,7 +40,7 @@ before its login is kept until the broker answers it."""
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _GIVEN_UP = b"\x01"  # what a client says to a rejected OAUTHBEARER token
 _BARE = -1  # in place of an api key: a token without a request around it
-_UNREADABLE = (*TRUNCATED, Nonsense)
+_UNREADABLE = (*TRUNCATED, DecodeError)
 
 _SASL_NAME = rb"(?:[\x01-+\--<>-\x7f]++|=2C|=3D)+"
 _SCRAM_FIRST = re.compile(
@@ -285,7 +285,7 @@ def _reply(version: int, body: bytes | None) -> _Reply:
 
 def _bytes(version: int, buf: bytes, pos: int) -> tuple[bytes | None, int]:
     if not 0 <= version <= 2:
-        raise Nonsense(f"version {version}")
+        raise DecodeError(f"version {version}")
     length, pos = compact_length(buf, pos) if version >= 2 else int32_length(buf, pos)
     end = pos + length
     if length < 0 or end > len(buf):

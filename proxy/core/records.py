@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from proxy.core.exchange import RecordSet
-from proxy.core.wire import Nonsense
+from proxy.core.wire import DecodeError
 
 BATCH_HEADER = 61
 """Bytes of a magic 2 header: from the base offset to the number of records."""
@@ -34,7 +34,7 @@ _batch = struct.Struct(">21xh20xqhii").unpack_from
 def sums_of(record_set: bytes | memoryview) -> RecordSet:
     """Sum up a whole record set. Its last batch may be cut: brokers end a fetch anywhere.
 
-    Raises Nonsense for a magic or a length that no batch has.
+    Raises DecodeError for a magic or a length that no batch has.
     """
     pos, size = 0, len(record_set)
     batches = records = 0
@@ -43,14 +43,14 @@ def sums_of(record_set: bytes | memoryview) -> RecordSet:
     while size - pos >= ENTRY_HEADER:
         base_offset, length, magic, attributes = _entry(record_set, pos)
         if length < SHORTEST.get(magic, length + 1):
-            raise Nonsense(f"a record batch of magic {magic} and length {length}")
+            raise DecodeError(f"a record batch of magic {magic} and length {length}")
         if length + 12 > size - pos:
             break
         origin = (magic, -1, -1, -1, base_offset)
         if magic == 2:
             attributes, producer_id, epoch, sequence, count = _batch(record_set, pos)
             if count < 0:
-                raise Nonsense(f"a record batch of {count} records")
+                raise DecodeError(f"a record batch of {count} records")
             records += 0 if attributes & CONTROL else count
             origin = (magic, producer_id, epoch, sequence, base_offset)
         else:

@@ -25,7 +25,7 @@ from proxy.core.accessors import (
 from proxy.core.apis import API_VERSIONS
 from proxy.core.fields import Message, NameOf, Plan, plan_of, sliced
 from proxy.core.schema import Field, UnknownMessage, layout, plain
-from proxy.core.wire import TRUNCATED, Nonsense, uvarint
+from proxy.core.wire import TRUNCATED, DecodeError, uvarint
 
 __all__ = [
     "MissingField",
@@ -169,7 +169,7 @@ class ObservableStruct(Accessors):
             if reader is None:
                 unknown[tag] = value
             elif reader.skip(body, pos) != pos + size:
-                raise Nonsense(f"a tagged field {tag} that is not as long as it says")
+                raise DecodeError(f"a tagged field {tag} that is not as long as it says")
             else:
                 known[tag] = pos
             pos += size
@@ -180,7 +180,7 @@ class ObservableStruct(Accessors):
             return read(*args)
         except TRUNCATED:
             raise SchemaError(self._message.side, "a body that ends too early") from None
-        except Nonsense as error:
+        except DecodeError as error:
             raise SchemaError(self._message.side, error.detail) from None
 
 

@@ -2,7 +2,7 @@
 
 Convention: ``reader(buf, pos) -> (value, next)``, or just ``next`` where the value is of no interest. A reader that
 runs out of bytes raises one of ``TRUNCATED``: more bytes may mend that. Bytes that can never become right raise
-``Nonsense``. Nothing is allocated from a declared length.
+``DecodeError``. Nothing is allocated from a declared length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 
 
-class Nonsense(MalformedBody):
+class DecodeError(MalformedBody):
     """Bytes that no message definition allows. A reader does not know its peer: whoever does, replaces ``side``."""
 
     def __init__(self, detail: str) -> None:
@@ -43,7 +43,7 @@ def uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, pos
-    raise Nonsense("a varint of more than five bytes")
+    raise DecodeError("a varint of more than five bytes")
 
 
 def uvarint_bytes(value: int) -> bytes:
@@ -72,7 +72,7 @@ def int16_length(buf: Buffer, pos: int) -> tuple[int, int]:
     """Length of a string before flexible versions: −1 is null."""
     length: int = _int16(buf, pos)[0]
     if length < -1:
-        raise Nonsense(f"a length of {length}")
+        raise DecodeError(f"a length of {length}")
     return length, pos + 2
 
 
@@ -80,7 +80,7 @@ def int32_length(buf: Buffer, pos: int) -> tuple[int, int]:
     """Length of a byte field or array before flexible versions: −1 is null."""
     length: int = _int32(buf, pos)[0]
     if length < -1:
-        raise Nonsense(f"a length of {length}")
+        raise DecodeError(f"a length of {length}")
     return length, pos + 4
 
 
@@ -94,7 +94,7 @@ def compact_string(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
         return bytes(buf[pos:end]), end
     length, pos = compact_length(buf, pos - 1)
     if length > MAX_STRING:
-        raise Nonsense(f"a string of {length} bytes")
+        raise DecodeError(f"a string of {length} bytes")
     return _sliced(buf, pos, length) if length >= 0 else (None, pos)
 
 

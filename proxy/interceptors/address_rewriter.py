@@ -15,7 +15,7 @@ from proxy.core.apis import APIS
 from proxy.core.fields import Plan, plan_of
 from proxy.core.intercept import DECIDED, EDITED, LED, STREAMED, Interceptor, Request, Stream, Verdict, Way
 from proxy.core.schema import Field, Layout, layout
-from proxy.core.wire import TRUNCATED, Nonsense
+from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
 from proxy.interceptors.address_splicer import AddressSplicer, rewrite_tagged_nodes, rewrite_tail
 from proxy.interceptors.address_stream import TailRewriter
@@ -94,7 +94,7 @@ class AddressRewriter(Interceptor):
             return self._rewrite(plan, body)
         except TRUNCATED:
             raise MalformedBody("broker", "the body ends before its addresses do") from None
-        except Nonsense as nonsense:
+        except DecodeError as nonsense:
             raise MalformedBody("broker", nonsense.detail) from None
 
     def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
@@ -107,7 +107,7 @@ class AddressRewriter(Interceptor):
             end = splicer.replace_nodes(_field_offset(plan, body, nodes.index), nodes)
         except TRUNCATED:
             end = len(body) + 1
-        except Nonsense as nonsense:
+        except DecodeError as nonsense:
             raise MalformedBody("broker", nonsense.detail) from None
         if end <= len(body):
             return splicer.result(end), end

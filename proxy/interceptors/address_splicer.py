@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from proxy.core.fields import plan_of, sliced
 from proxy.core.schema import Field
-from proxy.core.wire import Nonsense, compact_length, compact_string, int32_length, string, uvarint, uvarint_bytes
+from proxy.core.wire import DecodeError, compact_length, compact_string, int32_length, string, uvarint, uvarint_bytes
 from proxy.interceptors.broker_metadata import HostPort
 
 AddressLookup = Callable[[int], HostPort]
@@ -100,7 +100,7 @@ def rewrite_tail(tail: bytes, *, nodes: Field, lookup: AddressLookup) -> bytes:
         section = _pad_tag_section(kept, end - len(before))
         if section is not None:
             return before + section + tail[end:]
-    raise Nonsense("tagged fields without room for another")
+    raise DecodeError("tagged fields without room for another")
 
 
 class TaggedField(NamedTuple):

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from proxy.core.schema import SIZES, Field, Layout
 from proxy.core.steps import NO_TAGS, Part, pass_tags
-from proxy.core.wire import TRUNCATED, Buffer, Nonsense, compact_length
+from proxy.core.wire import TRUNCATED, Buffer, DecodeError, compact_length
 from proxy.errors import MalformedBody
 
 
@@ -40,7 +40,7 @@ class TailRewriter:
             return passed if self._remaining else passed + self._rewrite(self._held)
         except TRUNCATED:
             raise MalformedBody("broker", "the body ends before its addresses do") from None
-        except Nonsense as nonsense:
+        except DecodeError as nonsense:
             raise MalformedBody("broker", nonsense.detail) from None
 
     def _pass_through(self, piece: bytes) -> bytes:

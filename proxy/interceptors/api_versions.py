@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from proxy.core.apis import API_VERSIONS
 from proxy.core.intercept import EDITED, Interceptor
-from proxy.core.wire import Nonsense, compact_length, int32_length, skip_tags, uvarint_bytes
+from proxy.core.wire import DecodeError, compact_length, int32_length, skip_tags, uvarint_bytes
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 
 FIRST_FLEXIBLE_VERSION = 3
@@ -92,7 +92,7 @@ def _read_entries(body: bytes, api_version: int) -> tuple[list[ApiEntry], int]:
     compact = api_version >= FIRST_FLEXIBLE_VERSION
     count, pos = (compact_length if compact else int32_length)(body, 2)
     if count < 1:
-        raise Nonsense(f"{count} apis")  # a broker that answers supports at least ApiVersions
+        raise DecodeError(f"{count} apis")  # a broker that answers supports at least ApiVersions
     entries = []
     for _ in range(count):
         key, first, last = _entry.unpack_from(body, pos)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from proxy.core.intercept import ASKED, Interceptor, Request, Verdict, Way
-from proxy.core.wire import MAX_STRING, TRUNCATED, Buffer, Nonsense, int32_length, string
+from proxy.core.wire import MAX_STRING, TRUNCATED, Buffer, DecodeError, int32_length, string
 from proxy.errors import MalformedBody
 
 VERSION = 0
@@ -140,7 +140,7 @@ def decode_request(body: Buffer) -> list[int]:
     try:
         count, pos = int32_length(body, 0)
         if len(body) != pos + 4 * max(0, count):
-            raise Nonsense(f"{len(body) - pos} bytes for {count} node ids")
+            raise DecodeError(f"{len(body) - pos} bytes for {count} node ids")
     except TRUNCATED:
         raise MalformedBody("client", "a request without node ids") from None
     return list(struct.unpack_from(f">{max(0, count)}i", body, pos))
@@ -175,7 +175,7 @@ def decode_response(body: Buffer) -> list[BrokerEntry]:
             brokers.append(BrokerEntry(node_id, host, port, low, high, tags))
         if pos != len(body):
             raise MalformedBody("broker", f"{len(body) - pos} bytes after the brokers")
-    except (*TRUNCATED, Nonsense, UnicodeDecodeError):
+    except (*TRUNCATED, DecodeError, UnicodeDecodeError):
         raise MalformedBody(
             "broker", f"a BrokerMetadata response of {len(body)} bytes that is not as defined"
         ) from None

@@ -272,7 +272,7 @@ def broker_configs(answer: Buffer) -> dict[str, str]:
 def _read(answer: Buffer) -> Iterator[None]:
     try:
         yield
-    except (*wire.TRUNCATED, wire.Nonsense, UnicodeDecodeError):
+    except (*wire.TRUNCATED, wire.DecodeError, UnicodeDecodeError):
         raise MalformedBody("broker", f"an answer of {len(answer)} bytes that is not as defined") from None
 
 
@@ -314,5 +314,5 @@ def _entity(buf: Buffer, pos: int) -> tuple[list[tuple[str | None, str | None]],
 def _few(buf: Buffer, pos: int) -> tuple[int, int]:
     count, pos = wire.int32_length(buf, pos)
     if count > MOST_PARTS:
-        raise wire.Nonsense(f"{count} parts of one quota")
+        raise wire.DecodeError(f"{count} parts of one quota")
     return count, pos

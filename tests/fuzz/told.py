@@ -6,7 +6,7 @@ import struct
 from random import Random
 
 from proxy.core.apis import API_VERSIONS
-from proxy.core.wire import TRUNCATED, Nonsense
+from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
 from proxy.fleet import record
 from proxy.fleet.sightings import Sighting
@@ -123,7 +123,7 @@ def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
     interceptor = ApiVersionsInterceptor(SupportedVersions({PRIVATE: (0, 0)}), learnt.update)
     try:
         return interceptor.edit(API_VERSIONS, (data + b"\0")[0] % (MAX_KNOWN_VERSION + 1), data[1:]), learnt
-    except (Nonsense, *TRUNCATED):
+    except (DecodeError, *TRUNCATED):
         return None
 
 

@@ -10,7 +10,7 @@ from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
 from proxy.core.records import BATCH_HEADER
 from proxy.core.steps import NO_TAGS, pass_tags
-from proxy.core.wire import TRUNCATED, Buffer, Nonsense, uvarint
+from proxy.core.wire import TRUNCATED, Buffer, DecodeError, uvarint
 from tests.oracle.records import one_batch, record_set
 from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, forgotten_topics, refuse_count
 
@@ -81,7 +81,7 @@ def fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[Fet
             except TRUNCATED:
                 buf, pos = yield mark
         if topic is None:
-            raise Nonsense("a topic without a name")
+            raise DecodeError("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
         if count:
@@ -155,7 +155,7 @@ def _replica_id(buf: Buffer, pos: int) -> Generator[int, tuple[bytes, int], tupl
             except TRUNCATED:
                 buf, pos = yield mark
         if tag == REPLICA_STATE and size < 4:
-            raise Nonsense(f"a replica state of {size} bytes")
+            raise DecodeError(f"a replica state of {size} bytes")
         pos += size
     return replica_id, buf, pos
 
@@ -194,7 +194,7 @@ def fetch_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[Fe
             except TRUNCATED:
                 buf, pos = yield mark
         if topic is None:
-            raise Nonsense("a topic without a name")
+            raise DecodeError("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
         if count:

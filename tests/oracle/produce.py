@@ -9,7 +9,7 @@ from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, AnsweredPartition, ProducedPartition, ProduceRequest, ProduceResponse
 from proxy.core.records import BATCH_HEADER
 from proxy.core.steps import NO_TAGS, pass_tags
-from proxy.core.wire import TRUNCATED, Buffer, Nonsense
+from proxy.core.wire import TRUNCATED, Buffer, DecodeError
 from tests.oracle.records import one_batch, record_set
 from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, refuse_count
 
@@ -52,7 +52,7 @@ def produce_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[P
             except TRUNCATED:
                 buf, pos = yield mark
         if topic is None:
-            raise Nonsense("a topic without a name")
+            raise DecodeError("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
         if count:
@@ -119,7 +119,7 @@ def produce_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[
             except TRUNCATED:
                 buf, pos = yield mark
         if topic is None:
-            raise Nonsense("a topic without a name")
+            raise DecodeError("a topic without a name")
         if count < 0 or len(partitions) + count > MAX_PARTITIONS:
             refuse_count(count)
         if count:

@@ -6,7 +6,7 @@ import struct
 
 from proxy.core.produce_scan import INT32_MAX, WITH_IDS
 from proxy.core.protected import MAX_ITEMS, MAX_NAME, ProtectedTopics
-from proxy.core.wire import MAX_STRING, TRUNCATED, Nonsense, uvarint
+from proxy.core.wire import MAX_STRING, TRUNCATED, DecodeError, uvarint
 from proxy.errors import PeerError
 
 HEAD, TOPIC, COUNT, PARTITION, PARTITION_TAGS, TOPIC_TAGS, TAG, END = range(8)
@@ -53,7 +53,7 @@ class ProduceScan:
                     return
         except TRUNCATED:
             self._carry = buf[pos:]
-        except Nonsense as nonsense:
+        except DecodeError as nonsense:
             raise PeerError("client", "invalid_request", nonsense.detail) from None
 
     def _next(self, buf: bytes, pos: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from proxy.core.exchange import RecordSet
 from proxy.core.records import BATCH_HEADER, COMPRESSION, CONTROL, ENTRY_HEADER, SHORTEST
-from proxy.core.wire import TRUNCATED, Buffer, Nonsense
+from proxy.core.wire import TRUNCATED, Buffer, DecodeError
 
 # base offset, length, magic, attributes, producer id, epoch, base sequence, count
 _batch = struct.Struct(">qi4xb4xh20xqhii").unpack_from
@@ -35,7 +35,7 @@ def record_set(buf: Buffer, pos: int, size: int) -> Generator[int, tuple[bytes, 
     """Walk any record set of ``size`` bytes at ``pos``, as a part of a walker (see ``walk``).
 
     Returns the sums, and the buffer and position after the set. The last batch may be cut: brokers end a fetch
-    anywhere. Raises Nonsense for a magic or a length that no batch has.
+    anywhere. Raises DecodeError for a magic or a length that no batch has.
     """
     left = size
     batches = records = 0
@@ -55,14 +55,14 @@ def record_set(buf: Buffer, pos: int, size: int) -> Generator[int, tuple[bytes, 
             buf, pos = yield pos
             continue
         if length < SHORTEST.get(magic, length + 1):
-            raise Nonsense(f"a record batch of magic {magic} and length {length}")
+            raise DecodeError(f"a record batch of magic {magic} and length {length}")
         if length + 12 > left:
             break
         if magic != 2:
             claimed = claimed or attributes & COMPRESSION != 0
             records += 1
         elif count < 0:
-            raise Nonsense(f"a record batch of {count} records")
+            raise DecodeError(f"a record batch of {count} records")
         elif not attributes & CONTROL:
             records += count
         if not batches:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import BODY, NAME, PARTITION
 from proxy.core.steps import pass_tags
-from proxy.core.wire import TRUNCATED, Buffer, Nonsense, compact_length, compact_string, int32_length, string
+from proxy.core.wire import TRUNCATED, Buffer, DecodeError, compact_length, compact_string, int32_length, string
 
 _int32 = struct.Struct(">i").unpack_from
 
@@ -58,8 +58,8 @@ WITH_IDS: Readers = (compact_length, compact_string, uuid)
 
 
 def refuse_count(count: int) -> NoReturn:
-    """Raise Nonsense for the length of an array that is null, or longer than ``MAX_PARTITIONS`` allows."""
-    raise Nonsense("null where an array must be" if count < 0 else f"more than {MAX_PARTITIONS} partitions")
+    """Raise DecodeError for the length of an array that is null, or longer than ``MAX_PARTITIONS`` allows."""
+    raise DecodeError("null where an array must be" if count < 0 else f"more than {MAX_PARTITIONS} partitions")
 
 
 def array_length(
@@ -103,7 +103,7 @@ def forgotten_topics(
             except TRUNCATED:
                 buf, pos = yield mark
         if topic is None:
-            raise Nonsense("a topic without a name")
+            raise DecodeError("a topic without a name")
         if count < 0 or taken + len(found) + count > MAX_PARTITIONS:
             refuse_count(count)
         if count:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from proxy.core.bodies import FETCH_VERSIONS, MAX_CARRY, PRODUCE_VERSIONS, SHARE_FETCH_VERSIONS
 from proxy.core.exchange import RequestFacts, ResponseFacts
-from proxy.core.wire import Buffer, Nonsense
+from proxy.core.wire import Buffer, DecodeError
 from proxy.errors import MalformedBody, Side
 from tests.oracle.fetch import fetch_request, fetch_response
 from tests.oracle.produce import produce_request, produce_response
@@ -64,7 +64,7 @@ def walk_whole(
         if stopped == end:
             return facts
         raise MalformedBody(side, f"the body ends at byte {stopped - start} of {end - start}") from None
-    except Nonsense as nonsense:
+    except DecodeError as nonsense:
         raise MalformedBody(side, nonsense.detail) from None
     raise MalformedBody(side, f"the body does not end within its {end - start} bytes")
 
@@ -107,7 +107,7 @@ class BodyFeed:
             self._facts, need = stop.value
             if need < len(buf):
                 raise MalformedBody(self._side, "bytes after the end of the body") from None
-        except Nonsense as nonsense:
+        except DecodeError as nonsense:
             raise MalformedBody(self._side, nonsense.detail) from None
         self._skip = max(need - len(buf), 0)
         self._carry = buf[need:]

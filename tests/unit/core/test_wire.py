@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.core import wire
-from proxy.core.wire import Nonsense
+from proxy.core.wire import DecodeError
 from proxy.errors import MalformedBody
 
 
@@ -23,7 +23,7 @@ def test_uvarint_reads_one_to_five_bytes(data: bytes, value: int) -> None:
 
 @pytest.mark.parametrize("reader", [wire.uvarint, wire.compact_length, wire.compact_string, wire.skip_tags])
 def test_a_varint_of_more_than_five_bytes_is_nonsense_and_a_cut_one_is_truncated(reader) -> None:
-    with pytest.raises(Nonsense):
+    with pytest.raises(DecodeError):
         reader(b"\x80" * 10 + b"\x01" + bytes(100), 0)
     for length in range(5):
         with pytest.raises(wire.TRUNCATED):
