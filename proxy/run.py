@@ -16,8 +16,8 @@ import uvloop
 from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
-from proxy.fleet.fleet_watch import FleetWatch
-from proxy.fleet.quota_watch import QuotaWatch
+from proxy.fleet.fleet_poller import FleetPoller
+from proxy.fleet.quota_poller import QuotaPoller
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
 from proxy.net.admin import AdminEndpoint
 from proxy.net.admission import DESCRIPTORS_PER_HELD
@@ -63,9 +63,9 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
         configure_logging(changed.log_level)
         handler.update_config(changed)
         listeners.update_config(changed)
-        fleet.change(changed)
+        fleet.reconfigure(changed)
         if watch is not None:
-            watch.change(changed)
+            watch.reconfigure(changed)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,8 +76,8 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
     handler = await _start_connection_handler(config, ticker)
     listeners = ListenerManager(config, handler, ticker)
     problems = ReadinessProblems(listeners)
-    watch = _create_quota_watch(config, listeners, handler, ticker, partial(problems.set, "quotas"))
-    fleet = _create_fleet_watch(config, handler, ticker, partial(problems.set, "fleet"))
+    watch = _create_quota_poller(config, listeners, handler, ticker, partial(problems.set, "quotas"))
+    fleet = _create_fleet_poller(config, handler, ticker, partial(problems.set, "fleet"))
     admin = AdminEndpoint(
         listeners, reloader, watch.state if watch is not None else None, lambda: fleet.registry_dropped
     )
@@ -89,11 +89,11 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
             watch.start()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUOTAS_TIMEOUT):
-                    await watch.known()
+                    await watch.wait_for_first_answer()
         listeners.start()
         ticker.start()
         if watch is not None:
-            watch.accepting()
+            watch.mark_accepting()
         log.info(
             "started",
             version=__version__,
@@ -138,29 +138,29 @@ class ReadinessProblems:
         self._listeners.not_ready_reason = next(filter(None, self._found.values()), None)
 
 
-def _create_quota_watch(
+def _create_quota_poller(
     config: Config,
     listeners: ListenerManager,
     handler: ConnectionHandler,
     ticker: Ticker,
     set_problem: Callable[[str | None], None],
-) -> QuotaWatch | None:
+) -> QuotaPoller | None:
     """Return what polls the cluster's quotas. It polls at once if clients may have altered some through this
     sidecar."""
     if config.internal_bootstrap_servers is None:
         return None
 
-    watch = QuotaWatch(config, listeners.update_cluster_quotas, set_problem)
-    ticker.callbacks.append(_on_new_responses(handler, [ALTER_CLIENT_QUOTAS], watch.poke))
+    watch = QuotaPoller(config, listeners.update_cluster_quotas, set_problem)
+    ticker.callbacks.append(_on_new_responses(handler, [ALTER_CLIENT_QUOTAS], watch.refresh))
     return watch
 
 
-def _create_fleet_watch(
+def _create_fleet_poller(
     config: Config, handler: ConnectionHandler, ticker: Ticker, set_problem: Callable[[str | None], None]
-) -> FleetWatch:
+) -> FleetPoller:
     """Return what observes the fleet. It polls the broker's configuration at once if clients may have altered it."""
-    fleet = FleetWatch(config, handler.update_fleet_view, set_problem)
-    ticker.callbacks.append(_on_new_responses(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.poke))
+    fleet = FleetPoller(config, handler.update_fleet_view, set_problem)
+    ticker.callbacks.append(_on_new_responses(handler, [INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS], fleet.refresh))
     return fleet
 
 

@@ -11,11 +11,11 @@ from proxy.client.errors import BrokerIdMismatch, UnsupportedRequestError
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.values import Endpoint
 from proxy.errors import LocalError
-from proxy.fleet.connection import Closed, Connection, Unreachable
+from proxy.fleet.connection import BrokerConnection, BrokerUnreachable, ConnectionClosed
 from proxy.fleet.security import Security
 from proxy.interceptors.broker_metadata import THIS_BROKER, VERSION, BrokerEntry, decode_response, encode_request
 from proxy.protocol.private import BASE, PRIVATE
-from proxy.rpc.messages import Request
+from proxy.rpc.messages import RpcRequest
 
 
 class BrokerMetadataClient:
@@ -36,10 +36,10 @@ class BrokerMetadataClient:
             self.address = address if isinstance(address, Endpoint) else Endpoint.parse(address)
         except ValueError as error:
             raise LocalError(f"{address!r} {error}") from None
-        self._security = Security.of(settings)
+        self._security = Security.from_settings(settings)
         self._api_key = api_key
         self._loop = asyncio.Runner()
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
 
     def brokers(self, node_ids: Iterable[int] = ()) -> list[BrokerEntry]:
         """Return these brokers, all without any; those that are not known are left out.
@@ -51,8 +51,8 @@ class BrokerMetadataClient:
         for node_id in node_ids:
             if not THIS_BROKER <= node_id <= INT32_MAX:
                 raise LocalError(f"broker {node_id}: allowed are node ids up to {INT32_MAX}, and {THIS_BROKER}")
-        request = Request(self._api_key, VERSION, encode_request(node_ids))
-        answer = self._loop.run(self._ask(request))
+        request = RpcRequest(self._api_key, VERSION, encode_request(node_ids))
+        answer = self._loop.run(self._call(request))
         if not answer:
             raise UnsupportedRequestError(PRIVATE[BASE].name, VERSION)
         return decode_response(answer)
@@ -102,17 +102,17 @@ class BrokerMetadataClient:
             self._connection.close()
             self._connection = None
 
-    async def _ask(self, request: Request) -> bytes:
+    async def _call(self, request: RpcRequest) -> bytes:
         if self._connection is None:
-            context = await asyncio.to_thread(self._security.context)
+            context = await asyncio.to_thread(self._security.build_ssl_context)
             client_id = f"brokerside-client-{__version__}"
-            self._connection = await Connection.open(self.address, self._security, context, client_id)
+            self._connection = await BrokerConnection.open(self.address, self._security, context, client_id)
         try:
-            return await self._connection.ask(request)
-        except Closed as error:
+            return await self._connection.call(request)
+        except ConnectionClosed as error:
             self._disconnect()
             hint = "there may be no sidecar at that address, or one that wants a login"
-            raise Unreachable(f"{error}; {hint}") from None
+            raise BrokerUnreachable(f"{error}; {hint}") from None
         except BaseException:
             self._disconnect()
             raise

@@ -8,17 +8,17 @@ client.py         the connection that is kept: to the sidecar's own broker where
 
 Quotas of the cluster
 broker_limits.py  limits of connections in a broker's configuration (pure).
-protection.py     which addresses get a quota without a limit, as they are the sidecar's own (pure).
-sources.py        the addresses that this host connects from.
-names.py          addresses of host names that have quotas.
-schedule.py       when to ask next (pure).
-quota_watch.py    asks for the quotas, and gives them to whoever acts by them.
+self_exemption.py which of the sidecar's own addresses need a quota without a limit (pure).
+local_addresses.py  the addresses that this host connects to the brokers from.
+host_resolver.py  the addresses of host names that have quotas.
+schedule.py       when to poll next (pure).
+quota_poller.py   polls the quotas, and reports changes.
 
 The registry of sidecars
-record.py         what a sidecar writes of itself (pure).
-sightings.py      which sidecars run (pure).
-view.py           what is told of each broker (pure).
-topic.py          the registry's topic, by librdkafka.
+sidecar_record.py what a sidecar writes about itself (pure).
+membership.py     which sidecars run (pure).
+view.py           what clients are told about each broker (pure).
+registry_topic.py the registry's topic, by librdkafka.
 registry.py       the thread that reads and writes it.
-fleet_watch.py    keeps the view of brokers and sidecars up to date.
+fleet_poller.py   keeps the view of brokers and sidecars up to date.
 """

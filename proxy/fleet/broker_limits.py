@@ -1,4 +1,4 @@
-"""The broker's own limits on connections: those that can be taken over, and those that would throttle the sidecar."""
+"""The broker's own limits of connections: those that the sidecar applies, and those that would limit the sidecar."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ PER_IP = "max.connections.per.ip"
 OVERRIDES = "max.connections.per.ip.overrides"
 
 
-class Tight(NamedTuple):
-    """A limit of the broker's that the sidecar itself would run into."""
+class TighterLimit(NamedTuple):
+    """A limit of the broker that is lower than what the sidecar lets through."""
 
     key: str
     value: int
     advice: str
 
 
-def keys(listeners: Iterable[str]) -> list[str]:
-    """Return the keys to ask for. ``listeners``: names, which Kafka has in lower case in its keys."""
+def config_keys(listeners: Iterable[str]) -> list[str]:
+    """Return the configuration keys to request. ``listeners``: names; Kafka's keys have them in lower case."""
     prefixed = [_prefixed(listener, key) for listener in listeners for key in (RATE, CONNECTIONS)]
     return [RATE, CONNECTIONS, PER_IP, OVERRIDES, *prefixed]
 
 
-def rates(configs: Mapping[str, str], listeners: Iterable[str]) -> tuple[int | None, dict[str, int]]:
-    """Return the rate of all listeners (None: not limited) and those of single ones, by lower-cased name."""
+def parse_rates(configs: Mapping[str, str], listeners: Iterable[str]) -> tuple[int | None, dict[str, int]]:
+    """Return the rate of all listeners together (None: no limit), and the rates of single ones by lower-case name."""
     by_listener = {name.lower(): _number(configs, _prefixed(name, RATE)) for name in listeners}
     limited = {name: rate for name, rate in by_listener.items() if rate < UNLIMITED}
     rate = _number(configs, RATE)
     return (rate if rate < UNLIMITED else None), limited
 
 
-def tight(configs: Mapping[str, str], sources: Collection[str], limits: Limits) -> list[Tight]:
-    """Return what is lower on the broker than here, where ``limits`` is what the sidecar lets through."""
+def find_tighter(configs: Mapping[str, str], sources: Collection[str], limits: Limits) -> list[TighterLimit]:
+    """Return the limits of the broker that are lower than ``limits``, which the sidecar applies."""
     listeners = limits.listeners.values()
     let_rate = min(_allowed(limits.rate), sum(_allowed(listener.rate) for listener in listeners))
     let_open = min(_allowed(limits.connections), sum(_allowed(listener.connections) for listener in listeners))
@@ -45,7 +45,9 @@ def tight(configs: Mapping[str, str], sources: Collection[str], limits: Limits) 
         for key, quota in ((RATE, listener.rate), (CONNECTIONS, listener.connections)):
             own.append((_prefixed(name, key), _number(configs, _prefixed(name, key)), _allowed(quota)))
     found = [
-        Tight(key, value, f"the broker sees all clients as one, this sidecar; set quotas: {key} to {value} or less")
+        TighterLimit(
+            key, value, f"the broker sees all clients as one, this sidecar; set quotas: {key} to {value} or less"
+        )
         for key, value, allowed in own
         if value < allowed
     ]
@@ -54,7 +56,7 @@ def tight(configs: Mapping[str, str], sources: Collection[str], limits: Limits) 
         advice = (
             "the broker sees all clients come from one address, this sidecar's; remove it there and set it under quotas"
         )
-        found.append(Tight(PER_IP, per_ip, advice))
+        found.append(TighterLimit(PER_IP, per_ip, advice))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whom the sidecar asks: its own broker where that runs, else any other of the cluster, over one kept connection."""
+"""The sidecar's connection to its cluster: to its own broker if that runs, else to any other broker."""
 
 from __future__ import annotations
 
@@ -8,70 +8,74 @@ from typing import Protocol
 
 from proxy.config import Config, Endpoint
 from proxy.errors import BrokersideError, LocalError
-from proxy.fleet.connection import Connection, Unreachable
+from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
 from proxy.fleet.security import Security
 from proxy.rpc import messages
-from proxy.rpc.messages import Request
+from proxy.rpc.messages import RpcRequest
 
 
-class Asking(Protocol):
-    """Somebody in the cluster who answers."""
+class Caller(Protocol):
+    """Sends requests to the cluster."""
 
-    away: str | None
-    """Why it was not the sidecar's own broker that answered last; None where it was."""
+    away_reason: str | None
+    """Why another broker than the sidecar's own answered the last request; None if its own did."""
 
-    async def ask(self, request: Request) -> bytes:
-        """Return the answer without its header. Raises BrokersideError."""
+    async def call(self, request: RpcRequest) -> bytes:
+        """Send ``request`` and return what follows the response's correlation id. Raises BrokersideError."""
 
     def close(self) -> None:
-        """End the connection; the next request makes another."""
+        """Close the connection; the next request opens another."""
 
 
-class Client:
-    """Asks over the INTERNAL listener. For one task: one request at a time."""
+class ClusterClient:
+    """Sends requests over the INTERNAL listener and keeps its connection. For one task: one request at a time."""
 
     def __init__(self, config: Config, client_id: str) -> None:
-        """Nothing connects before the first request."""
-        self.away: str | None = None
+        """The first request connects."""
+        self.away_reason: str | None = None
         self._settings = config.internal_client_settings()
         self._broker_id = config.broker_id
         self._client_id = client_id
         self._tls: tuple[Security, ssl.SSLContext | None] | None = None
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
 
-    async def ask(self, request: Request) -> bytes:
-        """Return the answer without its header. Raises LocalError for settings that it cannot heed."""
+    async def call(self, request: RpcRequest) -> bytes:
+        """Send ``request`` and return what follows the response's correlation id.
+
+        A kept connection that has ended is replaced once. Raises BrokersideError; LocalError for settings that are not
+        supported.
+        """
         kept = self._connection is not None
         try:
-            return await self._ask(request)
-        except Unreachable:
+            return await self._call(request)
+        except BrokerUnreachable:
             if not kept:
                 raise
         # The broker has restarted, or ended the connection as idle or for a new authentication.
-        return await self._ask(request)
+        return await self._call(request)
 
     def close(self) -> None:
-        """End the connection; the next request makes another."""
+        """Close the connection; the next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    async def _ask(self, request: Request) -> bytes:
+    async def _call(self, request: RpcRequest) -> bytes:
         if self._connection is None:
             self._connection = await self._open()
         try:
-            return await self._connection.ask(request)
+            return await self._connection.call(request)
         except BaseException:
             self.close()
             raise
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> BrokerConnection:
         failure: BrokersideError = LocalError("internal.bootstrap.servers is missing")
         for server in filter(None, self._settings.get("bootstrap.servers", "").split(",")):
             connection = None
             try:
-                connection = await self._dial(Endpoint.parse(server))
-                return await self._home_from(connection)
+                connection = await self._connect(Endpoint.parse(server))
+                return await self._switch_to_own_broker(connection)
             except BaseException as error:
                 if connection is not None:
                     connection.close()
@@ -80,25 +84,25 @@ class Client:
                 failure = error
         raise failure
 
-    async def _home_from(self, connection: Connection) -> Connection:
-        """Go on to the sidecar's own broker where that is another one and can be reached."""
-        home = messages.brokers(await connection.ask(messages.metadata())).get(self._broker_id)
-        if home is None:
-            self.away = f"broker {self._broker_id} is not in the cluster"
+    async def _switch_to_own_broker(self, connection: BrokerConnection) -> BrokerConnection:
+        """Return a connection to the sidecar's own broker if it can be reached, else ``connection``."""
+        own = messages.decode_brokers(await connection.call(messages.metadata_request())).get(self._broker_id)
+        if own is None:
+            self.away_reason = f"broker {self._broker_id} is not in the cluster"
             return connection
-        if home != connection.endpoint:
+        if own != connection.endpoint:
             try:
-                at_home = await self._dial(home)
+                own_connection = await self._connect(own)
             except BrokersideError as error:
-                self.away = f"broker {self._broker_id} does not answer ({error})"
+                self.away_reason = f"broker {self._broker_id} does not answer ({error})"
                 return connection
             connection.close()
-            connection = at_home
-        self.away = None
+            connection = own_connection
+        self.away_reason = None
         return connection
 
-    async def _dial(self, endpoint: Endpoint) -> Connection:
+    async def _connect(self, endpoint: Endpoint) -> BrokerConnection:
         if self._tls is None:
-            security = Security.of(self._settings)
-            self._tls = security, await asyncio.to_thread(security.context)
-        return await Connection.open(endpoint, *self._tls, self._client_id)
+            security = Security.from_settings(self._settings)
+            self._tls = security, await asyncio.to_thread(security.build_ssl_context)
+        return await BrokerConnection.open(endpoint, *self._tls, self._client_id)

@@ -1,4 +1,4 @@
-"""One connection of the sidecar's own to a Kafka listener: TLS, SASL, and one request at a time."""
+"""One connection of the sidecar to a Kafka listener, with TLS and SASL. It carries one request at a time."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from proxy.fleet.scram import HASHES, Scram
 from proxy.fleet.security import Security
 from proxy.rpc import messages
 from proxy.rpc.call import call
-from proxy.rpc.messages import Request
+from proxy.rpc.messages import RpcRequest
 
-TIMEOUT = 5.0
-"""Seconds for a connection to be there, TLS and SASL included, and for each answer."""
+CALL_TIMEOUT = 5.0
+"""Seconds to connect, with TLS and SASL; and for each response."""
 
-MAX_ANSWER = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Bytes; 100,000 quotas of addresses are 6 MB."""
 
 
-class Unreachable(BrokersideError):
-    """There is no connection, or no answer on it."""
+class BrokerUnreachable(BrokersideError):
+    """The broker cannot be connected to, or does not respond in time."""
 
 
-class Closed(Unreachable):
-    """The other end has closed the connection."""
+class ConnectionClosed(BrokerUnreachable):
+    """The broker closed the connection."""
 
 
-class Connection:
-    """Whoever gets any error from it, or stops waiting, is to close it: what it would answer next is not known."""
+class BrokerConnection:
+    """Close it after any error or cancellation: the response that it would deliver next is not known."""
 
     def __init__(
         self, endpoint: Endpoint, client_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -50,10 +50,10 @@ class Connection:
         context: ssl.SSLContext | None,
         client_id: str,
         source: str | None = None,
-    ) -> Connection:
+    ) -> BrokerConnection:
         """Connect, from the address ``source`` where one is given, and authenticate.
 
-        Raises Unreachable, Refused, PeerError.
+        Raises BrokerUnreachable, RequestRefused, PeerError.
         """
         local = None if source is None else (source, 0)
         async with _bounded(endpoint):
@@ -66,16 +66,16 @@ class Connection:
                 raise
             return connection
 
-    async def ask(self, request: Request) -> bytes:
-        """Return the answer without its header. Raises Unreachable, PeerError."""
+    async def call(self, request: RpcRequest) -> bytes:
+        """Send ``request``; return what follows the response's correlation id. Raises BrokerUnreachable, PeerError."""
         async with _bounded(self.endpoint):
-            return await self._ask(request)
+            return await self._call(request)
 
     def close(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
-    async def _ask(self, request: Request) -> bytes:
+    async def _call(self, request: RpcRequest) -> bytes:
         self._correlation_id += 1
         try:
             return await call(
@@ -84,7 +84,7 @@ class Connection:
                 request,
                 correlation_id=self._correlation_id,
                 client_id=self._client_id,
-                max_size=MAX_ANSWER,
+                max_size=MAX_RESPONSE_BYTES,
             )
         except PeerError as error:
             raise PeerError(error.side, error.reason, f"{self.endpoint}: {error.detail}") from None
@@ -92,31 +92,31 @@ class Connection:
     async def _authenticate(self, security: Security) -> None:
         if security.mechanism is None:
             return
-        messages.check_handshake(await self._ask(messages.sasl_handshake(security.mechanism)))
+        messages.check_sasl_handshake(await self._call(messages.sasl_handshake_request(security.mechanism)))
         if security.mechanism == "PLAIN":
             await self._step(f"\0{security.user}\0{security.password}".encode())
             return
         scram = Scram(HASHES[security.mechanism], security.user, security.password)
-        challenge = await self._step(scram.first())
-        scram.check(await self._step(await asyncio.to_thread(scram.final, challenge)))
+        challenge = await self._step(scram.first_message())
+        scram.verify_server(await self._step(await asyncio.to_thread(scram.final_message, challenge)))
 
     async def _step(self, token: bytes) -> bytes:
-        return messages.sasl_token(await self._ask(messages.sasl_authenticate(token)))
+        return messages.decode_sasl_token(await self._call(messages.sasl_authenticate_request(token)))
 
 
 @asynccontextmanager
 async def _bounded(endpoint: Endpoint) -> AsyncIterator[None]:
-    """Let what is done take ``TIMEOUT`` at most, and call every way in which it fails Unreachable."""
+    """Bound the block by ``CALL_TIMEOUT``, and raise BrokerUnreachable for a timeout and any error of the network."""
     try:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(CALL_TIMEOUT):
             yield
     except TimeoutError:
-        raise Unreachable(f"{endpoint}: no answer within {TIMEOUT:.0f} s") from None
+        raise BrokerUnreachable(f"{endpoint}: no answer within {CALL_TIMEOUT:.0f} s") from None
     except asyncio.IncompleteReadError:
-        raise Closed(f"{endpoint}: the connection was closed") from None
+        raise ConnectionClosed(f"{endpoint}: the connection was closed") from None
     except ConnectionResetError as error:
-        raise Closed(f"{endpoint}: {error.strerror or 'the connection was closed'}") from None
+        raise ConnectionClosed(f"{endpoint}: {error.strerror or 'the connection was closed'}") from None
     except ssl.SSLError as error:
-        raise Unreachable(f"{endpoint}: TLS: {getattr(error, 'verify_message', None) or error.reason}") from None
+        raise BrokerUnreachable(f"{endpoint}: TLS: {getattr(error, 'verify_message', None) or error.reason}") from None
     except OSError as error:
-        raise Unreachable(f"{endpoint}: {error.strerror or str(error) or 'the connection was closed'}") from None
+        raise BrokerUnreachable(f"{endpoint}: {error.strerror or str(error) or 'the connection was closed'}") from None

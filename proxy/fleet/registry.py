@@ -1,7 +1,7 @@
-"""The fleet's registry: a compacted topic in which each sidecar writes every few seconds that it runs, and as what.
+"""The thread of the fleet's registry: a compacted topic to which each sidecar writes its record every few seconds.
 
-A thread of its own, with librdkafka: neither the loop nor the start ever waits for the cluster, and any way of
-authentication that librdkafka knows will do. While the cluster is away the thread tries again, and nothing else does.
+It uses librdkafka, and with it any of its ways to authenticate. Neither the event loop nor the sidecar's start
+waits for it. While the cluster cannot be reached, the thread alone tries again.
 """
 
 from __future__ import annotations
@@ -18,93 +18,100 @@ import structlog
 
 from proxy.core.authentication import Authenticator
 from proxy.errors import BrokersideError
-from proxy.fleet.record import key_of, node_of
-from proxy.fleet.sightings import HEARTBEAT, Sighting, Sightings, Written
+from proxy.fleet.membership import HEARTBEAT_INTERVAL, Member, Membership, RegistryRecord
+from proxy.fleet.sidecar_record import node_id_of_key, record_key
 
 if TYPE_CHECKING:
-    from proxy.fleet.topic import Topic
+    from proxy.fleet.registry_topic import RegistryTopic
 
 FIRST_RETRY, LAST_RETRY = 1.0, 10.0
-"""Seconds until the topic is tried again: from the first number to the second, twice as many each time it fails."""
+"""Seconds until the topic is opened again: from the first number to the second, doubled with each failure."""
 
-WAIT = 0.5
-"""Seconds for which records are gathered; so long a stop may take."""
+READ_SECONDS = 0.5
+"""Seconds that one read of the topic takes at most; ``close`` may wait as long."""
 
-DROPPED_EVERY = 10.0
-"""Seconds between two lines about records that were dropped."""
+DROPPED_LOG_INTERVAL = 10.0
+"""Seconds between two log lines about records that were dropped."""
 
-CLOSE_TIMEOUT = 1.0
-"""Seconds that a stop waits for the thread, which would end with the process."""
+THREAD_CLOSE_TIMEOUT = 1.0
+"""Seconds that ``close`` waits for the thread, which is a daemon thread."""
 
-Told = Callable[[Mapping[int, Sighting], bool], None]
-"""Called on the loop with the sidecars so far, by node id, and whether the end of the topic was reached."""
+OnMembers = Callable[[Mapping[int, Member], bool], None]
+"""Called on the loop with the known sidecars by node id, and whether the end of the topic was reached."""
 
 log = structlog.get_logger(__name__)
 
 
-class Registry:
-    """``start`` it, tell it what to ``register``, ``close`` it."""
+class RegistryThread:
+    """Reads the topic and writes this sidecar's record to it, from ``start`` to ``close``."""
 
     def __init__(
-        self, settings: Mapping[str, Any], client_id: str, told: Told, authenticator: Authenticator | None = None
+        self,
+        settings: Mapping[str, Any],
+        client_id: str,
+        on_members: OnMembers,
+        authenticator: Authenticator | None = None,
     ) -> None:
-        """``settings``: librdkafka's, of the INTERNAL listeners. ``authenticator``: of the topic's records."""
+        """``settings``: librdkafka's, for the INTERNAL listeners.
+
+        ``on_members``: called on the loop with each change. ``authenticator``: signs and verifies records.
+        """
         self._settings = {**settings, "client.id": client_id}
-        self._told = told
+        self._on_members = on_members
         self._own: tuple[bytes, bytes] | None = None
         self._authenticator = authenticator
-        self._sightings = Sightings(signed=authenticator is not None)
+        self._membership = Membership(signed=authenticator is not None)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
-        self._clock_told = False
+        self._clock_logged = False
         self._dropped: Counter[str] = Counter()
         self._dropped_at = 0.0
 
     def start(self) -> None:
-        """Begin, on the running loop."""
+        """Start the thread; calls come on the running loop."""
         loop = asyncio.get_running_loop()
 
-        def tell(seen: Mapping[int, Sighting], end: bool) -> None:
+        def report(seen: Mapping[int, Member], end: bool) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._told, seen, end)
+                loop.call_soon_threadsafe(self._on_members, seen, end)
 
-        self._thread = threading.Thread(target=self._run, args=[tell], name="registry", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=[report], name="registry", daemon=True)
         self._thread.start()
 
     def register(self, node_id: int, value: bytes) -> None:
-        """Write this from now on; within ``WAIT`` seconds where it is new."""
-        self._own = key_of(node_id), value
+        """Write ``value`` from now on. A new value is written within ``READ_SECONDS``."""
+        self._own = record_key(node_id), value
 
-    def brokers(self, ids: Collection[int]) -> None:
-        """Take from now on the records of these brokers' sidecars alone."""
-        self._sightings.brokers = frozenset(ids)
+    def restrict_to(self, ids: Collection[int]) -> None:
+        """Drop the records of sidecars of all other brokers from now on."""
+        self._membership.brokers = frozenset(ids)
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Records that were not taken, by reason."""
-        return self._sightings.dropped
+        """Numbers of records that were dropped, by reason."""
+        return self._membership.dropped
 
     def withdraw(self) -> None:
-        """Write nothing from now on, until something is registered again."""
+        """Write nothing until ``register`` is called again."""
         self._own = None
 
     async def close(self) -> None:
-        """Write no more: what was written last is old soon, and then this sidecar does not run."""
+        """Stop the thread. The other sidecars find this one gone when its last record is too old."""
         self._stop.set()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
+            await asyncio.to_thread(self._thread.join, THREAD_CLOSE_TIMEOUT)
 
-    def _run(self, tell: Told) -> None:
-        from proxy.fleet.topic import Topic
+    def _run(self, report: OnMembers) -> None:
+        from proxy.fleet.registry_topic import RegistryTopic
 
         retry = FIRST_RETRY
         while not self._stop.is_set():
             try:
-                topic = Topic(self._settings, self._authenticator)
+                topic = RegistryTopic(self._settings, self._authenticator)
                 retry = FIRST_RETRY
                 try:
-                    self._serve(topic, tell)
+                    self._serve(topic, report)
                 finally:
                     topic.close()
             except BrokersideError as error:
@@ -114,37 +121,37 @@ class Registry:
             self._stop.wait(retry)
             retry = min(2 * retry, LAST_RETRY)
 
-    def _serve(self, topic: Topic, tell: Told) -> None:
+    def _serve(self, topic: RegistryTopic, report: OnMembers) -> None:
         written, due = None, 0.0
         while not self._stop.is_set():
-            records, end = topic.read(WAIT)
-            self._sightings.dropped += topic.dropped
+            records, end = topic.read(READ_SECONDS)
+            self._membership.dropped += topic.dropped
             topic.dropped.clear()
             if records or end:
                 self._check_clock(records)
-                self._sightings.add(records)
-                tell(self._sightings.now(), end)
+                self._membership.apply(records)
+                report(self._membership.members(), end)
             self._report_dropped()
             own, now = self._own, time.monotonic()
             if own is not None and (own != written or now >= due):
                 topic.write(*own, self._report)
-                written, due = own, now + HEARTBEAT
+                written, due = own, now + HEARTBEAT_INTERVAL
 
     def _report_dropped(self) -> None:
-        """Say now and then what was not taken: whoever may write the topic may write anything."""
-        now, dropped = time.monotonic(), self._sightings.dropped
+        """Log what was dropped, now and then: whoever may write the topic may write anything."""
+        now, dropped = time.monotonic(), self._membership.dropped
         if dropped != self._dropped and now >= self._dropped_at:
             log.warning("registry_records_dropped", **(dropped - self._dropped))
-            self._dropped, self._dropped_at = dropped.copy(), now + DROPPED_EVERY
+            self._dropped, self._dropped_at = dropped.copy(), now + DROPPED_LOG_INTERVAL
 
-    def _check_clock(self, records: Sequence[Written]) -> None:
-        """Say once that nobody can be found not to run."""
-        if not self._clock_told and any(one.at is None and node_of(one.key) is not None for one in records):
-            self._clock_told = True
+    def _check_clock(self, records: Sequence[RegistryRecord]) -> None:
+        """Log once that the topic's timestamps are the writers', so that no sidecar can be found gone."""
+        if not self._clock_logged and any(one.at is None and node_id_of_key(one.key) is not None for one in records):
+            self._clock_logged = True
             log.warning("registry_clock", advice="set message.timestamp.type=LogAppendTime on the registry's topic")
 
     def _report(self, failure: str | None) -> None:
-        """Say what is new."""
+        """Log that the topic cannot be reached, or that it can again."""
         if failure is not None and self._failure is None:
             log.warning("registry_unreachable", error=failure)
         elif failure is None and self._failure is not None:

@@ -1,45 +1,49 @@
-"""When to look at the cluster next: pure, the caller brings the time (seconds of any clock that only goes forward)."""
+"""When to poll the cluster next. Pure: the caller gives the time, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
-POLL = 10.0
-"""Seconds between two looks when nothing is known to have happened."""
+POLL_INTERVAL = 10.0
+"""Seconds between two polls when no change is known of."""
 
-AFTER_POKE = (0.0, 0.2, 0.5, 1.0, 2.0)
-"""Seconds after a change that the sidecar saw pass: a broker may learn of it later than its answer says it is done."""
+AFTER_REFRESH = (0.0, 0.2, 0.5, 1.0, 2.0)
+"""Seconds from a change that the sidecar has seen to each poll: a broker may apply it after it has responded."""
 
-GAP = 0.2
-"""Least seconds between two looks, however many changes pass."""
+MIN_POLL_INTERVAL = 0.2
+"""Least seconds between two polls, however many changes there are."""
 
-FIRST_RETRY = 1.0
-"""Seconds after the first failed look; doubled for each further one, up to ``POLL``."""
+FIRST_POLL_RETRY = 1.0
+"""Seconds from the first failed poll to the next; doubled for each further failure, up to ``POLL_INTERVAL``."""
 
 
 class Schedule:
-    """Due at once, then every ``POLL``, and more often after a poke or a failure."""
+    """The first poll is due at once, then one every ``POLL_INTERVAL``, and more often after a refresh or a failure."""
 
     def __init__(self, now: float) -> None:
         self._due = [now]
-        self._last = now - POLL
-        self._retry = FIRST_RETRY
+        self._last = now - POLL_INTERVAL
+        self._retry = FIRST_POLL_RETRY
 
-    def at(self) -> float:
-        """When the next look is due."""
-        return max(min([*self._due, self._last + POLL]), self._last + GAP) if self._due else self._last + POLL
+    def next_at(self) -> float:
+        """Return when the next poll is due."""
+        return (
+            max(min([*self._due, self._last + POLL_INTERVAL]), self._last + MIN_POLL_INTERVAL)
+            if self._due
+            else self._last + POLL_INTERVAL
+        )
 
-    def poke(self, now: float) -> None:
-        """Something has happened; a poke before the last one's looks are over takes their place."""
-        self._due = [now + delay for delay in AFTER_POKE]
+    def refresh(self, now: float) -> None:
+        """Schedule polls for a change at ``now``. They replace those of an earlier refresh."""
+        self._due = [now + delay for delay in AFTER_REFRESH]
 
-    def looked(self, began: float, now: float) -> None:
-        """A look that ``began`` then is done; what was due before it began is done with it."""
+    def succeeded(self, began: float, now: float) -> None:
+        """Note that a poll that began at ``began`` has succeeded. It covers every poll that was due before it began."""
         self._due = [due for due in self._due if due > began]
         self._last = now
-        self._retry = FIRST_RETRY
+        self._retry = FIRST_POLL_RETRY
 
     def failed(self, began: float, now: float) -> None:
-        """A look came to nothing."""
+        """Note that a poll that began at ``began`` has failed."""
         retry = self._retry
-        self.looked(began, now)
+        self.succeeded(began, now)
         self._due.append(now + retry)
-        self._retry = min(2 * retry, POLL)
+        self._retry = min(2 * retry, POLL_INTERVAL)

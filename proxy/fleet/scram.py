@@ -30,11 +30,11 @@ class Scram:
         self._first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
         self._expected = b""
 
-    def first(self) -> bytes:
+    def first_message(self) -> bytes:
         """The client's first message."""
         return (NO_BINDING + self._first).encode()
 
-    def final(self, server_first: bytes) -> bytes:
+    def final_message(self, server_first: bytes) -> bytes:
         """The client's proof. Slow, so that passwords are hard to guess: call it in a thread."""
         nonce, salt, iterations = self._challenge(server_first)
         without_proof = f"c={base64.b64encode(NO_BINDING.encode()).decode()},r={nonce}"
@@ -46,7 +46,7 @@ class Scram:
         self._expected = base64.b64encode(self._mac(self._mac(salted, b"Server Key"), said))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
-    def check(self, server_final: bytes) -> None:
+    def verify_server(self, server_final: bytes) -> None:
         """Return if the server knows the password too."""
         if not self._expected or not hmac.compare_digest(server_final.split(b",")[0], b"v=" + self._expected):
             raise PeerError("broker", "malformed", "SCRAM: the server does not prove that it knows the password")

@@ -24,7 +24,7 @@ class Security:
     password: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> Security:
+    def from_settings(cls, settings: Mapping[str, str]) -> Security:
         """Read librdkafka's settings. Raises LocalError naming the setting that cannot be had."""
         found = unheeded(settings)
         if found is not None:
@@ -38,7 +38,7 @@ class Security:
         user, password = settings["sasl.username"], settings["sasl.password"]
         return replace(security, mechanism=mechanism_of(settings), user=user, password=password)
 
-    def context(self) -> ssl.SSLContext | None:
+    def build_ssl_context(self) -> ssl.SSLContext | None:
         """Return what TLS needs, None without it. Reads files: not for the loop. Raises LocalError."""
         if self.tls is None:
             return None

@@ -1,4 +1,4 @@
-"""From what is known of this broker, the cluster and the other sidecars to the view that clients are told; pure."""
+"""Builds the view of the fleet that clients get, from this broker, the cluster and the other sidecars (pure)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 from proxy import __version__
 from proxy.config import Config
-from proxy.fleet.record import MAX_ENDPOINTS, MAX_TEXT, SidecarRecord
-from proxy.fleet.sightings import Sighting
+from proxy.fleet.membership import Member
+from proxy.fleet.sidecar_record import MAX_ENDPOINTS, MAX_TEXT, SidecarRecord
 from proxy.interceptors import tags
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.interceptors.tags import BrokerCapabilities
 from proxy.protocol.versions import UNKNOWN
 
 SIDECAR, BROKER, NOBODY = "sidecar", "broker", "unknown"
-"""Who has told the range of ProtocolVersions."""
+"""Sources of a broker's range of ProtocolVersions: its sidecar, the broker itself, nobody."""
 
 
 NOTHING = BrokerCapabilities(UNKNOWN, None, {})
-"""Of a broker that has not said what it supports."""
+"""For a broker whose ApiVersions are not known."""
 
 
-class Own(NamedTuple):
-    """What is known of this sidecar's broker. ``node_id``: as the broker says, else as configured."""
+class OwnBroker(NamedTuple):
+    """What is known about this sidecar's broker. ``node_id``: as the broker says, else as configured."""
 
     node_id: int
     said: BrokerCapabilities = NOTHING
@@ -32,8 +32,8 @@ class Own(NamedTuple):
     rack: str | None = None
 
 
-def own_view(config: Config, own: Own) -> BrokerView:
-    """Return what this sidecar tells of its broker."""
+def build_own_view(config: Config, own: OwnBroker) -> BrokerView:
+    """Return what this sidecar tells clients about its broker."""
     known = own.said.range
     found = {
         "broker.id": str(own.node_id),
@@ -58,9 +58,9 @@ def own_view(config: Config, own: Own) -> BrokerView:
     return BrokerView(own.node_id, addresses, known.min, known.max, {**found, **config.tags})
 
 
-def own_record(config: Config, own: Own, *, boot_id: str, started_ms: int) -> SidecarRecord:
-    """Return the same for the other sidecars."""
-    view = own_view(config, own)
+def build_own_record(config: Config, own: OwnBroker, *, boot_id: str, started_ms: int) -> SidecarRecord:
+    """Return the record of this sidecar for the registry."""
+    view = build_own_view(config, own)
     listeners = config.listeners[:MAX_ENDPOINTS]
     first = listeners[0].advertised
     return SidecarRecord(
@@ -79,24 +79,22 @@ def own_record(config: Config, own: Own, *, boot_id: str, started_ms: int) -> Si
     )
 
 
-def fleet_view(
+def build_fleet_view(
     mine: BrokerView,
     running: Collection[int] | None,
-    sightings: Mapping[int, Sighting] | None,
+    members: Mapping[int, Member] | None,
     asked: Mapping[int, BrokerCapabilities],
 ) -> FleetView:
-    """Return all brokers that run, and of the others what clients dial: theirs may come back at any time.
+    """Return all brokers that run, and the addresses of those that do not: they may come back at any time.
 
-    ``running``: those that run, as the cluster says; None before it has said so.
-
-    ``sightings``: of the other sidecars; None before the registry was read. ``asked``: what brokers without a running
-    sidecar have answered themselves.
+    ``running``: ids of the brokers that run; None before the cluster has answered. ``members``: the sidecars; None
+    before the registry was read. ``asked``: ApiVersions of the brokers that have no running sidecar.
     """
-    seen = sightings or {}
+    seen = members or {}
     if running is None:
         running = [node_id for node_id, one in seen.items() if one.alive]
     peers = (
-        _peer(node_id, seen.get(node_id), asked.get(node_id, NOTHING), certain=sightings is not None)
+        _peer(node_id, seen.get(node_id), asked.get(node_id, NOTHING), certain=members is not None)
         for node_id in sorted(running)
         if node_id != mine.node_id
     )
@@ -108,12 +106,12 @@ def fleet_view(
     return FleetView(mine.node_id, (mine, *peers, *away))
 
 
-def lacking(running: Collection[int], sightings: Mapping[int, Sighting]) -> list[int]:
+def brokers_without_sidecar(running: Collection[int], members: Mapping[int, Member]) -> list[int]:
     """Return the brokers that have no running sidecar."""
-    return [node_id for node_id in running if node_id not in sightings or not sightings[node_id].alive]
+    return [node_id for node_id in running if node_id not in members or not members[node_id].alive]
 
 
-def _peer(node_id: int, seen: Sighting | None, said: BrokerCapabilities, *, certain: bool) -> BrokerView:
+def _peer(node_id: int, seen: Member | None, said: BrokerCapabilities, *, certain: bool) -> BrokerView:
     if seen is not None and seen.alive:
         told = seen.record
         low, high = told.protocol_version_min, told.protocol_version_max
@@ -130,8 +128,8 @@ def _peer(node_id: int, seen: Sighting | None, said: BrokerCapabilities, *, cert
     return _view(node_id, seen, said.range.min, said.range.max, found)
 
 
-def _view(node_id: int, seen: Sighting | None, low: int, high: int, found: Mapping[str, str]) -> BrokerView:
-    """``found`` goes before what the sidecar has told; a tag that is not as documented is left out."""
+def _view(node_id: int, seen: Member | None, low: int, high: int, found: Mapping[str, str]) -> BrokerView:
+    """Return a view with the tags of the sidecar's record and ``found``, which wins; invalid tags are left out."""
     if seen is None:
         return BrokerView(node_id, {}, low, high, found)
     told = {**seen.record.tags, **found}

@@ -94,8 +94,8 @@ class AddressRewriter(Interceptor):
             return self._rewrite(plan, body)
         except TRUNCATED:
             raise MalformedBody("broker", "the body ends before its addresses do") from None
-        except DecodeError as nonsense:
-            raise MalformedBody("broker", nonsense.detail) from None
+        except DecodeError as error:
+            raise MalformedBody("broker", error.detail) from None
 
     def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
         """Rewrite the nodes at the beginning of a response whose first bytes are ``body``. Raises MalformedBody."""
@@ -107,8 +107,8 @@ class AddressRewriter(Interceptor):
             end = splicer.replace_nodes(_field_offset(plan, body, nodes.index), nodes)
         except TRUNCATED:
             end = len(body) + 1
-        except DecodeError as nonsense:
-            raise MalformedBody("broker", nonsense.detail) from None
+        except DecodeError as error:
+            raise MalformedBody("broker", error.detail) from None
         if end <= len(body):
             return splicer.result(end), end
         if whole:

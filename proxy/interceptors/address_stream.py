@@ -40,8 +40,8 @@ class TailRewriter:
             return passed if self._remaining else passed + self._rewrite(self._held)
         except TRUNCATED:
             raise MalformedBody("broker", "the body ends before its addresses do") from None
-        except DecodeError as nonsense:
-            raise MalformedBody("broker", nonsense.detail) from None
+        except DecodeError as error:
+            raise MalformedBody("broker", error.detail) from None
 
     def _pass_through(self, piece: bytes) -> bytes:
         """Parse the next piece, and return those of its bytes that are not buffered."""

@@ -27,5 +27,5 @@ async def _brokers(address: str) -> set[int]:
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(TIMEOUT):
         streams = await asyncio.open_connection(host, int(port))
-        answer = await call_once(streams, messages.metadata(), client_id=None, max_size=MAX_ANSWER)
-    return set(messages.brokers(answer))
+        answer = await call_once(streams, messages.metadata_request(), client_id=None, max_size=MAX_ANSWER)
+    return set(messages.decode_brokers(answer))

@@ -15,7 +15,7 @@ import structlog
 from proxy import __version__
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
-from proxy.interceptors.api_versions import PROBE_VERSION, decode_api_versions
+from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.supported_versions import VersionRange
 from proxy.net.upstream import Upstream
 from proxy.rpc import messages
@@ -92,5 +92,5 @@ class ApiVersionsProbe:
         """Send one ApiVersions request on a new connection and return the body of the response."""
         streams = await asyncio.open_connection(sock=await self._upstream.connect())
         return await call_once(
-            streams, messages.api_versions(), client_id=f"brokerside-{__version__}", max_size=MAX_RESPONSE_SIZE
+            streams, messages.api_versions_request(), client_id=f"brokerside-{__version__}", max_size=MAX_RESPONSE_SIZE
         )

@@ -54,8 +54,8 @@ async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
     streams = await asyncio.open_connection(sock=await upstream.connect())
     try:
         answer = await call_once(
-            streams, messages.metadata(), client_id=f"brokerside-{__version__}", max_size=MAX_METADATA_SIZE
+            streams, messages.metadata_request(), client_id=f"brokerside-{__version__}", max_size=MAX_METADATA_SIZE
         )
-        return messages.brokers(answer)
+        return messages.decode_brokers(answer)
     except (EOFError, PeerError):
         raise OSError(f"{upstream} does not answer as a Kafka broker does") from None

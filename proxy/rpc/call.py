@@ -10,14 +10,14 @@ import asyncio
 import struct
 
 from proxy.errors import PeerError
-from proxy.rpc.messages import Request
+from proxy.rpc.messages import RpcRequest
 
 CORRELATION_ID_SIZE = 4
 """Bytes of the response header version 0. The header of flexible responses has tagged fields after it, which are
 returned with the body."""
 
 
-def encode_frame(request: Request, correlation_id: int, client_id: str | None) -> bytes:
+def encode_frame(request: RpcRequest, correlation_id: int, client_id: str | None) -> bytes:
     """Return the request as it goes over the wire: its size, request header version 1, and its body."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
@@ -28,7 +28,7 @@ def encode_frame(request: Request, correlation_id: int, client_id: str | None) -
 async def call(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    request: Request,
+    request: RpcRequest,
     *,
     correlation_id: int,
     client_id: str | None,
@@ -51,7 +51,7 @@ async def call(
 
 async def call_once(
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    request: Request,
+    request: RpcRequest,
     *,
     client_id: str | None,
     max_size: int,

@@ -1,8 +1,8 @@
-"""Requests of the sidecar's own to the cluster, and the answers to them, as bytes.
+"""Requests that the sidecar sends to the cluster, and their responses, as bytes.
 
-The layouts are those of Kafka's message JSONs, in versions that are not flexible, which every broker from 2.6 on has,
-but for the one with topic ids. Reading an answer raises MalformedBody where it is not what its definition says,
-and ``Refused`` where the cluster says no. Nothing is allocated from a declared length.
+The layouts are those of Kafka's message JSONs. The versions are not flexible, but for the one with topic ids, and
+brokers have them since 2.6. A decoder raises MalformedBody for a response that is not as its definition says, and
+RequestRefused for a response with an error. Nothing is allocated from a declared length.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ANY_NAME = 2
 BROKER = 4
 """Resource type of a broker's configuration."""
 
-MOST_PARTS = 100
-"""Types of one quota entity, or quotas it has; Kafka knows three and five. More would keep the loop busy."""
+MAX_ENTITY_PARTS = 100
+"""Most types, and most quotas, of one entity; Kafka knows three and five. More would keep the loop busy."""
 
 NOT_AUTHORIZED = 31
 
@@ -58,24 +58,24 @@ ERRORS = {
 }
 
 _OTHER_BROKER = re.compile(r"Unexpected broker id, expected ([0-9]{1,10})\b")
-"""What a broker says that is asked for another one's configuration: the only answer of Kafka's in which it names
-itself."""
+"""The error of a broker that is asked for another one's configuration: the only response of Kafka with the broker's own
+id."""
 
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _float64 = struct.Struct(">d").unpack_from
 
 
-class Refused(BrokersideError):
-    """The cluster answered with an error. ``code``: Kafka's number of it."""
+class RequestRefused(BrokersideError):
+    """The cluster responded with an error. ``code``: Kafka's error code."""
 
     def __init__(self, what: str, code: int, message: str | None = None) -> None:
         self.code = code
         super().__init__(f"{what}: {message or ERRORS.get(code, 'refused')} (error {code})")
 
 
-class Request(NamedTuple):
-    """One request without its header."""
+class RpcRequest(NamedTuple):
+    """One request without its header. ``key``: of the api. ``body``: with the tagged fields of a flexible header."""
 
     key: int
     version: int
@@ -83,7 +83,7 @@ class Request(NamedTuple):
 
 
 class BrokerFacts(NamedTuple):
-    """One broker that runs: what it advertises on the listener that was asked, and its rack if it has one."""
+    """One broker that runs: its advertised address on the listener that was asked, and its rack if it has one."""
 
     endpoint: Endpoint
     rack: str | None
@@ -96,56 +96,56 @@ class ClusterFacts(NamedTuple):
     brokers: dict[int, BrokerFacts]
 
 
-def metadata() -> Request:
-    """Which brokers there are; no topics."""
-    return Request(METADATA, 1, struct.pack(">i", 0))
+def metadata_request() -> RpcRequest:
+    """Ask which brokers there are, without topics. Metadata v1 is the first version that can ask for no topics."""
+    return RpcRequest(METADATA, 1, struct.pack(">i", 0))
 
 
-def brokers(answer: Buffer) -> dict[int, Endpoint]:
-    """What each broker advertises on the listener that was asked, by id."""
-    with _read(answer):
+def decode_brokers(answer: Buffer) -> dict[int, Endpoint]:
+    """Return each broker's advertised address on the listener that was asked, by id."""
+    with _reading(answer):
         return {node: broker.endpoint for node, broker in _brokers(answer, 0)[0].items()}
 
 
-def cluster() -> Request:
-    """As ``metadata``, and the cluster's id."""
-    return Request(METADATA, 2, struct.pack(">i", 0))
+def cluster_request() -> RpcRequest:
+    """Ask which brokers there are, and for the cluster's id."""
+    return RpcRequest(METADATA, 2, struct.pack(">i", 0))
 
 
-def cluster_of(answer: Buffer) -> ClusterFacts:
-    """What an answer to ``cluster`` says."""
-    with _read(answer):
+def decode_cluster(answer: Buffer) -> ClusterFacts:
+    """Decode the response to ``cluster_request``."""
+    with _reading(answer):
         found, pos = _brokers(answer, 0)
         cluster_id, _ = _text(answer, pos)
         return ClusterFacts(cluster_id or "", found)
 
 
-def topic_ids(names: Iterable[str]) -> Request:
-    """The topics of these names; none is created. Of brokers since 2.8, see ``TOPIC_IDS_SINCE``."""
+def topic_ids_request(names: Iterable[str]) -> RpcRequest:
+    """Ask for topics by name, without creating any. For brokers since 2.8, see ``TOPIC_IDS_SINCE``."""
     body = encode(layout(METADATA, TOPIC_IDS_SINCE, response=False), {"Topics": [{"Name": name} for name in names]})
-    return Request(METADATA, TOPIC_IDS_SINCE, b"\0" + body)  # the header is flexible too
+    return RpcRequest(METADATA, TOPIC_IDS_SINCE, b"\0" + body)  # the header is flexible too
 
 
-def topic_ids_of(answer: Buffer) -> set[bytes]:
-    """The ids (16 bytes) of those topics that there are."""
-    with _read(answer):
+def decode_topic_ids(answer: Buffer) -> set[bytes]:
+    """Return the ids (16 bytes) of the topics that exist."""
+    with _reading(answer):
         found = view(METADATA, TOPIC_IDS_SINCE, bytes(answer[wire.skip_tags(answer, 0) :]), response=True)
         return {urlsafe_b64decode(one.get("TopicId") + "==") for one in found.get("Topics") if not one.get("ErrorCode")}
 
 
-def api_versions() -> Request:
-    """Which apis the broker supports; answered before any login. Read by ``proxy.interceptors.api_versions``."""
-    return Request(API_VERSIONS, 0, b"")
+def api_versions_request() -> RpcRequest:
+    """Ask which apis the broker supports; answered before any login. ``proxy.interceptors.api_versions`` decodes it."""
+    return RpcRequest(API_VERSIONS, 0, b"")
 
 
-def sasl_handshake(mechanism: str) -> Request:
-    """Ask for a SASL mechanism; the exchange that follows is in ``sasl_authenticate`` requests."""
-    return Request(SASL_HANDSHAKE, 1, _string(mechanism))
+def sasl_handshake_request(mechanism: str) -> RpcRequest:
+    """Ask for a SASL mechanism; ``sasl_authenticate_request`` follows."""
+    return RpcRequest(SASL_HANDSHAKE, 1, _string(mechanism))
 
 
-def check_handshake(answer: Buffer) -> None:
-    """Raise Refused, with what the broker offers, where it does not have the mechanism."""
-    with _read(answer):
+def check_sasl_handshake(answer: Buffer) -> None:
+    """Raise RequestRefused if the broker does not have the mechanism; the error names those that it has."""
+    with _reading(answer):
         code = _int16(answer, 0)[0]
         count, pos = wire.int32_length(answer, 2)
         offered = []
@@ -153,17 +153,19 @@ def check_handshake(answer: Buffer) -> None:
             name, pos = _text(answer, pos)
             offered.append(name or "")
     if code:
-        raise Refused("SASL", code, f"{ERRORS.get(code, 'refused')}, only {', '.join(offered)}" if offered else None)
+        raise RequestRefused(
+            "SASL", code, f"{ERRORS.get(code, 'refused')}, only {', '.join(offered)}" if offered else None
+        )
 
 
-def sasl_authenticate(token: bytes) -> Request:
-    """One step of the SASL exchange."""
-    return Request(SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
+def sasl_authenticate_request(token: bytes) -> RpcRequest:
+    """Send the client's next message of the SASL exchange."""
+    return RpcRequest(SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
 
 
-def sasl_token(answer: Buffer) -> bytes:
-    """The server's step."""
-    with _read(answer):
+def decode_sasl_token(answer: Buffer) -> bytes:
+    """Return the server's message of the SASL exchange."""
+    with _reading(answer):
         code = _int16(answer, 0)[0]
         message, pos = _text(answer, 2)
         length, pos = wire.int32_length(answer, pos)
@@ -171,32 +173,32 @@ def sasl_token(answer: Buffer) -> bytes:
             raise IndexError
         token = bytes(answer[pos : pos + max(0, length)])
     if code:
-        raise Refused("SASL", code, message)
+        raise RequestRefused("SASL", code, message)
     return token
 
 
-def describe_ip_quotas() -> Request:
-    """Every quota of an address, and the default one."""
+def describe_ip_quotas_request() -> RpcRequest:
+    """Ask for all quotas of addresses, the default one included."""
     body = struct.pack(">i", 1) + _string(IP) + struct.pack(">bh?", ANY_NAME, -1, False)
-    return Request(DESCRIBE_CLIENT_QUOTAS, 0, body)
+    return RpcRequest(DESCRIBE_CLIENT_QUOTAS, 0, body)
 
 
-def ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float] | None]:
-    """Name (None: the default) and connections per second of each address that has a quota, one by one.
+def decode_ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float] | None]:
+    """Give name (None: the default) and connections per second of each address that has a quota, one by one.
 
-    The names are as they were given to Kafka: addresses in any form, and host names. For an entity that is no address
-    with such a quota there is a None, so that whoever reads can count the steps.
+    The names are as they were given to Kafka: addresses in any form, and host names. Other entities give None, so that
+    the caller can count the steps.
     """
-    with _read(answer):
+    with _reading(answer):
         code = _int16(answer, 4)[0]
         message, pos = _text(answer, 6)
         if code:
-            raise Refused("reading the cluster's quotas", code, message)
+            raise RequestRefused("reading the cluster's quotas", code, message)
         count, pos = wire.int32_length(answer, pos)
     for _ in range(count):
-        with _read(answer):
+        with _reading(answer):
             entity, pos = _entity(answer, pos)
-            values, pos = _few(answer, pos)
+            values, pos = _entity_part_count(answer, pos)
             rate = None
             for _ in range(values):
                 key, pos = _text(answer, pos)
@@ -206,17 +208,17 @@ def ip_quotas(answer: Buffer) -> Iterator[tuple[str | None, float] | None]:
         yield (entity[0][1], rate) if rate is not None and len(entity) == 1 and entity[0][0] == IP else None
 
 
-def set_ip_rates(addresses: Iterable[str], rate: int) -> Request:
-    """Give each of ``addresses`` a quota of its own."""
+def set_ip_rates_request(addresses: Iterable[str], rate: int) -> RpcRequest:
+    """Store a quota of ``rate`` connections per second for each of ``addresses``."""
     op = struct.pack(">i", 1) + _string(IP_RATE) + struct.pack(">d?", rate, False)
     entries = [struct.pack(">i", 1) + _string(IP) + _string(address) + op for address in addresses]
     body = struct.pack(">i", len(entries)) + b"".join(entries) + struct.pack(">?", False)
-    return Request(ALTER_CLIENT_QUOTAS, 0, body)
+    return RpcRequest(ALTER_CLIENT_QUOTAS, 0, body)
 
 
-def check_altered(answer: Buffer) -> None:
-    """Raise Refused for the first of the quotas that could not be set."""
-    with _read(answer):
+def check_quotas_altered(answer: Buffer) -> None:
+    """Raise RequestRefused for the first quota that was not stored."""
+    with _reading(answer):
         count, pos = wire.int32_length(answer, 4)
         for _ in range(count):
             code = _int16(answer, pos)[0]
@@ -224,36 +226,36 @@ def check_altered(answer: Buffer) -> None:
             entity, pos = _entity(answer, pos)
             if code:
                 names = ", ".join(name or "<default>" for _, name in entity)
-                raise Refused(f"setting the quota of {names}", code, message)
+                raise RequestRefused(f"setting the quota of {names}", code, message)
 
 
-def describe_broker(broker_id: int, keys: Iterable[str]) -> Request:
-    """Values in force of a broker's configuration; only that broker itself can answer."""
+def describe_broker_request(broker_id: int, keys: Iterable[str]) -> RpcRequest:
+    """Ask for a broker's configuration values in force; only that broker itself can answer."""
     names = [_string(key) for key in keys]
     body = struct.pack(">ib", 1, BROKER) + _string(str(broker_id)) + struct.pack(">i", len(names)) + b"".join(names)
-    return Request(DESCRIBE_CONFIGS, 1, body + struct.pack(">?", False))
+    return RpcRequest(DESCRIBE_CONFIGS, 1, body + struct.pack(">?", False))
 
 
-def other_broker(answer: Buffer) -> int | None:
-    """The id of the broker that has answered ``describe_broker``, where it says that it is another one."""
-    with _read(answer):
+def decode_other_broker(answer: Buffer) -> int | None:
+    """Return the id of the broker that has answered ``describe_broker_request``, if it is another one; else None."""
+    with _reading(answer):
         count, pos = wire.int32_length(answer, 4)
         message = _text(answer, pos + 2)[0] if count else None
     found = _OTHER_BROKER.search(message or "")
     return int(found[1]) if found and int(found[1]) <= INT32_MAX else None
 
 
-def broker_configs(answer: Buffer) -> dict[str, str]:
-    """The values by key; keys without a value are left out."""
+def decode_broker_configs(answer: Buffer) -> dict[str, str]:
+    """Return the configuration values by key; keys without a value are left out."""
     found = {}
-    with _read(answer):
+    with _reading(answer):
         results, pos = wire.int32_length(answer, 4)
         for _ in range(results):
             code = _int16(answer, pos)[0]
             message, pos = _text(answer, pos + 2)
             _, pos = wire.string(answer, pos + 1)
             if code:
-                raise Refused("reading the broker's configuration", code, message)
+                raise RequestRefused("reading the broker's configuration", code, message)
             configs, pos = wire.int32_length(answer, pos)
             for _ in range(configs):
                 name, pos = _text(answer, pos)
@@ -269,7 +271,7 @@ def broker_configs(answer: Buffer) -> dict[str, str]:
 
 
 @contextmanager
-def _read(answer: Buffer) -> Iterator[None]:
+def _reading(answer: Buffer) -> Iterator[None]:
     try:
         yield
     except (*wire.TRUNCATED, wire.DecodeError, UnicodeDecodeError):
@@ -303,7 +305,7 @@ def _brokers(answer: Buffer, pos: int) -> tuple[dict[int, BrokerFacts], int]:
 def _entity(buf: Buffer, pos: int) -> tuple[list[tuple[str | None, str | None]], int]:
     """The (type, name) pairs of one quota entity."""
     parts = []
-    count, pos = _few(buf, pos)
+    count, pos = _entity_part_count(buf, pos)
     for _ in range(count):
         kind, pos = _text(buf, pos)
         name, pos = _text(buf, pos)
@@ -311,8 +313,8 @@ def _entity(buf: Buffer, pos: int) -> tuple[list[tuple[str | None, str | None]],
     return parts, pos
 
 
-def _few(buf: Buffer, pos: int) -> tuple[int, int]:
+def _entity_part_count(buf: Buffer, pos: int) -> tuple[int, int]:
     count, pos = wire.int32_length(buf, pos)
-    if count > MOST_PARTS:
+    if count > MAX_ENTITY_PARTS:
         raise wire.DecodeError(f"{count} parts of one quota")
     return count, pos

@@ -8,9 +8,9 @@ from random import Random
 from proxy.core.apis import API_VERSIONS
 from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
-from proxy.fleet import record
-from proxy.fleet.sightings import Sighting
-from proxy.fleet.view import fleet_view
+from proxy.fleet import sidecar_record
+from proxy.fleet.membership import Member
+from proxy.fleet.view import build_fleet_view
 from proxy.interceptors.api_versions import MAX_KNOWN_VERSION, ApiVersionsInterceptor
 from proxy.interceptors.broker_metadata import (
     BrokerEntry,
@@ -65,28 +65,34 @@ def check_metadata(data: bytes, rng: Random) -> None:
 
 
 def registry_seeds() -> list[bytes]:
-    plain = record.SidecarRecord({}, (), None, -1, "0")
-    full = record.SidecarRecord(
+    plain = sidecar_record.SidecarRecord({}, (), None, -1, "0")
+    full = sidecar_record.SidecarRecord(
         {"CLIENT": "PLAINTEXT"},
         ("CLIENT://kafka-2.example:9092", "PUBLIC://[fd00::7]:9093"),
         "kafka-2.example",
         9092,
         "1795260000000",
         rack="a",
-        features={"group_coordinator": record.FeatureRange(1, 2)},
+        features={"group_coordinator": sidecar_record.FeatureRange(1, 2)},
         protocol_version_min=265,
         protocol_version_max=304,
         tags={"broker.id": "2", "team": "\N{SNOWMAN}", "protocol.version.source": "sidecar"},
     )
-    return [record.encode(plain), record.encode(full), record.encode(full).replace(b"9092", b"-7")]
+    return [
+        sidecar_record.encode(plain),
+        sidecar_record.encode(full),
+        sidecar_record.encode(full).replace(b"9092", b"-7"),
+    ]
 
 
 def registry_once(data: bytes) -> bytes | None:
     """What clients of this sidecar would be told of the one that wrote it."""
-    found = record.decode(data)
+    found = sidecar_record.decode(data)
     if found is None:
         return None
-    fleet = FleetDirectory(fleet_view(BrokerView(OURS, {}), [OURS, THEIRS], {THEIRS: Sighting(found, alive=True)}, {}))
+    fleet = FleetDirectory(
+        build_fleet_view(BrokerView(OURS, {}), [OURS, THEIRS], {THEIRS: Member(found, alive=True)}, {})
+    )
     return encode_response(fleet.select("client", [THEIRS]))
 
 
@@ -94,9 +100,9 @@ def check_registry(data: bytes, rng: Random) -> None:
     told = registry_once(data)
     if told is None:
         return
-    found = record.decode(data)
+    found = sidecar_record.decode(data)
     assert found is not None
-    assert record.decode(record.encode(found)) == found
+    assert sidecar_record.decode(sidecar_record.encode(found)) == found
     [entry] = decode_response(told)
     assert (entry.node_id, entry.tags["broker.id"]) == (THEIRS, str(THEIRS))
     assert (entry.host, entry.port) == found.addresses.get("client", ("", -1))

@@ -21,7 +21,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from proxy.fleet.record import SidecarRecord, encode, key_of
+from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from tests.frames import METADATA, request, sized
 from tests.tools.messages import uvarint
 
@@ -300,7 +300,7 @@ def _write(target: Target, bootstrap: str, topic: str, records: Sequence[tuple[b
 
 def _spoofed(node_id: int) -> tuple[bytes, bytes]:
     record = SidecarRecord({"CLIENT": "PLAINTEXT"}, ("CLIENT://127.9.9.9:9",), "127.9.9.9", 9, "1", tags=BOMB_TAGS)
-    return key_of(node_id), encode(record)
+    return record_key(node_id), encode(record)
 
 
 REGISTRY = "__brokerside_registry"

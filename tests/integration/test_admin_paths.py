@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.config import Config, load
 from proxy.core.tally import Tally
-from proxy.fleet.quota_watch import QuotaWatchState
+from proxy.fleet.quota_poller import QuotaPollerState
 from proxy.limits.model import QuotasState
 from proxy.net.admin import AdminEndpoint
 from proxy.net.listener_manager import ListenerManager
@@ -46,7 +46,7 @@ class Served:
         self.applied: list[Config] = []
         self.write(max_connections=100)
         self.reloader = Reloader(ConfigFileMonitor(path), load(path), self.applied.append)
-        self.watched = QuotaWatchState()
+        self.watched = QuotaPollerState()
         self.admin = AdminEndpoint(cast(ListenerManager, Gated()), self.reloader, self.watched)
 
     def write(self, max_connections: object, broker_id: int = 1) -> None:

@@ -32,7 +32,7 @@ from proxy.client import (
     protocol_range,
     versions_for,
 )
-from proxy.fleet.topic import TOPIC
+from proxy.fleet.registry_topic import TOPIC
 from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local import broker, cluster, process

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 from proxy.client import BrokerMetadataClient, endpoints
 from proxy.errors import BrokersideError
-from proxy.fleet.connection import Unreachable
+from proxy.fleet.connection import BrokerUnreachable
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
-from tests.integration.test_quota_watch import Secured, secured  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.kafka
 
@@ -69,7 +69,10 @@ def test_a_client_goes_from_a_plain_connection_to_one_with_a_login(
         assert (logged_in.host, logged_in.port) == (target.host, target.port)
         assert (plain.host, plain.port) != (target.host, target.port)
         assert logged_in.tags == plain.tags
-        with BrokerMetadataClient(target) as client, pytest.raises(Unreachable, match="the connection was closed"):
+        with (
+            BrokerMetadataClient(target) as client,
+            pytest.raises(BrokerUnreachable, match="the connection was closed"),
+        ):
             client.this_broker()
         wrong = {**LOGIN, "sasl.password": "wrong"}
         with BrokerMetadataClient(target, wrong) as client, pytest.raises(BrokersideError, match="SASL"):

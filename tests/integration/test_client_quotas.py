@@ -71,7 +71,7 @@ def no_quotas(fleet: ClusterState) -> Iterator[None]:
 
 def stored(peer: Peer) -> dict[str | None, float]:
     answer = peer.ask(DESCRIBE, 0, describe(("ip", ANY, None)))
-    return dict(filter(None, messages.ip_quotas(answer)))
+    return dict(filter(None, messages.decode_ip_quotas(answer)))
 
 
 def removed(peer: Peer) -> dict[str | None, float]:
@@ -127,8 +127,8 @@ def test_one_wrong_entry_does_not_keep_the_others_out(fleet: ClusterState) -> No
     good = alter([("ip", "10.0.0.9")], (RATE, 5.0, False))
     both = b"\0\0\0\2" + body[4:-1] + good[4:]
     with Peer(fleet.nodes[0].advertised) as peer:
-        with pytest.raises(messages.Refused, match=r"93\.284\.53\.13"):
-            messages.check_altered(peer.ask(ALTER, 0, both))
+        with pytest.raises(messages.RequestRefused, match=r"93\.284\.53\.13"):
+            messages.check_quotas_altered(peer.ask(ALTER, 0, both))
         wait(lambda: stored(peer) == {"10.0.0.9": 5.0}, 20)
 
 
@@ -209,5 +209,5 @@ def test_a_sidecar_that_goes_by_its_file_is_spared_too(fleet: ClusterState, by_f
         set_rate(peer, None, 1)
         wait(lambda: stored(peer).get("127.0.0.1") == KAFKA_NO_LIMIT, 20)
         exactly = peer.ask(DESCRIBE, 0, describe(("ip", EXACT, "127.0.0.1")))
-    assert list(messages.ip_quotas(exactly)) == [("127.0.0.1", KAFKA_NO_LIMIT)]
+    assert list(messages.decode_ip_quotas(exactly)) == [("127.0.0.1", KAFKA_NO_LIMIT)]
     assert served(by_file, "127.0.0.9", 2 * BURST, 10.0) == 2 * BURST

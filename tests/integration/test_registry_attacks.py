@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from proxy.client import BrokerMetadataClient
 from proxy.config.hmac_keys import AUDIT, REGISTRY
 from proxy.core.authentication import Authenticator, read_keys
-from proxy.fleet.record import SidecarRecord, encode, key_of
-from proxy.fleet.topic import TOPIC
+from proxy.fleet.registry_topic import TOPIC
+from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
@@ -120,7 +120,7 @@ def running(state: ClusterState, folder: Path, settings: Mapping[str, Any]) -> I
 
 def spoofed(node_id: int, tags: Mapping[str, str]) -> tuple[bytes, bytes]:
     record = SidecarRecord({"CLIENT": "PLAINTEXT"}, ("CLIENT://127.9.9.9:9",), "127.9.9.9", 9, "1", tags=tags)
-    return key_of(node_id), encode(record)
+    return record_key(node_id), encode(record)
 
 
 LARGE = {f"t{n}": "x" * 1000 for n in range(100)}

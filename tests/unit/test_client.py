@@ -10,7 +10,7 @@ import pytest
 from proxy.client import BrokerEntry, BrokerMetadataClient, endpoints, producer_settings, protocol_range, versions_for
 from proxy.config import Endpoint
 from proxy.errors import LocalError
-from proxy.fleet.connection import Unreachable
+from proxy.fleet.connection import BrokerUnreachable
 from proxy.protocol.versions import ranges, release_range
 
 
@@ -82,7 +82,7 @@ def test_a_connection_that_is_closed_says_what_that_may_mean():
         thread = threading.Thread(target=close_one)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with BrokerMetadataClient(address) as client, pytest.raises(Unreachable) as raised:
+        with BrokerMetadataClient(address) as client, pytest.raises(BrokerUnreachable) as raised:
             client.brokers()
         thread.join()
 

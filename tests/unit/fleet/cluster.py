@@ -7,16 +7,16 @@ import struct
 from proxy.core.encode import encode
 from proxy.core.schema import layout
 from proxy.core.struct import view
-from proxy.fleet.connection import Unreachable
+from proxy.fleet.connection import BrokerUnreachable
 from proxy.rpc import messages
-from proxy.rpc.messages import Request
+from proxy.rpc.messages import RpcRequest
 
 
 class Cluster:
     """``stored``: rates by the name they were stored under, None for the default one."""
 
     def __init__(self) -> None:
-        self.away: str | None = None
+        self.away_reason: str | None = None
         self.stored: dict[str | None, float] = {}
         self.configs: dict[str, str] = {}
         self.refused: dict[int, int] = {}  # error codes by api key
@@ -26,10 +26,10 @@ class Cluster:
         self.down = False
         self.asked: list[int] = []
 
-    async def ask(self, request: Request) -> bytes:
+    async def call(self, request: RpcRequest) -> bytes:
         self.asked.append(request.key)
         if self.down:
-            raise Unreachable("127.0.0.1:1: Connection refused")
+            raise BrokerUnreachable("127.0.0.1:1: Connection refused")
         code = self.refused.get(request.key, 0)
         if request.key == messages.DESCRIBE_CLIENT_QUOTAS:
             return self._quotas(code)

@@ -11,12 +11,12 @@ def unlimited(*names: str) -> Limits:
     return Limits({name: ListenerLimits() for name in names})
 
 
-def tight(configs: dict[str, str], limits: Limits | None = None) -> dict[str, int]:
-    return {one.key: one.value for one in broker_limits.tight(configs, SOURCES, limits or unlimited("CLIENT"))}
+def tighter(configs: dict[str, str], limits: Limits | None = None) -> dict[str, int]:
+    return {one.key: one.value for one in broker_limits.find_tighter(configs, SOURCES, limits or unlimited("CLIENT"))}
 
 
 def test_keys_are_those_of_the_broker_and_of_each_listener_in_lower_case() -> None:
-    assert broker_limits.keys(["Ext.A"]) == [
+    assert broker_limits.config_keys(["Ext.A"]) == [
         "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
@@ -28,16 +28,18 @@ def test_keys_are_those_of_the_broker_and_of_each_listener_in_lower_case() -> No
 
 def test_only_rates_that_limit_are_taken_over() -> None:
     none = {"max.connection.creation.rate": "2147483647"}
-    assert broker_limits.rates(none, ["CLIENT"]) == (None, {})
+    assert broker_limits.parse_rates(none, ["CLIENT"]) == (None, {})
     some = {"max.connection.creation.rate": "20", CLIENT + "max.connection.creation.rate": "5"}
-    assert broker_limits.rates(some, ["CLIENT", "OTHER"]) == (20, {"client": 5})
-    assert broker_limits.rates({}, ["CLIENT"]) == (None, {})
+    assert broker_limits.parse_rates(some, ["CLIENT", "OTHER"]) == (20, {"client": 5})
+    assert broker_limits.parse_rates({}, ["CLIENT"]) == (None, {})
 
 
 def test_a_broker_without_limits_is_never_too_tight() -> None:
-    at_default = dict.fromkeys(broker_limits.keys(["CLIENT"]), "2147483647") | {"max.connections.per.ip.overrides": ""}
-    assert tight(at_default) == {}
-    assert tight({}) == {}
+    at_default = dict.fromkeys(broker_limits.config_keys(["CLIENT"]), "2147483647") | {
+        "max.connections.per.ip.overrides": ""
+    }
+    assert tighter(at_default) == {}
+    assert tighter({}) == {}
 
 
 def test_every_limit_lower_than_the_sidecar_s_own_is_told() -> None:
@@ -48,7 +50,7 @@ def test_every_limit_lower_than_the_sidecar_s_own_is_told() -> None:
         CLIENT + "max.connection.creation.rate": "5",
         CLIENT + "max.connections": "50",
     }
-    assert tight(configs) == {key: int(value) for key, value in configs.items()}
+    assert tighter(configs) == {key: int(value) for key, value in configs.items()}
 
 
 def test_a_sidecar_that_lets_no_more_through_has_nothing_to_fear() -> None:
@@ -63,17 +65,17 @@ def test_a_sidecar_that_lets_no_more_through_has_nothing_to_fear() -> None:
         "max.connections.per.ip": "10",
         CLIENT + "max.connection.creation.rate": "5",
     }
-    assert tight(configs, own) == {}
-    assert tight(configs | {"max.connections.per.ip": "9"}, own) == {"max.connections.per.ip": 9}
+    assert tighter(configs, own) == {}
+    assert tighter(configs | {"max.connections.per.ip": "9"}, own) == {"max.connections.per.ip": 9}
 
 
 def test_a_limit_that_is_only_observed_lets_everything_through() -> None:
     own = Limits({"CLIENT": ListenerLimits()}, rate=Quota(5, "observe"))
-    assert tight({"max.connection.creation.rate": "20"}, own) == {"max.connection.creation.rate": 20}
+    assert tighter({"max.connection.creation.rate": "20"}, own) == {"max.connection.creation.rate": 20}
 
 
 def test_an_override_of_the_sidecar_s_address_goes_before_the_limit_of_each() -> None:
     configs = {"max.connections.per.ip": "10", "max.connections.per.ip.overrides": "10.0.0.1:3, 127.0.0.1:2147483647"}
-    assert tight(configs) == {}
+    assert tighter(configs) == {}
     configs["max.connections.per.ip.overrides"] = "127.0.0.1:7"
-    assert tight(configs) == {"max.connections.per.ip": 7}
+    assert tighter(configs) == {"max.connections.per.ip": 7}

@@ -12,14 +12,14 @@ import pytest
 from proxy.config import Config, Endpoint
 from proxy.errors import LocalError, PeerError
 from proxy.fleet import connection
-from proxy.fleet.client import Client
-from proxy.fleet.connection import Connection, Unreachable
+from proxy.fleet.client import ClusterClient
+from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
 from proxy.fleet.security import Security
 from proxy.rpc import messages
-from proxy.rpc.messages import Refused, Request
+from proxy.rpc.messages import RequestRefused, RpcRequest
 from tests.unit.fleet.cluster import text
 
-PING = Request(48, 0, b"ping")
+PING = RpcRequest(48, 0, b"ping")
 Answer = Callable[[int, bytes], Awaitable[bytes | None]]
 
 
@@ -61,10 +61,10 @@ async def raw(reply: bytes) -> Exception:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
-    opened = await Connection.open(endpoint, Security(), None, "me")
+    opened = await BrokerConnection.open(endpoint, Security(), None, "me")
     try:
-        with pytest.raises((Unreachable, PeerError)) as failed:
-            await opened.ask(PING)
+        with pytest.raises((BrokerUnreachable, PeerError)) as failed:
+            await opened.call(PING)
         return failed.value
     finally:
         opened.close()
@@ -72,12 +72,12 @@ async def raw(reply: bytes) -> Exception:
         await asyncio.sleep(0)
 
 
-def client(*ports: int, **internal: str) -> Client:
+def client(*ports: int, **internal: str) -> ClusterClient:
     servers = ",".join(f"127.0.0.1:{port}" for port in ports)
     listener = {"name": "CLIENT", "bind": "127.0.0.1:1", "upstream": "127.0.0.1:2"}
     settings = {name.replace("_", "."): value for name, value in internal.items()}
     values = {"broker.id": 1, "internal.bootstrap.servers": servers, "listeners": [listener], "internal": settings}
-    return Client(Config.model_validate(values), "me")
+    return ClusterClient(Config.model_validate(values), "me")
 
 
 def brokers(**ports: int) -> bytes:
@@ -109,10 +109,10 @@ async def test_a_broker_that_says_nothing_is_waited_for_no_longer_than_allowed(m
         return await asyncio.get_running_loop().create_future()
 
     async with broker(silent) as port:
-        opened = await Connection.open(Endpoint("127.0.0.1", port), Security(), None, "me")
-        monkeypatch.setattr(connection, "TIMEOUT", 0.05)
-        with pytest.raises(Unreachable, match="no answer within"):
-            await opened.ask(PING)
+        opened = await BrokerConnection.open(Endpoint("127.0.0.1", port), Security(), None, "me")
+        monkeypatch.setattr(connection, "CALL_TIMEOUT", 0.05)
+        with pytest.raises(BrokerUnreachable, match="no answer within"):
+            await opened.call(PING)
         opened.close()
 
 
@@ -130,10 +130,10 @@ async def test_the_own_broker_is_found_from_any_other() -> None:
             return brokers(b2=1, b1=own_port)
 
         async with broker(other) as other_port:
-            asking = client(other_port)
-            assert await asking.ask(PING) == b"from home"
-            assert asking.away is None
-            asking.close()
+            caller = client(other_port)
+            assert await caller.call(PING) == b"from home"
+            assert caller.away_reason is None
+            caller.close()
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -144,10 +144,10 @@ async def test_another_broker_answers_where_the_own_one_does_not_run(known: bool
         return b"from another"
 
     async with broker(other) as port:
-        asking = client(1, port)
-        assert await asking.ask(PING) == b"from another"
-        assert ("broker 1 does not answer" if known else "broker 1 is not in the cluster") in (asking.away or "")
-        asking.close()
+        caller = client(1, port)
+        assert await caller.call(PING) == b"from another"
+        assert ("broker 1 does not answer" if known else "broker 1 is not in the cluster") in (caller.away_reason or "")
+        caller.close()
 
 
 async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
@@ -161,23 +161,23 @@ async def test_a_kept_connection_that_has_ended_is_made_anew_once() -> None:
         return None if answered in (2, 4, 5) else b"%d" % answered
 
     async with broker(restarting) as port:
-        asking = client(port)
-        assert await asking.ask(PING) == b"1"
-        assert await asking.ask(PING) == b"3"
-        with pytest.raises(Unreachable, match="the connection was closed"):
-            await asking.ask(PING)
-        assert await asking.ask(PING) == b"6"
-        asking.close()
+        caller = client(port)
+        assert await caller.call(PING) == b"1"
+        assert await caller.call(PING) == b"3"
+        with pytest.raises(BrokerUnreachable, match="the connection was closed"):
+            await caller.call(PING)
+        assert await caller.call(PING) == b"6"
+        caller.close()
 
 
 async def test_nobody_there_is_told_with_an_address() -> None:
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: Connection refused"):
-        await client(1).ask(PING)
+    with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1: Connection refused"):
+        await client(1).call(PING)
 
 
 async def test_settings_it_cannot_heed_are_no_network_error() -> None:
     with pytest.raises(LocalError, match=r"sasl\.mechanism GSSAPI"):
-        await client(1, security_protocol="sasl_plaintext").ask(PING)
+        await client(1, security_protocol="sasl_plaintext").call(PING)
 
 
 async def test_a_password_that_is_wrong() -> None:
@@ -189,8 +189,8 @@ async def test_a_password_that_is_wrong() -> None:
 
     async with broker(strict) as port:
         security = Security(mechanism="PLAIN", user="me", password="hunter2")
-        with pytest.raises(Refused, match="Authentication failed") as refused:
-            await Connection.open(Endpoint("127.0.0.1", port), security, None, "me")
+        with pytest.raises(RequestRefused, match="Authentication failed") as refused:
+            await BrokerConnection.open(Endpoint("127.0.0.1", port), security, None, "me")
         assert "hunter2" not in str(refused.value)
 
 
@@ -205,7 +205,7 @@ async def test_who_stops_waiting_leaves_nothing_behind() -> None:
         writer.close()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    task = asyncio.create_task(client(server.sockets[0].getsockname()[1]).ask(PING))
+    task = asyncio.create_task(client(server.sockets[0].getsockname()[1]).call(PING))
     async with asyncio.timeout(5):
         await asked.wait()
         task.cancel()

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from structlog.testing import capture_logs
 
-from proxy.fleet import topic
-from proxy.fleet.record import SidecarRecord, encode, key_of
-from proxy.fleet.registry import Registry
-from proxy.fleet.sightings import Sighting, Written
+from proxy.fleet import registry_topic
+from proxy.fleet.membership import Member, RegistryRecord
+from proxy.fleet.registry import RegistryThread
+from proxy.fleet.sidecar_record import SidecarRecord, encode, record_key
 
 VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
 
@@ -17,12 +17,12 @@ VALUE = encode(SidecarRecord({}, (), None, -1, "1"))
 class Topic:
     """``reads``: what each read returns, then nothing."""
 
-    def __init__(self, reads: list[list[Written]]) -> None:
+    def __init__(self, reads: list[list[RegistryRecord]]) -> None:
         self.reads = reads
         self.dropped: Counter[str] = Counter()
         self.written: list[tuple[bytes, bytes]] = []
 
-    def read(self, seconds: float) -> tuple[list[Written], bool]:
+    def read(self, seconds: float) -> tuple[list[RegistryRecord], bool]:
         return (self.reads.pop(0) if self.reads else []), not self.reads
 
     def write(self, key: bytes, value: bytes, done: object) -> None:
@@ -32,10 +32,10 @@ class Topic:
         return
 
 
-async def told_by(made: Topic, monkeypatch) -> Mapping[int, Sighting]:
-    monkeypatch.setattr(topic, "Topic", lambda settings, authenticator: made)
-    told: asyncio.Future[Mapping[int, Sighting]] = asyncio.get_running_loop().create_future()
-    registry = Registry({}, "me", lambda seen, end: told.set_result(seen) if end and not told.done() else None)
+async def told_by(made: Topic, monkeypatch) -> Mapping[int, Member]:
+    monkeypatch.setattr(registry_topic, "RegistryTopic", lambda settings, authenticator: made)
+    told: asyncio.Future[Mapping[int, Member]] = asyncio.get_running_loop().create_future()
+    registry = RegistryThread({}, "me", lambda seen, end: told.set_result(seen) if end and not told.done() else None)
     registry.register(1, VALUE)
     registry.withdraw()
     registry.start()
@@ -46,7 +46,7 @@ async def told_by(made: Topic, monkeypatch) -> Mapping[int, Sighting]:
 
 
 async def test_sidecars_are_told_as_read_and_nothing_is_written_once_it_has_withdrawn(monkeypatch):
-    made = Topic([[Written(key_of(2), VALUE, 1000)], [Written(key_of(3), VALUE, 1000)]])
+    made = Topic([[RegistryRecord(record_key(2), VALUE, 1000)], [RegistryRecord(record_key(3), VALUE, 1000)]])
 
     with capture_logs() as logs:
         seen = await told_by(made, monkeypatch)
@@ -57,7 +57,7 @@ async def test_sidecars_are_told_as_read_and_nothing_is_written_once_it_has_with
 
 
 async def test_a_topic_with_the_writers_clocks_is_told_of_once(monkeypatch):
-    made = Topic([[Written(key_of(2), VALUE, None)], [Written(key_of(3), VALUE, None)]])
+    made = Topic([[RegistryRecord(record_key(2), VALUE, None)], [RegistryRecord(record_key(3), VALUE, None)]])
 
     with capture_logs() as logs:
         await told_by(made, monkeypatch)

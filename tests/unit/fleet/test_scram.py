@@ -14,27 +14,27 @@ LAST = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 def test_rfc_7677() -> None:
     scram = Scram("sha256", "user", "pencil", NONCE)
-    assert scram.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
-    assert scram.final(FIRST) == (
+    assert scram.first_message() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert scram.final_message(FIRST) == (
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    scram.check(LAST)
+    scram.verify_server(LAST)
 
 
 def test_rfc_5802() -> None:
     scram = Scram("sha1", "user", "pencil", "fyko+d2lbbFgONRv9qkxdawL")
-    assert scram.final(b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096") == (
+    assert scram.final_message(b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096") == (
         b"c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="
     )
-    scram.check(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+    scram.verify_server(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
 
 
 def test_a_name_may_hold_what_separates() -> None:
-    assert Scram("sha256", "a=b,c", "x", "n").first() == b"n,,n=a=3Db=2Cc,r=n"
+    assert Scram("sha256", "a=b,c", "x", "n").first_message() == b"n,,n=a=3Db=2Cc,r=n"
 
 
 def test_every_exchange_has_a_nonce_of_its_own() -> None:
-    assert Scram("sha256", "a", "x").first() != Scram("sha256", "a", "x").first()
+    assert Scram("sha256", "a", "x").first_message() != Scram("sha256", "a", "x").first_message()
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_every_exchange_has_a_nonce_of_its_own() -> None:
 )
 def test_a_challenge_no_server_may_send(challenge: bytes, said: str) -> None:
     with pytest.raises(PeerError, match=said):
-        Scram("sha256", "user", "pencil", NONCE).final(challenge)
+        Scram("sha256", "user", "pencil", NONCE).final_message(challenge)
 
 
 @pytest.mark.parametrize("last", [LAST.replace(b"6rri", b"7rri"), b"e=invalid-proof", b"v=", b""])
 def test_a_server_that_does_not_know_the_password(last: bytes) -> None:
     scram = Scram("sha256", "user", "pencil", NONCE)
-    scram.final(FIRST)
+    scram.final_message(FIRST)
     with pytest.raises(PeerError, match="does not prove"):
-        scram.check(last)
+        scram.verify_server(last)
 
 
 def test_nothing_is_proven_before_the_challenge() -> None:
     with pytest.raises(PeerError):
-        Scram("sha256", "user", "pencil").check(b"v=")
+        Scram("sha256", "user", "pencil").verify_server(b"v=")

@@ -16,15 +16,15 @@ SCRAM = {
 
 
 def test_without_settings_there_is_neither_tls_nor_sasl() -> None:
-    security = Security.of({"bootstrap.servers": "127.0.0.1:9092", "socket.timeout.ms": "7"})
+    security = Security.from_settings({"bootstrap.servers": "127.0.0.1:9092", "socket.timeout.ms": "7"})
     assert security == Security()
-    assert security.context() is None
+    assert security.build_ssl_context() is None
 
 
 def test_sasl_and_tls() -> None:
-    security = Security.of(SCRAM)
+    security = Security.from_settings(SCRAM)
     assert (security.mechanism, security.user, security.password) == ("SCRAM-SHA-512", "me", "hunter2")
-    context = security.context()
+    context = security.build_ssl_context()
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
@@ -37,7 +37,7 @@ def test_sasl_and_tls() -> None:
     ],
 )
 def test_what_is_verified_can_be_less(settings: dict[str, str], verify: ssl.VerifyMode, names: bool) -> None:
-    context = Security.of({"security.protocol": "ssl", **settings}).context()
+    context = Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (verify, names)
 
@@ -56,12 +56,12 @@ def test_what_is_verified_can_be_less(settings: dict[str, str], verify: ssl.Veri
 )
 def test_what_it_cannot_heed_it_names(change: dict[str, str], named: str) -> None:
     with pytest.raises(LocalError, match=named) as refused:
-        Security.of(SCRAM | change)
+        Security.from_settings(SCRAM | change)
     assert "hunter2" not in str(refused.value)
 
 
 def test_settings_of_what_is_not_used_are_passed_over() -> None:
-    assert Security.of({"ssl.crl.location": "/x", "sasl.mechanism": "OAUTHBEARER"}) == Security()
+    assert Security.from_settings({"ssl.crl.location": "/x", "sasl.mechanism": "OAUTHBEARER"}) == Security()
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_settings_of_what_is_not_used_are_passed_over() -> None:
 )
 def test_a_file_that_cannot_be_used_is_named_and_not_shown(settings: dict[str, str], named: str) -> None:
     with pytest.raises(LocalError, match=named) as refused:
-        Security.of({"security.protocol": "ssl", **settings}).context()
+        Security.from_settings({"security.protocol": "ssl", **settings}).build_ssl_context()
     assert "hunter2" not in str(refused.value)
     assert "junk" not in str(refused.value)
 
 
 def test_it_does_not_show_secrets() -> None:
-    shown = repr(Security.of(SCRAM | {"ssl.key.password": "swordfish"}))
+    shown = repr(Security.from_settings(SCRAM | {"ssl.key.password": "swordfish"}))
     assert "hunter2" not in shown
     assert "swordfish" not in shown

@@ -6,18 +6,16 @@ from pathlib import Path
 import pytest
 
 from proxy.config import Config
-from proxy.fleet.record import MAX_ENDPOINTS, SidecarRecord, decode, encode
-from proxy.fleet.sightings import Sighting
-from proxy.fleet.view import NOTHING, Own, fleet_view, lacking, own_record, own_view
+from proxy.fleet.membership import Member
+from proxy.fleet.sidecar_record import MAX_ENDPOINTS, SidecarRecord, decode, encode
+from proxy.fleet.view import (
+    NOTHING,
+    OwnBroker,
+    brokers_without_sidecar,
+    build_fleet_view,
+    build_own_record,
+    build_own_view,
 from proxy.interceptors.broker_metadata import FleetView
-from proxy.interceptors.tags import (
-    BUILTIN_TAGS,
-    TAGS_BY_NAME,
-    BrokerCapabilities,
-    derive_capabilities,
-    invalid_tag_names,
-    is_reserved,
-    reference_markdown,
 )
 from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
 
@@ -31,16 +29,16 @@ LISTENERS = [
     {"name": "CLIENT", "bind": "127.0.0.1:9092", "advertised": "kafka-1.example:9092", "upstream": "127.0.0.1:19092"},
     {"name": "TLS", "bind": "[::1]:9093", "upstream": "127.0.0.1:19093", "security.protocol": "SSL"},
 ]
-FULL = Own(1, derive_capabilities(NEW), "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
+FULL = OwnBroker(1, derive_capabilities(NEW), "1048588", "MkU3OEVBNTcwNTJENDM2Qg", "r1")
 
 
 def config(**values: object) -> Config:
     return Config.model_validate({"broker.id": 1, "listeners": LISTENERS, **values})
 
 
-def told(tags: dict[str, str], *, alive: bool = True) -> Sighting:
+def told(tags: dict[str, str], *, alive: bool = True) -> Member:
     ends = ("CLIENT://kafka-2.example:9092",)
-    return Sighting(
+    return Member(
         SidecarRecord({}, ends, None, -1, "1", protocol_version_min=40, protocol_version_max=77, tags=tags), alive
     )
 
@@ -51,7 +49,7 @@ def running(view: FleetView) -> list[int]:
 
 class TestOwn:
     def test_all_tags(self):
-        view = own_view(config(tags={"rack": "r8a9"}), FULL)
+        view = build_own_view(config(tags={"rack": "r8a9"}), FULL)
 
         assert view.addresses == {"client": ("kafka-1.example", 9092), "tls": ("::1", 9093)}
         assert (view.protocol_min, view.protocol_max, True) == ranges(NEW)
@@ -73,13 +71,13 @@ class TestOwn:
         assert invalid_tag_names(view.tags) == []
 
     def test_a_configured_version_is_told_as_it_stands(self):
-        tags = own_view(config(**{"broker.version": "0.9.0.0-SNAPSHOT-d12ca4f"}), FULL).tags
+        tags = build_own_view(config(**{"broker.version": "0.9.0.0-SNAPSHOT-d12ca4f"}), FULL).tags
 
         found = [tags[f"broker.version{part}"] for part in ("", ".source", ".int")]
         assert found == ["0.9.0.0-SNAPSHOT-d12ca4f", "config", "0x00090000"]
 
     def test_what_is_not_known_is_left_out(self):
-        view = own_view(config(), Own(1))
+        view = build_own_view(config(), OwnBroker(1))
 
         assert (view.protocol_min, view.protocol_max) == (-1, -1)
         assert view.tags.keys() == {"broker.id", "endpoints", "protocol.version.source", "sidecar.version"}
@@ -88,7 +86,7 @@ class TestOwn:
 
     def test_the_record_says_the_same_to_the_other_sidecars(self):
         one = config(tags={"rack": "r8a9"})
-        view, record = own_view(one, FULL), own_record(one, FULL, boot_id="b", started_ms=1579041366882)
+        view, record = build_own_view(one, FULL), build_own_record(one, FULL, boot_id="b", started_ms=1579041366882)
 
         assert record.tags == view.tags
         assert (record.protocol_version_min, record.protocol_version_max) == (view.protocol_min, view.protocol_max)
@@ -98,11 +96,11 @@ class TestOwn:
 
 
 class TestPeers:
-    mine = own_view(config(), FULL)
+    mine = build_own_view(config(), FULL)
 
-    def peer(self, seen: Sighting | None, said: BrokerCapabilities = NOTHING):
-        sightings = {} if seen is None else {2: seen}
-        view = fleet_view(self.mine, [1, 2], sightings, {2: said})
+    def peer(self, seen: Member | None, said: BrokerCapabilities = NOTHING):
+        members = {} if seen is None else {2: seen}
+        view = build_fleet_view(self.mine, [1, 2], members, {2: said})
         assert view.brokers[0] is self.mine
         return view.brokers[1]
 
@@ -153,33 +151,33 @@ class TestPeers:
         assert peer.tags == {"broker.id": "2", "rack": "any text", "protocol.version.source": "sidecar"}
 
     def test_before_the_registry_was_read_nobody_is_called_absent(self):
-        view = fleet_view(self.mine, [1, 2], None, {})
+        view = build_fleet_view(self.mine, [1, 2], None, {})
 
         assert "sidecar" not in view.brokers[1].tags
 
     def test_who_runs_is_what_the_cluster_says(self):
         seen = {node: told({}) for node in (2, 3, 4)}
 
-        assert running(fleet_view(self.mine, [3, 5], seen, {})) == [1, 3, 5]
+        assert running(build_fleet_view(self.mine, [3, 5], seen, {})) == [1, 3, 5]
 
     def test_and_else_whose_sidecar_does(self):
         seen = {2: told({}), 3: told({}, alive=False)}
 
-        assert running(fleet_view(self.mine, None, seen, {})) == [1, 2]
-        assert running(fleet_view(self.mine, None, None, {})) == [1]
+        assert running(build_fleet_view(self.mine, None, seen, {})) == [1, 2]
+        assert running(build_fleet_view(self.mine, None, None, {})) == [1]
 
     @pytest.mark.parametrize("alive", [True, False])
     @pytest.mark.parametrize("said", [[1, 3], None])
     def test_a_broker_that_does_not_run_keeps_its_address(self, said: list[int] | None, alive: bool):
         seen = {1: told({}), 2: told({}, alive=alive), 3: told({})}
-        view = fleet_view(self.mine, said, seen, {})
+        view = build_fleet_view(self.mine, said, seen, {})
 
         assert {one.node_id: one.addresses for one in view.brokers}[2] == {"client": ("kafka-2.example", 9092)}
         assert running(view) == ([1, 2, 3] if said is None and alive else [1, 3])
         assert sorted(one.node_id for one in view.brokers) == [1, 2, 3]
 
     def test_who_lacks_a_sidecar(self):
-        assert lacking([1, 2, 3], {1: told({}), 2: told({}, alive=False)}) == [2, 3]
+        assert brokers_without_sidecar([1, 2, 3], {1: told({}), 2: told({}, alive=False)}) == [2, 3]
 
 
 class TestTags:
@@ -194,7 +192,7 @@ class TestTags:
 
     @pytest.mark.parametrize("release", release_ends())
     def test_every_release_gives_tags_as_documented(self, release):
-        tags = own_view(config(), FULL._replace(said=derive_capabilities(supported(release)))).tags
+        tags = build_own_view(config(), FULL._replace(said=derive_capabilities(supported(release)))).tags
 
         assert invalid_tag_names(tags) == []
         assert tags.keys() <= TAGS_BY_NAME.keys()
@@ -218,7 +216,7 @@ class TestManyListeners:
         ]
         one = Config.model_validate({"broker.id": 1, "listeners": listeners})
 
-        record = decode(encode(own_record(one, FULL, boot_id="b", started_ms=1)))
+        record = decode(encode(build_own_record(one, FULL, boot_id="b", started_ms=1)))
 
         assert record is not None
         assert len(record.addresses) == MAX_ENDPOINTS

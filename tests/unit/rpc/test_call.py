@@ -11,9 +11,9 @@ import pytest
 
 from proxy.errors import PeerError
 from proxy.rpc.call import call, call_once, encode_frame
-from proxy.rpc.messages import Request
+from proxy.rpc.messages import RpcRequest
 
-REQUEST = Request(48, 0, b"body")
+REQUEST = RpcRequest(48, 0, b"body")
 FRAME = b"\0\0\0\x10\0\x30\0\0\0\0\0\x01\0\x02mebody"
 """``REQUEST`` with correlation id 1, of the client ``me``."""
 

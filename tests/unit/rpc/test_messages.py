@@ -16,7 +16,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from proxy.config import Endpoint
 from proxy.errors import MalformedBody
 from proxy.rpc import messages
-from proxy.rpc.messages import Refused
+from proxy.rpc.messages import RequestRefused
 
 THREE_BROKERS = bytes.fromhex(
     "00000003"  # three brokers: node, host, port, rack
@@ -49,54 +49,54 @@ HANDSHAKE = bytes.fromhex("00000000000100055052414e44")
 TOKEN = bytes.fromhex("0000ffff00000003613d62")
 
 READERS = [
-    (messages.brokers, BROKERS[:-8]),  # what follows is not read
-    (messages.brokers, THREE_BROKERS),
-    (lambda answer: list(messages.ip_quotas(answer)), QUOTAS),
-    (messages.check_altered, ALTERED),
-    (messages.broker_configs, CONFIGS),
-    (messages.check_handshake, HANDSHAKE),
-    (messages.sasl_token, TOKEN),
+    (messages.decode_brokers, BROKERS[:-8]),  # what follows is not read
+    (messages.decode_brokers, THREE_BROKERS),
+    (lambda answer: list(messages.decode_ip_quotas(answer)), QUOTAS),
+    (messages.check_quotas_altered, ALTERED),
+    (messages.decode_broker_configs, CONFIGS),
+    (messages.check_sasl_handshake, HANDSHAKE),
+    (messages.decode_sasl_token, TOKEN),
 ]
 
 
 def test_answers_of_a_broker() -> None:
-    assert messages.brokers(BROKERS) == {1: Endpoint("127.0.0.1", 26381)}
-    assert messages.brokers(THREE_BROKERS + b"controller, topics") == {
+    assert messages.decode_brokers(BROKERS) == {1: Endpoint("127.0.0.1", 26381)}
+    assert messages.decode_brokers(THREE_BROKERS + b"controller, topics") == {
         1: Endpoint("a", 9092),
         2: Endpoint("", 9092),
         300: Endpoint("host", 9092),
     }
-    assert list(messages.ip_quotas(QUOTAS)) == [("::1", 5.0), ("127.0.0.9", 5.0)]
-    assert messages.broker_configs(CONFIGS) == {
+    assert list(messages.decode_ip_quotas(QUOTAS)) == [("::1", 5.0), ("127.0.0.9", 5.0)]
+    assert messages.decode_broker_configs(CONFIGS) == {
         "max.connection.creation.rate": "2147483647",
         "max.connections": "2147483647",
         "max.connections.per.ip.overrides": "",
     }
-    assert messages.sasl_token(TOKEN) == b"a=b"
-    messages.check_altered(ALTERED)
-    messages.check_handshake(HANDSHAKE)
+    assert messages.decode_sasl_token(TOKEN) == b"a=b"
+    messages.check_quotas_altered(ALTERED)
+    messages.check_sasl_handshake(HANDSHAKE)
 
 
 def test_the_default_quota_has_no_name_and_other_entities_are_passed_over() -> None:
     default = QUOTAS.replace(b"\0\x02ip\0\x03::1", b"\0\x02ip\xff\xff")
-    assert next(messages.ip_quotas(default)) == (None, 5.0)
+    assert next(messages.decode_ip_quotas(default)) == (None, 5.0)
     user = QUOTAS.replace(b"\0\x02ip\0\x03::1", b"\0\x04user\0\x03::1")
-    assert list(messages.ip_quotas(user)) == [None, ("127.0.0.9", 5.0)]
+    assert list(messages.decode_ip_quotas(user)) == [None, ("127.0.0.9", 5.0)]
 
 
 @pytest.mark.parametrize(
     ("reader", "answer", "code", "said"),
     [
-        (lambda answer: list(messages.ip_quotas(answer)), DENIED, 31, "DescribeConfigs"),
-        (messages.check_altered, HALF_ALTERED, 42, "93.284.53.13 is not a valid IP or resolvable host."),
-        (messages.broker_configs, OTHER_BROKER, 42, "expected 1"),
-        (messages.check_handshake, b"\0\x21" + HANDSHAKE[2:], 33, "only PRAND"),
-        (messages.check_handshake, b"\0\x22\0\0\0\0", 34, "SASL"),
-        (messages.sasl_token, b"\0\x3a\0\x02no\0\0\0\0", 58, "SASL: no"),
+        (lambda answer: list(messages.decode_ip_quotas(answer)), DENIED, 31, "DescribeConfigs"),
+        (messages.check_quotas_altered, HALF_ALTERED, 42, "93.284.53.13 is not a valid IP or resolvable host."),
+        (messages.decode_broker_configs, OTHER_BROKER, 42, "expected 1"),
+        (messages.check_sasl_handshake, b"\0\x21" + HANDSHAKE[2:], 33, "only PRAND"),
+        (messages.check_sasl_handshake, b"\0\x22\0\0\0\0", 34, "SASL"),
+        (messages.decode_sasl_token, b"\0\x3a\0\x02no\0\0\0\0", 58, "SASL: no"),
     ],
 )
 def test_a_refusal_says_what_and_why(reader, answer: bytes, code: int, said: str) -> None:
-    with pytest.raises(Refused, match=said) as refused:
+    with pytest.raises(RequestRefused, match=said) as refused:
         reader(answer)
     assert refused.value.code == code
 
@@ -114,7 +114,7 @@ def test_no_declared_count_or_length_is_believed(reader, answer: bytes) -> None:
         for lie in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe"):
             try:
                 reader(answer[:pos] + lie + answer[pos + 4 :])
-            except (MalformedBody, Refused):
+            except (MalformedBody, RequestRefused):
                 continue
 
 
@@ -124,11 +124,11 @@ def test_one_quota_of_very_many_parts_is_malformed(parts: tuple[int, int]) -> No
         struct.pack(">i", count) + bytes(10 * count) for count in parts
     )
     with pytest.raises(MalformedBody):
-        list(messages.ip_quotas(answer))
+        list(messages.decode_ip_quotas(answer))
 
 
 def test_requests() -> None:
-    assert messages.describe_ip_quotas().body == encoded(
+    assert messages.describe_ip_quotas_request().body == encoded(
         DescribeClientQuotasRequest(
             components=[DescribeClientQuotasRequest.ComponentData(entity_type="ip", match_type=2, match=None)],
             strict=False,
@@ -147,17 +147,19 @@ def test_requests() -> None:
         validate_only=False,
         version=0,
     )
-    assert messages.set_ip_rates(["10.0.0.1", "::1"], 7).body == encoded(set_two)
+    assert messages.set_ip_rates_request(["10.0.0.1", "::1"], 7).body == encoded(set_two)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     configs = DescribeConfigsRequest(
         resources=[resource(resource_type=4, resource_name="3", configuration_keys=["a", "b"])],
         include_synonyms=False,
         version=1,
     )
-    assert messages.describe_broker(3, ["a", "b"]).body == encoded(configs)
-    assert messages.metadata().body == encoded(MetadataRequest(topics=[], version=1))
-    assert messages.sasl_handshake("PLAIN").body == encoded(SaslHandshakeRequest(mechanism="PLAIN", version=1))
-    assert messages.sasl_authenticate(b"xy").body == encoded(SaslAuthenticateRequest(auth_bytes=b"xy", version=0))
+    assert messages.describe_broker_request(3, ["a", "b"]).body == encoded(configs)
+    assert messages.metadata_request().body == encoded(MetadataRequest(topics=[], version=1))
+    assert messages.sasl_handshake_request("PLAIN").body == encoded(SaslHandshakeRequest(mechanism="PLAIN", version=1))
+    assert messages.sasl_authenticate_request(b"xy").body == encoded(
+        SaslAuthenticateRequest(auth_bytes=b"xy", version=0)
+    )
 
 
 def encoded(request) -> bytes:
@@ -171,4 +173,4 @@ def test_another_broker_names_itself_with_an_int32(named: str, node_id: int | No
     error = f"Unexpected broker id, expected {named} or empty string, but received 1".encode()
     answer = struct.pack(">iihh", 0, 1, 42, len(error)) + error
 
-    assert messages.other_broker(answer) == node_id
+    assert messages.decode_other_broker(answer) == node_id

@@ -1,8 +1,8 @@
-"""Which sidecars run, from the records of the registry: pure, without a clock.
+"""Which sidecars run, from the records of the registry. Pure, without a clock.
 
-Times are those at which the brokers took a record in, so sidecars' own clocks do not matter. Every sidecar writes every
-3 s, this one too, so the newest record of all tells what time it is. Where nothing can be written or read any more,
-time stands still, and what was known stays.
+A record's time is when the broker appended it, so the clocks of sidecars do not matter. Every sidecar writes every 3 s,
+this one too, so the time of the newest record is the current time. While nothing can be written or read, the membership
+stays as it is.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from proxy.fleet.record import SidecarRecord, decode, node_of
+from proxy.fleet.sidecar_record import SidecarRecord, decode, node_id_of_key
 
-HEARTBEAT = 3.0
+HEARTBEAT_INTERVAL = 3.0
 """Seconds between two records of a sidecar."""
 
 DEAD_AFTER_MS = 9000
-"""How much older than the newest record of all a sidecar's last one may be; then it does not run."""
+"""Milliseconds. A sidecar runs as long as its last record is not that much older than the newest record of all."""
 
 
-MAX_KNOWN = 1000
-"""Sidecars that are kept; a record of one more is dropped. Kafka's clusters have fewer brokers."""
+MAX_MEMBERS = 1000
+"""Most sidecars; records of further ones are dropped. Kafka's clusters have fewer brokers."""
 
-MAX_BYTES = 4_194_304
-"""Bytes of the records that are kept; one that does not fit is dropped. A usual one has 2,000."""
+MAX_MEMBER_BYTES = 4_194_304
+"""Most bytes of all records that are kept; a record beyond it is dropped. A usual record has 2,000."""
 
 
-class Written(NamedTuple):
-    """One record of the topic. ``value``: None deletes it.
+class RegistryRecord(NamedTuple):
+    """One record of the registry's topic. ``value``: None for a tombstone.
 
-    ``at``: milliseconds since 1970, of the broker's clock; None where the topic has the writers' clocks.
+    ``at``: milliseconds since 1970, by the broker's clock; None where the topic has the writers' timestamps.
     """
 
     key: bytes
@@ -38,18 +38,18 @@ class Written(NamedTuple):
     at: int | None
 
 
-class Sighting(NamedTuple):
-    """The last record of a sidecar. ``alive``: whether it still runs."""
+class Member(NamedTuple):
+    """A sidecar's last record. ``alive``: whether the sidecar still runs."""
 
     record: SidecarRecord
     alive: bool
 
 
-class Sightings:
-    """All records so far, the last of each sidecar. ``dropped``: records that were not taken, by reason.
+class Membership:
+    """The last record of each sidecar. ``dropped``: numbers of records that were dropped, by reason.
 
-    ``brokers``: ids that the cluster has, or had; those of others are dropped. None: it is not known yet. ``signed``:
-    only sidecars can have written them; then a record of an earlier run of a living sidecar is somebody's repetition.
+    ``brokers``: ids of brokers that the cluster has, or had; records of other brokers are dropped. None: not known yet.
+    ``signed``: records are signed. A record of an earlier run of a sidecar that still runs is then dropped as a replay.
     """
 
     def __init__(self, *, signed: bool = False) -> None:
@@ -60,14 +60,14 @@ class Sightings:
         self._bytes = 0
         self._newest = 0
 
-    def add(self, records: Iterable[Written]) -> None:
-        """Take records in the order of the topic. Those that no sidecar wrote are passed over."""
+    def apply(self, records: Iterable[RegistryRecord]) -> None:
+        """Apply records in the order of the topic. Records that no sidecar can have written are dropped."""
         brokers = self.brokers
         if brokers is not None:
             for gone in [node_id for node_id in self._last if node_id not in brokers]:
                 self._forget(gone)
         for key, value, written in records:
-            found = node_of(key)
+            found = node_id_of_key(key)
             if found is None:
                 self.dropped["key"] += 1
                 continue
@@ -83,8 +83,8 @@ class Sightings:
             if known is not None and known[0] == value:
                 self._last[node_id] = value, known[1], at
                 continue
-            if self._bytes + len(value) - (len(known[0]) if known else 0) > MAX_BYTES or (
-                known is None and len(self._last) >= MAX_KNOWN
+            if self._bytes + len(value) - (len(known[0]) if known else 0) > MAX_MEMBER_BYTES or (
+                known is None and len(self._last) >= MAX_MEMBERS
             ):
                 self.dropped["too_much"] += 1
                 continue
@@ -104,9 +104,9 @@ class Sightings:
             self._last[node_id] = value, record, at
             self._bytes += len(value)
 
-    def now(self) -> Mapping[int, Sighting]:
-        """By node id."""
-        return {node_id: Sighting(record, self._is_alive(at)) for node_id, (_, record, at) in self._last.items()}
+    def members(self) -> Mapping[int, Member]:
+        """Return all sidecars by node id."""
+        return {node_id: Member(record, self._is_alive(at)) for node_id, (_, record, at) in self._last.items()}
 
     def _is_alive(self, at: int) -> bool:
         return at >= self._newest - DEAD_AFTER_MS
@@ -118,5 +118,5 @@ class Sightings:
 
 
 def _started(record: SidecarRecord) -> int:
-    """When the sidecar started, in milliseconds since 1970; 0 where it does not say."""
+    """Return when the sidecar started, in milliseconds since 1970; 0 if its record does not say."""
     return int(record.timestamp) if record.timestamp.isascii() and record.timestamp.isdigit() else 0

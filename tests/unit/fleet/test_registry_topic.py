@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 
-from proxy.fleet.topic import written
+from proxy.fleet.registry_topic import to_registry_record
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from proxy.fleet.topic import written
     ],
 )
 def test_only_the_broker_s_clock_counts(timestamp, at):
-    assert written(b"sidecar/1", b"{}", timestamp).at == at
+    assert to_registry_record(b"sidecar/1", b"{}", timestamp).at == at

@@ -1,4 +1,4 @@
-"""What the watch tells, stores and says, before a cluster made of bytes; each look is asked for by a poke."""
+"""What the watch tells, stores and says, before a cluster made of bytes; each look is asked for by a refresh."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import quota_watch, schedule, sources
-from proxy.fleet.quota_watch import QuotaWatch
+from proxy.fleet import local_addresses, quota_poller, schedule
+from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.rpc import messages
 from tests.unit.fleet.cluster import Cluster
@@ -25,7 +25,7 @@ def config_of(quotas: dict[str, Any], source: str | None = None, **more: Any) ->
     return Config.model_validate(values | more)
 
 
-class Counted(QuotaWatch):
+class Counted(QuotaPoller):
     """Counts its looks."""
 
     looks = 0
@@ -42,12 +42,12 @@ class Watched:
         self.cluster = cluster
         self.changes: list[ClusterQuotas] = []
         self.problems: list[str | None] = []
-        self.watch = Counted(config, self.changes.append, self.problems.append, asking=cluster)
+        self.watch = Counted(config, self.changes.append, self.problems.append, caller=cluster)
 
     async def look(self) -> None:
         """Let it look once more."""
         before = self.watch.looks
-        self.watch.poke()
+        self.watch.refresh()
         await until(lambda: self.watch.looks > before)
 
 
@@ -70,8 +70,8 @@ async def until(true: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poke is a look, however soon after the last one."""
-    monkeypatch.setattr(schedule, "GAP", 0.0)
+    """A refresh is a look, however soon after the last one."""
+    monkeypatch.setattr(schedule, "MIN_POLL_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ async def test_what_could_not_be_provided_is_tried_again(cluster: Cluster, code:
 
 
 async def test_the_right_to_provide_is_tried_for_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_watch, "FORBIDDEN_RETRY", 0.0)
+    monkeypatch.setattr(quota_poller, "UNAUTHORIZED_RETRY", 0.0)
     cluster.refused = {messages.ALTER_CLIENT_QUOTAS: 31}
     async with watching(cluster) as watched:
         cluster.refused.clear()
@@ -191,16 +191,16 @@ async def test_the_right_to_provide_is_tried_for_again(cluster: Cluster, monkeyp
 
 async def test_an_address_that_it_dials_from_later_is_provided_for_too(cluster: Cluster) -> None:
     async with watching(cluster) as watched:
-        watched.watch.change(config_of({}, "127.0.0.99"))
+        watched.watch.reconfigure(config_of({}, "127.0.0.99"))
         await watched.look()
     assert cluster.stored == {"127.0.0.1": UNLIMITED, "127.0.0.99": UNLIMITED}
 
 
 async def test_an_upstream_without_an_address_hides_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def addresses_of(host: str) -> list[str]:
+    async def resolve_host(host: str) -> list[str]:
         return [host] if host == "127.0.0.1" else []
 
-    monkeypatch.setattr(sources, "addresses_of", addresses_of)
+    monkeypatch.setattr(local_addresses, "resolve_host", resolve_host)
     cluster.stored = {None: 5.0, "10.0.0.1": 6.0}
     listeners = [
         {"name": f"L-{host}", "bind": "127.0.0.1:1", "upstream": f"{host}:2"} for host in ("lost", "127.0.0.1")
@@ -242,7 +242,7 @@ async def test_a_running_sidecar_stays_ready_whatever_an_operator_stores(cluster
 async def test_one_that_accepts_since_it_knew_nothing_stays_ready_too(cluster: Cluster) -> None:
     cluster.down = True
     async with watching(cluster) as watched:
-        watched.watch.accepting()
+        watched.watch.mark_accepting()
         cluster.down = False
         cluster.stored = {"127.0.0.1": 3.0}
         await watched.look()
@@ -253,7 +253,7 @@ async def test_one_that_accepts_since_it_knew_nothing_stays_ready_too(cluster: C
 async def test_one_that_accepts_though_it_is_not_ready_becomes_so_when_the_problem_ends(cluster: Cluster) -> None:
     cluster.stored = {"127.0.0.1": 3.0}
     async with watching(cluster) as watched:
-        watched.watch.accepting()
+        watched.watch.mark_accepting()
         assert len(watched.problems) == 1
         cluster.stored.clear()
         await watched.look()
@@ -302,12 +302,12 @@ async def test_another_broker_says_nothing_of_the_own_one(cluster: Cluster) -> N
     cluster.configs = {"max.connection.creation.rate": "20"}
     with capture_logs() as logs:
         async with watching(cluster, config_of({"source": "broker"})) as watched:
-            cluster.away = "broker 1 does not answer"
+            cluster.away_reason = "broker 1 does not answer"
             cluster.configs.clear()
             await watched.look()
             await watched.look()
             assert "broker 1 does not answer" in (watched.watch.state.problem or "")
-            cluster.away = None
+            cluster.away_reason = None
             cluster.configs["max.connection.creation.rate"] = "20"
             await watched.look()
             assert watched.watch.state.problem is None
@@ -318,7 +318,7 @@ async def test_another_broker_says_nothing_of_the_own_one(cluster: Cluster) -> N
 
 
 async def test_who_is_not_asked_need_not_be_at_home(cluster: Cluster) -> None:
-    cluster.away = "broker 1 is not in the cluster"
+    cluster.away_reason = "broker 1 is not in the cluster"
     async with watching(cluster) as watched:
         assert watched.watch.state.problem is None
 
@@ -330,7 +330,7 @@ async def test_a_limit_of_the_broker_that_is_too_tight_is_warned_of_once(cluster
             await watched.look()
             cluster.configs["max.connections.per.ip"] = "20"
             await watched.look()
-            watched.watch.change(config_of({"max.connections": 20}))
+            watched.watch.reconfigure(config_of({"max.connections": 20}))
             await watched.look()
     warned = [(line["key"], line["value"]) for line in logs if line["event"] == "broker_limits_sidecar"]
     assert warned == [("max.connections.per.ip", 10), ("max.connections.per.ip", 20)]
@@ -397,15 +397,15 @@ async def test_what_it_cannot_ask_it_says_once_and_does_not_try(cluster: Cluster
         watched = Watched(cluster, config_of({"protect.upstream": protect}, internal=internal))
         watched.watch.start()
         async with asyncio.timeout(5):
-            await watched.watch.known()
-        watched.watch.poke()
+            await watched.watch.wait_for_first_answer()
+        watched.watch.refresh()
         await asyncio.sleep(0)
         await watched.watch.close()
     assert cluster.asked == []
     assert [(line["event"], line["log_level"]) for line in logs] == [("quotas_not_read", "warning")]
     assert "OAUTHBEARER" in (watched.watch.state.error or "")
     assert (watched.watch.state.problem is not None) == protect
-    watched.watch.change(config_of({"protect.upstream": not protect}, internal=internal))
+    watched.watch.reconfigure(config_of({"protect.upstream": not protect}, internal=internal))
     assert (watched.watch.state.problem is not None) != protect
     assert watched.problems == []
 
@@ -413,7 +413,7 @@ async def test_what_it_cannot_ask_it_says_once_and_does_not_try(cluster: Cluster
 async def test_a_new_configuration_acts_at_once(cluster: Cluster) -> None:
     cluster.stored = {"10.0.0.1": 5.0}
     async with watching(cluster) as watched:
-        watched.watch.change(config_of({"ip.store": "file"}))
+        watched.watch.reconfigure(config_of({"ip.store": "file"}))
         await until(lambda: len(watched.changes) == 2)
     assert watched.changes[1].ip_rates == {}
 
@@ -427,24 +427,24 @@ async def test_a_mistake_of_whoever_is_told_does_not_end_the_watch(cluster: Clus
             raise ValueError("a mistake")
 
     cluster.stored = {"10.0.0.1": 5.0}
-    watch = Counted(config_of({}), broken_once, lambda _: None, asking=cluster)
+    watch = Counted(config_of({}), broken_once, lambda _: None, caller=cluster)
     with capture_logs() as logs:
         watch.start()
         await until(lambda: watch.looks > 0)
         assert "see its log" in (watch.state.error or "")
-        watch.poke()
+        watch.refresh()
         await until(lambda: watch.state.ok)
         await watch.close()
     assert [found.ip_rates for found in told] == 2 * [{"10.0.0.1": 5}]
-    assert "quota_watch_failed" in [line["event"] for line in logs]
+    assert "quota_poller_failed" in [line["event"] for line in logs]
 
 
 async def test_it_ends_in_the_middle_of_a_look() -> None:
     class Silent(Cluster):
-        async def ask(self, request: messages.Request) -> bytes:
+        async def call(self, request: messages.Request) -> bytes:
             return await asyncio.get_running_loop().create_future()
 
-    watch = QuotaWatch(config_of({}), lambda _: None, lambda _: None, asking=Silent())
+    watch = QuotaPoller(config_of({}), lambda _: None, lambda _: None, caller=Silent())
     watch.start()
     await asyncio.sleep(0)
     async with asyncio.timeout(5):

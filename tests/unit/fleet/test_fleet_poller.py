@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Config
-from proxy.fleet import fleet_watch
-from proxy.fleet.fleet_watch import FleetWatch
-from proxy.fleet.record import decode, key_of
-from proxy.fleet.registry import Registry, Told
-from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
+from proxy.fleet import fleet_poller
+from proxy.fleet.fleet_poller import FleetPoller
+from proxy.fleet.membership import DEAD_AFTER_MS, Membership, RegistryRecord
+from proxy.fleet.registry import OnMembers, RegistryThread
+from proxy.fleet.sidecar_record import decode, record_key
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
 from proxy.protocol.versions import ranges, release_range, versions_for
 from proxy.rpc import messages
@@ -31,18 +31,18 @@ async def eventually(fits: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-class Topic(Registry):
+class Topic(RegistryThread):
     """A registry that only this process knows."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: OnMembers) -> None:
         self.told = told
-        self.sightings = Sightings()
+        self.membership = Membership()
         self.written: list[tuple[int, bytes]] = []
         self.registered = False
 
-    def tell(self, records: Sequence[Written], end: bool) -> None:
-        self.sightings.add(records)
-        self.told(self.sightings.now(), end)
+    def tell(self, records: Sequence[RegistryRecord], end: bool) -> None:
+        self.membership.apply(records)
+        self.told(self.membership.members(), end)
 
     def start(self) -> None:
         return
@@ -54,8 +54,8 @@ class Topic(Registry):
     def withdraw(self) -> None:
         self.registered = False
 
-    def brokers(self, ids: Collection[int]) -> None:
-        self.sightings.brokers = frozenset(ids)
+    def restrict_to(self, ids: Collection[int]) -> None:
+        self.membership.brokers = frozenset(ids)
 
     async def close(self) -> None:
         return
@@ -127,9 +127,9 @@ class Watched:
         self.views: list[FleetView] = []
         self.problems: list[str | None] = []
         self._told = asyncio.Event()
-        self.watch = FleetWatch(config, self._tell, self.problems.append, asking=cluster, registry=self._made)
+        self.watch = FleetPoller(config, self._tell, self.problems.append, caller=cluster, registry=self._made)
 
-    def _made(self, told: Told) -> Registry:
+    def _made(self, told: OnMembers) -> RegistryThread:
         self.registry = Topic(told)
         return self.registry
 
@@ -200,7 +200,7 @@ async def test_where_tls_passes_through_the_cluster_is_asked_for_the_versions(cl
 
 
 async def test_but_another_broker_does_not_speak_for_the_own_one(cluster):
-    cluster.away = "broker 1 does not answer"
+    cluster.away_reason = "broker 1 does not answer"
     async with watching(config_of(1, "SSL"), cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
 
@@ -234,7 +234,7 @@ async def test_an_alteration_is_looked_at_at_once(cluster):
     async with watching(config_of(1), cluster) as watched:
         await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "1048588")
         cluster.configs = {"message.max.bytes": "2000000"}
-        watched.watch.poke()
+        watched.watch.refresh()
 
         await watched.until(lambda: watched.entry(1).tags.get("message.max.bytes") == "2000000")
 
@@ -268,18 +268,18 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
     async with watching(config_of(1, "SSL", tags={"rack": "a"}), cluster) as watched:
         await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
         _, value = watched.registry.written[-1]
-        watched.registry.tell([Written(key_of(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
+        watched.registry.tell([RegistryRecord(record_key(2), value.replace(b'"rack":"a"', b'"rack":"b"'), 1000)], True)
         await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
         assert "sidecar" not in watched.entry(2).tags
 
-        watched.registry.tell([Written(key_of(1), value, 1001 + DEAD_AFTER_MS)], False)
+        watched.registry.tell([RegistryRecord(record_key(1), value, 1001 + DEAD_AFTER_MS)], False)
         await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
 
 
 async def test_other_tags_are_told_and_written_at_once(cluster):
     async with watching(config_of(1, "SSL"), cluster) as watched:
-        watched.watch.change(config_of(1, "SSL", tags={"rack": "r8a9"}))
+        watched.watch.reconfigure(config_of(1, "SSL", tags={"rack": "r8a9"}))
 
         assert watched.entry(1).tags["rack"] == "r8a9"
         assert decode(watched.registry.written[-1][1]).tags["rack"] == "r8a9"
@@ -290,7 +290,7 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
     with capture_logs() as logs:
         async with listening(broker), watching(config_of(broker.port), cluster) as watched:
             await watched.until(lambda: watched.views[-1].node_id == 7)
-            watched.watch.change(config_of(broker.port, tags={"rack": "x"}))
+            watched.watch.reconfigure(config_of(broker.port, tags={"rack": "x"}))
 
             assert watched.entry(7).tags["broker.id"] == "7"
             assert watched.registry.written == []
@@ -299,7 +299,7 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
 
 
 async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_one(cluster, monkeypatch):
-    monkeypatch.setattr(fleet_watch, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
     broker = Broker(1, NEW)
     async with listening(broker):
         config = config_of(broker.port)
@@ -314,7 +314,7 @@ async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_on
 
 
 async def test_it_withdraws_once_another_broker_answers(cluster, monkeypatch):
-    monkeypatch.setattr(fleet_watch, "VERSIONS_EVERY", 0.01)
+    monkeypatch.setattr(fleet_poller, "VERSIONS_INTERVAL", 0.01)
     broker = Broker(1, NEW)
     async with listening(broker), watching(config_of(broker.port), cluster) as watched:
         await eventually(lambda: watched.registry.registered)
@@ -347,7 +347,7 @@ async def test_a_login_is_not_needed_and_nothing_else_is_asked_without_one(clust
 
 
 async def test_a_cluster_that_is_away_is_told_of_once_and_changes_nothing(cluster, monkeypatch):
-    monkeypatch.setattr(fleet_watch, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
     with capture_logs() as logs:
         async with watching(config_of(1, "SSL"), cluster) as watched:
             await watched.until(lambda: "cluster.id" in watched.entry(1).tags)
@@ -367,7 +367,7 @@ async def test_without_a_cluster_to_ask_there_is_the_own_broker(cluster):
     async with listening(broker):
         config = config_of(broker.port).model_copy(update={"internal_bootstrap_servers": None})
         views: list[FleetView] = []
-        watch = FleetWatch(config, views.append, lambda problem: None)
+        watch = FleetPoller(config, views.append, lambda problem: None)
         watch.start()
         try:
             await eventually(lambda: views[-1].brokers[0].protocol_max == ranges(NEW).max)

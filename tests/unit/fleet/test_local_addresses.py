@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Listener
-from proxy.fleet import sources
-from proxy.fleet.sources import Sources
+from proxy.fleet import local_addresses
+from proxy.fleet.local_addresses import LocalAddresses
 
 
 def listener(host: str, source: str | None = None) -> Listener:
@@ -19,18 +19,18 @@ def listener(host: str, source: str | None = None) -> Listener:
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, known: dict[str, list[str]]) -> None:
-    async def addresses_of(host: str) -> list[str]:
+    async def resolve_host(host: str) -> list[str]:
         if host not in known:
             raise socket.gaierror(-2, "Name or service not known")
         return known[host] or await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(sources, "addresses_of", addresses_of)
+    monkeypatch.setattr(local_addresses, "resolve_host", resolve_host)
 
 
 async def test_addresses_of_its_own_and_those_the_kernel_chooses() -> None:
-    assert await Sources().of([listener("127.0.0.1")]) == {"127.0.0.1"}
+    assert await LocalAddresses().resolve([listener("127.0.0.1")]) == {"127.0.0.1"}
     two = [listener("127.0.0.1", "127.0.0.99"), listener("no.such.host", "::0001")]
-    assert await Sources().of(two) == {"127.0.0.99", "::1"}
+    assert await LocalAddresses().resolve(two) == {"127.0.0.99", "::1"}
 
 
 async def test_every_address_of_a_name_may_be_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,23 +42,23 @@ async def test_every_address_of_a_name_may_be_dialled(monkeypatch: pytest.Monkey
         except OSError:
             pytest.skip("this host has no IPv6")
     resolving(monkeypatch, {"kafka": ["::1", "127.0.0.1"]})
-    assert await Sources().of([listener("kafka")]) == {"::1", "127.0.0.1"}
+    assert await LocalAddresses().resolve([listener("kafka")]) == {"::1", "127.0.0.1"}
 
 
 async def test_an_address_that_cannot_be_reached_is_not_dialled_from(monkeypatch: pytest.MonkeyPatch) -> None:
     resolving(monkeypatch, {"kafka": ["255.255.255.255", "127.0.0.1"]})
-    assert await Sources().of([listener("kafka")]) == {"127.0.0.1"}
+    assert await LocalAddresses().resolve([listener("kafka")]) == {"127.0.0.1"}
 
 
 async def test_a_name_that_nobody_knows_is_told_once_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"kafka": ["127.0.0.1"], "silent": list[str]()}
     resolving(monkeypatch, known)
-    monkeypatch.setattr(sources, "TIMEOUT", 0.05)
-    found, both = Sources(), [listener("kafka"), listener("other"), listener("silent")]
+    monkeypatch.setattr(local_addresses, "UPSTREAM_TIMEOUT", 0.05)
+    found, both = LocalAddresses(), [listener("kafka"), listener("other"), listener("silent")]
     with capture_logs() as logs:
-        assert await found.of(both) == await found.of(both) == {"127.0.0.1"}
+        assert await found.resolve(both) == await found.resolve(both) == {"127.0.0.1"}
         told = {line["upstream"]: line["error"] for line in logs}
         assert (len(logs), told) == (2, {"other": "Name or service not known", "silent": "no answer within 0 s"})
         del known["kafka"]
-        assert await found.of(both) == {"127.0.0.1"}  # as it was
+        assert await found.resolve(both) == {"127.0.0.1"}  # as it was
     assert [line["upstream"] for line in logs[2:]] == ["kafka"]

@@ -1,4 +1,4 @@
-"""Names that quotas are stored under: which are addresses, and what is looked up, when, and at whose expense."""
+"""HostResolver that quotas are stored under: which are addresses, and what is looked up, when, and at whose expense."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.fleet import names
-from proxy.fleet.names import Names, literal
+from proxy.fleet import host_resolver
+from proxy.fleet.host_resolver import HostResolver, parse_java_address
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from proxy.fleet.names import Names, literal
     ],
 )
 def test_addresses_are_read_as_brokers_read_them(name: str, address: str | None) -> None:
-    assert literal(name) == address
+    assert parse_java_address(name) == address
 
 
 class Resolver:
@@ -50,10 +50,10 @@ class Resolver:
         self.answers = answers
         self.go = asyncio.Event()
         self.asked: list[str] = []
-        monkeypatch.setattr(names, "addresses_of", self.addresses_of)
-        monkeypatch.setattr(names, "TIMEOUT", 0.05)
+        monkeypatch.setattr(host_resolver, "resolve_host", self.resolve_host)
+        monkeypatch.setattr(host_resolver, "RESOLVE_TIMEOUT", 0.05)
 
-    async def addresses_of(self, host: str) -> list[str]:
+    async def resolve_host(self, host: str) -> list[str]:
         self.asked.append(host)
         answer = self.answers[host]
         if isinstance(answer, OSError):
@@ -65,11 +65,11 @@ class Resolver:
 
 async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"slow": None, "a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"})
-    known = Names()
+    known = HostResolver()
     with capture_logs() as logs:
         fast = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
         assert await known.resolve(list(resolver.answers)) == fast
-        monkeypatch.setattr(names, "TIMEOUT", 3600.0)  # nothing new, nothing to wait for
+        monkeypatch.setattr(host_resolver, "RESOLVE_TIMEOUT", 3600.0)  # nothing new, nothing to wait for
         assert await known.resolve(list(resolver.answers)) == fast
         resolver.go.set()
         await asyncio.sleep(0.01)
@@ -80,12 +80,12 @@ async def test_a_slow_name_keeps_no_other_one_waiting(monkeypatch: pytest.Monkey
 
 async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"gone": OSError(-2, "Name or service not known")})
-    known = Names()
+    known = HostResolver()
     with capture_logs() as logs:
         assert await known.resolve(["gone"]) == await known.resolve(["gone"]) == {}
         assert resolver.asked == ["gone"]
-        monkeypatch.setattr(names, "RETRY", 0.0)
-        known = Names()
+        monkeypatch.setattr(host_resolver, "RESOLVE_RETRY", 0.0)
+        known = HostResolver()
         assert await known.resolve(["gone"]) == {}
         resolver.answers["gone"] = "10.0.0.1"
         await known.resolve(["gone"])  # asks again, and does not wait for it
@@ -96,7 +96,7 @@ async def test_a_name_without_an_address_is_told_once_and_asked_for_again(monkey
 
 async def test_many_names_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {f"gone{number}": OSError(-2, "Name not known") for number in range(100)})
-    known = Names()
+    known = HostResolver()
     with capture_logs() as logs:
         assert await known.resolve(list(resolver.answers)) == await known.resolve(list(resolver.answers)) == {}
     (line,) = logs
@@ -107,7 +107,7 @@ async def test_many_names_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatc
 async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {f"slow{number}": None for number in range(9)})
     resolver.answers["slow8"] = OSError(-2, "Name not known")
-    known = Names()
+    known = HostResolver()
     with capture_logs() as logs:
         assert await known.resolve(list(resolver.answers)) == {}
         assert resolver.asked == ["slow0", "slow1"]
@@ -122,7 +122,7 @@ async def test_a_name_whose_turn_has_not_come_is_not_said_to_be_unknown(monkeypa
 
 async def test_a_name_that_is_asked_for_no_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"a": "10.0.0.1"})
-    known = Names()
+    known = HostResolver()
     await known.resolve(["a"])
     assert await known.resolve([]) == {}
     await known.resolve(["a"])
@@ -130,7 +130,7 @@ async def test_a_name_that_is_asked_for_no_more_is_forgotten(monkeypatch: pytest
 
 
 async def test_what_only_others_read_as_a_number_is_no_address() -> None:
-    known = Names()
+    known = HostResolver()
     with capture_logs() as logs:
         assert await known.resolve(["0x7f.1", "10.0.65536", "a..b"]) == {}
     (line,) = logs
@@ -139,7 +139,7 @@ async def test_what_only_others_read_as_a_number_is_no_address() -> None:
 
 async def test_it_ends_in_the_middle_of_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver(monkeypatch, {"slow": None})
-    known = Names()
+    known = HostResolver()
     await known.resolve(["slow"])
     known.close()
     await asyncio.sleep(0.01)

@@ -1,7 +1,7 @@
-"""What a sidecar tells of itself in the fleet's registry, as bytes; pure.
+"""What a sidecar writes about itself to the fleet's registry, as bytes (pure).
 
 The key is ``sidecar/<node id>``. The value is JSON in the shape of a broker's registration in ZooKeeper (version 5,
-KIP-584), with what is a sidecar's own beside it. Unknown keys are passed over; what version 4 does not have is empty.
+KIP-584), with further fields of a sidecar. Unknown fields are ignored; fields that version 4 does not have are empty.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class SidecarRecord(Struct, frozen=True):
 _decoder = msgspec.json.Decoder(SidecarRecord)
 
 
-def key_of(node_id: int) -> bytes:
-    """Return the key of the sidecar before this broker."""
+def record_key(node_id: int) -> bytes:
+    """Return the key of the record of the sidecar in front of the broker ``node_id``."""
     return f"sidecar/{node_id}".encode()
 
 
-def node_of(key: bytes) -> int | None:
-    """Return the node id of a sidecar's key; None for any other key."""
+def node_id_of_key(key: bytes) -> int | None:
+    """Return the node id in the key of a sidecar's record; None for any other key."""
     found = _KEY.fullmatch(key.decode("utf-8", "replace"))
     return int(found[1]) if found and int(found[1]) <= INT32_MAX else None
 
@@ -95,7 +95,7 @@ def encode(record: SidecarRecord) -> bytes:
 
 
 def decode(value: bytes) -> SidecarRecord | None:
-    """Read the value of a record; None for one that no sidecar wrote."""
+    """Decode the value of a record; None if no sidecar can have written it."""
     if len(value) > MAX_RECORD:
         return None
     try:

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.key_definition import INT32_MAX
-from proxy.fleet.record import (
+from proxy.fleet.membership import DEAD_AFTER_MS, Membership, RegistryRecord
+from proxy.fleet.sidecar_record import (
     MAX_ENDPOINTS,
     MAX_RECORD,
     FeatureRange,
     SidecarRecord,
     decode,
     encode,
-    key_of,
-    node_of,
+    node_id_of_key,
+    record_key,
 )
-from proxy.fleet.sightings import DEAD_AFTER_MS, Sightings, Written
 
 RECORD = SidecarRecord(
     listener_security_protocol_map={"CLIENT": "PLAINTEXT"},
@@ -127,13 +127,13 @@ def test_the_longest_record_that_is_written_is_read():
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_not(junk):
     decode(junk)
-    node_of(junk)
+    node_id_of_key(junk)
 
 
 def test_keys():
-    assert node_of(key_of(7)) == 7
+    assert node_id_of_key(record_key(7)) == 7
     assert [
-        node_of(key)
+        node_id_of_key(key)
         for key in (
             b"sidecar/",
             b"sidecar/x",
@@ -146,98 +146,100 @@ def test_keys():
     ] == ([None] * 7)
 
 
-def alive(sightings: Sightings) -> dict[int, bool]:
-    return {node: one.alive for node, one in sightings.now().items()}
+def alive(membership: Membership) -> dict[int, bool]:
+    return {node: one.alive for node, one in membership.members().items()}
 
 
-def written(node: int, at: int, value: bytes | None = b"") -> Written:
-    return Written(key_of(node), encode(RECORD) if value == b"" else value, at)
+def written(node: int, at: int, value: bytes | None = b"") -> RegistryRecord:
+    return RegistryRecord(record_key(node), encode(RECORD) if value == b"" else value, at)
 
 
 class TestWhoRuns:
     def test_whoever_wrote_within_nine_seconds_of_the_newest_record(self):
-        sightings = Sightings()
-        sightings.add([written(1, 1000), written(2, 1000)])
-        assert alive(sightings) == {1: True, 2: True}
+        membership = Membership()
+        membership.apply([written(1, 1000), written(2, 1000)])
+        assert alive(membership) == {1: True, 2: True}
 
-        sightings.add([written(1, 1000 + DEAD_AFTER_MS)])
-        assert alive(sightings) == {1: True, 2: True}
-        sightings.add([written(1, 1001 + DEAD_AFTER_MS)])
-        assert alive(sightings) == {1: True, 2: False}
+        membership.apply([written(1, 1000 + DEAD_AFTER_MS)])
+        assert alive(membership) == {1: True, 2: True}
+        membership.apply([written(1, 1001 + DEAD_AFTER_MS)])
+        assert alive(membership) == {1: True, 2: False}
 
-        sightings.add([written(2, 1002 + DEAD_AFTER_MS)])
-        assert alive(sightings) == {1: True, 2: True}
+        membership.apply([written(2, 1002 + DEAD_AFTER_MS)])
+        assert alive(membership) == {1: True, 2: True}
 
     def test_while_nothing_is_written_nobody_dies(self):
-        sightings = Sightings()
-        sightings.add([written(1, 1000), written(2, 5000)])
+        membership = Membership()
+        membership.apply([written(1, 1000), written(2, 5000)])
 
-        assert alive(sightings) == alive(sightings) == {1: True, 2: True}
+        assert alive(membership) == alive(membership) == {1: True, 2: True}
 
     def test_a_deleted_record_is_gone(self):
-        sightings = Sightings()
-        sightings.add([written(1, 1000), written(2, 1000), written(2, 1001, None)])
+        membership = Membership()
+        membership.apply([written(1, 1000), written(2, 1000), written(2, 1001, None)])
 
-        assert alive(sightings) == {1: True}
+        assert alive(membership) == {1: True}
 
     def test_nonsense_changes_nothing_and_still_tells_the_time(self):
-        sightings = Sightings()
-        sightings.add([written(1, 1000), written(1, 1001, b"junk"), Written(b"hint/metadata", b"", 1002)])
-        assert alive(sightings) == {1: True}
+        membership = Membership()
+        membership.apply([written(1, 1000), written(1, 1001, b"junk"), RegistryRecord(b"hint/metadata", b"", 1002)])
+        assert alive(membership) == {1: True}
 
-        sightings.add([written(2, 2000 + DEAD_AFTER_MS, b"junk")])
-        assert alive(sightings) == {1: False}
+        membership.apply([written(2, 2000 + DEAD_AFTER_MS, b"junk")])
+        assert alive(membership) == {1: False}
 
     @pytest.mark.parametrize(
         "record",
         [
-            Written(b"other", b"", 2000 + DEAD_AFTER_MS),
-            Written(b"sidecar/2147483648", None, 2000 + DEAD_AFTER_MS),
-            Written(key_of(2), b"junk", None),
+            RegistryRecord(b"other", b"", 2000 + DEAD_AFTER_MS),
+            RegistryRecord(b"sidecar/2147483648", None, 2000 + DEAD_AFTER_MS),
+            RegistryRecord(record_key(2), b"junk", None),
         ],
     )
     def test_no_other_key_and_no_other_clock_tells_the_time(self, record):
-        sightings = Sightings()
-        sightings.add([written(1, 1000), record])
+        membership = Membership()
+        membership.apply([written(1, 1000), record])
 
-        assert alive(sightings) == {1: True}
+        assert alive(membership) == {1: True}
 
     def test_those_that_the_cluster_does_not_have_are_dropped(self):
-        sightings = Sightings()
-        sightings.add([written(1, 1000), written(2, 1000)])
-        sightings.brokers = {1, 3}
-        sightings.add([written(2, 1001), written(3, 1001), written(4, 1001, None)])
+        membership = Membership()
+        membership.apply([written(1, 1000), written(2, 1000)])
+        membership.brokers = {1, 3}
+        membership.apply([written(2, 1001), written(3, 1001), written(4, 1001, None)])
 
-        assert alive(sightings) == {1: True, 3: True}
-        assert sightings.dropped == {"unknown_broker": 2}
+        assert alive(membership) == {1: True, 3: True}
+        assert membership.dropped == {"unknown_broker": 2}
 
     def test_one_too_many_is_dropped(self, monkeypatch):
-        monkeypatch.setattr("proxy.fleet.sightings.MAX_KNOWN", 2)
-        sightings = Sightings()
-        sightings.add([written(1, 1000), written(2, 1001), written(1, 1002), written(3, 1003)])
+        monkeypatch.setattr("proxy.fleet.membership.MAX_MEMBERS", 2)
+        membership = Membership()
+        membership.apply([written(1, 1000), written(2, 1001), written(1, 1002), written(3, 1003)])
 
-        assert alive(sightings) == {1: True, 2: True}
-        assert sightings.dropped == {"too_much": 1}
+        assert alive(membership) == {1: True, 2: True}
+        assert membership.dropped == {"too_much": 1}
 
     def test_all_together_are_bounded_in_bytes(self, monkeypatch):
         large = encode(SidecarRecord({}, (), None, -1, "1", tags={"a": "x" * 1000}))
-        monkeypatch.setattr("proxy.fleet.sightings.MAX_BYTES", 2 * len(large))
-        sightings = Sightings()
-        sightings.add([written(1, 1000, large), written(2, 1000, large), written(3, 1000, large)])
-        assert (alive(sightings), sightings.dropped) == ({1: True, 2: True}, {"too_much": 1})
+        monkeypatch.setattr("proxy.fleet.membership.MAX_MEMBER_BYTES", 2 * len(large))
+        membership = Membership()
+        membership.apply([written(1, 1000, large), written(2, 1000, large), written(3, 1000, large)])
+        assert (alive(membership), membership.dropped) == ({1: True, 2: True}, {"too_much": 1})
 
-        sightings.add([written(1, 1001, large.replace(b"x", b"y")), written(2, 1001, None), written(3, 1002, large)])
-        assert (alive(sightings), sightings.dropped) == ({1: True, 3: True}, {"too_much": 1})
+        membership.apply([written(1, 1001, large.replace(b"x", b"y")), written(2, 1001, None), written(3, 1002, large)])
+        assert (alive(membership), membership.dropped) == ({1: True, 3: True}, {"too_much": 1})
 
     def test_what_is_dropped_is_counted_by_its_reason(self):
-        sightings = Sightings()
-        sightings.add([Written(b"other", b"", 1), written(1, 1, b"junk"), written(1, 1, b"x" * (MAX_RECORD + 1))])
+        membership = Membership()
+        membership.apply(
+            [RegistryRecord(b"other", b"", 1), written(1, 1, b"junk"), written(1, 1, b"x" * (MAX_RECORD + 1))]
+        )
 
-        assert sightings.dropped == {"key": 1, "malformed": 2}
+        assert membership.dropped == {"key": 1, "malformed": 2}
 
     def test_the_last_record_counts(self):
-        sightings = Sightings()
+        membership = Membership()
         other = SidecarRecord({}, (), None, -1, "1", tags={"rack": "b"})
-        sightings.add([written(1, 1000), written(1, 1001, encode(other))])
+        membership.apply([written(1, 1000), written(1, 1001, encode(other))])
 
-        assert sightings.now()[1].record.tags == {"rack": "b"}
+        assert membership.members()[1].record.tags == {"rack": "b"}

@@ -1,4 +1,4 @@
-"""The registry's topic, by librdkafka. Every call may wait: not for the loop's thread.
+"""The registry's topic, by librdkafka. Every call may block: never call one on the event loop.
 
 Imported when it is first used: librdkafka is large, and the start does not wait for it.
 """
@@ -31,17 +31,17 @@ from observers.cluster import RECONNECT, RdkafkaLog
 from proxy.core.authentication import Authenticator
 from proxy.core.protected import REGISTRY
 from proxy.errors import BrokersideError
-from proxy.fleet.sightings import HEARTBEAT, Written
+from proxy.fleet.membership import HEARTBEAT_INTERVAL, RegistryRecord
 
 TOPIC = REGISTRY
 
 BOUNDED_BY: Mapping[str, str] = {
-    # The broker unpacks what writers have compressed, and holds it to its limit. A reader has no such limit: of a batch
-    # of some kilobytes librdkafka makes any number of megabytes.
+    # The broker decompresses the batches of writers, and holds them to its limit. A reader has no such limit:
+    # librdkafka would decompress a batch of some kilobytes to any number of megabytes.
     "compression.type": "uncompressed",
     "max.message.bytes": "1048576",
 }
-"""Also set on a topic that exists, of an older release or somebody else's making."""
+"""Configurations that are also set on a topic that exists."""
 
 CREATED_WITH: Mapping[str, str] = {
     **BOUNDED_BY,
@@ -53,46 +53,46 @@ CREATED_WITH: Mapping[str, str] = {
 }
 
 MAX_REPLICATION = 3
-"""Replicas of the topic, where there are as many brokers; all but one of two must be in sync."""
+"""Replicas of the topic, if there are as many brokers; two of them must be in sync."""
 
-TIMEOUT = 5.0
+ADMIN_TIMEOUT = 5.0
 """Seconds one call to the cluster may take."""
 
-MAX_BATCH = 1000
+MAX_READ_RECORDS = 1000
 """Records read at a time."""
 
-MAX_BATCH_BYTES = 1_048_576
+MAX_READ_BYTES = 1_048_576
 """Bytes of records read at a time, or one record."""
 
-MAX_FETCH = 1_048_576
-"""Bytes of one answer of the broker, or one batch of records."""
+MAX_FETCH_BYTES = 1_048_576
+"""Bytes of one Fetch response, or of one batch of records."""
 
-LOST = (
+FATAL_ERRORS = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
-"""Errors that another attempt of librdkafka's own does not mend."""
+"""Errors that librdkafka's own retries do not end."""
 
 log = structlog.get_logger(__name__)
 
 
 class TopicError(BrokersideError):
-    """The topic cannot be had now."""
+    """The topic cannot be read or written now."""
 
 
-class Topic:
-    """Read from its beginning, and written. For one thread."""
+class RegistryTopic:
+    """Reads the topic from its beginning, and writes to it. For one thread."""
 
     def __init__(self, settings: Mapping[str, Any], authenticator: Authenticator | None = None) -> None:
-        """Make the topic where there is none. Raises TopicError.
+        """Create the topic if it does not exist. Raises TopicError.
 
-        ``authenticator``: signs what is written; what is read must be signed then.
+        ``authenticator``: signs written records; records that are read must be signed then.
         """
         self._authenticator = authenticator
         self.dropped: Counter[str] = Counter()
-        """Records that nobody with a key has signed, by what is wrong with them."""
+        """Numbers of records without a valid signature, by what is wrong with them."""
         common = {**RECONNECT, **settings, "allow.auto.create.topics": False}
         reading = {
             "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
@@ -100,22 +100,22 @@ class Topic:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "queued.max.messages.kbytes": 1024,
-            "fetch.message.max.bytes": MAX_FETCH,
-            "fetch.max.bytes": MAX_FETCH,
+            "fetch.message.max.bytes": MAX_FETCH_BYTES,
+            "fetch.max.bytes": MAX_FETCH_BYTES,
         }
-        writing = {"acks": "all", "linger.ms": 0, "message.timeout.ms": int(HEARTBEAT * 1000)}
+        writing = {"acks": "all", "linger.ms": 0, "message.timeout.ms": int(HEARTBEAT_INTERVAL * 1000)}
         with _raising():
             _create(AdminClient({**common}, logger=RdkafkaLog()))
             self._consumer = Consumer({**common, **reading}, logger=RdkafkaLog())
             self._consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
             self._producer = Producer({**common, **writing}, logger=RdkafkaLog())
 
-    def read(self, seconds: float) -> tuple[list[Written], bool]:
-        """Return the records that come within that time, and whether the end was reached. Raises TopicError."""
-        records: list[Written] = []
+    def read(self, seconds: float) -> tuple[list[RegistryRecord], bool]:
+        """Return the records that arrive within ``seconds``, and whether the end was reached. Raises TopicError."""
+        records: list[RegistryRecord] = []
         size, until = 0, time.monotonic() + seconds
         with _raising():
-            while len(records) < MAX_BATCH and size < MAX_BATCH_BYTES and (left := until - time.monotonic()) > 0:
+            while len(records) < MAX_READ_RECORDS and size < MAX_READ_BYTES and (left := until - time.monotonic()) > 0:
                 message = self._consumer.poll(left)
                 if message is None:
                     break
@@ -124,10 +124,10 @@ class Topic:
                     key, value = message.key() or b"", message.value()
                     size += len(key) + len(value or b"")
                     if self._is_authentic(message):
-                        records.append(written(key, value, message.timestamp()))
+                        records.append(to_registry_record(key, value, message.timestamp()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return records, True
-                elif error.code() in LOST:
+                elif error.code() in FATAL_ERRORS:
                     raise KafkaException(error)
         return records, False
 
@@ -141,7 +141,7 @@ class Topic:
         return verdict == "authentic"
 
     def write(self, key: bytes, value: bytes, done: Callable[[str | None], None]) -> None:
-        """Send a record; ``done`` is told in a later call why the topic does not have it (None: it has)."""
+        """Send a record. A later call of this object calls ``done`` with the error, or None if the topic has it."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             done(None if error is None else error.str())
@@ -155,20 +155,20 @@ class Topic:
         self._producer.poll(0)
 
     def close(self) -> None:
-        """End it; what was not sent yet is dropped."""
+        """Close both clients; records that were not sent are dropped."""
         self._consumer.close()
         self._producer.purge()
         self._producer.poll(0)
 
 
-def written(key: bytes, value: bytes | None, timestamp: tuple[int, int]) -> Written:
-    """Return a record. ``timestamp``: its type and milliseconds, as librdkafka has them."""
+def to_registry_record(key: bytes, value: bytes | None, timestamp: tuple[int, int]) -> RegistryRecord:
+    """Make a record. ``timestamp``: its type and milliseconds since 1970, as librdkafka gives them."""
     clock, at = timestamp
-    return Written(key, value, at if clock == TIMESTAMP_LOG_APPEND_TIME else None)
+    return RegistryRecord(key, value, at if clock == TIMESTAMP_LOG_APPEND_TIME else None)
 
 
 def _create(admin: AdminClient) -> None:
-    listed = admin.list_topics(timeout=TIMEOUT)
+    listed = admin.list_topics(timeout=ADMIN_TIMEOUT)
     if TOPIC in listed.topics:
         _bound(admin)
         return
@@ -176,7 +176,7 @@ def _create(admin: AdminClient) -> None:
     config = {**CREATED_WITH, "min.insync.replicas": str(min(2, replicas))}
     new = NewTopic(TOPIC, num_partitions=1, replication_factor=replicas, config=config)
     try:
-        admin.create_topics([new], request_timeout=TIMEOUT, operation_timeout=TIMEOUT)[TOPIC].result()
+        admin.create_topics([new], request_timeout=ADMIN_TIMEOUT, operation_timeout=ADMIN_TIMEOUT)[TOPIC].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
@@ -185,17 +185,17 @@ def _create(admin: AdminClient) -> None:
 
 
 def _bound(admin: AdminClient) -> None:
-    """Give an existing topic the limits of a new one. Where that is not allowed, the operator has to."""
+    """Set ``BOUNDED_BY`` on an existing topic. If that is not permitted, the log asks the operator to."""
     topic = ConfigResource(ResourceType.TOPIC, TOPIC)
     try:
-        found = admin.describe_configs([topic], request_timeout=TIMEOUT)[topic].result()
+        found = admin.describe_configs([topic], request_timeout=ADMIN_TIMEOUT)[topic].result()
         wrong = {name: value for name, value in BOUNDED_BY.items() if found[name].value != value}
         if wrong:
             entries = [
                 ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wrong.items()
             ]
             altered = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
-            admin.incremental_alter_configs([altered], request_timeout=TIMEOUT)[altered].result()
+            admin.incremental_alter_configs([altered], request_timeout=ADMIN_TIMEOUT)[altered].result()
             log.info("registry_bounded", topic=TOPIC, **wrong)
     except KafkaException as error:
         advice = ", ".join(f"{name}={value}" for name, value in BOUNDED_BY.items())

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
 )
 
 from proxy.config import Config
-from proxy.fleet.quota_watch import QuotaWatch
+from proxy.fleet.quota_poller import QuotaPoller
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
@@ -115,7 +115,7 @@ class Told:
     def __init__(self, config: Config) -> None:
         self.quotas = ClusterQuotas()
         self.problem: str | None = None
-        self.watch = QuotaWatch(config, self._change, self._report)
+        self.watch = QuotaPoller(config, self._change, self._report)
 
     def _change(self, quotas: ClusterQuotas) -> None:
         self.quotas = quotas
@@ -139,7 +139,7 @@ async def watching(config: Config) -> AsyncIterator[Told]:
 
 
 async def until(told: Told, wanted: ClusterQuotas) -> None:
-    told.watch.poke()
+    told.watch.refresh()
     async with asyncio.timeout(30):
         while told.quotas != wanted:  # noqa: ASYNC110 - it is told between the looks of this loop
             await asyncio.sleep(0.01)

@@ -1,0 +1,343 @@
+"""Polls the fleet: which brokers run, what each supports, and which of them have a sidecar.
+
+It has tasks on the loop, and the registry's thread if there is a cluster to ask. It reports a ``FleetView`` at once,
+from the configuration alone, and again whenever something has changed. No client ever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from msgspec import structs
+
+from proxy.config import Config, Endpoint, hmac_keys
+from proxy.core.protected import REGISTRY
+from proxy.core.wire import TRUNCATED
+from proxy.errors import BrokersideError
+from proxy.fleet import sidecar_record
+from proxy.fleet.client import Caller, ClusterClient
+from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
+from proxy.fleet.membership import Member
+from proxy.fleet.registry import OnMembers, RegistryThread
+from proxy.fleet.schedule import Schedule
+from proxy.fleet.security import Security
+from proxy.fleet.view import OwnBroker, brokers_without_sidecar, build_fleet_view, build_own_record, build_own_view
+from proxy.interceptors.api_versions import decode_api_versions
+from proxy.interceptors.broker_metadata import FleetView
+from proxy.interceptors.tags import BrokerCapabilities, derive_capabilities
+from proxy.rpc import messages
+from proxy.rpc.messages import ClusterFacts, RpcRequest
+
+MESSAGE_MAX_BYTES = "message.max.bytes"
+
+ANONYMOUS_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
+"""Security protocols of listeners that answer ApiVersions without a login."""
+
+VERSIONS_INTERVAL = 30.0
+"""Seconds between two ApiVersions requests to a broker while no broker and no sidecar starts or stops."""
+
+FIRST_RETRY, LAST_RETRY = 1.0, 10.0
+"""Seconds until a failed poll is repeated: from the first number to the second, doubled with each failure."""
+
+log = structlog.get_logger(__name__)
+
+
+class FleetPoller:
+    """Polls from ``start`` to ``close``. Call ``refresh`` when a broker's configuration may have changed."""
+
+    def __init__(
+        self,
+        config: Config,
+        on_view: Callable[[FleetView], None],
+        on_problem: Callable[[str | None], None],
+        *,
+        caller: Caller | None = None,
+        registry: Callable[[OnMembers], RegistryThread] | None = None,
+    ) -> None:
+        """Both callbacks are called on the loop.
+
+        ``on_problem`` gets what keeps the sidecar from being ready, and None when that has ended. Without
+        ``internal.bootstrap.servers`` the view has only the sidecar's own broker.
+        """
+        self._config = config
+        self._on_view = on_view
+        self._on_problem = on_problem
+        self._client_id = f"brokerside-fleet-{config.broker_id}"
+        self._boot_id = uuid.uuid4().hex
+        self._started_ms = int(time.time() * 1000)
+        self._own = OwnBroker(config.broker_id)
+        anonymous = [one for one in config.listeners if one.security_protocol in ANONYMOUS_PROTOCOLS]
+        self._anonymous_listener = min(
+            anonymous, key=lambda one: ANONYMOUS_PROTOCOLS.index(one.security_protocol), default=None
+        )
+        self._tells_broker_id = (
+            self._anonymous_listener is not None and self._anonymous_listener.security_protocol == "PLAINTEXT"
+        )
+        self._is_own_broker = not self._tells_broker_id  # that the broker is the one which is configured
+        self._cluster: ClusterFacts | None = None
+        self._members: Mapping[int, Member] | None = None
+        self._versions: dict[int, BrokerCapabilities] = {}
+        self._protected: set[bytes] = set()  # ids of the sidecars' own topics
+        self._has_topic_ids = False
+        self._published: FleetView | None = None
+        self._known_brokers = {config.broker_id}  # that the cluster has, or had: one that restarts keeps its address
+        self._failures: dict[str, str] = {}
+        self._configuration_altered, self._fleet_changed = asyncio.Event(), asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._call_lock = asyncio.Lock()
+        self._tls: tuple[Security, ssl.SSLContext | None] | None = None
+        self._caller: Caller | None = None
+        self._registry: RegistryThread | None = None
+        if config.internal_bootstrap_servers is not None:
+            self._caller = caller or ClusterClient(config, self._client_id)
+            authenticator = hmac_keys.authenticator(hmac_keys.REGISTRY, config.registry.hmac_keys_file)
+            settings = config.internal_client_settings()
+            make = registry or (lambda on_members: RegistryThread(settings, self._client_id, on_members, authenticator))
+            self._registry = make(self._on_members)
+
+    def start(self) -> None:
+        """Start to poll, on the running loop."""
+        self._publish()
+        self._schedule = Schedule(asyncio.get_running_loop().time())
+        work = [self._run_versions()]
+        if self._registry is not None:
+            self._registry.start()
+            work += [self._run_brokers(), self._run_topics(), self._run_configuration()]
+        self._tasks = [asyncio.create_task(one) for one in work]
+
+    def refresh(self) -> None:
+        """Poll the own broker's configuration now, and some more times soon: it may just have been changed."""
+        self._schedule.refresh(asyncio.get_running_loop().time())
+        self._configuration_altered.set()
+
+    def reconfigure(self, config: Config) -> None:
+        """Take over changed tags. The connection to the cluster stays as it is."""
+        self._config = config
+        self._publish()
+
+    @property
+    def registry_dropped(self) -> Mapping[str, int]:
+        """Numbers of records of the registry that were dropped, by reason."""
+        return {} if self._registry is None else self._registry.dropped
+
+    async def close(self) -> None:
+        """Stop to poll, and close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._caller is not None:
+            self._caller.close()
+        if self._registry is not None:
+            await self._registry.close()
+
+    def _on_members(self, seen: Mapping[int, Member], read: bool) -> None:
+        if not read and self._members is None:
+            return
+        before, self._members = self._members, seen
+        if self._members == before:
+            return
+        if before is None or _running_ids(before) != _running_ids(self._members):
+            log.info("sidecars", running=sorted(_running_ids(self._members)))
+            self._fleet_changed.set()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Write this sidecar's record, and report the view if it has changed."""
+        if self._registry is not None and self._is_own_broker:
+            own = build_own_record(self._config, self._own, boot_id=self._boot_id, started_ms=self._started_ms)
+            self._registry.register(self._own.node_id, sidecar_record.encode(own))
+        elif self._registry is not None:
+            self._registry.withdraw()
+        running = None if self._cluster is None else self._cluster.brokers
+        view = build_fleet_view(build_own_view(self._config, self._own), running, self._members, self._versions)
+        view = structs.replace(view, protected=tuple(sorted(self._protected)))
+        if view != self._published:
+            self._published = view
+            self._on_view(view)
+
+    async def _run_brokers(self) -> None:
+        """Poll which brokers run."""
+        every = self._config.metadata_watch_ms / 1000
+        wait = every
+        while True:
+            wait = every if await self._attempt("brokers", self._poll_brokers) else min(2 * wait, LAST_RETRY)
+            await asyncio.sleep(wait)
+
+    async def _poll_brokers(self) -> None:
+        found = messages.decode_cluster((await self._call(messages.cluster_request()))[0])
+        before, self._cluster = self._cluster, found
+        if before == found:
+            return
+        if before is None or before.brokers.keys() != found.brokers.keys():
+            log.info("brokers", running=sorted(found.brokers))
+            self._fleet_changed.set()
+            self._known_brokers |= found.brokers.keys()
+            if self._registry is not None:
+                self._registry.restrict_to(self._known_brokers)
+        mine = found.brokers.get(self._own.node_id)
+        self._own = self._own._replace(cluster_id=found.cluster_id, rack=mine.rack if mine is not None else None)
+        self._versions = {node_id: said for node_id, said in self._versions.items() if node_id in found.brokers}
+        self._publish()
+
+    async def _run_topics(self) -> None:
+        """Poll the ids of the sidecars' own topics: a Produce request may name a topic by its id alone."""
+        while True:
+            done = await self._attempt("topic ids", self._poll_topics)
+            await asyncio.sleep(self._config.metadata_watch_ms / 1000 if done else LAST_RETRY)
+
+    async def _poll_topics(self) -> None:
+        if not self._has_topic_ids:
+            supported = decode_api_versions((await self._call(messages.api_versions_request()))[0])
+            first, last = supported.get(messages.METADATA, (0, 0))
+            self._has_topic_ids = first <= messages.TOPIC_IDS_SINCE <= last
+            if not self._has_topic_ids:
+                return
+        self._has_topic_ids = False  # unless it answers: it may be another broker the next time
+        names = sorted({REGISTRY, self._config.audit.topic})
+        found = messages.decode_topic_ids((await self._call(messages.topic_ids_request(names)))[0])
+        self._has_topic_ids = True
+        if found != self._protected:
+            self._protected = found
+            self._publish()
+
+    async def _run_configuration(self) -> None:
+        """Poll the configuration of the own broker."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wait = self._schedule.next_at() - loop.time()
+            if wait > 0:
+                await _wait_until_set(self._configuration_altered, wait)
+                continue
+            began = loop.time()
+            done = await self._attempt("configuration", self._poll_configuration)
+            (self._schedule.succeeded if done else self._schedule.failed)(began, loop.time())
+
+    async def _poll_configuration(self) -> None:
+        answer = await self._call_own_broker(
+            messages.describe_broker_request(self._config.broker_id, [MESSAGE_MAX_BYTES])
+        )
+        self._own = self._own._replace(message_max_bytes=messages.decode_broker_configs(answer).get(MESSAGE_MAX_BYTES))
+        self._publish()
+
+    async def _run_versions(self) -> None:
+        """Poll what the own broker, and those without a sidecar, support."""
+        retry = FIRST_RETRY
+        while True:
+            polls = [self._attempt("own broker", self._poll_own_broker)]
+            if self._cluster is not None and self._members is not None:
+                others = brokers_without_sidecar(self._cluster.brokers, self._members)
+                polls += [
+                    self._attempt(f"broker {one}", self._poll_broker, one) for one in others if one != self._own.node_id
+                ]
+            done = all(await asyncio.gather(*polls))
+            await _wait_until_set(self._fleet_changed, VERSIONS_INTERVAL if done else retry)
+            retry = FIRST_RETRY if done else min(2 * retry, LAST_RETRY)
+
+    async def _poll_own_broker(self) -> None:
+        """Ask over a listener's upstream: that is the broker which clients of this sidecar reach."""
+        node_id = self._config.broker_id
+        listener = self._anonymous_listener
+        if listener is not None:
+            source = listener.upstream_source
+            async with _connected(listener.upstream, Security(), None, self._client_id, source) as upstream:
+                supported = decode_api_versions(await upstream.call(messages.api_versions_request()))
+                if self._tells_broker_id:
+                    other = messages.decode_other_broker(
+                        await upstream.call(messages.describe_broker_request(node_id, [MESSAGE_MAX_BYTES]))
+                    )
+                    node_id = node_id if other is None else other
+        elif self._caller is not None:
+            supported = decode_api_versions(await self._call_own_broker(messages.api_versions_request()))
+        else:
+            return
+        if node_id != self._own.node_id:
+            self._on_other_broker(node_id)
+        self._own = self._own._replace(node_id=node_id, said=derive_capabilities(supported))
+        self._is_own_broker = node_id == self._config.broker_id
+        self._publish()
+
+    def _on_other_broker(self, node_id: int) -> None:
+        """Report that another broker than before has answered."""
+        configured = self._config.broker_id
+        if node_id == configured:
+            log.info("right_broker", broker_id=configured)
+            self._on_problem(None)
+            return
+        log.error("wrong_broker", upstream=node_id, broker_id=configured)
+        self._on_problem(f"the broker behind the listeners is {node_id}, but broker.id is {configured}")
+
+    async def _poll_broker(self, node_id: int) -> None:
+        """Ask the broker ``node_id`` over its INTERNAL listener."""
+        if self._cluster is None or node_id not in self._cluster.brokers:
+            return
+        if self._tls is None:
+            security = Security.from_settings(self._config.internal_client_settings())
+            self._tls = security, await asyncio.to_thread(security.build_ssl_context)
+        async with _connected(self._cluster.brokers[node_id].endpoint, *self._tls, self._client_id) as broker:
+            self._versions[node_id] = derive_capabilities(
+                decode_api_versions(await broker.call(messages.api_versions_request()))
+            )
+        self._publish()
+
+    async def _call(self, request: RpcRequest) -> tuple[bytes, str | None]:
+        """Return the response, and why it is not from the own broker; None if it is."""
+        assert self._caller is not None
+        async with self._call_lock:
+            try:
+                return await self._caller.call(request), self._caller.away_reason
+            finally:
+                if self._caller.away_reason is not None:
+                    self._caller.close()  # the own broker may be back by the next request
+
+    async def _call_own_broker(self, request: RpcRequest) -> bytes:
+        answer, away = await self._call(request)
+        if away is not None:
+            raise BrokerUnreachable(away)
+        return answer
+
+    async def _attempt(self, what: str, poll: Callable[..., Coroutine[Any, Any, None]], *args: int) -> bool:
+        """Run ``poll``; return whether it succeeded. The first of several failures is logged, and the next success."""
+        try:
+            await poll(*args)
+        except (BrokersideError, OSError, ValueError, *TRUNCATED) as error:
+            if what not in self._failures:
+                log.warning("fleet_unknown", what=what, error=str(error))
+            self._failures[what] = str(error)
+            return False
+        except Exception:
+            log.exception("fleet_poller_failed", what=what)  # a mistake of ours must not end the task
+            return False
+        if self._failures.pop(what, None) is not None:
+            log.info("fleet_known", what=what)
+        return True
+
+
+def _running_ids(members: Mapping[int, Member]) -> set[int]:
+    return {node_id for node_id, one in members.items() if one.alive}
+
+
+async def _wait_until_set(event: asyncio.Event, seconds: float) -> None:
+    """Wait until ``event`` is set, or for ``seconds``, and clear it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    event.clear()
+
+
+@asynccontextmanager
+async def _connected(
+    endpoint: Endpoint, security: Security, context: ssl.SSLContext | None, client_id: str, source: str | None = None
+) -> AsyncIterator[BrokerConnection]:
+    connection = await BrokerConnection.open(endpoint, security, context, client_id, source)
+    try:
+        yield connection
+    finally:
+        connection.close()
