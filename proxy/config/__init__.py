@@ -11,11 +11,11 @@ environment.py   BROKERSIDE_* variables over the file.
 secret_files.py  values that stand in files of their own; hmac_keys.py: HMAC keys, by id.
                  regular_files.py reads both, and nothing that only looks like a file.
 internal.py      with which settings of librdkafka the cluster's quotas can be read.
-crosscheck.py    what no single key can tell: loops, addresses used twice, keys that need each other.
+validation.py    checks across keys: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; every mistake told at once.
 limits.py        from the quotas of the file and of the cluster to the limits that act.
 difference.py    what is different between two configurations.
-transfer.py      a configuration on its way to another process.
+serialization.py  a configuration as bytes, for another process of the sidecar.
 reference.py     docs/config.md.
 """
 

@@ -22,10 +22,10 @@ MAX_VALUES = 10_000
 
 ALLOWED = "allowed: text, numbers, true, false, lists and mappings, without tags"
 
-TAGS, TAG = "tags", "tag."
+TAGS, TAG_PREFIX = "tags", "tag."
 """The mapping of tags, and what a key begins with that is one of them."""
 
-_LAST = (1 << 30, 0)
+_AFTER_ALL = (1 << 30, 0)
 """Line and column that sort what has none behind what has."""
 
 
@@ -42,7 +42,7 @@ class Problem:
     where: str = ""
 
 
-class Document:
+class ConfigDocument:
     """Values of a configuration before they are checked, and where each comes from."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Document:
         self._variables: dict[Path, str] = {}
         self._written: dict[Path, Path] = {}
 
-    def move(self, path: Path, place: Path, value: Any) -> None:
+    def relocate(self, path: Path, place: Path, value: Any) -> None:
         """Have ``value`` at ``place`` though the file has it at ``path``; mistakes are told where the file has it."""
         above = self.get(place[:-1])
         above[place[-1]] = value
@@ -94,20 +94,20 @@ class Document:
             return f"{text} {problem.where}"
         if variable is not None:
             return f"{text} from {variable}"
-        return text if place == _LAST else f"{text} at line {place[0]}, column {place[1]}"
+        return text if place == _AFTER_ALL else f"{text} at line {place[0]}, column {place[1]}"
 
     def _place(self, path: Path) -> tuple[int, int]:
         """Return line and column of the value at ``path``, or of the nearest one above it that is in the file."""
         path = self._written.get(path, path)
         mark = next((self._marks[p] for p in _upwards(path) if p in self._marks), None)
-        return _LAST if mark is None else (mark.line + 1, mark.column + 1)
+        return _AFTER_ALL if mark is None else (mark.line + 1, mark.column + 1)
 
 
 def _upwards(path: Path) -> list[Path]:
     return [path[:end] for end in range(len(path), 0, -1)]
 
 
-def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[Document, list[Problem]]:
+def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[ConfigDocument, list[Problem]]:
     """Read YAML. Raises ConfigError where nothing can be read; lesser mistakes come back as problems.
 
     ``pause``: called with each value.
@@ -201,7 +201,7 @@ def _at(mark: yaml.Mark) -> str:
 
 
 def _is_tag(path: Path) -> bool:
-    return (len(path) == 2 and path[0] == TAGS) or (len(path) == 1 and str(path[0]).startswith(TAG))
+    return (len(path) == 2 and path[0] == TAGS) or (len(path) == 1 and str(path[0]).startswith(TAG_PREFIX))
 
 
 class _TooLarge(Exception):
@@ -213,11 +213,11 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._document = Document({})
+        self._document = ConfigDocument({})
         self._scalars = yaml.constructor.SafeConstructor()
         self._count = 0
 
-    def read(self, root: yaml.Node | None) -> Document | None:
+    def read(self, root: yaml.Node | None) -> ConfigDocument | None:
         if root is None:
             return self._document
         values = self.value((), root)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.config.document import Document, Problem, scalar
+from proxy.config.document import ConfigDocument, Problem, scalar
 from proxy.config.keys import KEYS, OPEN, Path, printable, single
 from proxy.config.secret_files import is_secret
 from proxy.config.values import Secret
@@ -32,7 +32,7 @@ TEXT = {"text", "host:port"}
 """Kinds of keys that take a variable's value as it is."""
 
 
-def overlay(document: Document, environ: Mapping[str, str]) -> Iterator[Problem]:
+def overlay(document: ConfigDocument, environ: Mapping[str, str]) -> Iterator[Problem]:
     """Put what ``environ`` sets into ``document``; yields a problem for each variable that is no key."""
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in NOT_KEYS:
@@ -72,7 +72,7 @@ def _value(path: tuple[str, ...], text: str) -> Any:
     return text if key.kind in TEXT else scalar(path, text)
 
 
-def _put(document: Document, path: tuple[str, ...], value: Any) -> None:
+def _put(document: ConfigDocument, path: tuple[str, ...], value: Any) -> None:
     """Set the value, making sections on the way; where a section is no mapping, that is the mistake to tell of."""
     values = document.values
     for part in path[:-1]:

@@ -8,7 +8,7 @@ from proxy.config.regular_files import read_regular
 from proxy.config.values import Secret
 from proxy.core.authentication import Authenticator, read_keys
 
-MAX_BYTES = 65_536
+MAX_KEYS_BYTES = 65_536
 
 REGISTRY, AUDIT = "brokerside-registry/1", "brokerside-audit/1"
 """What is signed beside a record, so that no topic's record counts in another one."""
@@ -22,9 +22,9 @@ def authenticator(label: str, text: Secret | None) -> Authenticator | None:
 def load_text(path: Path) -> str:
     """Return what is in the file of keys at ``path``. Raises ValueError, which names nothing of a key."""
     try:
-        content = read_regular(path, MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"holds more than {MAX_BYTES} bytes (allowed: up to {MAX_BYTES})")
+        content = read_regular(path, MAX_KEYS_BYTES + 1)
+        if len(content) > MAX_KEYS_BYTES:
+            raise ValueError(f"holds more than {MAX_KEYS_BYTES} bytes (allowed: up to {MAX_KEYS_BYTES})")
         text = content.decode()
     except UnicodeDecodeError:
         raise ValueError("is not text in UTF-8") from None

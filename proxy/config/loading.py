@@ -11,19 +11,19 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from proxy.config import keys
-from proxy.config.crosscheck import crosscheck
-from proxy.config.document import TAG, TAGS, Document, Problem, parse
+from proxy.config.document import TAG_PREFIX, TAGS, ConfigDocument, Problem, parse
 from proxy.config.environment import overlay
 from proxy.config.keys import KEYS, OPEN, find, printable, single, written
 from proxy.config.model import Config
 from proxy.config.regular_files import read_regular
-from proxy.config.secret_files import read_files
+from proxy.config.secret_files import read_secret_files
+from proxy.config.validation import validate_across_keys
 from proxy.errors import ConfigError
 
-MAX_BYTES = 4_194_304
+MAX_CONFIG_BYTES = 4_194_304
 """Bytes of a configuration; 10,000 values take some hundred thousand."""
 
-_WHAT = {
+_ERROR_TEXTS = {
     "bool_type": "is not true or false",
     "int_type": "is not a whole number",
     "greater_than_equal": "is out of range",
@@ -47,11 +47,11 @@ def load(
     """
     source = os.fspath(path)
     document, problems = parse(source, _text(source), pause)
-    _fill(document)
+    _fill_empty_mappings(document)
     problems += _gather_tags(document)
     problems += overlay(document, environ)
-    problems += read_files(document, Path(source).parent)
-    problems += crosscheck(document, {problem.path for problem in problems})
+    problems += read_secret_files(document, Path(source).parent)
+    problems += validate_across_keys(document, {problem.path for problem in problems})
     final = {problem.path for problem in problems if problem.final}
     config = None
     try:
@@ -67,9 +67,9 @@ def load(
 
 def _text(source: str) -> str:
     try:
-        content = read_regular(Path(source), MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ConfigError(source, [f"holds more than {MAX_BYTES} bytes"])
+        content = read_regular(Path(source), MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            raise ConfigError(source, [f"holds more than {MAX_CONFIG_BYTES} bytes"])
         return content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(source, [f"is not text in UTF-8: byte {error.start}"]) from None
@@ -79,7 +79,7 @@ def _text(source: str) -> str:
         raise ConfigError(source, [str(error)]) from None
 
 
-def _fill(document: Document) -> None:
+def _fill_empty_mappings(document: ConfigDocument) -> None:
     """Make an empty mapping of each one that the file names and has nothing below it, as where all is commented out."""
     for path, key in KEYS.items():
         above = document.get(path[:-1]) if single(path) and key.kind.startswith("mapping") else None
@@ -87,35 +87,35 @@ def _fill(document: Document) -> None:
             above[path[-1]] = {}
 
 
-def _gather_tags(document: Document) -> Iterator[Problem]:
+def _gather_tags(document: ConfigDocument) -> Iterator[Problem]:
     """Put every ``tag.NAME`` with the tags."""
     values = document.values
-    for key in [key for key in values if key.startswith(TAG)]:
-        name, value = key.removeprefix(TAG), values.pop(key)
+    for key in [key for key in values if key.startswith(TAG_PREFIX)]:
+        name, value = key.removeprefix(TAG_PREFIX), values.pop(key)
         tags = values.setdefault(TAGS, {})
         if not isinstance(tags, dict):
             return  # that is the mistake to tell of
         if name in tags:
             yield Problem((key,), f"is given twice (allowed: once, here or as {printable(name)} under {TAGS})")
             continue
-        document.move((key,), (TAGS, name), value)
+        document.relocate((key,), (TAGS, name), value)
 
 
-def _problem(document: Document, details: ErrorDetails) -> Problem:
+def _problem(document: ConfigDocument, details: ErrorDetails) -> Problem:
     path, kind = details["loc"], details["type"]
     if path[-1] == "[key]":  # pydantic's word for a mapping's key that is wrong itself
         path = path[:-1]
     key, place = find(path), written(path)
     if kind == "extra_forbidden":
-        return Problem(place, f"unknown key ({_instead(path)})")
+        return Problem(place, f"unknown key ({_suggest_key(path)})")
     assert key is not None, "every error but an unknown key belongs to a key"
     if kind == "missing":
         return Problem(place, f"is missing (allowed: {key.allowed})")
-    what = str(details["ctx"]["error"]) if kind == "value_error" else _WHAT.get(kind, "is wrong")
-    return Problem(place, f"{_shown(path, document, details['input'])} {what} (allowed: {key.allowed})")
+    what = str(details["ctx"]["error"]) if kind == "value_error" else _ERROR_TEXTS.get(kind, "is wrong")
+    return Problem(place, f"{_show_value(path, document, details['input'])} {what} (allowed: {key.allowed})")
 
 
-def _instead(path: keys.Path) -> str:
+def _suggest_key(path: keys.Path) -> str:
     """Return what to write in place of the unknown key at ``path``."""
     *above, name = path
     assert isinstance(name, str)
@@ -132,7 +132,7 @@ def _instead(path: keys.Path) -> str:
     return f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(names))}"
 
 
-def _shown(path: keys.Path, document: Document, value: Any) -> str:
+def _show_value(path: keys.Path, document: ConfigDocument, value: Any) -> str:
     """Return ``value`` for an error message; what may be a secret, or is long, is only named."""
     if any(path[: len(mapping)] == mapping for mapping in OPEN) or isinstance(value, dict | list):
         return "the value"

@@ -1,6 +1,6 @@
 """Every key of the configuration that stands at its top: name, type, default, bounds, unit, meaning and example.
 
-Attributes are the keys with ``_`` for ``.``. Bounds that span several keys are in ``crosscheck``.
+Attributes are the keys with ``_`` for ``.``. Checks across keys are in ``validation``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, model_validator
 
-from proxy.config.internal import unheeded
+from proxy.config.internal import first_unsupported
 from proxy.config.key_definition import INT32_MAX, Section, key, number, switch
 from proxy.config.quotas import Quotas
 from proxy.config.sections import UNSUPPORTED_RESPONSES, Admin, Audit, Listener, Registry
@@ -261,7 +261,7 @@ class Config(Section):
         if not isinstance(values, dict) or values.get("internal.bootstrap.servers") is None:
             return values
         internal = values.get("internal")
-        if isinstance(internal, dict) and unheeded(internal) is not None:
+        if isinstance(internal, dict) and first_unsupported(internal) is not None:
             return values
         quotas = values.get("quotas", {})
         return values | {"quotas": {"ip.store": "broker"} | quotas} if isinstance(quotas, dict) else values
@@ -282,7 +282,7 @@ class Config(Section):
     @property
     def quotas_unread(self) -> str | None:
         """Why the cluster's quotas cannot be read though there is a cluster; None where nothing speaks against it."""
-        found = unheeded(self.internal) if self.internal_bootstrap_servers is not None else None
+        found = first_unsupported(self.internal) if self.internal_bootstrap_servers is not None else None
         return None if found is None else str(found)
 
     def internal_client_settings(self) -> dict[str, str]:

@@ -275,13 +275,13 @@ class Quotas(Section):
     @model_validator(mode="before")
     @classmethod
     def _gather(cls, values: object) -> object:
-        """Put the keys of each listener together; where one belongs tells ``place`` of it."""
+        """Put the keys of each listener together, by ``split_listener_key``."""
         if not isinstance(values, dict):
             return values
         gathered: dict[str, Any] = {}
         listeners: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
-            below = place(name)
+            below = split_listener_key(name)
             if below is None:
                 gathered[name] = value
             else:
@@ -297,7 +297,7 @@ class Quotas(Section):
         return values
 
 
-def place(name: str) -> tuple[str, str] | None:
+def split_listener_key(name: str) -> tuple[str, str] | None:
     """Return listener and key of ``listener.name.<listener>.<key>``, known or not; None for any other name."""
     if known := _OF_LISTENER.fullmatch(name):
         return known[1], known[2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from proxy.config.document import Document, Problem
+from proxy.config.document import ConfigDocument, Problem
 from proxy.config.hmac_keys import load_text
 from proxy.config.keys import KEYS, printable
 from proxy.config.regular_files import read_regular
@@ -17,7 +17,7 @@ from proxy.config.values import Secret
 
 HMAC_KEYS = tuple(path for path in KEYS if path[-1] == "hmac.keys.file")
 
-MAX_BYTES = 65_536
+MAX_SECRET_BYTES = 65_536
 """Bytes of a secret's file; a key in PEM form has some thousands."""
 
 _MARKS = ("password", "secret", "passphrase", ".pem")
@@ -30,7 +30,7 @@ def is_secret(setting: str) -> bool:
     return setting not in _PUBLIC and (setting in _MORE or any(mark in setting for mark in _MARKS))
 
 
-def read_files(document: Document, folder: Path) -> Iterator[Problem]:
+def read_secret_files(document: ConfigDocument, folder: Path) -> Iterator[Problem]:
     """Put the texts of files in the place of their names; relative names are relative to ``folder``.
 
     Yields a problem for each file that cannot be read, or is wrong, and for each secret in the configuration itself.
@@ -53,7 +53,7 @@ def read_files(document: Document, folder: Path) -> Iterator[Problem]:
             yield Problem(path, text, final=True)
 
 
-def _read_hmac_keys(document: Document, folder: Path, path: tuple[str, ...]) -> Iterator[Problem]:
+def _read_hmac_keys(document: ConfigDocument, folder: Path, path: tuple[str, ...]) -> Iterator[Problem]:
     """Put the keys in the place of their file's name, or say what is wrong with them."""
     section = document.get(path[:-1])
     name = section.get(path[-1]) if isinstance(section, dict) else None
@@ -71,7 +71,7 @@ def _read(reference: dict[str, Any], folder: Path) -> str:
         raise ValueError("is not a reference to a file (allowed: {file: PATH})")
     shown = printable(repr(name))
     try:
-        content = read_regular(folder / name, MAX_BYTES + 1)
+        content = read_regular(folder / name, MAX_SECRET_BYTES + 1)
         text = content.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise ValueError(f"file {shown} is not text in UTF-8") from None
@@ -79,6 +79,6 @@ def _read(reference: dict[str, Any], folder: Path) -> str:
         raise ValueError(f"file {shown} cannot be read: {error.strerror} (allowed: a file with one value)") from None
     except ValueError as error:  # a NUL in its name, or what it is
         raise ValueError(f"file {shown} {error}") from None
-    if not text or len(content) > MAX_BYTES:
-        raise ValueError(f"file {shown} holds {len(content)} bytes (allowed: 1–{MAX_BYTES})")
+    if not text or len(content) > MAX_SECRET_BYTES:
+        raise ValueError(f"file {shown} holds {len(content)} bytes (allowed: 1–{MAX_SECRET_BYTES})")
     return text

@@ -246,7 +246,7 @@ class QuotaPoller:
         self._tighter_limits = tighter
 
     def _report_problems(self, limited: str | None) -> None:
-        """Report changes of ``limited``, the limit of the sidecar itself, and whether the broker's own rate is known."""
+        """Report changes of ``limited``, which limits the sidecar itself, and whether the broker's rate is known."""
         if limited != self._limited:
             self._limited = limited
             if limited is None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from proxy.config.internal import mechanism_of, protocol_of, unheeded
+from proxy.config.internal import first_unsupported, mechanism_of, protocol_of
 from proxy.errors import LocalError
 
 
@@ -26,7 +26,7 @@ class Security:
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Security:
         """Read librdkafka's settings. Raises LocalError naming the setting that cannot be had."""
-        found = unheeded(settings)
+        found = first_unsupported(settings)
         if found is not None:
             raise LocalError(str(found))
         protocol = protocol_of(settings)

@@ -28,8 +28,8 @@ there is ``KAFKA_HEAP_OPTS`` in the environment, as for Kafka's own scripts."""
 AUDIT_TOPIC = "brokerside-audit"
 
 FORMAT_TIMEOUT = 60.0
-TAIL = 10
-LINE = 300
+LOG_TAIL_LINES = 10
+LOG_LINE_LENGTH = 300
 """Lines of a log that an error shows, and characters of each."""
 
 # The first compiler alone and one thread to collect garbage: a broker on a small machine beside everything else.
@@ -168,9 +168,9 @@ def last_words(output: str) -> str:
     """Return the last lines of what a JVM said that tell of errors, else its last lines."""
     # "Picked up JAVA_TOOL_OPTIONS: …" may hold a password.
     dull = ("\tat ", "Picked up ")
-    lines = [line[:LINE] for line in output.splitlines() if line.strip() and not line.startswith(dull)]
+    lines = [line[:LOG_LINE_LENGTH] for line in output.splitlines() if line.strip() and not line.startswith(dull)]
     errors = [line for line in lines if re.search("ERROR|FATAL|Exception|Error:", line)]
-    return "\n".join((errors or lines)[-TAIL:])
+    return "\n".join((errors or lines)[-LOG_TAIL_LINES:])
 
 
 def class_path(jars: Sequence[Path]) -> str:

@@ -1,7 +1,7 @@
-"""A real KRaft Kafka on loopback, of one or three nodes: started, stopped and looked at from any process.
+"""A real KRaft cluster of one or three nodes on loopback. Any process can start, stop and inspect it.
 
 Everything of a cluster is in its folder: ``cluster.json`` (what it is and which processes run), ``sidecar-<id>.yaml``
-(configuration of the sidecar before each broker), ``node-<id>/`` (configuration, data, logs).
+(configuration of the sidecar in front of each broker), ``node-<id>/`` (configuration, data, logs).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from proxy.errors import LocalError
 from proxy.local import archive, broker, process
 from proxy.local.ports import HOST, free_ports, is_free
-from proxy.local.probe import brokers
+from proxy.local.readiness import known_brokers
 from proxy.local.state import Advertise, ClusterState, Node, load, save
 from proxy.local.tools import tool
 
@@ -30,7 +30,7 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
 """Seconds a node may take to end after SIGTERM; one needs 0.4, the last of three 6, one that writes an archive 5."""
 
-POLL = 0.05
+READY_POLL_INTERVAL = 0.05
 
 
 def up(
@@ -51,8 +51,8 @@ def up(
     """
     folder = folder.absolute()
     jars = broker.broker_jars(kafka_version, progress=progress)
-    with _only_one(folder):
-        state = _look(folder)
+    with _locked(folder):
+        state = _read_state(folder)
         if state is None:
             state = _plan(folder, nodes, kafka_version, client_ports, advertise)
             broker_properties = broker_properties or {}
@@ -62,13 +62,15 @@ def up(
         else:
             _check_same(folder, state, nodes, kafka_version, client_ports)
             if state.running:
-                _say(progress, f"Kafka {state.kafka_version} already runs in {folder}")
+                _print_progress(progress, f"Kafka {state.kafka_version} already runs in {folder}")
                 return state
         if broker_properties is not None:
             for node in state.nodes:
                 broker.write_properties(state, node, broker_properties)
         save(folder, state)
-        _say(progress, f"starting Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}, in {folder}")
+        _print_progress(
+            progress, f"starting Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}, in {folder}"
+        )
         return _start(folder, state, [node for node in state.nodes if node.process is None], jars)
 
 
@@ -77,20 +79,20 @@ def down(folder: Path) -> None:
     folder = folder.absolute()
     if load(folder) is None:
         return
-    with _only_one(folder):
+    with _locked(folder):
         state = _existing(folder)
         _stop(folder, state, state.nodes)
 
 
 def status(folder: Path) -> ClusterState | None:
     """Return what is in ``folder`` and which of its nodes run now; None if there is no cluster."""
-    return _look(folder.absolute())
+    return _read_state(folder.absolute())
 
 
 def stop_node(folder: Path, node_id: int, *, kill: bool = False) -> ClusterState:
     """Stop one node, with SIGKILL if ``kill``; does nothing where it does not run."""
     folder = folder.absolute()
-    with _only_one(folder):
+    with _locked(folder):
         state = _existing(folder)
         return _stop(folder, state, [state.node(node_id)], kill=kill)
 
@@ -98,7 +100,7 @@ def stop_node(folder: Path, node_id: int, *, kill: bool = False) -> ClusterState
 def start_node(folder: Path, node_id: int) -> ClusterState:
     """Start one node on the data it has, and wait until it is ready; does nothing where it runs."""
     folder = folder.absolute()
-    with _only_one(folder):
+    with _locked(folder):
         state = _existing(folder)
         node = state.node(node_id)
         if node.process is not None:
@@ -173,7 +175,7 @@ def _start(folder: Path, state: ClusterState, nodes: Sequence[Node], jars: Seque
         for node in nodes:
             run = process.spawn(broker.command(node, state.kafka_version, jars), node.output)
             started.append(replace(node, process=run))
-            state = _with(state, started)
+            state = _replace_nodes(state, started)
             save(folder, state)
         _wait_ready(state, started)
     except BaseException:
@@ -187,12 +189,12 @@ def _wait_ready(state: ClusterState, started: Sequence[Node]) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     running = {node.id for node in state.nodes if node.process}
     for node in started:
-        while not all(brokers(address) >= running for address in (node.internal, node.upstream)):
+        while not all(known_brokers(address) >= running for address in (node.internal, node.upstream)):
             if node.process is None or not node.process.alive():
-                raise LocalError(f"Kafka's node {node.id} ended while it started; {_tail(node)}")
+                raise LocalError(f"Kafka's node {node.id} ended while it started; {_log_tail(node)}")
             if time.monotonic() > deadline:
-                raise LocalError(f"Kafka's node {node.id} was not ready after {START_TIMEOUT:.0f} s; {_tail(node)}")
-            time.sleep(POLL)
+                raise LocalError(f"Kafka's node {node.id} was not ready after {START_TIMEOUT:.0f} s; {_log_tail(node)}")
+            time.sleep(READY_POLL_INTERVAL)
 
 
 def _stop(folder: Path, state: ClusterState, nodes: Sequence[Node], *, kill: bool = False) -> ClusterState:
@@ -200,40 +202,40 @@ def _stop(folder: Path, state: ClusterState, nodes: Sequence[Node], *, kill: boo
     gently = process.stop(running, STOP_TIMEOUT, kill=kill)
     for node in nodes:
         archive.settle(node.home, complete=gently)
-    state = _with(state, [replace(node, process=None) for node in nodes])
+    state = _replace_nodes(state, [replace(node, process=None) for node in nodes])
     save(folder, state)
     return state
 
 
-def _look(folder: Path) -> ClusterState | None:
-    """Read the state and forget processes that do not run any more."""
+def _read_state(folder: Path) -> ClusterState | None:
+    """Read the state, without processes that have ended."""
     state = load(folder)
     if state is None:
         return None
     ended = [replace(node, process=None) for node in state.nodes if node.process and not node.process.alive()]
-    return _with(state, ended)
+    return _replace_nodes(state, ended)
 
 
 def _existing(folder: Path) -> ClusterState:
-    state = _look(folder)
+    state = _read_state(folder)
     if state is None:
         raise LocalError(f"there is no cluster in {folder}; start one with `brokerside cluster up --dir {folder}`")
     return state
 
 
-def _with(state: ClusterState, nodes: Sequence[Node]) -> ClusterState:
+def _replace_nodes(state: ClusterState, nodes: Sequence[Node]) -> ClusterState:
     changed = {node.id: node for node in nodes}
     return replace(state, nodes=tuple(changed.get(node.id, node) for node in state.nodes))
 
 
-def _tail(node: Node) -> str:
+def _log_tail(node: Node) -> str:
     said = [broker.last_words(file.read_text(errors="replace")) for file in (node.output, node.log) if file.exists()]
     return f"{node.log} says:\n" + "\n".join(filter(None, said))
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Let only one process at a time change the cluster. Raises LocalError where the folder cannot be written to."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder. Raises LocalError if the folder cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -244,6 +246,6 @@ def _only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-def _say(progress: bool, text: str) -> None:
+def _print_progress(progress: bool, text: str) -> None:
     if progress:
         print(text, file=sys.stderr)

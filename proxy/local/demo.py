@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from proxy.errors import LocalError
-from proxy.local import audited, cluster, sidecars, workload
-from proxy.local.audited import Told
+from proxy.local import audit_reader, cluster, sidecars, workload
+from proxy.local.audit_reader import AuditTotals
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.jars import resolve
-from proxy.local.workload import Ledger
+from proxy.local.workload import ClientLedger
 from spark_jobs.run import INTERPRETED
 
 PARTITIONS = 4
@@ -124,7 +124,7 @@ def _demo(root: Path, console: Console) -> bool:
     console.print(f"      clients dial {state.bootstrap}; the broker itself listens on {state.nodes[0].upstream}")
     ledgers = list(_work(state, console))
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
-        told = audited.read(state.internal_bootstrap, AUDIT_TOPIC)
+        told = audit_reader.read_totals(state.internal_bootstrap, AUDIT_TOPIC)
     interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED.items()]
     with _step(console, "the Spark job over the audit topic"):
         _brokerside("jobs", "run", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
@@ -147,7 +147,7 @@ def _demo(root: Path, console: Console) -> bool:
     return equal
 
 
-def _work(state: cluster.ClusterState, console: Console) -> Iterator[Ledger]:
+def _work(state: cluster.ClusterState, console: Console) -> Iterator[ClientLedger]:
     bootstrap = state.bootstrap
     perf, read = cluster.tool("producer-perf"), cluster.tool("consumer-perf")
     with _step(console, "topics"):
@@ -171,7 +171,7 @@ def _work(state: cluster.ClusterState, console: Console) -> Iterator[Ledger]:
         yield workload.java_consume(read, bootstrap, "dashboard", CLICKS, 50_000)
 
 
-def _checks(root: Path, state: cluster.ClusterState, ledgers: list[Ledger]) -> Iterator[Check]:
+def _checks(root: Path, state: cluster.ClusterState, ledgers: list[ClientLedger]) -> Iterator[Check]:
     by_client = {(row["client_id"], row["api"], row["topic"]): row for row in _query(root, TRAFFIC_BY_TOPIC)}
     shown = {"topic_requests": "requests", "unconfirmed_records": "unconfirmed", "rejected_records": "rejected"}
     for ledger in ledgers:
@@ -191,7 +191,7 @@ def _checks(root: Path, state: cluster.ClusterState, ledgers: list[Ledger]) -> I
         yield Check("the broker", f"log segments of {topic}: bytes", "its disk", segments, stored.get(topic, 0))
 
 
-def _reconciled(root: Path, told: Told) -> Iterator[Check]:
+def _reconciled(root: Path, told: AuditTotals) -> Iterator[Check]:
     """What the sidecar says it did: all of it is a row, an event of another kind, or a loss."""
     (row,) = _query(root, REQUESTS)
     rows = _number(row, "requests")

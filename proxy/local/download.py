@@ -22,14 +22,14 @@ from proxy.local.fetchers import MIRROR, find_ivy, ivy_command, maven_command
 from proxy.local.java import java
 from proxy.local.pins import Pin
 
-CLIENTS = 3
+PARALLEL_CLIENTS = 3
 """Ivy processes at the same time: hides the latency of the repository; more only cost CPU."""
 
-STALL = 90.0
+STALL_TIMEOUT = 90.0
 """Seconds without a new byte after which a download is given up."""
 
-POLL = 0.1
-STAMP = 946_684_800
+DOWNLOAD_POLL_INTERVAL = 0.1
+VERIFIED_MTIME = 946_684_800
 """Modification time of a jar in the cache (2000-01-01): set once its checksum has been verified, so that any later
 write shows. It also stays the same when a jar is fetched again, which class-data archives depend on."""
 
@@ -87,9 +87,9 @@ def _collect(missing: list[Pin], clients: Sequence[_Client], folder: Path, on_ja
         written = sum(_size(file) for client in clients for file in client.jars.glob("*.jar*"))
         if written != seen:
             seen, since = written, time.monotonic()
-        elif time.monotonic() - since > STALL:
-            raise LocalError(f"no byte of {missing[0].coordinates} came for {STALL:.0f} s; {_network_advice()}")
-        time.sleep(POLL)
+        elif time.monotonic() - since > STALL_TIMEOUT:
+            raise LocalError(f"no byte of {missing[0].coordinates} came for {STALL_TIMEOUT:.0f} s; {_network_advice()}")
+        time.sleep(DOWNLOAD_POLL_INTERVAL)
     return missing
 
 
@@ -121,7 +121,7 @@ def adopt(source: Path, pin: Pin, folder: Path, *, final: bool) -> bool:
     # A copy, because the client that wrote it may not have done with it.
     checked = source.with_suffix(".checked")
     checked.write_bytes(content)
-    os.utime(checked, (STAMP, STAMP))
+    os.utime(checked, (VERIFIED_MTIME, VERIFIED_MTIME))
     checked.replace(folder / pin.file_name)
     return True
 
@@ -132,10 +132,12 @@ def _clients(pins: Sequence[Pin], work: Path) -> Iterator[list[_Client]]:
     ivy, runtime = find_ivy(), java()
     clients = []
     with ExitStack() as stack:
-        for number in range(min(CLIENTS if ivy else 1, len(pins))):
+        for number in range(min(PARALLEL_CLIENTS if ivy else 1, len(pins))):
             share = work / str(number)
             (share / "jars").mkdir(parents=True)
-            command = ivy_command(runtime, ivy, pins[number::CLIENTS], share) if ivy else maven_command(pins, share)
+            command = (
+                ivy_command(runtime, ivy, pins[number::PARALLEL_CLIENTS], share) if ivy else maven_command(pins, share)
+            )
             output = share / "output"
             process = subprocess.Popen(
                 command,

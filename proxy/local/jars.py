@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from proxy.errors import BrokersideError, LocalError
-from proxy.local.download import STAMP, download
+from proxy.local.download import VERIFIED_MTIME, download
 from proxy.local.java import java
 from proxy.local.pins import Pin, Sets, parse
 
@@ -83,12 +83,12 @@ def _intact(path: Path, pin: Pin, *, verify: bool) -> bool:
     except FileNotFoundError:
         return False
     if status.st_size == pin.size:
-        if status.st_mtime == STAMP and not verify:
+        if status.st_mtime == VERIFIED_MTIME and not verify:
             return True
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found == pin.sha256:
-            os.utime(path, (STAMP, STAMP))
+            os.utime(path, (VERIFIED_MTIME, VERIFIED_MTIME))
             return True
     path.unlink(missing_ok=True)
     return False
@@ -141,7 +141,7 @@ def _main(arguments: Sequence[str]) -> int:
             for name in names or DEMO_SETS:
                 print(f"{name}: {len(resolve(name))} jars in {cache_dir() / 'jars'}", file=sys.stderr)
         elif command == "lock":
-            from proxy.local.relock import lock
+            from proxy.local.lock_jars import lock
 
             lock(LOCK_FILE)
         else:

@@ -25,9 +25,9 @@ START_TIMEOUT = 20.0
 STOP_TIMEOUT = 15.0
 """Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
 
-POLL = 0.05
-FILE = "sidecars.json"
-TAIL = 5
+READY_POLL_INTERVAL = 0.05
+SIDECARS_FILE = "sidecars.json"
+LOG_TAIL_LINES = 5
 """Lines of a log that an error shows."""
 
 
@@ -49,9 +49,9 @@ class SidecarProcess:
         try:
             while not sidecar.ready():
                 if not run.alive() or time.monotonic() > deadline:
-                    tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
+                    tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
                     raise LocalError(f"the sidecar of {config} did not become ready; the end of {log}:\n{tail}")
-                time.sleep(POLL)
+                time.sleep(READY_POLL_INTERVAL)
         except BaseException:
             sidecar.stop()
             raise
@@ -90,14 +90,14 @@ def start_all(folder: Path, state: ClusterState) -> list[SidecarProcess]:
         config = folder / f"sidecar-{node.id}.yaml"
         if config not in running:
             running[config] = SidecarProcess.start(config, folder / f"sidecar-{node.id}.log", node.admin)
-            (folder / FILE).write_bytes(msgspec.json.encode(list(running.values()), enc_hook=str))
+            (folder / SIDECARS_FILE).write_bytes(msgspec.json.encode(list(running.values()), enc_hook=str))
     return list(running.values())
 
 
 def running_in(folder: Path) -> list[SidecarProcess]:
     """The sidecars that were started for the cluster in ``folder`` and still run."""
     try:
-        content = (folder.absolute() / FILE).read_bytes()
+        content = (folder.absolute() / SIDECARS_FILE).read_bytes()
     except FileNotFoundError:
         return []
     found = msgspec.json.decode(content, type=list[SidecarProcess], dec_hook=lambda kind, value: kind(value))
@@ -107,7 +107,7 @@ def running_in(folder: Path) -> list[SidecarProcess]:
 def stop_all(folder: Path) -> None:
     """Stop them all at the same time; does nothing where none runs."""
     process.stop([sidecar.process for sidecar in running_in(folder)], STOP_TIMEOUT)
-    (folder.absolute() / FILE).unlink(missing_ok=True)
+    (folder.absolute() / SIDECARS_FILE).unlink(missing_ok=True)
 
 
 def describe(folder: Path, state: ClusterState) -> str:

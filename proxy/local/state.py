@@ -13,7 +13,7 @@ from proxy.local.process import Process
 
 Advertise = Literal["sidecar", "broker"]
 
-FILE = "cluster.json"
+CLUSTER_FILE = "cluster.json"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ClusterState:
 
 def load(folder: Path) -> ClusterState | None:
     """Read what is known about the cluster in ``folder``; None if there is none. Raises LocalError if unreadable."""
-    path = folder / FILE
+    path = folder / CLUSTER_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClusterState, dec_hook=lambda kind, value: kind(value))
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def load(folder: Path) -> ClusterState | None:
 
 def save(folder: Path, state: ClusterState) -> None:
     """Write it, whole or not at all."""
-    partial = folder / f".{FILE}.part"
+    partial = folder / f".{CLUSTER_FILE}.part"
     content = msgspec.json.encode(state, enc_hook=str)
     partial.write_bytes(msgspec.json.format(content) + b"\n")
-    partial.replace(folder / FILE)
+    partial.replace(folder / CLUSTER_FILE)

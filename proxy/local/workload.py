@@ -20,21 +20,21 @@ from confluent_kafka.cimpl import NewTopic
 
 from proxy.errors import LocalError
 
-TIMEOUT = 60.0
+CLIENT_TIMEOUT = 60.0
 """Seconds any one client may take; the workload takes a few."""
 
-QUIET = 3
+LOG_LEVEL_ERROR = 3
 """librdkafka's level "error": a new broker's coordinator that still loads is no news here."""
 
-OVERSIZED = 5_000
+OVERSIZED_BYTES = 5_000
 """Bytes of a record that a topic with ``max.message.bytes=2000`` refuses."""
 
-SETTLED = 3
+SETTLED_STATISTICS = 3
 """Equal statistics in a row after which a librdkafka client has nothing under way."""
 
 
 @dataclass
-class Ledger:
+class ClientLedger:
     """What one client counted. ``counts``: name of a column of ``traffic`` → integer."""
 
     client_id: str
@@ -64,9 +64,9 @@ class _Statistics:
 
     def settle(self, poll: Callable[[float], object]) -> int:
         """Poll until nothing moves any more; return the number."""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + CLIENT_TIMEOUT
         self.unchanged = 0
-        while self.unchanged < SETTLED:
+        while self.unchanged < SETTLED_STATISTICS:
             if time.monotonic() > deadline:
                 raise LocalError("a client's statistics do not settle")
             poll(0.05)
@@ -78,12 +78,12 @@ def create_topics(bootstrap: str, topics: dict[str, dict[str, str]], partitions:
     admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "demo-admin"})
     new = [NewTopic(name, partitions, 1, config=config) for name, config in topics.items()]
     for future in admin.create_topics(new).values():
-        future.result(TIMEOUT)
+        future.result(CLIENT_TIMEOUT)
 
 
 def confluent_produce(
     bootstrap: str, client_id: str, topic: str, records: int, settings: dict[str, str | int], oversized: int = 0
-) -> Ledger:
+) -> ClientLedger:
     """Produce ``records`` records of varying size, and ``oversized`` ones that the topic refuses; librdkafka."""
     statistics = _Statistics()
     stored = failed = 0
@@ -99,7 +99,7 @@ def confluent_produce(
         {
             "bootstrap.servers": bootstrap,
             "client.id": client_id,
-            "log_level": QUIET,
+            "log_level": LOG_LEVEL_ERROR,
             "linger.ms": 5,
             "statistics.interval.ms": 100,
             "stats_cb": statistics,
@@ -111,23 +111,23 @@ def confluent_produce(
         if n % 500 == 0:
             producer.poll(0)
     for _ in range(oversized):
-        producer.produce(topic, value=bytes(OVERSIZED), on_delivery=delivered)
-    producer.flush(TIMEOUT)
+        producer.produce(topic, value=bytes(OVERSIZED_BYTES), on_delivery=delivered)
+    producer.flush(CLIENT_TIMEOUT)
     unconfirmed = settings.get("acks") == 0
     counts = {"unconfirmed_records": stored} if unconfirmed else {"records": stored, "rejected_records": failed}
     counts["topic_requests"] = statistics.settle(producer.poll)
     codec, acks = settings.get("compression.type", "uncompressed"), settings.get("acks", "all")
     did = f"produced {records + oversized:,} records, {codec}, acks={acks}"
-    return Ledger(client_id, "librdkafka", "Produce", topic, did, counts)
+    return ClientLedger(client_id, "librdkafka", "Produce", topic, did, counts)
 
 
-def confluent_consume(bootstrap: str, client_id: str, topic: str, records: int, protocol: str) -> Ledger:
+def confluent_consume(bootstrap: str, client_id: str, topic: str, records: int, protocol: str) -> ClientLedger:
     """Read ``topic`` from its start to its end in a consumer group; ``protocol``: classic or consumer (KIP-848)."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "client.id": client_id,
-            "log_level": QUIET,
+            "log_level": LOG_LEVEL_ERROR,
             "group.id": f"{client_id}-group",
             "group.protocol": protocol,
             "auto.offset.reset": "earliest",
@@ -135,7 +135,7 @@ def confluent_consume(bootstrap: str, client_id: str, topic: str, records: int, 
         }
     )
     read = 0
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + CLIENT_TIMEOUT
     try:
         consumer.subscribe([topic])
         while read < records and time.monotonic() < deadline:
@@ -146,17 +146,17 @@ def confluent_consume(bootstrap: str, client_id: str, topic: str, records: int, 
         consumer.commit(offsets=ends, asynchronous=False)
     finally:
         consumer.close()
-    return Ledger(
+    return ClientLedger(
         client_id, "librdkafka", "Fetch", topic, f"read {read:,} records, {protocol} group", {"records": read}
     )
 
 
-def aiokafka_produce(bootstrap: str, client_id: str, topic: str, records: int, partitions: int) -> Ledger:
+def aiokafka_produce(bootstrap: str, client_id: str, topic: str, records: int, partitions: int) -> ClientLedger:
     """Produce ``records`` records in batches built by hand, whose size in bytes the client therefore knows."""
     return asyncio.run(_aiokafka_produce(bootstrap, client_id, topic, records, partitions))
 
 
-async def _aiokafka_produce(bootstrap: str, client_id: str, topic: str, records: int, partitions: int) -> Ledger:
+async def _aiokafka_produce(bootstrap: str, client_id: str, topic: str, records: int, partitions: int) -> ClientLedger:
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, client_id=client_id, acks="all")
@@ -174,16 +174,16 @@ async def _aiokafka_produce(bootstrap: str, client_id: str, topic: str, records:
             await (await producer.send_batch(batch, topic, partition=stored % partitions))
     finally:
         await producer.stop()
-    return Ledger(client_id, "aiokafka", "Produce", topic, f"produced {records:,} records, uncompressed, acks=all",
-                  {"records": stored, "bytes": size})  # fmt: skip
+    did = f"produced {records:,} records, uncompressed, acks=all"
+    return ClientLedger(client_id, "aiokafka", "Produce", topic, did, {"records": stored, "bytes": size})
 
 
-def aiokafka_consume(bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+def aiokafka_consume(bootstrap: str, client_id: str, topic: str, records: int) -> ClientLedger:
     """Read ``topic`` from its start to its end in a consumer group."""
     return asyncio.run(_aiokafka_consume(bootstrap, client_id, topic, records))
 
 
-async def _aiokafka_consume(bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+async def _aiokafka_consume(bootstrap: str, client_id: str, topic: str, records: int) -> ClientLedger:
     from aiokafka import AIOKafkaConsumer
 
     consumer = AIOKafkaConsumer(
@@ -197,17 +197,19 @@ async def _aiokafka_consume(bootstrap: str, client_id: str, topic: str, records:
     await consumer.start()
     read = 0
     try:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(CLIENT_TIMEOUT):
             while read < records:
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
                     read += len(messages)
         await consumer.commit()
     finally:
         await consumer.stop()
-    return Ledger(client_id, "aiokafka", "Fetch", topic, f"read {read:,} records, classic group", {"records": read})
+    return ClientLedger(
+        client_id, "aiokafka", "Fetch", topic, f"read {read:,} records, classic group", {"records": read}
+    )
 
 
-def java_produce(tool: list[str], bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+def java_produce(tool: list[str], bootstrap: str, client_id: str, topic: str, records: int) -> ClientLedger:
     """``kafka-producer-perf-test``; the ledger is the producer's own metrics."""
     output = _java(
         [
@@ -222,28 +224,29 @@ def java_produce(tool: list[str], bootstrap: str, client_id: str, topic: str, re
         ),
         "bytes": _java_metric(output, rf"producer-topic-metrics:byte-total:{{client-id={client_id}, topic={topic}}}"),
     }
-    return Ledger(client_id, "Java", "Produce", topic, f"produced {records:,} records, lz4, acks=all", counts)
+    return ClientLedger(client_id, "Java", "Produce", topic, f"produced {records:,} records, lz4, acks=all", counts)
 
 
-def java_consume(tool: list[str], bootstrap: str, client_id: str, topic: str, records: int) -> Ledger:
+def java_consume(tool: list[str], bootstrap: str, client_id: str, topic: str, records: int) -> ClientLedger:
     """``kafka-consumer-perf-test``; the ledger is its own count of messages."""
     output = _java(
         [
             *tool, "--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records), "--timeout",
-            str(int(TIMEOUT * 1000)), "--group", f"{client_id}-group", "--command-property", f"client.id={client_id}",
+            str(int(CLIENT_TIMEOUT * 1000)), "--group", f"{client_id}-group",
+            "--command-property", f"client.id={client_id}",
         ]
     )  # fmt: skip
     fields = output.strip().splitlines()[-1].split(", ")
     read = int(fields[4])
-    return Ledger(client_id, "Java", "Fetch", topic, f"read {read:,} records, classic group", {"records": read})
+    return ClientLedger(client_id, "Java", "Fetch", topic, f"read {read:,} records, classic group", {"records": read})
 
 
 def _java(command: list[str]) -> str:
     what = next((part for part in command if part.startswith(("org.apache.kafka", "kafka."))), command[0])
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * CLIENT_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        raise LocalError(f"{what} did not end within {2 * TIMEOUT:.0f} s") from None
+        raise LocalError(f"{what} did not end within {2 * CLIENT_TIMEOUT:.0f} s") from None
     if done.returncode:
         raise LocalError(f"{what} failed: {done.stderr.strip()[-500:]}")
     return done.stdout

@@ -12,7 +12,7 @@ import structlog
 import uvloop
 
 from proxy.config import Config
-from proxy.config.transfer import unpack
+from proxy.config.serialization import unpack
 from proxy.errors import LocalError
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after

@@ -16,7 +16,7 @@ import structlog
 from msgspec import structs
 
 from proxy.config import Config, Listener
-from proxy.config.transfer import pack
+from proxy.config.serialization import pack
 from proxy.core.tally import Tally
 from proxy.errors import LocalError
 from proxy.interceptors.broker_metadata import FleetView

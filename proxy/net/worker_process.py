@@ -17,7 +17,7 @@ from msgspec import structs
 
 from observers.lane import ObserverStats
 from proxy.config import Config
-from proxy.config.transfer import pack
+from proxy.config.serialization import pack
 from proxy.core.causes import Cause
 from proxy.core.tally import Tally
 from proxy.net.worker_ipc import (

@@ -17,7 +17,7 @@ import yaml
 from proxy.interceptors.address_rewriter import METADATA
 from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
-from proxy.local.probe import brokers
+from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, Node, save
 from tests.integration.asking import Asker
@@ -95,7 +95,7 @@ def plain_sidecar(made: Site) -> Iterator[str]:
     path.write_text(yaml.safe_dump(config))
     sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], path.with_suffix(".log"))
     try:
-        while not brokers(address):
+        while not known_brokers(address):
             assert sidecar.alive()
             time.sleep(0.1)
         yield address

@@ -37,7 +37,7 @@ from proxy.interceptors.api_versions import decode_api_versions
 from proxy.interceptors.tags import TAGS_BY_NAME
 from proxy.local import broker, cluster, process
 from proxy.local.ports import HOST, free_ports
-from proxy.local.probe import brokers
+from proxy.local.readiness import known_brokers
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import ClusterState, save
 from proxy.protocol.versions import floored, ranges
@@ -354,7 +354,7 @@ class TestLosses:
         until(lambda: list(fleet.ask(1)) == [1, 3])
 
         cluster.start_node(fleet.folder, 2)
-        until(lambda: brokers(fleet.state.node(1).internal) == {1, 2, 3})
+        until(lambda: known_brokers(fleet.state.node(1).internal) == {1, 2, 3})
         until(fleet.settled)
 
     def test_the_own_broker_is_told_of_whatever_is_down(self, fleet: Fleet) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 from proxy.client import BrokerMetadataClient, endpoints
 from proxy.errors import BrokersideError
 from proxy.fleet.connection import BrokerUnreachable
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
+from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.kafka
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.ports import HOST
-from proxy.local.probe import brokers
+from proxy.local.readiness import known_brokers
 from proxy.local.state import save
 from tests.integration.conftest import free_port
 from tests.unit.local.samples import planned
@@ -156,7 +156,7 @@ def test_three_nodes_replicate_and_survive_one(folder: Path) -> None:
     rest = cluster.status(folder)
     assert rest is not None
     assert [node.id for node in rest.nodes if node.pid] == [2, 3]
-    wait_until(lambda: brokers(state.nodes[1].internal) == {2, 3})
+    wait_until(lambda: known_brokers(state.nodes[1].internal) == {2, 3})
     create(",".join(node.internal for node in state.nodes[1:]), "without-one", replicas=2)
     whole = cluster.up(folder, nodes=3, progress=False)
     assert whole.running

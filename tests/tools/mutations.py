@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from proxy.config.keys import GATHERED, KEYS, NAMED, OPEN, Key, Path, pattern, reloadable, show
-from proxy.config.quotas import place
+from proxy.config.quotas import split_listener_key
 
 WRONG: dict[str, tuple[Any, ...]] = {
     "integer": ("x", True, 1.5, [1], {"a": 1}, -1, 2**31, 2**70),
@@ -135,7 +135,7 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _key(path: Path) -> Key | None:
-    found = place(str(path[1])) if len(path) == 2 and path[0] == "quotas" else None
+    found = split_listener_key(str(path[1])) if len(path) == 2 and path[0] == "quotas" else None
     return KEYS.get((*GATHERED, NAMED[GATHERED], found[1]) if found else pattern(path))
 
 

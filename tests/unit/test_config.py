@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.config import Endpoint, Secret, load, redacted, reference_markdown
 from proxy.config.quotas import Quotas
 from proxy.config.reference import example
-from proxy.config.transfer import pack, unpack
+from proxy.config.serialization import pack, unpack
 from proxy.errors import ConfigError
 
 CANARY = "c4n4ry-hunter2"

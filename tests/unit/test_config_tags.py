@@ -8,7 +8,7 @@ import pytest
 from proxy.config import Endpoint, load, redacted
 from proxy.config.difference import differences
 from proxy.config.keys import reloadable, show
-from proxy.config.transfer import pack, unpack
+from proxy.config.serialization import pack, unpack
 from proxy.errors import ConfigError
 from proxy.interceptors.tags import TAGS_BY_NAME
 

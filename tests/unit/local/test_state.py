@@ -6,7 +6,7 @@ import pytest
 from proxy.errors import LocalError
 from proxy.local import cluster
 from proxy.local.process import spawn, stop
-from proxy.local.state import FILE, ClusterState, load, save
+from proxy.local.state import CLUSTER_FILE, ClusterState, load, save
 from tests.unit.local.samples import planned
 
 
@@ -29,8 +29,8 @@ def test_addresses_of_three_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"kafka_version": 4}', b"\xff"])
 def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(LocalError, match=rf"{FILE} cannot be read .* begin anew"):
+    (tmp_path / CLUSTER_FILE).write_bytes(content)
+    with pytest.raises(LocalError, match=rf"{CLUSTER_FILE} cannot be read .* begin anew"):
         load(tmp_path)
 
 

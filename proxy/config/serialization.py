@@ -1,4 +1,4 @@
-"""A configuration on its way to another process of the sidecar: as bytes, secrets revealed.
+"""A configuration as bytes for another process of the sidecar, with its secrets.
 
 Only for a socket or memory that nobody else can read; never for a file, an argument, or the environment.
 """

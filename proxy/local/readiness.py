@@ -8,24 +8,24 @@ from proxy.errors import PeerError
 from proxy.rpc import messages
 from proxy.rpc.call import call_once
 
-TIMEOUT = 2.0
+PROBE_TIMEOUT = 2.0
 """Seconds for the connection and the response."""
 
-MAX_ANSWER = 1 << 20
-"""Bytes; brokers are some 50 bytes each, topics are not asked for."""
+MAX_RESPONSE_BYTES = 1 << 20
+"""Bytes; a broker takes some 50 bytes, topics are not asked for."""
 
 
-def brokers(address: str) -> set[int]:
+def known_brokers(address: str) -> set[int]:
     """Return the ids of the brokers that the one at ``address`` (host:port) knows; empty while it does not answer."""
     try:
-        return asyncio.run(_brokers(address))
+        return asyncio.run(_known_brokers(address))
     except (OSError, EOFError, PeerError):
         return set()
 
 
-async def _brokers(address: str) -> set[int]:
+async def _known_brokers(address: str) -> set[int]:
     host, _, port = address.rpartition(":")
-    async with asyncio.timeout(TIMEOUT):
+    async with asyncio.timeout(PROBE_TIMEOUT):
         streams = await asyncio.open_connection(host, int(port))
-        answer = await call_once(streams, messages.metadata_request(), client_id=None, max_size=MAX_ANSWER)
+        answer = await call_once(streams, messages.metadata_request(), client_id=None, max_size=MAX_RESPONSE_BYTES)
     return set(messages.decode_brokers(answer))

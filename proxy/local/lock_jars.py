@@ -1,6 +1,6 @@
-"""Makes ``jars.lock``: resolves each set's roots once, with everything they need, and pins what came.
+"""Makes ``jars.lock``: resolves the roots of each set once, with their dependencies, and pins the result.
 
-Run it with an empty or trusted repository only: whatever comes now is what every later run accepts.
+Run it with a trusted repository only: every later run accepts exactly what this one gets.
 """
 
 from __future__ import annotations

@@ -7,28 +7,28 @@ from typing import Any
 import pytest
 
 from observers.event import Envelope
-from proxy.local import audited
+from proxy.local import audit_reader
 from tests.spark.envelopes import METADATA, NOON, connection, envelope, event, status
 
 
 def records(last: Any) -> dict[int, Envelope]:
     """Five events, the status ``last``, and one after it; number 3 was lost."""
-    read = [
+    read_totals = [
         envelope([event(METADATA), event(METADATA)]),
         envelope([connection(change="opened", requests=0), connection(requests=2)], first_seq=4),
         envelope([last, event(METADATA)], first_seq=6),
     ]
-    return {one.first_seq: one for one in read}
+    return {one.first_seq: one for one in read_totals}
 
 
 def test_only_what_was_before_the_status_is_counted() -> None:
     found = records(status(emitted=5, dropped={"failed": 1}))
     last = found[6].events[0]
-    assert audited._missing(found, last) == 0
-    told = audited._told(found, last)
+    assert audit_reader._count_missing(found, last) == 0
+    told = audit_reader._count(found, last)
     assert (dict(told.kinds), told.requests, told.lost) == ({"request": 2, "connection": 2}, 2, 1)
     del found[4]
-    assert audited._missing(found, last) == 2
+    assert audit_reader._count_missing(found, last) == 2
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_only_what_was_before_the_status_is_counted() -> None:
 )
 def test_a_status_counts_once_nothing_waits(changes: dict[str, int], settled: bool) -> None:
     last = status(**{"ts": NOON + 1, "queued": 0, **changes})
-    assert (audited._settled(envelope([last]), NOON) is not None) == settled
+    assert (audit_reader._settled_status(envelope([last]), NOON) is not None) == settled

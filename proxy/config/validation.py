@@ -1,14 +1,14 @@
-"""Mistakes that no single key shows. Works on values that may be wrong, and passes over what cannot be read."""
+"""Checks across keys. They work on values that may be wrong, and skip those that cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from proxy.config.document import Document, Problem
-from proxy.config.internal import unheeded
+from proxy.config.document import ConfigDocument, Problem
+from proxy.config.internal import first_unsupported
 from proxy.config.key_definition import INT32_MAX
 from proxy.config.keys import GATHERED, KEYS, Path, printable
-from proxy.config.quotas import place
+from proxy.config.quotas import split_listener_key
 from proxy.config.values import Endpoint, address
 from proxy.interceptors.tags import is_reserved
 
@@ -17,7 +17,7 @@ LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 ONLY_INTERNAL = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
 
 
-def crosscheck(document: Document, wrong: Collection[Path]) -> Iterator[Problem]:
+def validate_across_keys(document: ConfigDocument, wrong: Collection[Path]) -> Iterator[Problem]:
     """Yield what is wrong between keys; ``wrong``: what is known to be wrong by itself."""
     listeners = document.get(("listeners",))
     count = len(listeners) if isinstance(listeners, list) else 0
@@ -35,7 +35,7 @@ def crosscheck(document: Document, wrong: Collection[Path]) -> Iterator[Problem]
     yield from _quota_sources(document, wrong)
 
 
-def _repeated_names(document: Document, count: int) -> Iterator[Problem]:
+def _repeated_names(document: ConfigDocument, count: int) -> Iterator[Problem]:
     first: dict[str, str] = {}
     for number in range(count):
         path = ("listeners", number, "name")
@@ -47,7 +47,7 @@ def _repeated_names(document: Document, count: int) -> Iterator[Problem]:
             first.setdefault(name.lower(), f"listeners[{number}]")
 
 
-def _repeated_addresses(document: Document, count: int) -> Iterator[Problem]:
+def _repeated_addresses(document: ConfigDocument, count: int) -> Iterator[Problem]:
     used: list[tuple[str, Endpoint]] = []
     places: list[tuple[str, Path]] = [(f"listeners[{n}]", ("listeners", n, "bind")) for n in range(count)]
     for owner, path in [*places, ("admin", ("admin", "bind"))]:
@@ -61,7 +61,7 @@ def _repeated_addresses(document: Document, count: int) -> Iterator[Problem]:
         used.append((owner, bind))
 
 
-def _loops(document: Document, count: int) -> Iterator[Problem]:
+def _loops(document: ConfigDocument, count: int) -> Iterator[Problem]:
     """What the sidecar dials must not be what it listens on, nor what it says it listens on."""
     own: list[tuple[str, Endpoint]] = []
     for number in range(count):
@@ -84,7 +84,7 @@ def _loops(document: Document, count: int) -> Iterator[Problem]:
             yield Problem(("internal.bootstrap.servers",), text)
 
 
-def _rewriting(document: Document, count: int) -> Iterator[Problem]:
+def _rewriting(document: ConfigDocument, count: int) -> Iterator[Problem]:
     for number in range(count):
         path: Path = ("listeners", number, "rewrite.addresses")
         wanted, given = document.get(path), document.get((*path[:2], "rewrite.addresses.map"))
@@ -101,7 +101,7 @@ def _rewriting(document: Document, count: int) -> Iterator[Problem]:
             yield Problem((*path[:2], "rewrite.addresses.map", str(own)), text)
 
 
-def _tags(document: Document) -> Iterator[Problem]:
+def _tags(document: ConfigDocument) -> Iterator[Problem]:
     tags = document.get(("tags",))
     for name in tags if isinstance(tags, dict) else ():
         if is_reserved(name):
@@ -111,7 +111,7 @@ def _tags(document: Document) -> Iterator[Problem]:
             yield Problem(("tags", name), text, final=True)
 
 
-def _observers(document: Document) -> Iterator[Problem]:
+def _observers(document: ConfigDocument) -> Iterator[Problem]:
     path = ("observer.class.names",)
     names = document.get(path)
     if isinstance(names, str):
@@ -126,7 +126,7 @@ def _observers(document: Document) -> Iterator[Problem]:
         yield Problem(("internal.bootstrap.servers",), text)
 
 
-def _client_settings(document: Document) -> Iterator[Problem]:
+def _client_settings(document: ConfigDocument) -> Iterator[Problem]:
     internal = document.get(("internal",))
     for name in ("bootstrap.servers", "metadata.broker.list"):
         if isinstance(internal, dict) and name in internal:
@@ -140,13 +140,13 @@ def _client_settings(document: Document) -> Iterator[Problem]:
             yield Problem(("audit", "producer", name), text, final=True)
 
 
-def _inter_broker(document: Document, count: int) -> Iterator[Problem]:
+def _inter_broker(document: ConfigDocument, count: int) -> Iterator[Problem]:
     paths = [("listeners", number, "inter.broker") for number in range(count)]
     for path in [path for path in paths if document.get(path) is True][1:]:
         yield Problem(path, "true is given to another listener already (allowed: one listener for it)")
 
 
-def _proxy_protocol(document: Document, count: int) -> Iterator[Problem]:
+def _proxy_protocol(document: ConfigDocument, count: int) -> Iterator[Problem]:
     for number in range(count):
         path = ("listeners", number, "proxy.protocol.trusted")
         if document.get(("listeners", number, "proxy.protocol")) == "required" and not document.get(path):
@@ -154,7 +154,7 @@ def _proxy_protocol(document: Document, count: int) -> Iterator[Problem]:
             yield Problem(path, text)
 
 
-def _listener_quotas(document: Document, count: int) -> Iterator[Problem]:
+def _listener_quotas(document: ConfigDocument, count: int) -> Iterator[Problem]:
     """Keys ``listener.name.<listener>.…``: of a listener that there is, always written in the same way."""
     quotas = document.get(("quotas",))
     names = [document.get(("listeners", number, "name")) for number in range(count)]
@@ -162,7 +162,7 @@ def _listener_quotas(document: Document, count: int) -> Iterator[Problem]:
     sure = bool(names) and len(known) == count  # else some listener is wrong itself, and may be the one that is meant
     spelled: dict[str, str] = {}
     for key in quotas if isinstance(quotas, dict) else ():
-        found = place(key)
+        found = split_listener_key(key)
         if found is None:
             if key.startswith(GATHERED[-1]):
                 text = "unknown key (allowed: listener.name.<listener>.max.connections and others of docs/config.md)"
@@ -177,7 +177,7 @@ def _listener_quotas(document: Document, count: int) -> Iterator[Problem]:
             yield Problem(("quotas", key), f"names listener {first} in another spelling (allowed: one spelling)")
 
 
-def _addresses(document: Document) -> Iterator[Problem]:
+def _addresses(document: ConfigDocument) -> Iterator[Problem]:
     spelled: dict[str, str] = {}
     ips = document.get(("quotas", "ips"))
     for name in ips if isinstance(ips, dict) else ():
@@ -189,7 +189,7 @@ def _addresses(document: Document) -> Iterator[Problem]:
             yield Problem(("quotas", "ips", name), f"is the address {first} once more (allowed: one spelling)")
 
 
-def _quota_sources(document: Document, wrong: Collection[Path]) -> Iterator[Problem]:
+def _quota_sources(document: ConfigDocument, wrong: Collection[Path]) -> Iterator[Problem]:
     if document.get(("quotas", "max.connections.per.ip")) == 0 and not document.get(
         ("quotas", "max.connections.per.ip.overrides")
     ):
@@ -197,7 +197,7 @@ def _quota_sources(document: Document, wrong: Collection[Path]) -> Iterator[Prob
         yield Problem(("quotas", "max.connections.per.ip"), text)
     missing = document.get(("internal.bootstrap.servers",)) is None
     internal = document.get(("internal",))
-    found = unheeded(internal) if isinstance(internal, dict) else None
+    found = first_unsupported(internal) if isinstance(internal, dict) else None
     given = document.get(("internal", found.name)) if found is not None else None
     for name in ("ip.store", "source"):
         value = document.get(("quotas", name))
@@ -210,7 +210,7 @@ def _quota_sources(document: Document, wrong: Collection[Path]) -> Iterator[Prob
             yield Problem(("quotas", name), f"{value!r} is not possible (allowed: file), {found}", final=True)
 
 
-def _endpoint(document: Document, path: Path) -> Endpoint | None:
+def _endpoint(document: ConfigDocument, path: Path) -> Endpoint | None:
     """Return the address at ``path``, its default where the file has none; None where it cannot be read."""
     value = document.get(path)
     if value is None and path == ("admin", "bind"):
