@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from proxy.config import Config, load
 from proxy.config.difference import Difference, differences, fingerprint
-from proxy.config.document import no_collection
-from proxy.config.keys import reloadable, show
+from proxy.config.document import garbage_collection_paused
+from proxy.config.keys import format_path, reloadable
 from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import ConfigError
 
@@ -174,7 +174,7 @@ class Reloader:
             self.state.results["unchanged"] += 1
             log.info("config_unchanged", reason=reason)
             return ReloadResult("unchanged")
-        changed = tuple(show(difference.path) for difference in found)
+        changed = tuple(format_path(difference.path) for difference in found)
         self.config, self.state.hash = wanted, digest
         self._apply(wanted)
         self.state.results["applied"] += 1
@@ -186,7 +186,7 @@ class Reloader:
         self._file.mark_loaded()
         pause = PeriodicPause()
         wanted = self._load(self._file.path, pause)
-        with no_collection():
+        with garbage_collection_paused():
             return wanted, fingerprint(wanted, pause), differences(self.config, wanted, pause)
 
     def _reject(self, reason: str, errors: list[str]) -> ReloadResult:

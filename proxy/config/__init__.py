@@ -22,12 +22,10 @@ reference.py     docs/config.md.
 from proxy.config.loading import load
 from proxy.config.model import Config, redacted
 from proxy.config.reference import reference_markdown
-from proxy.config.sections import Admin, Audit, Listener
+from proxy.config.sections import Listener
 from proxy.config.values import Endpoint, Secret
 
 __all__ = [
-    "Admin",
-    "Audit",
     "Config",
     "Endpoint",
     "Listener",

@@ -1,4 +1,4 @@
-"""What is different between two configurations, and a short text that is different whenever they are."""
+"""The differences between two configurations, and a fingerprint of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from proxy.config.keys import OPEN, Path, printable, show
+from proxy.config.keys import Path, format_path, is_librdkafka_setting, printable
 from proxy.config.model import Config, redacted, secrets_of
 from proxy.config.values import Secret
 
@@ -16,30 +16,30 @@ HASH_LENGTH = 16
 """Hexadecimal digits of a configuration's hash."""
 
 ROUNDS = 100_000
-"""Of the hash of a secret: what is guessed is not worth trying where the rest of the configuration is known."""
+"""Iterations of the hash of a secret, so that it cannot be guessed where the rest of the configuration is known."""
 
 
 class Difference(NamedTuple):
-    """One key with two values; None where it has none."""
+    """One key whose values differ; None for no value."""
 
     path: Path
     running: Any
     wanted: Any
 
     def __str__(self) -> str:
-        """Return why it cannot be taken over; nothing of what stands below ``internal`` is shown."""
-        text = f"{show(self.path)}: a change needs a restart"
+        """Return why the change cannot be taken over. Values below ``internal`` are not shown."""
+        text = f"{format_path(self.path)}: a change needs a restart"
         if isinstance(self.running, Secret) or isinstance(self.wanted, Secret):
             return text
-        if self.path[0] == "internal.bootstrap.servers" or any(self.path[: len(above)] == above for above in OPEN):
+        if self.path[0] == "internal.bootstrap.servers" or is_librdkafka_setting(self.path):
             return text
         return f"{text} (running: {_shown(self.running)}, file: {_shown(self.wanted)})"
 
 
 def differences(running: Config, wanted: Config, pause: Callable[[], None] = lambda: None) -> list[Difference]:
-    """Return where they differ, in the order of the keys; where the number of listeners differs, that alone of them.
+    """Return the differences in the order of the keys. Other numbers of listeners are one difference, of their names.
 
-    ``pause``: called again and again, by who has other things to do in the same process.
+    ``pause``: called often, so that the caller's process can do other work meanwhile.
     """
     one, other = _values(running, pause), _values(wanted, pause)
     if len(running.listeners) != len(wanted.listeners):
@@ -52,7 +52,7 @@ def differences(running: Config, wanted: Config, pause: Callable[[], None] = lam
 
 
 def fingerprint(config: Config, pause: Callable[[], None] = lambda: None) -> str:
-    """Return ``HASH_LENGTH`` hexadecimal digits, the same for the same configuration in every process."""
+    """Return ``HASH_LENGTH`` hexadecimal digits, which are equal in every process for an equal configuration."""
     digest = hashlib.sha256()
     for line in sorted(json.dumps([path, _hashed(path, value)]) for path, value in _values(config, pause).items()):
         digest.update(line.encode() + b"\n")
@@ -85,7 +85,7 @@ def _shown(value: Any) -> str:
 
 
 def _hashed(path: Path, value: Any) -> Any:
-    return {"hash": _hash(value, show(path))} if isinstance(value, Secret) else value
+    return {"hash": _hash(value, format_path(path))} if isinstance(value, Secret) else value
 
 
 @lru_cache(maxsize=32)

@@ -1,6 +1,6 @@
-"""A YAML file as plain values, each of which knows its line and column; mistakes of the file itself as problems.
+"""Reads a YAML file into plain values whose lines and columns are known. Mistakes of the file itself are problems.
 
-Aliases work and tags do not: a tagged value is a mistake.
+Aliases are read. A value with a YAML tag is a mistake.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from proxy.config.keys import Path, show
+from proxy.config.keys import Path, format_path
 from proxy.errors import ConfigError
 
 MAX_VALUES = 10_000
@@ -23,17 +23,17 @@ MAX_VALUES = 10_000
 ALLOWED = "allowed: text, numbers, true, false, lists and mappings, without tags"
 
 TAGS, TAG_PREFIX = "tags", "tag."
-"""The mapping of tags, and what a key begins with that is one of them."""
+"""The key of the mapping of tags, and the prefix of a key that is a single tag."""
 
 _AFTER_ALL = (1 << 30, 0)
-"""Line and column that sort what has none behind what has."""
+"""Line and column of a problem that has none: it is sorted behind all others."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: where, and in words.
+    """One mistake at ``path``, in words.
 
-    ``final``: nothing more can be said about this value. ``where``: its place, if the path does not tell it.
+    ``final``: no other problem of this value is reported. ``where``: its place, if the path does not tell it.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class Problem:
 
 
 class ConfigDocument:
-    """Values of a configuration before they are checked, and where each comes from."""
+    """The values of a configuration before they are checked, and the place that each comes from."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
@@ -52,7 +52,7 @@ class ConfigDocument:
         self._written: dict[Path, Path] = {}
 
     def relocate(self, path: Path, place: Path, value: Any) -> None:
-        """Have ``value`` at ``place`` though the file has it at ``path``; mistakes are told where the file has it."""
+        """Put ``value`` from ``path`` of the file at ``place``. Its problems are reported at ``path``."""
         above = self.get(place[:-1])
         above[place[-1]] = value
         self._written[place] = path
@@ -71,7 +71,7 @@ class ConfigDocument:
         return next((self._variables[p] for p in _upwards(path) if p in self._variables), None)
 
     def get(self, path: Path) -> Any:
-        """Return the value at ``path``, None where there is none."""
+        """Return the value at ``path``, None if there is none."""
         value: Any = self.values
         for part in path:
             try:
@@ -87,7 +87,7 @@ class ConfigDocument:
 
     def _describe(self, problem: Problem) -> str:
         path = self._written.get(problem.path, problem.path)
-        text = f"{show(path)}: {problem.text}" if path else problem.text
+        text = f"{format_path(path)}: {problem.text}" if path else problem.text
         variable = self.variable(problem.path)
         place = self._place(problem.path)
         if problem.where:
@@ -108,9 +108,9 @@ def _upwards(path: Path) -> list[Path]:
 
 
 def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[ConfigDocument, list[Problem]]:
-    """Read YAML. Raises ConfigError where nothing can be read; lesser mistakes come back as problems.
+    """Read YAML. Raises ConfigError if nothing can be read; returns other mistakes as problems.
 
-    ``pause``: called with each value.
+    ``pause``: called before each value.
     """
 
     class Composer(yaml.composer.Composer):
@@ -120,7 +120,7 @@ def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[ConfigDocu
             return node
 
     try:
-        with no_collection():
+        with garbage_collection_paused():
             root = _compose(text, Composer)
             reader = _Reader()
             document = reader.read(root)
@@ -139,9 +139,11 @@ def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[ConfigDocu
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Have no garbage looked for meanwhile: work that makes tens of thousands of objects, and waits for nothing, would
-    halt the traffic for that, for 25 ms."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector, for work that makes tens of thousands of objects and waits for nothing.
+
+    A collection during such work would stop the traffic for 25 ms.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -154,8 +156,8 @@ def no_collection() -> Iterator[None]:
 def _compose(text: str, composer: type[yaml.composer.Composer]) -> yaml.Node | None:
     """Return the nodes of ``text``, made by ``composer``. Raises YAMLError.
 
-    libyaml reads it, in a tenth of the time: 3,000 addresses in 60 ms. What it refuses is read again by the scanner in
-    Python, whose errors say more.
+    libyaml reads it in a tenth of the time: 3,000 addresses in 60 ms. A text that it refuses is read again by the
+    scanner in Python, which has better error messages.
     """
     if yaml.__with_libyaml__:
         from yaml.cyaml import CParser  # type: ignore[attr-defined]  # public, but not exported
@@ -175,8 +177,8 @@ def _compose(text: str, composer: type[yaml.composer.Composer]) -> yaml.Node | N
     return yaml.compose(text, Loader=Thorough)
 
 
-def scalar(path: Path, text: str) -> Any:
-    """Read the text of the variable of the key at ``path`` as YAML. Raises ValueError for what is not YAML."""
+def parse_variable(path: Path, text: str) -> Any:
+    """Read the text of an environment variable for the key at ``path`` as YAML. Raises ValueError if it is not YAML."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         reader = _Reader()
@@ -209,7 +211,7 @@ class _TooLarge(Exception):
 
 
 class _Reader:
-    """Turns YAML nodes into values; of a key given twice the first value counts."""
+    """Turns YAML nodes into values. A key that is given twice has its first value."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

@@ -12,28 +12,28 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.config.document import ConfigDocument, Problem, scalar
-from proxy.config.keys import KEYS, OPEN, Path, printable, single
+from proxy.config.document import ConfigDocument, Problem, parse_variable
+from proxy.config.keys import KEYS, LIBRDKAFKA_MAPPINGS, Path, is_single, printable
 from proxy.config.secret_files import is_secret
 from proxy.config.values import Secret
 
 PREFIX = "BROKERSIDE_"
 
 NOT_KEYS = frozenset({"BROKERSIDE_CACHE", "BROKERSIDE_MAVEN_REPOSITORY"})
-"""Variables of other commands: where downloads are kept, from where jars come, and whether to install without C."""
+"""Variables of other commands: the cache folder, and the Maven repository."""
 
 _SERVICE_LINK = re.compile(
     r"\w+_SERVICE_HOST=.*|\w+_SERVICE_PORT(_\w+)?=[0-9]+|\w+_PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"
     r"|\w+_PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*"
 )
-"""What Kubernetes sets in every pod beside a service whose name begins with ``brokerside``."""
+"""Variables that Kubernetes sets in every pod for a service whose name begins with ``brokerside``."""
 
 TEXT = {"text", "host:port"}
 """Kinds of keys that take a variable's value as it is."""
 
 
-def overlay(document: ConfigDocument, environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Put what ``environ`` sets into ``document``; yields a problem for each variable that is no key."""
+def apply_environment(document: ConfigDocument, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Put the values of ``environ`` into ``document``. Yields a problem for each variable that is no key."""
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in NOT_KEYS:
             continue
@@ -58,7 +58,7 @@ def variable(path: Path) -> str:
 def _path(name: str) -> tuple[str, ...] | None:
     if name in _VARIABLES:
         return _VARIABLES[name]
-    for mapping in OPEN:
+    for mapping in LIBRDKAFKA_MAPPINGS:
         above = variable(mapping) + "__"
         if name.startswith(above) and len(name) > len(above):
             return (*mapping, name.removeprefix(above).lower().replace("_", "."))
@@ -69,11 +69,11 @@ def _value(path: tuple[str, ...], text: str) -> Any:
     key = KEYS.get(path)
     if key is None:
         return Secret(text) if is_secret(path[-1]) else text
-    return text if key.kind in TEXT else scalar(path, text)
+    return text if key.kind in TEXT else parse_variable(path, text)
 
 
 def _put(document: ConfigDocument, path: tuple[str, ...], value: Any) -> None:
-    """Set the value, making sections on the way; where a section is no mapping, that is the mistake to tell of."""
+    """Set the value, and make missing sections. Does nothing where a section is no mapping, which is reported later."""
     values = document.values
     for part in path[:-1]:
         values = values.setdefault(part, {})
@@ -88,4 +88,4 @@ def _unknown(name: str) -> Problem:
     return Problem((printable(name),), f"is set, and is no key ({hint})")
 
 
-_VARIABLES = {variable(path): path for path in KEYS if single(path)}
+_VARIABLES = {variable(path): path for path in KEYS if is_single(path)}

@@ -1,4 +1,4 @@
-"""Files of HMAC keys: the secrets that show who wrote a record of one of the sidecar's own topics."""
+"""Files of HMAC keys, which authenticate the records of the sidecars' own topics."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from proxy.core.authentication import Authenticator, read_keys
 MAX_KEYS_BYTES = 65_536
 
 REGISTRY, AUDIT = "brokerside-registry/1", "brokerside-audit/1"
-"""What is signed beside a record, so that no topic's record counts in another one."""
+"""Labels that are signed with a record, so that a record of one topic is not valid in the other."""
 
 
 def authenticator(label: str, text: Secret | None) -> Authenticator | None:
-    """Return who signs and verifies with the keys in ``text``, of ``load_text``; None without them."""
+    """Return an Authenticator with the keys in ``text``, from ``load_text``; None without keys."""
     return None if text is None else Authenticator(label, read_keys(text.reveal()))
 
 
 def load_text(path: Path) -> str:
-    """Return what is in the file of keys at ``path``. Raises ValueError, which names nothing of a key."""
+    """Return the text of the file of keys at ``path``. Raises ValueError, whose message shows nothing of a key."""
     try:
         content = read_regular(path, MAX_KEYS_BYTES + 1)
         if len(content) > MAX_KEYS_BYTES:

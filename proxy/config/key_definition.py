@@ -1,4 +1,4 @@
-"""How the model's keys are made: a section of known keys, and a key with all that a person has to know of it."""
+"""Defines the keys of the configuration, with all that a user has to know about each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 INT32_MAX = 2_147_483_647
 
 
-class Section(BaseModel):
-    """A mapping with known keys only."""
+class ConfigSection(BaseModel):
+    """A mapping that has known keys only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

@@ -1,4 +1,4 @@
-"""The model as a flat table: one entry per key, found by its path."""
+"""The keys of the configuration as a flat table, by path."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
-from proxy.config.key_definition import Section
+from proxy.config.key_definition import ConfigSection
 from proxy.config.model import Config
 
 Path = tuple[str | int, ...]
-"""Where a value stands: keys of mappings and numbers of list items, from the top."""
+"""The place of a value: keys of mappings and numbers of list items, from the top."""
 
 ITEM = "[]"
 """Stands in a table's path for the number of any list item."""
 
-OPEN = (("internal",), ("audit", "producer"))
-"""Mappings whose keys are librdkafka's, not ours."""
+LIBRDKAFKA_MAPPINGS = (("internal",), ("audit", "producer"))
+"""Mappings whose keys are librdkafka's settings."""
 
-GATHERED = ("quotas", "listener.name")
-"""Keys that are no mapping in the file: the names of listener and key are parts of one key there."""
+LISTENER_QUOTAS = ("quotas", "listener.name")
+"""A mapping that the file does not have: there, ``listener.name.<listener>.<key>`` is one key."""
 
-NAMED: dict[tuple[str, ...], str] = {GATHERED: "<listener>", ("quotas", "ips"): "<address>"}
-"""Mappings of sections whose names are the user's, and what stands for these in a table's path."""
+USER_NAMED: dict[tuple[str, ...], str] = {LISTENER_QUOTAS: "<listener>", ("quotas", "ips"): "<address>"}
+"""Mappings of sections whose keys the user chooses, and what stands for such a key in a path of the table."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Key:
     section: bool
 
 
-def _keys(model: type[Section], above: tuple[str, ...]) -> Iterator[Key]:
+def _keys(model: type[ConfigSection], above: tuple[str, ...]) -> Iterator[Key]:
     for field in model.model_fields.values():
         assert field.alias is not None
         assert isinstance(field.json_schema_extra, dict)
@@ -64,62 +64,67 @@ def _keys(model: type[Section], above: tuple[str, ...]) -> Iterator[Key]:
             yield from _keys(inner, path + below)
 
 
-def _section(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[Section] | None]:
-    """Return the section that ``annotation`` is or holds many of, and what to add to the path of its keys."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+def _section(path: tuple[str, ...], annotation: Any) -> tuple[tuple[str, ...], type[ConfigSection] | None]:
+    """Return what to add to the path of a section's keys, and the section that ``annotation`` is or holds; or None."""
+    if isinstance(annotation, type) and issubclass(annotation, ConfigSection):
         return (), annotation
     for argument in get_args(annotation):
-        if isinstance(argument, type) and issubclass(argument, Section):
-            return ((NAMED[path],) if get_origin(annotation) is Mapping else (ITEM,)), argument
+        if isinstance(argument, type) and issubclass(argument, ConfigSection):
+            return ((USER_NAMED[path],) if get_origin(annotation) is Mapping else (ITEM,)), argument
     return (), None
 
 
 KEYS: dict[tuple[str, ...], Key] = {key.path: key for key in _keys(Config, ())}
 
 
-def pattern(path: Path) -> tuple[str, ...]:
-    """Return ``path`` as it stands in the table, whichever item of a list or name of the user's it leads to."""
+def path_in_table(path: Path) -> tuple[str, ...]:
+    """Return the path in the table for any item of a list and any name that the user chose."""
     parts: tuple[str, ...] = ()
     for part in path:
-        parts += (ITEM if isinstance(part, int) else NAMED.get(parts, part),)
+        parts += (ITEM if isinstance(part, int) else USER_NAMED.get(parts, part),)
     return parts
 
 
-def written(path: Path) -> Path:
-    """Return where in the file the value at ``path`` of the model stands."""
-    if path[:2] == GATHERED and len(path) > len(GATHERED):
+def path_in_file(path: Path) -> Path:
+    """Return the path in the file of the value at ``path`` of the model."""
+    if path[:2] == LISTENER_QUOTAS and len(path) > len(LISTENER_QUOTAS):
         return (path[0], ".".join(str(part) for part in path[1:]))
     return path
 
 
-def single(path: tuple[str, ...]) -> bool:
-    """Return whether ``path`` leads to one key, and not to one of each item or of each of the user's names."""
-    return path != GATHERED and not {ITEM, *NAMED.values()} & set(path)
+def is_single(path: tuple[str, ...]) -> bool:
+    """Return whether ``path`` is of one key, and not of a key of each list item or of each name of the user."""
+    return path != LISTENER_QUOTAS and not {ITEM, *USER_NAMED.values()} & set(path)
 
 
 def reloadable(path: Path) -> bool:
-    """Return whether a change at ``path`` needs no restart."""
-    parts = pattern(path)
+    """Return whether a running sidecar takes over a change at ``path``."""
+    parts = path_in_table(path)
     found = (KEYS.get(parts[:end]) for end in range(1, len(parts) + 1))
     return any(key is not None and key.reload for key in found)
 
 
 def find(path: Path) -> Key | None:
     """Return the key at ``path``, or the nearest one above it."""
-    parts = pattern(path)
+    parts = path_in_table(path)
     while parts and parts not in KEYS:
         parts = parts[:-1]
     return KEYS.get(parts)
 
 
+def is_librdkafka_setting(path: Path) -> bool:
+    """Return whether the value at ``path`` is a setting of librdkafka, or a mapping of them."""
+    return any(path[: len(mapping)] == mapping for mapping in LIBRDKAFKA_MAPPINGS)
+
+
 def below(path: Path) -> list[str]:
     """Return the names of the model's keys right below ``path``."""
-    parts = pattern(path)
-    return [key[-1] for key in KEYS if key[:-1] == parts and key != GATHERED]
+    parts = path_in_table(path)
+    return [key[-1] for key in KEYS if key[:-1] == parts and key != LISTENER_QUOTAS]
 
 
-def show(path: Path) -> str:
-    """Return ``path`` as people write it: ``listeners[0].bind``."""
+def format_path(path: Path) -> str:
+    """Return ``path`` as text, such as ``listeners[0].bind``."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -130,11 +135,11 @@ def show(path: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` fit for one line: escaped and cut to 80 characters."""
+    """Return ``text`` escaped, and cut to ``MAX_PRINTABLE`` characters, for one line of an error message."""
     if not text.isprintable():
         text = repr(text)[1:-1]
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+    return text if len(text) <= MAX_PRINTABLE else text[: MAX_PRINTABLE - 1] + "…"
 
 
-MAX_SHOWN = 80
+MAX_PRINTABLE = 80
 """Characters of a key or value in an error message."""

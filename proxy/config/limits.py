@@ -1,4 +1,4 @@
-"""From the keys of ``quotas`` and what the cluster has stored to the limits that act."""
+"""The limits in force, from the keys of ``quotas`` and the quotas that the cluster has stored."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NOTHING = ClusterQuotas()
 
 
 def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
-    """Return what is limited in a sidecar of ``config``. ``cluster``: what the cluster has stored, as far as known.
+    """Return the limits of a sidecar of ``config``. ``cluster``: the cluster's quotas, as far as they are known.
 
-    A rate that the cluster does not tell is that of the file, even where the cluster is the source.
+    A rate that the cluster does not have is that of the file, even if the cluster is the source.
     """
     quotas, stored = config.quotas, cluster or NOTHING
     rate = Quota(

@@ -1,4 +1,4 @@
-"""From a file and the environment to a ``Config``, or to everything that is wrong with them, at once."""
+"""Loads a ``Config`` from a file and the environment, or reports every mistake in them at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 
 from proxy.config import keys
 from proxy.config.document import TAG_PREFIX, TAGS, ConfigDocument, Problem, parse
-from proxy.config.environment import overlay
-from proxy.config.keys import KEYS, OPEN, find, printable, single, written
+from proxy.config.environment import apply_environment
+from proxy.config.keys import KEYS, LIBRDKAFKA_MAPPINGS, find, is_librdkafka_setting, is_single, path_in_file, printable
 from proxy.config.model import Config
 from proxy.config.regular_files import read_regular
 from proxy.config.secret_files import read_secret_files
@@ -33,7 +33,7 @@ _ERROR_TEXTS = {
     "dict_type": "is not a mapping",
     "model_type": "is not a mapping",
 }
-"""pydantic's kinds of errors in our words; a ``value_error`` brings its own."""
+"""Texts for pydantic's kinds of errors; a ``value_error`` has its own text."""
 
 
 def load(
@@ -43,13 +43,13 @@ def load(
 ) -> Config:
     """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with every mistake in it.
 
-    ``pause``: called again and again, by who has other things to do in the same process.
+    ``pause``: called often, so that the caller's process can do other work meanwhile.
     """
     source = os.fspath(path)
     document, problems = parse(source, _text(source), pause)
     _fill_empty_mappings(document)
     problems += _gather_tags(document)
-    problems += overlay(document, environ)
+    problems += apply_environment(document, environ)
     problems += read_secret_files(document, Path(source).parent)
     problems += validate_across_keys(document, {problem.path for problem in problems})
     final = {problem.path for problem in problems if problem.final}
@@ -58,7 +58,7 @@ def load(
         config = Config.model_validate(document.values)
     except ValidationError as error:
         for details in error.errors(include_url=False, include_context=True):
-            if written(details["loc"]) not in final and details["type"] != "default_factory_not_called":
+            if path_in_file(details["loc"]) not in final and details["type"] != "default_factory_not_called":
                 problems.append(_problem(document, details))
     if config is None or problems:
         raise ConfigError(source, document.describe(problems))
@@ -80,21 +80,21 @@ def _text(source: str) -> str:
 
 
 def _fill_empty_mappings(document: ConfigDocument) -> None:
-    """Make an empty mapping of each one that the file names and has nothing below it, as where all is commented out."""
+    """Make each mapping empty that has no value in the file, as one whose keys are all commented out."""
     for path, key in KEYS.items():
-        above = document.get(path[:-1]) if single(path) and key.kind.startswith("mapping") else None
+        above = document.get(path[:-1]) if is_single(path) and key.kind.startswith("mapping") else None
         if isinstance(above, dict) and path[-1] in above and above[path[-1]] is None:
             above[path[-1]] = {}
 
 
 def _gather_tags(document: ConfigDocument) -> Iterator[Problem]:
-    """Put every ``tag.NAME`` with the tags."""
+    """Put every ``tag.NAME`` into the mapping of tags."""
     values = document.values
     for key in [key for key in values if key.startswith(TAG_PREFIX)]:
         name, value = key.removeprefix(TAG_PREFIX), values.pop(key)
         tags = values.setdefault(TAGS, {})
         if not isinstance(tags, dict):
-            return  # that is the mistake to tell of
+            return  # that mistake is reported later
         if name in tags:
             yield Problem((key,), f"is given twice (allowed: once, here or as {printable(name)} under {TAGS})")
             continue
@@ -105,7 +105,7 @@ def _problem(document: ConfigDocument, details: ErrorDetails) -> Problem:
     path, kind = details["loc"], details["type"]
     if path[-1] == "[key]":  # pydantic's word for a mapping's key that is wrong itself
         path = path[:-1]
-    key, place = find(path), written(path)
+    key, place = find(path), path_in_file(path)
     if kind == "extra_forbidden":
         return Problem(place, f"unknown key ({_suggest_key(path)})")
     assert key is not None, "every error but an unknown key belongs to a key"
@@ -122,7 +122,7 @@ def _suggest_key(path: keys.Path) -> str:
     names = keys.below(tuple(above))
     for section in names:
         rest = name.removeprefix(f"{section}.")
-        if rest != name and ((*above, section) in OPEN or rest in keys.below((*above, section))):
+        if rest != name and ((*above, section) in LIBRDKAFKA_MAPPINGS or rest in keys.below((*above, section))):
             return f"write {rest} under {section}"
         if name in keys.below((*above, section)):
             return f"write it under {section}"
@@ -134,7 +134,7 @@ def _suggest_key(path: keys.Path) -> str:
 
 def _show_value(path: keys.Path, document: ConfigDocument, value: Any) -> str:
     """Return ``value`` for an error message; what may be a secret, or is long, is only named."""
-    if any(path[: len(mapping)] == mapping for mapping in OPEN) or isinstance(value, dict | list):
+    if is_librdkafka_setting(path) or isinstance(value, dict | list):
         return "the value"
     if value is None:
         return "nothing"

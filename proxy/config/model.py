@@ -11,9 +11,9 @@ from typing import Annotated, Any, get_args
 from pydantic import BeforeValidator, model_validator
 
 from proxy.config.internal import first_unsupported
-from proxy.config.key_definition import INT32_MAX, Section, key, number, switch
+from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
 from proxy.config.quotas import Quotas
-from proxy.config.sections import UNSUPPORTED_RESPONSES, Admin, Audit, Listener, Registry
+from proxy.config.sections import UNSUPPORTED_RESPONSES, AdminConfig, AuditConfig, Listener, RegistryConfig
 from proxy.config.types import (
     ENDPOINT,
     MAX_TAG_VALUE,
@@ -37,7 +37,7 @@ MAX_MS = 600_000
 """Ten minutes: longer waits than that would outlive any supervisor's patience."""
 
 MAX_WORKERS = 64
-"""Far more than a broker's sidecar can use: the broker itself needs cores."""
+"""More processes than the sidecar of a broker can use: the broker needs cores, too."""
 
 INTERNAL_EXAMPLE = """
   security.protocol: SASL_PLAINTEXT
@@ -53,8 +53,8 @@ SECOND_LISTENER_EXAMPLE = """
     security.protocol: SASL_SSL"""
 
 
-class Config(Section):
-    """The whole configuration. ``load`` makes one; nothing changes it afterwards."""
+class Config(ConfigSection):
+    """The whole configuration. It is immutable; ``load`` makes one."""
 
     broker_id: int = key(
         "broker.id",
@@ -179,9 +179,11 @@ class Config(Section):
         "Done by the observers' threads, of bodies up to `observer.max.body.bytes`.",
         default=False,
     )
-    audit: Audit = key("audit", "", kind="mapping", allowed="the keys of audit", default=Audit())
-    registry: Registry = key("registry", "", kind="mapping", allowed="the keys of registry", default=Registry())
-    admin: Admin = key("admin", "", kind="mapping", allowed="the keys of admin", default=Admin())
+    audit: AuditConfig = key("audit", "", kind="mapping", allowed="the keys of audit", default=AuditConfig())
+    registry: RegistryConfig = key(
+        "registry", "", kind="mapping", allowed="the keys of registry", default=RegistryConfig()
+    )
+    admin: AdminConfig = key("admin", "", kind="mapping", allowed="the keys of admin", default=AdminConfig())
     quotas: Quotas = key(
         "quotas", "", kind="mapping", allowed="the keys of quotas", default_factory=Quotas, reload=True
     )
@@ -257,7 +259,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _choose_ip_store(cls, values: object) -> object:
-        """Where there is a cluster that can be asked, its rates of addresses count unless the file says otherwise."""
+        """Make ``ip.store`` the broker if there is a cluster whose quotas can be read, and the file does not set it."""
         if not isinstance(values, dict) or values.get("internal.bootstrap.servers") is None:
             return values
         internal = values.get("internal")
@@ -269,7 +271,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _unsupported_of_listeners(cls, values: object) -> object:
-        """Give each listener without its own what is said for all."""
+        """Give each listener without its own ``unsupported.request.response`` the general one."""
         if not isinstance(values, dict) or not isinstance(values.get("listeners"), list):
             return values
         name = "unsupported.request.response"
@@ -281,7 +283,7 @@ class Config(Section):
 
     @property
     def quotas_unread(self) -> str | None:
-        """Why the cluster's quotas cannot be read though there is a cluster; None where nothing speaks against it."""
+        """Why the cluster's quotas cannot be read although there is a cluster; None if they can."""
         found = first_unsupported(self.internal) if self.internal_bootstrap_servers is not None else None
         return None if found is None else str(found)
 
@@ -303,13 +305,13 @@ def _librdkafka(value: Plain | Secret) -> str:
 
 
 def secrets_of(config: Config) -> Iterator[tuple[tuple[str, str], Secret]]:
-    """Give all secrets of ``config`` and their places: section and key."""
+    """Give section and key of each secret of ``config``, and the secret."""
     for name, value in config.internal.items():
         if isinstance(value, Secret):
             yield ("internal", name), value
     for name, field in Config.model_fields.items():
         section = getattr(config, name)
-        for below, inner in type(section).model_fields.items() if isinstance(section, Section) else ():
+        for below, inner in type(section).model_fields.items() if isinstance(section, ConfigSection) else ():
             value = getattr(section, below)
             if isinstance(value, Secret):
                 yield (str(field.alias), str(inner.alias)), value

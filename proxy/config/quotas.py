@@ -1,6 +1,6 @@
 """Keys of ``quotas``: how many connections are accepted, and how fast. All of them are reloadable.
 
-What they come to for each listener and address, with what the cluster has stored, is in ``limits``.
+``limits`` makes the limits of each listener and address from them and from the cluster's quotas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from proxy.config.key_definition import INT32_MAX, Section, key, number, switch
+from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
 from proxy.config.values import address
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, Action
 
@@ -43,9 +43,9 @@ def _address_or_default(value: str) -> str:
 
 
 def overrides_of(text: str) -> dict[str, int]:
-    """Read ``address:connections,…``, the last colon of each separates. Raises ValueError naming the one that is wrong.
+    """Parse ``address:connections,…``; the last colon separates. Raises ValueError that names the wrong part.
 
-    Addresses come out in the form that quotas compare.
+    Addresses are in their canonical form.
     """
     found: dict[str, int] = {}
     for part in text.split(",") if text.strip() else ():
@@ -85,7 +85,7 @@ def _limit(name: str, meaning: str, *, default: int | None, allowed: str, unit: 
     return key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default, example=example)
 
 
-class IpQuota(Section):
+class IpQuota(ConfigSection):
     """The quota of one address, or of each that has none of its own; Kafka's client quota entity ``ip``."""
 
     connection_creation_rate: Count = key(
@@ -106,7 +106,7 @@ class IpQuota(Section):
         return {"connection_creation_rate": values} if isinstance(values, int | float) else values
 
 
-class ListenerQuotas(Section):
+class ListenerQuotas(ConfigSection):
     """Limits of one listener, beside the broker-wide ones."""
 
     max_connection_creation_rate: Count | None = _limit(
@@ -139,7 +139,7 @@ class ListenerQuotas(Section):
     )
 
 
-class Quotas(Section):
+class Quotas(ConfigSection):
     """Limits on connections, under the names that Kafka has for them."""
 
     quota_window_num: int = number(
@@ -290,7 +290,7 @@ class Quotas(Section):
 
     @model_serializer(mode="wrap")
     def _spread(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write them as they are read."""
+        """Serialize the quotas of listeners as keys of the file."""
         values: dict[str, Any] = serialize(self)
         for listener, own in values.pop("listener.name", {}).items():
             values |= {f"{_PREFIX}{listener}.{name}": value for name, value in own.items() if value is not None}

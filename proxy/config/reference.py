@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proxy.config.environment import NOT_KEYS, variable
-from proxy.config.keys import GATHERED, ITEM, KEYS, NAMED, OPEN, Key, reloadable, single
+from proxy.config.keys import ITEM, KEYS, LIBRDKAFKA_MAPPINGS, LISTENER_QUOTAS, USER_NAMED, Key, is_single, reloadable
 from proxy.config.values import Endpoint
 from proxy.limits.model import DEFAULT_ADDRESS
 
@@ -72,9 +72,9 @@ def _example(above: tuple[str, ...]) -> Iterator[str]:
         if key.path[:-1] != above:
             continue
         name, value = key.path[-1], "" if key.example is None else key.example
-        if key.path == GATHERED:
-            yield from (f"{name}.client.{line}" for line in _example((*key.path, NAMED[key.path])))
-        elif key.section and key.path not in NAMED:
+        if key.path == LISTENER_QUOTAS:
+            yield from (f"{name}.client.{line}" for line in _example((*key.path, USER_NAMED[key.path])))
+        elif key.section and key.path not in USER_NAMED:
             is_list = key.kind.startswith("list")
             first, *lines = _example((*key.path, ITEM) if is_list else key.path)
             indent = 4 if is_list else 2
@@ -119,8 +119,8 @@ def _literal(value: Any) -> str:
 
 
 def _variables() -> str:
-    names = [variable(key.path) for key in _documented() if single(key.path)]
-    names += [f"{variable(mapping)}__…" for mapping in OPEN]
+    names = [variable(key.path) for key in _documented() if is_single(key.path)]
+    names += [f"{variable(mapping)}__…" for mapping in LIBRDKAFKA_MAPPINGS]
     lines = "".join(f"* `{name}`\n" for name in names)
     others = ", ".join(f"`{name}`" for name in sorted(NOT_KEYS))
     return (

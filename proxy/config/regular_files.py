@@ -1,4 +1,4 @@
-"""Reading a small file of the operator's, and nothing that only looks like one."""
+"""Reads small regular files, and refuses other kinds of files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def read_regular(path: Path, size: int) -> bytes:
-    """Return up to ``size`` bytes of a regular file. A FIFO or a device is not read: it may never begin, or never end.
+    """Return up to ``size`` bytes of a regular file. A FIFO or a device is refused: reading it may block, or never end.
 
-    Raises OSError where it cannot be read, and ValueError for what is no regular file.
+    Raises OSError if the file cannot be read, and ValueError if it is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for
     try:

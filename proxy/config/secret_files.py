@@ -1,6 +1,6 @@
-"""Values of ``internal`` that stand in files of their own, ``{file: PATH}``, and HMAC keys, which always do.
+"""Values of ``internal`` that are in files of their own, ``{file: PATH}``, and files of HMAC keys.
 
-Secrets have to: the configuration itself may then be shown to anybody.
+Secrets must be in such files, so that the configuration itself can be shown to anybody.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_secret(setting: str) -> bool:
 
 
 def read_secret_files(document: ConfigDocument, folder: Path) -> Iterator[Problem]:
-    """Put the texts of files in the place of their names; relative names are relative to ``folder``.
+    """Replace names of files by their contents; relative names are relative to ``folder``.
 
     Yields a problem for each file that cannot be read, or is wrong, and for each secret in the configuration itself.
     """
@@ -54,7 +54,7 @@ def read_secret_files(document: ConfigDocument, folder: Path) -> Iterator[Proble
 
 
 def _read_hmac_keys(document: ConfigDocument, folder: Path, path: tuple[str, ...]) -> Iterator[Problem]:
-    """Put the keys in the place of their file's name, or say what is wrong with them."""
+    """Replace the name of a file of HMAC keys by its content, or yield what is wrong with it."""
     section = document.get(path[:-1])
     name = section.get(path[-1]) if isinstance(section, dict) else None
     if not isinstance(name, str) or not name or "\0" in name:

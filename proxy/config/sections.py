@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.config.key_definition import Section, key, number, switch
+from proxy.config.key_definition import ConfigSection, key, number, switch
 from proxy.config.types import (
     ENDPOINT,
     PLAIN,
@@ -28,7 +28,7 @@ from proxy.config.values import Endpoint
 UNSUPPORTED_RESPONSES = "empty, close or forward"
 
 
-class Listener(Section):
+class Listener(ConfigSection):
     """One port that clients dial, and the broker's private port behind it."""
 
     name: ListenerName = key(
@@ -132,7 +132,7 @@ class Listener(Section):
     )
 
 
-class Registry(Section):
+class RegistryConfig(ConfigSection):
     """The topic in which the sidecars of a cluster find each other."""
 
     hmac_keys_file: SecretFile | None = key(
@@ -147,7 +147,7 @@ class Registry(Section):
     )
 
 
-class Audit(Section):
+class AuditConfig(ConfigSection):
     """What `observers.audit:AuditObserver` records, and where."""
 
     topic: Topic = key(
@@ -231,7 +231,7 @@ class Audit(Section):
     )
 
 
-class Admin(Section):
+class AdminConfig(ConfigSection):
     """The endpoint of metrics, health, limits and reload."""
 
     bind: Address = key(

@@ -15,7 +15,7 @@ NO_QUOTAS = Quotas()
 
 
 def pack(config: Config) -> bytes:
-    """Return ``config`` as bytes for ``unpack``, without its quotas: they concern who accepts connections alone.
+    """Return ``config`` as bytes for ``unpack``, without its quotas, which only the accepting process needs.
 
     Thousands of addresses would keep the loops of both processes busy for tens of milliseconds.
     """

@@ -1,4 +1,4 @@
-"""Types of the configuration's values: what is taken, and what is said of anything else."""
+"""Types of the configuration's values, with the error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -134,12 +134,12 @@ def _node_id(value: object) -> int:
 
 
 def split(value: object) -> object:
-    """Make a list of a text with commas."""
+    """Return a list for a text with commas; any other value as it is."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def not_empty(value: object) -> object:
-    """Refuse an empty list."""
+    """Return ``value``. Raises ValueError for an empty list."""
     # pydantic's min_length counts valid items only, and would call a list of mistakes empty.
     if value == []:
         raise ValueError("is empty")
@@ -157,7 +157,7 @@ Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
 Folder = Annotated[str, PlainValidator(_folder)]
 SecretFile = Annotated[Secret, PlainValidator(_contents), PlainSerializer(str)]
-"""Written as the path of a file; its text afterwards."""
+"""In the file the path of a secret file; after loading its text."""
 Version = Annotated[str, PlainValidator(_version)]
 TagName = Annotated[str, _matching(_TOPIC, "a tag's name")]
 Tags = Annotated[Mapping[TagName, Annotated[str, PlainValidator(_tag_value)]], AfterValidator(_tags)]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from proxy.config.document import ConfigDocument, Problem
 from proxy.config.internal import first_unsupported
 from proxy.config.key_definition import INT32_MAX
-from proxy.config.keys import GATHERED, KEYS, Path, printable
+from proxy.config.keys import KEYS, LISTENER_QUOTAS, Path, printable
 from proxy.config.quotas import split_listener_key
 from proxy.config.values import Endpoint, address
 from proxy.interceptors.tags import is_reserved
@@ -18,7 +18,7 @@ ONLY_INTERNAL = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
 
 
 def validate_across_keys(document: ConfigDocument, wrong: Collection[Path]) -> Iterator[Problem]:
-    """Yield what is wrong between keys; ``wrong``: what is known to be wrong by itself."""
+    """Yield the problems between keys. ``wrong``: paths that already have a problem of their own."""
     listeners = document.get(("listeners",))
     count = len(listeners) if isinstance(listeners, list) else 0
     yield from _repeated_names(document, count)
@@ -62,7 +62,7 @@ def _repeated_addresses(document: ConfigDocument, count: int) -> Iterator[Proble
 
 
 def _loops(document: ConfigDocument, count: int) -> Iterator[Problem]:
-    """What the sidecar dials must not be what it listens on, nor what it says it listens on."""
+    """Yield upstreams that are an address which the sidecar itself listens on or advertises."""
     own: list[tuple[str, Endpoint]] = []
     for number in range(count):
         for key in ("bind", "advertised"):
@@ -155,7 +155,7 @@ def _proxy_protocol(document: ConfigDocument, count: int) -> Iterator[Problem]:
 
 
 def _listener_quotas(document: ConfigDocument, count: int) -> Iterator[Problem]:
-    """Keys ``listener.name.<listener>.…``: of a listener that there is, always written in the same way."""
+    """Check that quotas ``listener.name.<listener>.…`` are of a known listener, always in one spelling."""
     quotas = document.get(("quotas",))
     names = [document.get(("listeners", number, "name")) for number in range(count)]
     known = {name.lower() for name in names if isinstance(name, str)}
@@ -164,7 +164,7 @@ def _listener_quotas(document: ConfigDocument, count: int) -> Iterator[Problem]:
     for key in quotas if isinstance(quotas, dict) else ():
         found = split_listener_key(key)
         if found is None:
-            if key.startswith(GATHERED[-1]):
+            if key.startswith(LISTENER_QUOTAS[-1]):
                 text = "unknown key (allowed: listener.name.<listener>.max.connections and others of docs/config.md)"
                 yield Problem(("quotas", key), text, final=True)
             continue
@@ -211,7 +211,7 @@ def _quota_sources(document: ConfigDocument, wrong: Collection[Path]) -> Iterato
 
 
 def _endpoint(document: ConfigDocument, path: Path) -> Endpoint | None:
-    """Return the address at ``path``, its default where the file has none; None where it cannot be read."""
+    """Return the address at ``path``, or its default if the file has none; None if it cannot be parsed."""
     value = document.get(path)
     if value is None and path == ("admin", "bind"):
         value = str(KEYS["admin", "bind"].default)

@@ -1,4 +1,4 @@
-"""Values of a configuration that are more than numbers and text."""
+"""Types of values of a configuration: addresses and secrets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the text itself, for the one place that needs it."""
+        """Return the text itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def address(value: object) -> str:
-    """Return an IP address in the form that quotas compare. Raises ValueError: host names are none."""
+    """Return an IP address in its canonical form. Raises ValueError for a host name."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     try:

@@ -13,7 +13,17 @@ from typing import Any
 
 import yaml
 
-from proxy.config.keys import GATHERED, KEYS, NAMED, OPEN, Key, Path, pattern, reloadable, show
+from proxy.config.keys import (
+    KEYS,
+    LIBRDKAFKA_MAPPINGS,
+    LISTENER_QUOTAS,
+    USER_NAMED,
+    Key,
+    Path,
+    format_path,
+    path_in_table,
+    reloadable,
+)
 from proxy.config.quotas import split_listener_key
 
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -69,7 +79,7 @@ def _all(tree: dict[str, Any]) -> Iterator[Mutation]:
     yield from _damaged_lines(tree)
     for path, value in _walk((), tree):
         key = _key(path)
-        if any(path[: len(above)] == above and path != above for above in OPEN):
+        if any(path[: len(above)] == above and path != above for above in LIBRDKAFKA_MAPPINGS):
             yield _with(tree, path, [1], "is a list")
             yield _with(tree, path, f"{value}x", "is another one")
         elif key is None:  # an item of a list, or a name of the user's
@@ -136,7 +146,7 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 def _key(path: Path) -> Key | None:
     found = split_listener_key(str(path[1])) if len(path) == 2 and path[0] == "quotas" else None
-    return KEYS.get((*GATHERED, NAMED[GATHERED], found[1]) if found else pattern(path))
+    return KEYS.get((*LISTENER_QUOTAS, USER_NAMED[LISTENER_QUOTAS], found[1]) if found else path_in_table(path))
 
 
 def _get(tree: Any, path: Path) -> Any:
@@ -154,7 +164,7 @@ def _with(tree: dict[str, Any], path: Path, value: Any, what: str) -> Mutation:
 def _edited(tree: dict[str, Any], path: Path, edit: Callable[[Any, Any], object], what: str) -> Mutation:
     changed = copy.deepcopy(tree)
     edit(_get(changed, path[:-1]), path[-1])
-    return Mutation(f"{show(path)} {what}", _text(changed))
+    return Mutation(f"{format_path(path)} {what}", _text(changed))
 
 
 def _text(tree: dict[str, Any]) -> str:

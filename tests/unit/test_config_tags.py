@@ -7,7 +7,7 @@ import pytest
 
 from proxy.config import Endpoint, load, redacted
 from proxy.config.difference import differences
-from proxy.config.keys import reloadable, show
+from proxy.config.keys import format_path, reloadable
 from proxy.config.serialization import pack, unpack
 from proxy.errors import ConfigError
 from proxy.interceptors.tags import TAGS_BY_NAME
@@ -106,7 +106,7 @@ def test_what_a_running_sidecar_takes_over(loaded):
         "broker.metadata.before.authentication: true\nmetadata.watch.ms: 500\n"
     )
 
-    found = {show(one.path): reloadable(one.path) for one in differences(running, wanted)}
+    found = {format_path(one.path): reloadable(one.path) for one in differences(running, wanted)}
 
     assert found == {
         "tags.rack": True,
