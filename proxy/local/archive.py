@@ -23,18 +23,18 @@ def archive_of(java: Path, jars: Sequence[Path]) -> Path:
     return _folder() / f"{_short_hash(java_banner(java), java, *jars)}.jsa"
 
 
-def use(archive: Path) -> list[str]:
+def archive_options(archive: Path) -> list[str]:
     """Return the JVM options of a run that uses the archive, if there is one."""
     return [f"-XX:SharedArchiveFile={archive}", _QUIET] if archive.exists() else []
 
 
-def use_or_make(archive: Path, home: Path) -> list[str]:
+def archive_or_draft_options(archive: Path, home: Path) -> list[str]:
     """Return the JVM options of a run that uses the archive, or else leaves a draft of it under the name of ``home``.
 
-    There are none where it can do neither.
+    Returns none if it can do neither.
     """
     if archive.exists():
-        return use(archive)
+        return archive_options(archive)
     draft = archive.with_name(f"{archive.stem}-{_short_hash(home)}.draft")
     try:
         draft.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def use_or_make(archive: Path, home: Path) -> list[str]:
     return [f"-XX:ArchiveClassesAtExit={draft}", _QUIET]
 
 
-def settle(home: Path, *, complete: bool) -> None:
+def publish_or_discard(home: Path, *, complete: bool) -> None:
     """Publish the draft that the ended node in ``home`` left, or remove it where it was killed while writing."""
     for draft in _folder().glob(f"*-{_short_hash(home)}.draft"):
         # What cannot be kept is made again by a later run.

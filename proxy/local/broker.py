@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from proxy.errors import LocalError
-from proxy.local.archive import archive_of, use, use_or_make
+from proxy.local.archive import archive_of, archive_options, archive_or_draft_options
 from proxy.local.jars import java, resolve
 from proxy.local.state import ClusterState, Node
 
@@ -54,7 +54,7 @@ def new_id() -> str:
 
 
 def server_properties(state: ClusterState, node: Node, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return Kafka's configuration of a node; ``extra`` has the last word."""
+    """Return Kafka's configuration of a node; ``extra`` overrides it."""
     replicas = str(len(state.nodes))
     in_sync = str(min(2, len(state.nodes)))
     return {
@@ -91,7 +91,7 @@ def server_properties(state: ClusterState, node: Node, extra: Mapping[str, str])
 
 
 def sidecar_config(node: Node) -> dict[str, Any]:
-    """Return the configuration of the sidecar that stands before ``node``."""
+    """Return the configuration of the sidecar in front of ``node``."""
     return {
         "broker.id": node.id,
         "internal.bootstrap.servers": node.internal,
@@ -117,16 +117,23 @@ def write_properties(state: ClusterState, node: Node, extra: Mapping[str, str]) 
 
 
 def write_sidecar_config(path: Path, node: Node) -> None:
-    """Write the configuration file of the sidecar before ``node``."""
+    """Write the configuration file of the sidecar in front of ``node``."""
     path.write_text(yaml.safe_dump(sidecar_config(node), sort_keys=False))
 
 
 def format_storage(state: ClusterState, jars: Sequence[Path]) -> None:
-    """Give every node that has none a formatted storage. Raises LocalError with what Kafka's tool said."""
+    """Format the storage of every node that has none. Raises LocalError with the output of Kafka's tool."""
     first = state.nodes[0]
     identity = "meta.properties"
     if not (first.data / identity).exists():
-        run = [str(java()), *JVM, *use(archive_of(java(), jars)), "-cp", class_path(jars), "kafka.tools.StorageTool"]
+        run = [
+            str(java()),
+            *JVM,
+            *archive_options(archive_of(java(), jars)),
+            "-cp",
+            class_path(jars),
+            "kafka.tools.StorageTool",
+        ]
         done = subprocess.run(
             [*run, "format", "-t", state.cluster_id, "-c", str(first.properties)],
             stdin=subprocess.DEVNULL,
@@ -136,7 +143,7 @@ def format_storage(state: ClusterState, jars: Sequence[Path]) -> None:
             check=False,
         )
         if done.returncode:
-            raise LocalError(f"Kafka cannot format {first.data}:\n{last_words(done.stdout + done.stderr)}")
+            raise LocalError(f"Kafka cannot format {first.data}:\n{error_lines(done.stdout + done.stderr)}")
     for node in state.nodes[1:]:
         if not (node.data / identity).exists():
             # What the tool would write, without another JVM.
@@ -156,7 +163,7 @@ def command(node: Node, kafka_version: str, jars: Sequence[Path]) -> list[str]:
         else ("log4j2.configurationFile", "log4j2.properties")
     )
     logging = Path(__file__).with_name(name).as_uri()
-    archive = use_or_make(archive_of(java(), jars), node.home)
+    archive = archive_or_draft_options(archive_of(java(), jars), node.home)
     heap = os.environ.get("KAFKA_HEAP_OPTS", "").split()
     return [
         str(java()), *JVM, *heap, *archive, f"-D{option}={logging}", f"-Dbrokerside.log={node.log}",
@@ -164,8 +171,8 @@ def command(node: Node, kafka_version: str, jars: Sequence[Path]) -> list[str]:
     ]  # fmt: skip
 
 
-def last_words(output: str) -> str:
-    """Return the last lines of what a JVM said that tell of errors, else its last lines."""
+def error_lines(output: str) -> str:
+    """Return the last lines of a JVM's output that are errors; without any, its last lines."""
     # "Picked up JAVA_TOOL_OPTIONS: …" may hold a password.
     dull = ("\tat ", "Picked up ")
     lines = [line[:LOG_LINE_LENGTH] for line in output.splitlines() if line.strip() and not line.startswith(dull)]

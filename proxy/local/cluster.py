@@ -43,7 +43,7 @@ def up(
     advertise: Advertise = "sidecar",
     progress: bool = True,
 ) -> ClusterState:
-    """Start a cluster in ``folder``, or what does not run of the one that is there, and wait until it is ready.
+    """Start a cluster in ``folder``, or the stopped nodes of an existing one, and wait until it is ready.
 
     ``client_ports``: what clients dial, one for each node (default: free ones). ``advertise``: whether that is where a
     sidecar is going to listen, or the broker itself. ``broker_properties``: Kafka's own names; they win over ours, and
@@ -201,7 +201,7 @@ def _stop(folder: Path, state: ClusterState, nodes: Sequence[Node], *, kill: boo
     running = [node.process for node in nodes if node.process is not None]
     gently = process.stop(running, STOP_TIMEOUT, kill=kill)
     for node in nodes:
-        archive.settle(node.home, complete=gently)
+        archive.publish_or_discard(node.home, complete=gently)
     state = _replace_nodes(state, [replace(node, process=None) for node in nodes])
     save(folder, state)
     return state
@@ -229,7 +229,7 @@ def _replace_nodes(state: ClusterState, nodes: Sequence[Node]) -> ClusterState:
 
 
 def _log_tail(node: Node) -> str:
-    said = [broker.last_words(file.read_text(errors="replace")) for file in (node.output, node.log) if file.exists()]
+    said = [broker.error_lines(file.read_text(errors="replace")) for file in (node.output, node.log) if file.exists()]
     return f"{node.log} says:\n" + "\n".join(filter(None, said))
 
 

@@ -249,7 +249,7 @@ def _explain(root: Path, state: cluster.ClusterState, console: Console) -> None:
 
 @contextmanager
 def _step(console: Console, what: str) -> Iterator[None]:
-    """Say what is being done while it is, and how long it took."""
+    """Print what is being done, and how long it took."""
     started = time.monotonic()
     if console.is_terminal:
         with console.status(what):

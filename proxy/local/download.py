@@ -56,7 +56,7 @@ class _Client:
 
 
 def download(pins: Sequence[Pin], folder: Path, on_jar: Callable[[Pin], None]) -> None:
-    """Fetch ``pins`` into ``folder``; ``on_jar`` is told of each one when it is there, checked and complete.
+    """Fetch ``pins`` into ``folder``; ``on_jar`` is called with each one when it is complete and checked.
 
     The caller holds the folder's lock. Raises LocalError; what was complete by then stays.
     """
@@ -71,14 +71,14 @@ def download(pins: Sequence[Pin], folder: Path, on_jar: Callable[[Pin], None]) -
 
 
 def _collect(missing: list[Pin], clients: Sequence[_Client], folder: Path, on_jar: Callable[[Pin], None]) -> list[Pin]:
-    """Take over jars until the clients have ended; return the pins they did not bring."""
+    """Copy jars to the cache until the clients have ended; return the pins that they did not fetch."""
     seen, since = -1, time.monotonic()
     while missing:
         # Asked first: what a client wrote just before it ended is still looked at below.
         ended = all(client.process.poll() is not None for client in clients)
         for pin in list(missing):
             for client in clients:
-                if adopt(client.jars / pin.file_name, pin, folder, final=ended):
+                if copy_if_pinned(client.jars / pin.file_name, pin, folder, final=ended):
                     missing.remove(pin)
                     on_jar(pin)
                     break
@@ -101,7 +101,7 @@ def _size(file: Path) -> int:
         return 0
 
 
-def adopt(source: Path, pin: Pin, folder: Path, *, final: bool) -> bool:
+def copy_if_pinned(source: Path, pin: Pin, folder: Path, *, final: bool) -> bool:
     """Copy ``source`` into the cache under its pin's name if it is that jar; return whether it was.
 
     Raises LocalError where it is another one and nobody writes to it any more (``final``).

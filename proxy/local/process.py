@@ -20,7 +20,7 @@ class Process:
     started: int
 
     def alive(self) -> bool:
-        """Whether it still runs; once it does not, its ports and files are free."""
+        """Return whether it still runs. After its end, its ports and files are free."""
         handle = _open(self)
         if handle is None:
             return False
@@ -108,7 +108,7 @@ def _ended(handle: int, timeout: float) -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Take leave of it if it is a child of this process that has ended."""
+    """Reap ``pid`` if it is a child of this process that has ended."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

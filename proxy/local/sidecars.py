@@ -1,4 +1,4 @@
-"""The sidecars of a local cluster: one process before each broker, run from the configuration the cluster wrote.
+"""The sidecars of a local cluster: one process in front of each broker, run from the configuration the cluster wrote.
 
 Which of them run is in ``sidecars.json`` in the cluster's folder, so that any later process can find and stop them.
 """
@@ -83,7 +83,7 @@ class SidecarProcess:
 
 
 def start_all(folder: Path, state: ClusterState) -> list[SidecarProcess]:
-    """Start the sidecar before each broker where it does not run, and wait until all are ready."""
+    """Start the sidecars that do not run, and wait until all are ready."""
     folder = folder.absolute()
     running = {sidecar.config: sidecar for sidecar in running_in(folder)}
     for node in state.nodes:
@@ -95,7 +95,7 @@ def start_all(folder: Path, state: ClusterState) -> list[SidecarProcess]:
 
 
 def running_in(folder: Path) -> list[SidecarProcess]:
-    """The sidecars that were started for the cluster in ``folder`` and still run."""
+    """Return the sidecars that were started for the cluster in ``folder`` and still run."""
     try:
         content = (folder.absolute() / SIDECARS_FILE).read_bytes()
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def stop_all(folder: Path) -> None:
 
 
 def describe(folder: Path, state: ClusterState) -> str:
-    """What runs and how to use it, for a person."""
+    """Return text about what runs and how to use it."""
     running = {sidecar.config.name for sidecar in running_in(folder)}
     lines = [f"Kafka {state.kafka_version} in {folder}"]
     for node in state.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.errors import LocalError
-from proxy.local.archive import archive_of, use
+from proxy.local.archive import archive_of, archive_options
 from proxy.local.broker import broker_jars, class_path
 from proxy.local.jars import java
 
@@ -43,4 +43,4 @@ def tool(name: str, *args: str, kafka_version: str = "4.3.1") -> list[str]:
     if name not in TOOLS:
         raise LocalError(f"there is no tool named {name!r}; there are {', '.join(TOOLS)}")
     jars = broker_jars("4.3.1" if kafka_version == "4.4.0" else kafka_version, progress=True)
-    return [str(java()), *JVM, *use(archive_of(java(), jars)), "-cp", class_path(jars), TOOLS[name], *args]
+    return [str(java()), *JVM, *archive_options(archive_of(java(), jars)), "-cp", class_path(jars), TOOLS[name], *args]

@@ -24,7 +24,7 @@ CLIENT_TIMEOUT = 60.0
 """Seconds any one client may take; the workload takes a few."""
 
 LOG_LEVEL_ERROR = 3
-"""librdkafka's level "error": a new broker's coordinator that still loads is no news here."""
+"""librdkafka's level "error": warnings about a coordinator that still loads are not shown."""
 
 OVERSIZED_BYTES = 5_000
 """Bytes of a record that a topic with ``max.message.bytes=2000`` refuses."""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.local.archive import archive_of, settle, use, use_or_make
+from proxy.local.archive import archive_of, archive_options, archive_or_draft_options, publish_or_discard
 
 HOME = Path("/somewhere/node-1")
 
@@ -23,34 +23,34 @@ def draft_of(options: list[str]) -> Path:
 
 
 def test_a_draft_becomes_the_archive(archive: Path) -> None:
-    assert use(archive) == []
-    draft = draft_of(use_or_make(archive, HOME))
+    assert archive_options(archive) == []
+    draft = draft_of(archive_or_draft_options(archive, HOME))
     draft.write_bytes(b"classes")
-    assert use(archive) == []
-    settle(HOME, complete=True)
+    assert archive_options(archive) == []
+    publish_or_discard(HOME, complete=True)
     assert archive.read_bytes() == b"classes"
     assert not draft.exists()
-    assert use_or_make(archive, HOME) == use(archive)
-    assert use(archive)[0] == f"-XX:SharedArchiveFile={archive}"
+    assert archive_or_draft_options(archive, HOME) == archive_options(archive)
+    assert archive_options(archive)[0] == f"-XX:SharedArchiveFile={archive}"
 
 
 def test_the_draft_of_a_killed_node_is_thrown_away(archive: Path) -> None:
-    draft = draft_of(use_or_make(archive, HOME))
+    draft = draft_of(archive_or_draft_options(archive, HOME))
     draft.write_bytes(b"half")
-    settle(HOME, complete=False)
+    publish_or_discard(HOME, complete=False)
     assert not draft.exists()
-    assert use(archive) == []
+    assert archive_options(archive) == []
 
 
 def test_each_node_settles_its_own(archive: Path) -> None:
-    other = draft_of(use_or_make(archive, Path("/somewhere/node-2")))
+    other = draft_of(archive_or_draft_options(archive, Path("/somewhere/node-2")))
     other.write_bytes(b"being written")
-    settle(HOME, complete=True)
+    publish_or_discard(HOME, complete=True)
     assert other.exists()
     assert not archive.exists()
 
 
 def test_a_cache_that_cannot_be_written_to_is_no_error(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
-    assert use_or_make(archive, HOME) == []
-    settle(HOME, complete=True)
+    assert archive_or_draft_options(archive, HOME) == []
+    publish_or_discard(HOME, complete=True)

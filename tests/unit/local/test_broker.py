@@ -55,7 +55,7 @@ def test_ids_are_kafkas() -> None:
 
 def test_last_words_are_errors_without_stack_frames() -> None:
     said = "INFO start\nERROR no (x)\njava.lang.Exception: why\n\tat a.b(c)\n\nINFO end\nERROR " + "y" * 1000
-    assert broker.last_words(said).splitlines() == ["ERROR no (x)", "java.lang.Exception: why", "ERROR " + "y" * 294]
-    assert broker.last_words("one\ntwo\n") == "one\ntwo"
-    assert broker.last_words("Picked up JAVA_TOOL_OPTIONS: -Dpassword=hidden Exception\none") == "one"
-    assert broker.last_words("\n".join(f"line {n}" for n in range(30))).splitlines()[0] == "line 20"
+    assert broker.error_lines(said).splitlines() == ["ERROR no (x)", "java.lang.Exception: why", "ERROR " + "y" * 294]
+    assert broker.error_lines("one\ntwo\n") == "one\ntwo"
+    assert broker.error_lines("Picked up JAVA_TOOL_OPTIONS: -Dpassword=hidden Exception\none") == "one"
+    assert broker.error_lines("\n".join(f"line {n}" for n in range(30))).splitlines()[0] == "line 20"
