@@ -238,7 +238,7 @@ def test_every_version_of_a_change_is_refused_as_a_whole(site: Site, index: int)
 
 def described(site: Site) -> Any:
     topics = site.admin.list_topics(timeout=30).topics
-    resource = ConfigResource(ConfigResource.Type.TOPIC_RESOURCE, site.topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, site.topic)
     configs = site.admin.describe_configs([resource])[resource].result(30)
     found = {name: len(topic.partitions) for name, topic in topics.items() if "brokerside_" in name}
     return found, configs["retention.ms"].value, site.ends(site.topic)
@@ -282,7 +282,7 @@ def test_librdkafka_is_told_that_it_is_not_authorized(site: Site) -> None:
     assert reports[2] is None, "the same producer serves other topics"
     admin = AdminClient({"bootstrap.servers": site.cluster.bootstrap})
     alter = ConfigResource(
-        ConfigResource.Type.TOPIC_RESOURCE,
+        ConfigResource.Type.TOPIC,
         site.topic,
         incremental_configs=[ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)],
     )
