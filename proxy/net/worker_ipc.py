@@ -41,7 +41,7 @@ Message = TypeVar("Message")
 
 
 class StartWorker(Struct, tag=True, array_like=True):
-    """The first message to a worker. ``number``: of the worker; ``config``: as packed by ``proxy.config.serialization``."""
+    """The first message to a worker, with its ``number``. ``config``: as packed by ``proxy.config.serialization``."""
 
     number: int
     config: bytes

@@ -15,7 +15,16 @@ from proxy.fleet.view import (
     build_fleet_view,
     build_own_record,
     build_own_view,
+)
 from proxy.interceptors.broker_metadata import FleetView
+from proxy.interceptors.tags import (
+    BUILTIN_TAGS,
+    TAGS_BY_NAME,
+    BrokerCapabilities,
+    derive_capabilities,
+    invalid_tag_names,
+    is_reserved,
+    reference_markdown,
 )
 from proxy.protocol.versions import Supported, ranges, release_ends, release_range, versions_for
 
