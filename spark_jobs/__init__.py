@@ -4,7 +4,9 @@ Jobs
 run.py             the entrance: stream and backfill, called with plain values.
 stream.py          one streaming query, from the topic into the tables; progress.py: what a job says meanwhile.
 backfill.py        some days computed again, in place of what is there.
-chores.py          what a job does beside its batches: derive.py computes the other tables, upkeep.py looks after all.
+maintenance.py     decides when derived tables are computed and when tables are compacted and vacuumed.
+derived_tables.py  computes the tables that are made from other tables.
+compaction.py      joins small files, merges rows of one key, and deletes days beyond their retention.
 sink.py            writes each batch to the tables, exactly once.
 root.py            the tables below one root and their checkpoint, opened together or refused.
 checkpoint.py      what a checkpoint belongs to, and when going on from it would be wrong.

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from spark_jobs import checkpoint as points
 from spark_jobs import io, kafka, schemas
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import derive
+from spark_jobs.derived_tables import derive
 from spark_jobs.errors import JobError
 from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import deduplicate, parse

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs import checkpoint as points
 from spark_jobs import failures, io, kafka
-from spark_jobs.chores import Chores
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import check_declared
+from spark_jobs.derived_tables import check_declared
 from spark_jobs.kafka import Source
+from spark_jobs.maintenance import Chores
 from spark_jobs.parse import parse
 from spark_jobs.progress import Note, Progress, Summary
 from spark_jobs.root import Target, open_tables, state_of, streamed

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from proxy.local.jars import resolve
 from spark_jobs import structs
 from spark_jobs.definitions.load import load
-from spark_jobs.derive import derive
+from spark_jobs.derived_tables import derive
 from spark_jobs.progress import Note
 from spark_jobs.root import Target, ready
 from spark_jobs.run import INTERPRETED, run

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import chores, io, kafka, sink, upkeep
+from spark_jobs import compaction, io, kafka, maintenance, sink
 from spark_jobs.definitions import load
 from spark_jobs.run import run
 from spark_jobs.schemas import TABLES
@@ -58,7 +58,7 @@ def main() -> None:
     fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     arguments = json.loads(sys.argv[4])
     append, replace, create, write, look_after = (
-        io.append_once, io.replace, io.create_table, sink.Sink.__call__, chores.upkeep
+        io.append_once, io.replace, io.create_table, sink.Sink.__call__, maintenance.upkeep
     )  # fmt: skip
 
     def append_once(rows: DataFrame, path: str, writer: str, number: int) -> None:
@@ -87,9 +87,9 @@ def main() -> None:
 
     io.append_once, io.replace, io.create_table = append_once, replaced, create_table
     sink.Sink.__call__ = call  # type: ignore[method-assign]
-    chores.upkeep = looked_after
+    maintenance.upkeep = looked_after
     kafka.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
-    chores.UPKEEP_EVERY, upkeep.MANY_FILES = 0.0, 2
+    maintenance.UPKEEP_EVERY, compaction.MANY_FILES = 0.0, 2
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
     arguments["definitions"] = load(arguments["definitions"])
     run(**arguments)

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import chores, io, kafka, upkeep
+from spark_jobs import compaction, io, kafka, maintenance
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
@@ -304,8 +304,8 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
 def test_tables_are_looked_after_while_the_job_runs(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "UPKEEP_EVERY", 0.0)
-    monkeypatch.setattr(upkeep, "MANY_FILES", 2)
+    monkeypatch.setattr(maintenance, "UPKEEP_EVERY", 0.0)
+    monkeypatch.setattr(compaction, "MANY_FILES", 2)
     audit.send(*envelopes(20))
     assert run_job().batches == 2
     assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(60,)]

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import derive, io, upkeep
+from spark_jobs import compaction, derived_tables, io
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Note
 from spark_jobs.root import Target
@@ -60,7 +60,7 @@ class Root:
         self.since.clear()
         say: Callable[[Note], None] = lambda note: self.said.append(str(note))  # noqa: E731
         definitions = Definitions(**{"objectives": ("any",), **changes})
-        return derive.derive(self.spark, self.target, names or ("slo", "topics"), definitions, say)
+        return derived_tables.derive(self.spark, self.target, names or ("slo", "topics"), definitions, say)
 
     def stored(self, table: Table, column: str) -> dict[int, int]:
         rows = self.spark.read.format("delta").load(self.target.path(table.name)).collect()
@@ -71,8 +71,8 @@ class Root:
 def root(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     root = Root(spark, tmp_path)
     made = {"slo": root.requests_by_day(SLO, "total"), "topics": root.requests_by_day(TOPICS, "produced_bytes")}
-    monkeypatch.setattr(derive, "DERIVED", made)
-    monkeypatch.setattr(derive, "UNMATCHED", {})  # what is declared here are no objectives
+    monkeypatch.setattr(derived_tables, "DERIVED", made)
+    monkeypatch.setattr(derived_tables, "UNMATCHED", {})  # what is declared here are no objectives
     return root
 
 
@@ -92,7 +92,7 @@ def test_days_are_computed_again_from_the_first_on_that_changed(root: Root) -> N
     assert root.stored(SLO, "total") == {0: 5, 1: 6, 2: 5, 3: 1}
 
     root.append(LATENCY, 2)
-    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(), lambda note: None, clean=False)
+    compaction.upkeep(root.spark, root.target, ["traffic"], Definitions(), lambda note: None, clean=False)
     root.derive("slo")
     assert root.since == [FIRST + timedelta(days=2)], "joined files are no change"
 
@@ -116,7 +116,7 @@ def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(root: Ro
     root.append(TRAFFIC, 0, 4, requests=5)
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
-    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
+    compaction.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
     root.append(TRAFFIC, 4, 5, requests=5)
     assert root.derive("slo", objectives=("other",), **kept) == ()
     assert root.since == [FIRST + timedelta(days=4)]
@@ -129,7 +129,7 @@ def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_w
     root.append(TRAFFIC, 0, 4, requests=5)
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
-    upkeep.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
+    compaction.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
     monkeypatch.setattr(io, "COMMITS", 1)
     root.spark.sql(f"ALTER TABLE delta.`{root.target.path('slo')}` SET TBLPROPERTIES ('note' = 'pushed out')")
     root.append(TRAFFIC, 4, requests=5)
@@ -141,7 +141,7 @@ def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_w
 def test_a_release_that_computes_other_values_does_so_of_every_day(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.append(TRAFFIC, 0, requests=5)
     root.derive("slo")
-    monkeypatch.setitem(derive.EDITIONS, "slo", derive.EDITIONS["slo"] + 1)
+    monkeypatch.setitem(derived_tables.EDITIONS, "slo", derived_tables.EDITIONS["slo"] + 1)
     root.derive("slo")
     assert root.since == [FIRST - timedelta(days=399)]
     root.derive("slo")
@@ -159,7 +159,7 @@ def test_what_only_adds_up_is_not_merged_first(root: Root) -> None:
         rows.update({name: stored.tables[name].count() for name in ("traffic", "inventory")})
         return root.requests_by_day(TOPICS, "produced_bytes")(stored)
 
-    derive.DERIVED["topics"] = count
+    derived_tables.DERIVED["topics"] = count
     assert root.derive("topics") == ()
     assert rows == {"traffic": 2, "inventory": 1}
     assert root.stored(TOPICS, "produced_bytes") == {0: 11}
@@ -169,7 +169,7 @@ def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeyp
     def broken(stored: Stored) -> DataFrame:
         raise ValueError("too many cooks\nand more")
 
-    monkeypatch.setitem(derive.DERIVED, "slo", broken)
+    monkeypatch.setitem(derived_tables.DERIVED, "slo", broken)
     root.append(TRAFFIC, 0, requests=5)
     assert root.derive() == ("slo",)
     assert root.said[0] == "table slo could not be computed: ValueError: too many cooks"

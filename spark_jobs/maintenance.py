@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from spark_jobs import io, schemas
+from spark_jobs.compaction import upkeep
 from spark_jobs.definitions import Definitions
-from spark_jobs.derive import derive
+from spark_jobs.derived_tables import derive
 from spark_jobs.progress import Note
 from spark_jobs.root import Target
 from spark_jobs.session import forget_ended_queries
 from spark_jobs.tables.registry import undeclared
-from spark_jobs.upkeep import upkeep
 
 DERIVE_EVERY = 300.0
 """Seconds between computations of the other tables in a continuous job, from the end of one to the next."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import io, upkeep
+from spark_jobs import compaction, io
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Note
 from spark_jobs.root import Target
@@ -51,7 +51,7 @@ def look_after(
     spark: SparkSession, target: Target, definitions: Definitions | None = None, *, clean: bool = False
 ) -> None:
     said: list[Note] = []
-    upkeep.upkeep(
+    compaction.upkeep(
         spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append, clean=clean
     )
     assert said == []
@@ -74,7 +74,7 @@ def test_days_that_are_over_become_one_row_for_each_key(
     append: Append,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(upkeep, "MANY_FILES", 4)
+    monkeypatch.setattr(compaction, "MANY_FILES", 4)
     for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
         append(*days)
     before = requests(spark, target)
@@ -180,6 +180,6 @@ def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_other
 
     monkeypatch.setattr(io, "files_by_day", failing)
     said: list[Note] = []
-    upkeep.upkeep(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, clean=False)
+    compaction.upkeep(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, clean=False)
     assert list(map(str, said)) == ["table dead_letters is looked after later: OSError: the disk is away"]
     assert files(spark, target) == {0: 1, 5: 1}

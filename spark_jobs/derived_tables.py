@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import io, schemas
+from spark_jobs.compaction import first_day_kept
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.load import fingerprint
 from spark_jobs.errors import JobError
@@ -22,7 +23,6 @@ from spark_jobs.root import Target, ready
 from spark_jobs.schemas import Table
 from spark_jobs.session import first_line
 from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, UNMATCHED, Stored, undeclared
-from spark_jobs.upkeep import first_day_kept
 
 ATTEMPTS = 3
 """How often a table is computed when another job replaces rows of it at the same time."""

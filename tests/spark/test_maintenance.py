@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import chores
-from spark_jobs.chores import Chores
+from spark_jobs import maintenance
 from spark_jobs.definitions import Definitions
+from spark_jobs.maintenance import Chores
 from spark_jobs.root import Target
 
 pytestmark = pytest.mark.spark
@@ -47,7 +47,7 @@ class Clocks:
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
     for name in ("time", "derive", "upkeep"):
-        monkeypatch.setattr(chores, name, clocks if name == "time" else getattr(clocks, name))
+        monkeypatch.setattr(maintenance, name, clocks if name == "time" else getattr(clocks, name))
     return clocks
 
 
