@@ -8,7 +8,7 @@ maintenance.py     decides when derived tables are computed and when tables are 
 derived_tables.py  computes the tables that are made from other tables.
 compaction.py      joins small files, merges rows of one key, and deletes days beyond their retention.
 sink.py            writes each batch to the tables, exactly once.
-root.py            the tables below one root and their checkpoint, opened together or refused.
+table_root.py      opens the tables below one root together with their checkpoint, or refuses to.
 checkpoint.py      what a checkpoint belongs to, and when going on from it would be wrong.
 session.py         the Spark session, tuned for small batches on few cores.
 failures.py        what Spark says when a query fails, in one sentence; errors.py: what is meant for a person.
@@ -16,7 +16,8 @@ failures.py        what Spark says when a query fails, in one sentence; errors.p
 From records to rows
 kafka.py           the audit topic, as Spark reads it.
 authentication.py  which records the sidecars have signed.
-parse.py           Kafka records in, good envelopes and dead letters out (pure); taken.py: which events were taken.
+parse.py           Kafka records in, good envelopes and dead letters out (pure).
+dedup_ranges.py    the event numbers already written, as ranges by sidecar run: removes duplicates, finds conflicts.
 tables/            one pure module per table: ``DataFrame -> DataFrame``.
 merge.py           stored rows with equal keys become one.
 io.py              Delta tables that take each batch exactly once, and small files.

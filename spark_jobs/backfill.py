@@ -20,10 +20,10 @@ from spark_jobs.errors import JobError
 from spark_jobs.kafka import Source, Span
 from spark_jobs.parse import deduplicate, parse
 from spark_jobs.progress import Note, Summary
-from spark_jobs.root import Target, open_tables, ready, state_of, streamed
 from spark_jobs.schemas import Table
 from spark_jobs.session import session, settings
 from spark_jobs.sink import counts
+from spark_jobs.table_root import Target, open_tables, ready, state_of, streamed
 from spark_jobs.tables.registry import STREAMED, Batch, chosen, undeclared
 
 BEGINNING = 1_000

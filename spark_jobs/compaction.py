@@ -12,9 +12,9 @@ from spark_jobs import io
 from spark_jobs.definitions import Definitions
 from spark_jobs.merge import merged
 from spark_jobs.progress import Note
-from spark_jobs.root import Target
 from spark_jobs.schemas import TABLES, Table
 from spark_jobs.session import first_line
+from spark_jobs.table_root import Target
 
 MANY_FILES = 32
 """Files of one day that are joined; of a day that is over, two are."""

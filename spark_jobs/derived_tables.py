@@ -19,9 +19,9 @@ from spark_jobs.definitions.load import fingerprint
 from spark_jobs.errors import JobError
 from spark_jobs.merge import merged
 from spark_jobs.progress import Note
-from spark_jobs.root import Target, ready
 from spark_jobs.schemas import Table
 from spark_jobs.session import first_line
+from spark_jobs.table_root import Target, ready
 from spark_jobs.tables.registry import AS_STORED, DECLARED, DERIVED, EDITIONS, UNMATCHED, Stored, undeclared
 
 ATTEMPTS = 3

@@ -13,8 +13,8 @@ from spark_jobs.compaction import upkeep
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import derive
 from spark_jobs.progress import Note
-from spark_jobs.root import Target
 from spark_jobs.session import forget_ended_queries
+from spark_jobs.table_root import Target
 from spark_jobs.tables.registry import undeclared
 
 DERIVE_EVERY = 300.0

@@ -15,9 +15,9 @@ from pyspark.sql.window import WindowSpec
 
 from spark_jobs import structs
 from spark_jobs.authentication import REFUSED
+from spark_jobs.dedup_ranges import Boot, Decision, Record, Taken
 from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
 from spark_jobs.schemas import DEAD_LETTERS
-from spark_jobs.taken import Boot, Decision, Record, Taken
 
 SAMPLE_BYTES = 1024
 """Bytes of a dead letter's value that are kept."""
@@ -156,7 +156,7 @@ def _or_default(value: str, field: Field) -> str:
 
 
 def _digests(events: str) -> str:
-    """Return SQL of the digests of ``events``, as of ``taken.Record``.
+    """Return SQL of the digests of ``events``, as of ``dedup_ranges.Record``.
 
     They distinguish records by chance, not against somebody who knows the events before they are sent. ``dropped`` and
     ``sent_at`` of an envelope are not in it: they differ when the same events are sent again.

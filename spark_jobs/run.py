@@ -57,11 +57,11 @@ def run(
     if unknown:
         raise JobError(f"there is no table {unknown[0]}; there are: {', '.join(TABLES)}")
     _check_installed()
-    from spark_jobs import kafka, root, stream
+    from spark_jobs import kafka, stream, table_root
 
     return stream.run(
         kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
-        root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
+        table_root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         only=only or None,
         jars=jars,
@@ -98,11 +98,11 @@ def backfill(
     if first and last and first > last:
         raise JobError(f"the first day, {first}, is after the last, {last}")
     _check_installed()
-    from spark_jobs import backfill, kafka, root
+    from spark_jobs import backfill, kafka, table_root
 
     return backfill.run(
         kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
-        root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
+        table_root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         first=first,
         last=last,

@@ -13,13 +13,13 @@ from pyspark.util import inheritable_thread_target
 
 from spark_jobs import checkpoint as points
 from spark_jobs import io
+from spark_jobs.dedup_ranges import FOLDER, Taken
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.parse import good_records, keep
-from spark_jobs.root import Target, always
+from spark_jobs.table_root import Target, always
 from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
-from spark_jobs.taken import FOLDER, Taken
 
 WRITERS = 3
 """Tables that are written at the same time: a commit is mostly waiting."""

@@ -22,9 +22,9 @@ from spark_jobs.kafka import Source
 from spark_jobs.maintenance import Chores
 from spark_jobs.parse import parse
 from spark_jobs.progress import Note, Progress, Summary
-from spark_jobs.root import Target, open_tables, state_of, streamed
 from spark_jobs.session import session, settings
 from spark_jobs.sink import Counts, Sink
+from spark_jobs.table_root import Target, open_tables, state_of, streamed
 from spark_jobs.tables.registry import chosen, undeclared
 
 LOOK = "1 second"

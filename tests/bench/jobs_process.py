@@ -24,10 +24,10 @@ from spark_jobs import structs
 from spark_jobs.definitions.load import load
 from spark_jobs.derived_tables import derive
 from spark_jobs.progress import Note
-from spark_jobs.root import Target, ready
 from spark_jobs.run import INTERPRETED, run
 from spark_jobs.schemas import TABLES
 from spark_jobs.session import session, settings
+from spark_jobs.table_root import Target, ready
 from tests.bench.measure import cpu_seconds, family
 
 DEFINITIONS = "deploy/examples/definitions"

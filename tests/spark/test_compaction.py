@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from spark_jobs import compaction, io
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Note
-from spark_jobs.root import Target
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
 from spark_jobs.structs import table_schema
+from spark_jobs.table_root import Target
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from spark_jobs import compaction, derived_tables, io
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Note
-from spark_jobs.root import Target
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
 from spark_jobs.structs import table_schema
+from spark_jobs.table_root import Target
 from spark_jobs.tables.registry import Stored, undeclared
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import maintenance
 from spark_jobs.definitions import Definitions
 from spark_jobs.maintenance import Chores
-from spark_jobs.root import Target
+from spark_jobs.table_root import Target
 
 pytestmark = pytest.mark.spark
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from observers.event import RollupTopic
+from spark_jobs.dedup_ranges import Taken
 from spark_jobs.events import KINDS, REQUEST_EVENT, TOPIC_PARTITION, Field
 from spark_jobs.parse import (
     CONFLICT,
@@ -24,7 +25,6 @@ from spark_jobs.parse import (
     with_defaults,
 )
 from spark_jobs.schemas import DEAD_LETTERS, REASONS
-from spark_jobs.taken import Taken
 from tests.spark.envelopes import (
     FETCH,
     METADATA,

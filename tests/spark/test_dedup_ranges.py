@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from spark_jobs import taken as module
-from spark_jobs.taken import Boot, Piece, Record, Taken
+from spark_jobs import dedup_ranges as module
+from spark_jobs.dedup_ranges import Boot, Piece, Record, Taken
 
 BOOT, OTHER = Boot("kafka", 1, "boot"), Boot("kafka", 1, "other")
 
