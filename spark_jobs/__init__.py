@@ -2,7 +2,7 @@
 
 Jobs
 run.py             the entrance: stream and backfill, called with plain values.
-stream.py          one streaming query, from the topic into the tables; progress.py: what a job says meanwhile.
+streaming_job.py   one streaming query, from the topic into the tables; progress.py: what a job reports.
 backfill.py        some days computed again, in place of what is there.
 maintenance.py     decides when derived tables are computed and when tables are compacted and vacuumed.
 derived_tables.py  computes the tables that are made from other tables.
@@ -11,7 +11,7 @@ sink.py            writes each batch to the tables, exactly once.
 table_root.py      opens the tables below one root together with their checkpoint, or refuses to.
 checkpoint.py      what a checkpoint belongs to, and when going on from it would be wrong.
 session.py         the Spark session, tuned for small batches on few cores.
-failures.py        what Spark says when a query fails, in one sentence; errors.py: what is meant for a person.
+error_messages.py  one sentence for each known failure of a Spark query; errors.py: the exceptions of the package.
 
 From records to rows
 kafka.py           the audit topic, as Spark reads it.
@@ -24,7 +24,7 @@ io.py              Delta tables that take each batch exactly once, and small fil
 
 What is known before anything runs
 events.py          the audit event as the jobs read it.
-schemas/           every table, column by column; structs.py: events and tables as Spark's types.
+schemas/           every table, column by column; spark_types.py: events and tables as Spark types.
 definitions/       what users declare: prices, owners, objectives, mirrors, retention.
 kafka_versions.py  Kafka's apis, and which of their versions newer releases refuse.
 

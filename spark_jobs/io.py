@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 
 COMMITS = 100
 """Commits of a table that are looked at, the newest ones."""

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 from pyspark.sql.window import WindowSpec
 
-from spark_jobs import structs
+from spark_jobs import spark_types
 from spark_jobs.authentication import REFUSED
 from spark_jobs.dedup_ranges import Boot, Decision, Record, Taken
 from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, Field
@@ -169,7 +169,7 @@ def _digests(events: str) -> str:
 def _wrapper() -> StructType:
     return StructType(
         [
-            StructField("envelope", structs.envelope()),
+            StructField("envelope", spark_types.envelope()),
             StructField("whole", BooleanType()),
             StructField("wrong_type", StringType()),
         ]

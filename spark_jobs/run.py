@@ -57,9 +57,9 @@ def run(
     if unknown:
         raise JobError(f"there is no table {unknown[0]}; there are: {', '.join(TABLES)}")
     _check_installed()
-    from spark_jobs import kafka, stream, table_root
+    from spark_jobs import kafka, streaming_job, table_root
 
-    return stream.run(
+    return streaming_job.run(
         kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
         table_root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,

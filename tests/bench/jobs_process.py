@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from proxy.local.jars import resolve
-from spark_jobs import structs
+from spark_jobs import spark_types
 from spark_jobs.definitions.load import load
 from spark_jobs.derived_tables import derive
 from spark_jobs.progress import Note
@@ -230,7 +230,7 @@ def _write(spark: SparkSession, target: Target, name: str, rows: int, said: Mapp
 def _decode(spark: SparkSession, bootstrap: str, topic: str) -> None:
     """Read the topic and decode each event, and do nothing with it."""
     records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
-    envelopes = records.select(F.from_json(F.col("value").cast("string"), structs.envelope()).alias("envelope"))
+    envelopes = records.select(F.from_json(F.col("value").cast("string"), spark_types.envelope()).alias("envelope"))
     events = envelopes.select("envelope.cluster_id", F.explode("envelope.events").alias("event"))
     events.write.format("noop").mode("overwrite").save()
 

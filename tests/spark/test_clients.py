@@ -15,7 +15,7 @@ from proxy.local.jars import resolve
 from spark_jobs.kafka_versions import LOWEST_VERSIONS, REMOVED
 from spark_jobs.parse import parse
 from spark_jobs.schemas import CLIENTS
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.requests import summed
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup

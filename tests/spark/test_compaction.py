@@ -14,7 +14,7 @@ from spark_jobs import compaction, io
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Note
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.table_root import Target
 
 pytestmark = pytest.mark.spark

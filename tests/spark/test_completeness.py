@@ -10,7 +10,7 @@ from spark_jobs.events import MAX_SUM
 from spark_jobs.merge import merged
 from spark_jobs.parse import parse
 from spark_jobs.schemas import COMPLETENESS
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.completeness import completeness
 from tests.spark.envelopes import MINUTE, NOON, encoded, event, gap, of_kind, status
 from tests.spark.frames import kept

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from spark_jobs.merge import merged
 from spark_jobs.parse import parse
 from spark_jobs.schemas import CONNECTIONS
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.connections import connections
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
 from tests.spark.frames import kept

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 from spark_jobs.definitions.prices import Prices
 from spark_jobs.schemas import COST
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from tests.spark.bills import DAY, NEXT, Given, alive, at, billed, data, price, sheet
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from spark_jobs import compaction, derived_tables, io
 from spark_jobs.definitions import Definitions
 from spark_jobs.progress import Note
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.table_root import Target
 from spark_jobs.tables.registry import Stored, undeclared
 

@@ -11,7 +11,7 @@ from observers.event import InventoryEvent, InventoryTopic
 from spark_jobs.merge import merged
 from spark_jobs.parse import parse
 from spark_jobs.schemas import INVENTORY
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.inventory import inventory
 from tests.spark.envelopes import MINUTE, NOON, encoded, event
 from tests.spark.envelopes import inventory as list_of

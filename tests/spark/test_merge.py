@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.merge import COUNTS, merged
 from spark_jobs.schemas import Column, Table
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.schemas import COMPLETENESS, MIRROR_CHECK, PRODUCED
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.mirror_check import mirror_check
 from tests.spark.frames import after, rows
 

@@ -10,7 +10,7 @@ from observers.event import RollupTopic
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.parse import parse
 from spark_jobs.schemas import PRODUCED
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.produced import produced
 from tests.spark.envelopes import FETCH, MINUTE, NOON, PRODUCE, connection, encoded, event, partition, rollup
 from tests.spark.frames import kept

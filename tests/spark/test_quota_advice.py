@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 from proxy.limits.sampled_rate import SampledRate
 from spark_jobs.schemas import COMPLETENESS, CONNECTIONS, QUOTA_ADVICE, THROTTLES
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.quota_advice import quota_advice
 from tests.spark.frames import NOON, after, alive, rows
 

@@ -19,7 +19,7 @@ from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import Objective
 from spark_jobs.parse import parse
 from spark_jobs.schemas import COST, SLO
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables import unmatched
 from spark_jobs.tables.latency import latency
 from spark_jobs.tables.requests import summed

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from spark_jobs.merge import merged
 from spark_jobs.parse import parse
 from spark_jobs.schemas import THROTTLES
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.throttles import throttles
 from tests.spark.envelopes import MINUTE, NOON, connection, encoded, event, throttle
 from tests.spark.frames import kept

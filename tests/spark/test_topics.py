@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, TOPICS, TRAFFIC
-from spark_jobs.structs import table_schema
+from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.topics import topics
 from tests.spark.frames import NOON, after, alive, rows
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs import checkpoint as points
-from spark_jobs import failures, io, kafka
+from spark_jobs import error_messages, io, kafka
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import check_declared
 from spark_jobs.kafka import Source
@@ -67,7 +67,7 @@ def run(
             try:
                 done = list(_follow(query, sink, stop, progress, chores))
             except StreamingQueryException as error:
-                raise failures.known(str(error), source.topic, target.checkpoint) or error from error
+                raise error_messages.known(str(error), source.topic, target.checkpoint) or error from error
             finally:
                 query.stop()
         failed = chores.at_end()

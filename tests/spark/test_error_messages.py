@@ -8,8 +8,8 @@ import pytest
 from delta.exceptions import ConcurrentAppendException
 
 from spark_jobs import io
+from spark_jobs.error_messages import known
 from spark_jobs.errors import JobError
-from spark_jobs.failures import known
 
 LOST = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Some data may have been lost because they are"
