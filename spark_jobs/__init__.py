@@ -30,7 +30,7 @@ kafka_versions.py  Kafka's apis, and which of their versions newer releases refu
 
 Readers of the tables, without a JVM
 query.py           DuckDB over Delta; views.py: one row for each key; render.py: rows as text.
-questions.py       questions that are asked often, with their SQL.
+saved_queries.py   the queries of ``brokerside query --ask``, with their SQL.
 report/            one page of HTML that shows what the tables say.
 export/            the tables in the words of other systems.
 """

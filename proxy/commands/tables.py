@@ -47,12 +47,12 @@ def add(commands: Commands) -> None:
     _add_tables(made)
     add_output(made, ("table", "json", "csv", "parquet"))
     _add_out(made)
-    questions = made.add_argument_group("of questions")
-    questions.add_argument("--since", type=day, metavar="DAY", help="The first day that counts.")
-    questions.add_argument("--until", type=day, metavar="DAY", help="The last day that counts.")
-    questions.add_argument("--limit", type=count, metavar="N", help="At most so many rows; default: 20.")
-    questions.add_argument("--topic", metavar="NAME", help="Which topic is meant.")
-    questions.add_argument("--at", type=instant, metavar="INSTANT", help="When it is asked; default: now.")
+    parameters = made.add_argument_group("of questions")
+    parameters.add_argument("--since", type=day, metavar="DAY", help="The first day that counts.")
+    parameters.add_argument("--until", type=day, metavar="DAY", help="The last day that counts.")
+    parameters.add_argument("--limit", type=count, metavar="N", help="At most so many rows; default: 20.")
+    parameters.add_argument("--topic", metavar="NAME", help="Which topic is meant.")
+    parameters.add_argument("--at", type=instant, metavar="INSTANT", help="When it is asked; default: now.")
     made = command(commands, "report", report, extra="query")
     _add_tables(made)
     made.add_argument("--out", type=Path, required=True, metavar="FILE", help="The page, .html.")
@@ -141,7 +141,7 @@ def run_query(
     sql: str | None, ask: str | None, listed: bool, tables: str, output: str, out: Path | None, **given: Any
 ) -> int:
     """Answer a SQL query over the tables, or a question that is often asked, without Spark."""
-    from spark_jobs import query, questions
+    from spark_jobs import query, saved_queries
 
     values = {name: value for name, value in given.items() if value is not None}
     if output == "parquet" and out is None and sys.stdout.isatty():
@@ -153,11 +153,11 @@ def run_query(
         columns = ["question", "meaning", "tables", "options"]
         rows = [
             (q.name, q.meaning, list(q.tables), [f"--{name}" for name in q.parameters])
-            for q in questions.QUESTIONS.values()
+            for q in saved_queries.QUESTIONS.values()
         ]
         return _give(query.render(columns, rows, "table" if output == "parquet" else output), out)
     with query.opened(tables) as reader:
-        text, parameters = questions.prepared(reader, ask, values) if ask is not None else (sql or "", {})
+        text, parameters = saved_queries.prepared(reader, ask, values) if ask is not None else (sql or "", {})
         if output == "parquet":
             return _give(query.parquet(reader.arrow(text, parameters)), out)
         return _give(query.render(*reader.rows(text, parameters), output), out)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from spark_jobs.errors import QueryError
 from spark_jobs.query import Reader
-from spark_jobs.questions import QUESTIONS, ask
 from spark_jobs.report import charts, words
 from spark_jobs.report.charts import Chart
+from spark_jobs.saved_queries import QUESTIONS, ask
 
 Row = dict[str, Any]
 State = Literal["", "good", "warn", "bad"]

@@ -1,7 +1,7 @@
 """One pure module per table: data frames in, the table's rows out; the same for stream and backfill.
 
 registry.py      which function makes which table, and of what.
-requests.py      what requests and rollups add up to, for the next two lines.
+request_measures.py  what requests and rollups add up to, for ``traffic``, ``latency`` and ``clients``.
 traffic.py       who did how much; latency.py: how long answers took.
 clients.py       which clients there are, and what newer brokers would refuse them.
 connections.py   one row for each connection; throttles.py: whose connections met which limit.

@@ -11,7 +11,7 @@ from spark_jobs.tables.columns import columns_of
 
 
 def clients(requests: DataFrame) -> DataFrame:
-    """Return the rows of ``clients``, one for each key, of ``requests`` (as ``requests.summed`` gives it)."""
+    """Return the rows of ``clients``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it)."""
     rows = (
         requests.where("topic IS NULL AND requests > 0")
         .withColumn("refused_since", F.expr(_refused_since()))

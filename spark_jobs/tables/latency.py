@@ -7,11 +7,11 @@ from pyspark.sql import functions as F
 
 from spark_jobs.schemas import LATENCY
 from spark_jobs.tables.columns import columns_of
-from spark_jobs.tables.requests import HISTOGRAMS, counts
+from spark_jobs.tables.request_measures import HISTOGRAMS, counts
 
 
 def latency(requests: DataFrame) -> DataFrame:
-    """Return the rows of ``latency``, one for each key, of ``requests`` (as ``requests.summed`` gives it).
+    """Return the rows of ``latency``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it).
 
     There is none where nothing was answered.
     """

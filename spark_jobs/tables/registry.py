@@ -22,7 +22,7 @@ from spark_jobs.tables.latency import latency
 from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
 from spark_jobs.tables.quota_advice import quota_advice
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
 from spark_jobs.tables.topics import topics

@@ -10,5 +10,5 @@ from spark_jobs.tables.columns import columns_of
 
 
 def traffic(requests: DataFrame) -> DataFrame:
-    """Return the rows of ``traffic``, one for each key, of ``requests`` (as ``requests.summed`` gives it)."""
+    """Return the rows of ``traffic``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it)."""
     return merged(requests, TRAFFIC).select(*columns_of(TRAFFIC))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.query import Reader, opened, render
-from spark_jobs.questions import QUESTIONS, ask
+from spark_jobs.saved_queries import QUESTIONS, ask
 from spark_jobs.schemas import TABLES
 from tests.ledger import build
 from tests.ledger.books import instant

@@ -17,7 +17,7 @@ from spark_jobs.parse import parse
 from spark_jobs.schemas import CLIENTS
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.clients import clients
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
 from tests.tools.generate_apis import REQUEST, definition

@@ -16,7 +16,7 @@ from spark_jobs.parse import parse
 from spark_jobs.schemas import LATENCY
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.latency import latency
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
 

@@ -29,7 +29,7 @@ from spark_jobs.parse import deduplicate, events, parse
 from spark_jobs.schemas import CLIENTS, TRAFFIC
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.latency import latency
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import Event, encoded
 from tests.spark.frames import kept

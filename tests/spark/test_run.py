@@ -25,7 +25,7 @@ from spark_jobs.progress import Progress, Summary
 from spark_jobs.query import query, tables
 from spark_jobs.run import run
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
 from tests.ledger.stored import rows

@@ -22,7 +22,7 @@ from spark_jobs.schemas import COST, SLO
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables import unmatched
 from spark_jobs.tables.latency import latency
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition

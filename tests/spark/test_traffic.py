@@ -14,7 +14,7 @@ from spark_jobs.merge import merged
 from spark_jobs.parse import parse
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.requests import summed
+from spark_jobs.tables.request_measures import summed
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import (
     FETCH,

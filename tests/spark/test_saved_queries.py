@@ -14,7 +14,7 @@ import pytest
 from spark_jobs import query
 from spark_jobs.errors import QueryError
 from spark_jobs.query import Reader
-from spark_jobs.questions import PARAMETERS, QUESTIONS, ask
+from spark_jobs.saved_queries import PARAMETERS, QUESTIONS, ask
 from spark_jobs.schemas import TABLES
 from spark_jobs.schemas.traffic import BUCKETS
 from tests.report import sample
