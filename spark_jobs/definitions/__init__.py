@@ -1,13 +1,14 @@
-"""What users declare for the tables: YAML documents of several kinds, told apart by ``kind``. Imports no Spark.
+"""What users declare for the tables: YAML documents of several kinds; ``kind`` names the kind. Imports no Spark.
 
-load.py        reads files and folders of documents, and checks all of them before anything is used.
-documents.py   YAML documents, and the mistakes in them, each with its place; words.py: the mistakes in words.
-model.py       what all kinds have in common.
-mirror.py      ``Mirror``.
-retention.py   ``Retention``.
-prices.py      ``Prices``, ``Owners``, ``Zones``.
-objectives.py  ``SLO``, as OpenSLO writes it.
-describe.py    what definitions declare, for who wrote them.
+load.py                 reads files and folders of documents and checks all of them before anything is used.
+documents.py            YAML documents, and the errors in them with file and document number.
+validation_messages.py  translates pydantic errors into plain English.
+model.py                what all kinds have in common.
+mirror.py               ``Mirror``.
+retention.py            ``Retention``.
+prices.py               ``Prices``, ``Owners``, ``Zones``.
+objectives.py           ``SLO`` and ``SLI``, as defined by OpenSLO.
+describe.py             describes what definitions declare, one line each.
 """
 
 from __future__ import annotations

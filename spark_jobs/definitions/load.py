@@ -17,7 +17,7 @@ from spark_jobs.definitions.model import API_VERSION
 from spark_jobs.definitions.objectives import OPENSLO, SLI, SLO, Objective
 from spark_jobs.definitions.prices import Owners, Prices, Zones
 from spark_jobs.definitions.retention import Retention
-from spark_jobs.definitions.words import path_of, said, shown
+from spark_jobs.definitions.validation_messages import path_of, said, shown
 from spark_jobs.errors import JobError
 
 M = TypeVar("M", bound=BaseModel)

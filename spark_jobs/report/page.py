@@ -17,7 +17,7 @@ import vl_convert
 
 from spark_jobs.errors import QueryError
 from spark_jobs.query import Reader, opened
-from spark_jobs.report import words
+from spark_jobs.report import formatting
 from spark_jobs.report.charts import WIDTH, Chart
 from spark_jobs.report.sections import MOST_ROWS, Row, Scope, Section, sections
 from spark_jobs.schemas import TABLES
@@ -82,19 +82,19 @@ SELECT coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced,
     count(DISTINCT principal) AS principals, count(DISTINCT topic) AS topics
 FROM traffic WHERE day BETWEEN $since AND $until""")
         found += [
-            ("produced", words.size(row["produced"])),
-            ("consumed", words.size(row["consumed"])),
-            ("requests", words.number(row["requests"])),
-            ("with an error", words.percent(row["errors"] / row["requests"], 3) if row["requests"] else "–"),
-            ("principals", words.number(row["principals"])),
-            ("topics touched", words.number(row["topics"])),
+            ("produced", formatting.size(row["produced"])),
+            ("consumed", formatting.size(row["consumed"])),
+            ("requests", formatting.number(row["requests"])),
+            ("with an error", formatting.percent(row["errors"] / row["requests"], 3) if row["requests"] else "–"),
+            ("principals", formatting.number(row["principals"])),
+            ("topics touched", formatting.number(row["topics"])),
         ]
     if by_id["cost"].rows:
         (row,) = scope.select("""
 SELECT string_agg(DISTINCT BillingCurrency, ' + ') AS currency, sum(BilledCost) AS cost
 FROM cost WHERE day BETWEEN $since AND $until""")
         if row["cost"] is not None and "+" not in row["currency"]:
-            found.append(("cost", words.money(row["cost"], row["currency"])))
+            found.append(("cost", formatting.money(row["cost"], row["currency"])))
     if by_id["objectives"].rows:
         left = [row["budget_left"] for row in by_id["objectives"].rows]
         met = sum(one is not None and one >= 0 for one in left)
@@ -106,8 +106,10 @@ def _html(scope: Scope, told: Sequence[Section], figures: Sequence[tuple[str, st
     style, script = _read("page.css"), _script()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_hash(script)}'"
     days = f"{scope.since}" if scope.since == scope.until else f"{scope.since} to {scope.until}"
-    tiles = "".join(f"<div><dt>{words.text(name)}</dt><dd>{words.text(value)}</dd></div>" for name, value in figures)
-    links = "".join(f'<li><a href="#{each.id}">{words.text(each.title)}</a></li>' for each in told)
+    tiles = "".join(
+        f"<div><dt>{formatting.escape(name)}</dt><dd>{formatting.escape(value)}</dd></div>" for name, value in figures
+    )
+    links = "".join(f'<li><a href="#{each.id}">{formatting.escape(each.title)}</a></li>' for each in told)
     first, *others = told
     return f"""<!doctype html>
 <html lang="en">
@@ -124,7 +126,7 @@ def _html(scope: Scope, told: Sequence[Section], figures: Sequence[tuple[str, st
 <a class="skip" href="#{first.id}">Skip to the report</a>
 <header>
 <h1>What passed through Kafka</h1>
-<p>{days}, as the sidecars told up to {words.instant(scope.as_of)} UTC. All times are UTC.</p>
+<p>{days}, as the sidecars told up to {formatting.minute(scope.as_of)} UTC. All times are UTC.</p>
 <dl class="figures">{tiles}</dl>
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 </header>
@@ -144,8 +146,8 @@ def _section(section: Section) -> str:
     state = f' class="{section.state}"' if section.state else ""
     drawn = "".join(_figure(f"{section.id}-{place}", chart) for place, chart in enumerate(section.charts))
     return f"""<section id="{section.id}"{state} aria-labelledby="{section.id}-title">
-<h2 id="{section.id}-title">{words.text(section.title)}</h2>
-<p class="finding">{words.with_code(section.finding)}</p>
+<h2 id="{section.id}-title">{formatting.escape(section.title)}</h2>
+<p class="finding">{formatting.escape_with_code(section.finding)}</p>
 {drawn}{_table(section.title, section.rows)}</section>
 """
 
@@ -154,10 +156,10 @@ def _figure(name: str, chart: Chart) -> str:
     drawn = _named(vl_convert.vegalite_to_svg({**chart.spec, "width": WIDTH}, allowed_base_urls=[]), name)
     spec = {**chart.spec, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return f"""<figure>
-<div class="drawn" role="img" aria-label="{words.text(chart.caption)}">{drawn}</div>
+<div class="drawn" role="img" aria-label="{formatting.escape(chart.caption)}">{drawn}</div>
 <div class="live" data-chart="{name}-data" hidden></div>
 <script type="application/json" id="{name}-data">{_json(spec)}</script>
-<figcaption>{words.text(chart.caption)}{_HINT if chart.zooms else ""}</figcaption>
+<figcaption>{formatting.escape(chart.caption)}{_HINT if chart.zooms else ""}</figcaption>
 </figure>
 """
 
@@ -176,15 +178,17 @@ def _table(title: str, rows: Sequence[Row]) -> str:
     shown = rows[:MOST_ROWS]
     columns = [name for name in shown[0] if any(row[name] not in (None, "", []) for row in shown)]
     right = {name for name in columns if all(_counts(row[name]) for row in shown)}
-    head = "".join(f'<th scope="col"{_right(name in right)}>{words.text(words.heading(name))}</th>' for name in columns)
+    head = "".join(
+        f'<th scope="col"{_right(name in right)}>{formatting.escape(formatting.heading(name))}</th>' for name in columns
+    )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{_right(name in right)}>{words.cell(name, row[name])}</td>" for name in columns)
+        + "".join(f"<td{_right(name in right)}>{formatting.cell(name, row[name])}</td>" for name in columns)
         + "</tr>\n"
         for row in shown
     )
     more = "<p class=more>There are more; the first of them are shown.</p>" if len(rows) > len(shown) else ""
-    return f"""<div class="scroll" tabindex="0" role="region" aria-label="{words.text(title)}, table"><table>
+    return f"""<div class="scroll" tabindex="0" role="region" aria-label="{formatting.escape(title)}, table"><table>
 <thead><tr>{head}</tr></thead>
 <tbody>
 {body}</tbody>

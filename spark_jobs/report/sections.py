@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from spark_jobs.errors import QueryError
 from spark_jobs.query import Reader
-from spark_jobs.report import charts, words
+from spark_jobs.report import charts, formatting
 from spark_jobs.report.charts import Chart
 from spark_jobs.saved_queries import QUESTIONS, ask
 
@@ -96,25 +96,25 @@ def _belief(scope: Scope, name: str, title: str) -> Section:
     parts = []
     if conflicts:
         of = ", ".join(str(row["broker_id"]) for row in rows if row["conflicts"])
-        said = f"{words.counted(conflicts, 'record')} of broker {of} contradict others of the same numbers"
+        said = f"{formatting.count(conflicts, 'record')} of broker {of} contradict others of the same numbers"
         parts.append(f"{said}, so somebody else may write to the audit topic")
     if lost:
         reasons = sorted({reason for row in rows for reason in row["reasons"] or ()})
-        parts.append(f"{words.counted(lost, 'event')} lost, and counted ({', '.join(reasons)})")
+        parts.append(f"{formatting.count(lost, 'event')} lost, and counted ({', '.join(reasons)})")
     if missing:
-        parts.append(f"{words.counted(missing, 'event')} not arrived yet, or lost without a word")
-    parts += [f"broker {row['broker_id']} silent since {words.instant(row['last_status'])}" for row in silent]
+        parts.append(f"{formatting.count(missing, 'event')} not arrived yet, or lost without a word")
+    parts += [f"broker {row['broker_id']} silent since {formatting.minute(row['last_status'])}" for row in silent]
     if not told:
         return Section(name, title, "Nothing was told by any sidecar.", "bad")
     if not parts:
-        finding = f"Yes: all {told:,} events that {words.counted(len(rows), 'sidecar')} told have arrived."
+        finding = f"Yes: all {told:,} events that {formatting.count(len(rows), 'sidecar')} told have arrived."
         return Section(name, title, finding, "good", rows=rows)
     share = events / told
     word: tuple[str, State] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
     if conflicts:
-        finding = f"No: {'; '.join(parts)}. {words.percent(share, 3)} of {told:,} events have arrived."
+        finding = f"No: {'; '.join(parts)}. {formatting.percent(share, 3)} of {told:,} events have arrived."
         return Section(name, title, finding, "bad", rows=rows)
-    finding = f"{word[0]}: {words.percent(share, 3)} of {told:,} events have arrived. Not all: {'; '.join(parts)}."
+    finding = f"{word[0]}: {formatting.percent(share, 3)} of {told:,} events have arrived. Not all: {'; '.join(parts)}."
     return Section(name, title, finding, word[1], rows=rows)
 
 
@@ -142,9 +142,9 @@ FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
         for direction in ("produced", "consumed")
     ]
     row = max(found, key=lambda row: float(row["most"]))
-    at = words.instant(_at(row["most_at"]))
-    finding = f"At most {words.size(row['most'] / 60)}/s passed, both directions together: in the minute of {at}."
-    return Section(name, title, finding, charts=(charts.moved(values, words.lasting(scope.step)),))
+    at = formatting.minute(_at(row["most_at"]))
+    finding = f"At most {formatting.size(row['most'] / 60)}/s passed, both directions together: in the minute of {at}."
+    return Section(name, title, finding, charts=(charts.moved(values, formatting.interval(scope.step)),))
 
 
 def _talkers(scope: Scope, name: str, title: str) -> Section:
@@ -156,8 +156,8 @@ def _talkers(scope: Scope, name: str, title: str) -> Section:
     )
     first = rows[0]
     both = first["produced_bytes"] + first["consumed_bytes"] + first["unconfirmed_bytes"]
-    share = f", {words.percent(both / whole['bytes'], 1)} of all" if whole["bytes"] else ""
-    finding = f"{_client(first)} moved most: {words.size(both)}{share}."
+    share = f", {formatting.percent(both / whole['bytes'], 1)} of all" if whole["bytes"] else ""
+    finding = f"{_client(first)} moved most: {formatting.size(both)}{share}."
     directions = ["produced", "consumed"]
     if any(row["unconfirmed_bytes"] for row in rows):
         directions.append("unconfirmed")
@@ -188,7 +188,7 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
     ]
     newest = {(value["api"], value["percentile"]): value for value in values}
     values += [{**value, "at": value["at"] + _instant(scope.step)} for value in newest.values()]  # where they end
-    told = [f"99 of 100 {row['api']} requests took at most {words.number(row['p99_ms'])}\xa0ms"
+    told = [f"99 of 100 {row['api']} requests took at most {formatting.number(row['p99_ms'])}\xa0ms"
             for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
     finding = f"{'; '.join(told) or 'Nothing was produced or fetched'}. Fetches that waited for data are left out."
     return Section(name, title, finding, charts=(charts.latencies(values),) if values else (), rows=rows)
@@ -203,11 +203,13 @@ def _objectives(scope: Scope, name: str, title: str) -> Section:
     judged = [row for row in rows if row["budget_left"] is not None]
     nothing = [_objective(row) for row in rows if row["total"] == 0]
     over = [row for row in judged if row["budget_left"] < 0]
-    finding = f"{len(judged) - len(over)} of {words.counted(len(rows), 'objective')} have error budget left."
+    finding = f"{len(judged) - len(over)} of {formatting.count(len(rows), 'objective')} have error budget left."
     if over:
         worst = over[0]
-        finding += f" {_objective(worst)} has overspent most: {words.percent(worst['attainment'], 3)} of its requests"
-        finding += f" were good, {words.percent(worst['target'], 3)} should be."
+        finding += (
+            f" {_objective(worst)} has overspent most: {formatting.percent(worst['attainment'], 3)} of its requests"
+        )
+        finding += f" were good, {formatting.percent(worst['target'], 3)} should be."
     if nothing:
         finding += f" Nothing matched {', '.join(nothing)}."
     values = [
@@ -215,7 +217,7 @@ def _objectives(scope: Scope, name: str, title: str) -> Section:
             "what": _objective(row),
             "left": row["budget_left"],
             "shown": max(-1, min(1, row["budget_left"])),
-            "cut": f"◂ {words.percent(row['budget_left'], 0)}" if row["budget_left"] < -1 else "",
+            "cut": f"◂ {formatting.percent(row['budget_left'], 0)}" if row["budget_left"] < -1 else "",
         }
         for row in judged[:MOST_ROWS]
     ]
@@ -251,8 +253,10 @@ WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
         {"day": day, "team": team, "cost": cost, "order": shown.index(team)}
         for (day, team), cost in sorted(days.items())
     ]
-    amounts = " and ".join(words.money(totals[one], one) for one in sorted(totals))
-    finding = f"{amounts} in these days; {largest[0]} has the largest part, {words.money(teams[largest[0]], currency)}."
+    amounts = " and ".join(formatting.money(totals[one], one) for one in sorted(totals))
+    finding = (
+        f"{amounts} in these days; {largest[0]} has the largest part, {formatting.money(teams[largest[0]], currency)}."
+    )
     return Section(name, title, finding, charts=(charts.costs(values, shown, currency),), rows=rows)
 
 
@@ -261,7 +265,7 @@ def _unused(scope: Scope, name: str, title: str) -> Section:
     counts = {state: sum(row["state"] == state for row in rows) for state in ("unused", "polled_only", "unknown")}
     if not rows:
         return Section(name, title, "Every topic is used.", "good")
-    finding = f"{words.counted(counts['unused'], 'topic')} unused, {counts['polled_only']} asked for but never given"
+    finding = f"{formatting.count(counts['unused'], 'topic')} unused, {counts['polled_only']} asked for but never given"
     finding += f" anything, {counts['unknown']} of which it cannot be told, as not every sidecar saw everything"
     return Section(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
 
@@ -273,10 +277,10 @@ def _mirrors(scope: Scope, name: str, title: str) -> Section:
     rows = _without(rows, "retried_records", "unconfirmed_records", "exact", "as_of")
     wrong = [row for row in rows if row["state"] in ("missing", "surplus")]
     missing = sum(row["missing_records"] for row in wrong)
-    topics = words.counted(len(rows), "mirrored topic")
+    topics = formatting.count(len(rows), "mirrored topic")
     if not wrong:
         return Section(name, title, f"All that was due has arrived, in {topics}.", "good", rows=rows)
-    finding = f"{words.counted(missing, 'record')} missing, {len(wrong)} of {topics} not as it was produced"
+    finding = f"{formatting.count(missing, 'record')} missing, {len(wrong)} of {topics} not as it was produced"
     return Section(name, title, _sentence(finding), "bad", rows=rows)
 
 
@@ -284,7 +288,7 @@ def _refused(scope: Scope, name: str, title: str) -> Section:
     rows = scope.ask("old-clients", limit=1000)
     if not rows:
         return Section(name, title, "Every client that came in these days could stay.", "good")
-    finding = f"{words.counted(len(rows), 'client')} must be upgraded before the brokers are"
+    finding = f"{formatting.count(len(rows), 'client')} must be upgraded before the brokers are"
     return Section(name, title, _sentence(finding), "warn", rows=rows)
 
 
@@ -293,7 +297,7 @@ def _throttles(scope: Scope, name: str, title: str) -> Section:
     if not rows:
         return Section(name, title, "Nobody met a limit in these days.", "good")
     addresses = len({row["client_ip"] for row in rows})
-    shown = f"more than {MOST_ROWS}" if len(rows) > MOST_ROWS else words.counted(addresses, "address", "addresses")
+    shown = f"more than {MOST_ROWS}" if len(rows) > MOST_ROWS else formatting.count(addresses, "address", "addresses")
     return Section(name, title, _sentence(f"{shown} met a limit"), "warn", rows=_without(rows, "action", "first_at"))
 
 
@@ -302,7 +306,9 @@ def _errors(scope: Scope, name: str, title: str) -> Section:
     if not rows:
         return Section(name, title, "Every request of these days was answered without an error.", "good")
     first = rows[0]
-    finding = f"{_client(first)} has most: {words.counted(first['errors'], 'error')} of {first['requests']:,} requests."
+    finding = (
+        f"{_client(first)} has most: {formatting.count(first['errors'], 'error')} of {first['requests']:,} requests."
+    )
     return Section(name, title, finding, rows=rows)
 
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes and texts as people read them; ``cell`` and ``text`` escape what a client may have chosen."""
+"""Numbers, sizes and texts as people read them; ``cell`` and ``escape`` escape what a client may have chosen."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPACE = "\xa0"
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
-def text(value: object) -> str:
+def escape(value: object) -> str:
     """Return ``value`` as text of a page: nothing in it is markup, or hidden."""
     return html.escape(visible(str(value)), quote=True)
 
 
-def with_code(value: str) -> str:
-    """Return ``value`` as ``text`` does, with what is between backticks as code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", text(value))
+def escape_with_code(value: str) -> str:
+    """Return ``value`` as ``escape`` does, with what is between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(value))
 
 
 def number(value: float) -> str:
@@ -56,18 +56,18 @@ def money(value: Decimal, currency: str) -> str:
     return f"{amount(value)}{_SPACE}{currency}"
 
 
-def instant(value: datetime) -> str:
+def minute(value: datetime) -> str:
     """Return an instant to the minute."""
     return value.strftime("%Y-%m-%d %H:%M")
 
 
-def lasting(seconds: int) -> str:
+def interval(seconds: int) -> str:
     """Return ``minute``, ``10 minutes``, ``day``: after "each"."""
     unit, length = next(one for one in (("day", 86_400), ("hour", 3600), ("minute", 60)) if seconds % one[1] == 0)
     return unit if seconds == length else f"{seconds // length} {unit}s"
 
 
-def counted(number_of: int, one: str, many: str = "") -> str:
+def count(number_of: int, one: str, many: str = "") -> str:
     """Return ``3 topics``, ``1 topic``, ``no topics``."""
     many = many or f"{one}s"
     return f"1 {one}" if number_of == 1 else f"{number_of:,} {many}" if number_of else f"no {many}"
@@ -89,13 +89,13 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return f'<span class="when">{instant(value)}</span>'
+        return f'<span class="when">{minute(value)}</span>'
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list):
         if all(isinstance(item, int) for item in value):
             return ", ".join(map(str, value))
-        return "<br>".join(f'<span class="t">{text(item)}</span>' for item in value)
+        return "<br>".join(f'<span class="t">{escape(item)}</span>' for item in value)
     if isinstance(value, Decimal):
         return amount(value)
     if isinstance(value, int | float):
@@ -104,7 +104,7 @@ def cell(column: str, value: Any) -> str:
         if column in RATIOS:
             return percent(value, 3)
         return number(value)
-    return f'<span class="t">{text(value)}</span>'
+    return f'<span class="t">{escape(value)}</span>'
 
 
 RATIOS = frozenset({"complete", "share", "error_ratio", "attainment", "target", "budget_left", "coverage"})
