@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass, field, replace
 from spark_jobs.errors import JobError
 from spark_jobs.io import Folder, StoredTable
 
-FILE = "brokerside.json"
+IDENTITY_FILE = "brokerside.json"
 """Name of the file in a checkpoint that says what it belongs to."""
 
-BACKFILL = "backfill"
+BACKFILL_MARKER_FILE = "backfill"
 """Name of the file in a checkpoint that is there as long as a backfill replaces rows of its tables."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class CheckpointIdentity:
     """What a checkpoint belongs to."""
 
     writer: str
@@ -39,7 +39,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Position:
+class CheckpointPosition:
     """How far Spark says the checkpoint is. −1 where there is nothing."""
 
     planned: int
@@ -63,69 +63,69 @@ class TableState:
         return self.writers.get(writer, -1)
 
 
-def read_identity(folder: Folder, where: str) -> Identity | None:
+def read_identity(folder: Folder, where: str) -> CheckpointIdentity | None:
     """Return what the checkpoint in ``folder`` belongs to, None if there is no checkpoint. Raises JobError."""
-    text = folder.read(FILE)
+    text = folder.read(IDENTITY_FILE)
     if text is None:
         if folder.names():
             raise JobError(f"{where} is not a checkpoint of this job, and not empty; give another folder")
         return None
     try:
         said = json.loads(text)
-        return Identity(said["writer"], said["cluster"], said["topic"], said["tables"], said["only"])
+        return CheckpointIdentity(said["writer"], said["cluster"], said["topic"], said["tables"], said["only"])
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JobError(
-            f"{where}/{FILE} cannot be read; restore it, or rebuild tables and checkpoint together"
+            f"{where}/{IDENTITY_FILE} cannot be read; restore it, or rebuild tables and checkpoint together"
         ) from None
 
 
-def write_identity(folder: Folder, identity: Identity) -> None:
+def write_identity(folder: Folder, identity: CheckpointIdentity) -> None:
     """Write what the checkpoint in ``folder`` belongs to."""
-    folder.write(FILE, json.dumps(asdict(identity), indent=1))
+    folder.write(IDENTITY_FILE, json.dumps(asdict(identity), indent=1))
 
 
-def prefix(cluster: str, topic: str) -> str:
+def writer_prefix(cluster: str, topic: str) -> str:
     """Return what the names of all writers begin with that read ``topic`` of ``cluster``, or any topic of it."""
     return f"brokerside/{cluster}/{topic}/" if topic else f"brokerside/{cluster}/"
 
 
-def new_identity(cluster: str, topic: str, tables: Mapping[str, str], only: Sequence[str] | None) -> Identity:
+def new_identity(cluster: str, topic: str, tables: Mapping[str, str], only: Sequence[str] | None) -> CheckpointIdentity:
     """Return the identity of a new checkpoint over the tables of these ids."""
-    return Identity(f"{prefix(cluster, topic)}{uuid.uuid4()}", cluster, topic, dict(tables), only)
+    return CheckpointIdentity(f"{writer_prefix(cluster, topic)}{uuid.uuid4()}", cluster, topic, dict(tables), only)
 
 
-def grown(identity: Identity, tables: Mapping[str, str]) -> Identity:
+def with_added_tables(identity: CheckpointIdentity, tables: Mapping[str, str]) -> CheckpointIdentity:
     """Return ``identity`` with those of ``tables`` that it does not have yet: ids by name."""
     return replace(identity, tables={**tables, **identity.tables})
 
 
-def read_position(folder: Folder) -> Position:
+def read_position(folder: Folder) -> CheckpointPosition:
     """Return how far the checkpoint in ``folder`` is."""
-    planned, committed = _last(folder.names("offsets")), _last(folder.names("commits"))
+    planned, committed = _highest_number(folder.names("offsets")), _highest_number(folder.names("commits"))
     done = folder.read(f"offsets/{committed}") if committed >= 0 else None
     (read,) = json.loads(done.splitlines()[2]).values() if done else ({},)
-    return Position(planned, committed, {int(partition): offset for partition, offset in read.items()})
+    return CheckpointPosition(planned, committed, {int(partition): offset for partition, offset in read.items()})
 
 
-def state_of(table: StoredTable) -> TableState:
+def table_state(table: StoredTable) -> TableState:
     """Return what ``table`` says."""
     return TableState(table.id, table.version, table.writers) if table.version >= 0 else TableState()
 
 
-def check_new(tables: Mapping[str, TableState], cluster: str, topic: str, where: str) -> None:
+def check_new_checkpoint(tables: Mapping[str, TableState], cluster: str, topic: str, where: str) -> None:
     """Raise JobError if one of the tables has rows of the topic: a new checkpoint at ``where`` would repeat them."""
-    own = prefix(cluster, topic)
+    own = writer_prefix(cluster, topic)
     filled = [name for name, table in tables.items() if any(writer.startswith(own) for writer in table.writers)]
     if filled:
         raise JobError(
-            f"there is no checkpoint at {where}, but {_list(filled)} already filled from {topic}: reading the topic"
+            f"there is no checkpoint at {where}, but {_tables_are(filled)} already filled from {topic}: reading the topic"
             " from its beginning would count everything twice; give the checkpoint that filled them, or another folder"
             " for new tables"
         )
 
 
-def check_belongs(
-    identity: Identity,
+def check_identity(
+    identity: CheckpointIdentity,
     cluster: str,
     topic: str,
     tables: Mapping[str, TableState],
@@ -156,8 +156,8 @@ def check_belongs(
 
 
 def check_position(
-    position: Position,
-    identity: Identity,
+    position: CheckpointPosition,
+    identity: CheckpointIdentity,
     tables: Mapping[str, TableState],
     written_always: str,
     where: str,
@@ -184,16 +184,16 @@ def check_position(
 
 def check_no_backfill(folder: Folder, where: str) -> None:
     """Raise JobError if a backfill replaces rows of the tables of the checkpoint in ``folder``."""
-    if folder.read(BACKFILL) is not None:
+    if folder.read(BACKFILL_MARKER_FILE) is not None:
         raise JobError(
             "a backfill replaces rows of these tables; if it was broken off, run it again, or remove"
-            f" {where}/{BACKFILL} to keep what it did"
+            f" {where}/{BACKFILL_MARKER_FILE} to keep what it did"
         )
 
 
-def _last(names: Sequence[str]) -> int:
+def _highest_number(names: Sequence[str]) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def _list(names: Sequence[str]) -> str:
+def _tables_are(names: Sequence[str]) -> str:
     return f"table {names[0]} is" if len(names) == 1 else f"tables {', '.join(names)} are"

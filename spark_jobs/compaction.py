@@ -10,25 +10,25 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import io
 from spark_jobs.definitions import Definitions
-from spark_jobs.merge import merged
-from spark_jobs.progress import Note
+from spark_jobs.merge import merge_rows
+from spark_jobs.progress import Notice
 from spark_jobs.schemas import TABLES, Table
-from spark_jobs.session import first_line
-from spark_jobs.table_root import Target
+from spark_jobs.session import summarize_error
+from spark_jobs.table_root import TableRoot
 
-MANY_FILES = 32
+MIN_FILES_TO_COMPACT = 32
 """Files of one day that are joined; of a day that is over, two are."""
 
-OVER_DAYS = 2
+CLOSED_AFTER_DAYS = 2
 """A day that is so many days before the newest one is over: little more will come of it."""
 
 
-def upkeep(
+def maintain_tables(
     spark: SparkSession,
-    target: Target,
+    target: TableRoot,
     names: Collection[str],
     definitions: Definitions,
-    say: Callable[[Note], None],
+    say: Callable[[Notice], None],
     *,
     clean: bool,
 ) -> None:
@@ -38,12 +38,12 @@ def upkeep(
     """
     for name in names:
         try:
-            _look_after(spark, TABLES[name], target.path(name), definitions, clean=clean)
+            _maintain_table(spark, TABLES[name], target.path(name), definitions, clean=clean)
         except Exception as error:
-            say(Note(f"table {name} is looked after later: {first_line(error)}"))
+            say(Notice(f"table {name} is looked after later: {summarize_error(error)}"))
 
 
-def first_day_kept(days: Collection[date], table: Table, definitions: Definitions) -> date:
+def first_retained_day(days: Collection[date], table: Table, definitions: Definitions) -> date:
     """Return the first day of ``days`` that ``table`` keeps: as many as its retention says, up to the newest."""
     kept = definitions.retention.get(table.name, timedelta(days=table.retention_days))
     # A sidecar whose clock is years ahead must not be the reason to delete everything else.
@@ -51,29 +51,31 @@ def first_day_kept(days: Collection[date], table: Table, definitions: Definition
     return newest - kept + timedelta(days=1) if newest - date.min > kept else date.min
 
 
-def _look_after(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, clean: bool) -> None:
-    days = io.files_by_day(spark, path)
+def _maintain_table(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, clean: bool) -> None:
+    days = io.count_files_by_day(spark, path)
     if days:
-        first = first_day_kept(days, table, definitions)
+        first = first_retained_day(days, table, definitions)
         if min(days) < first:
             DeltaTable.forPath(spark, path).delete(f"day < '{first}'")
-        for day in _many(days, first):
-            _join(spark, table, path, day)
+        for day in _days_to_compact(days, first):
+            _compact_day(spark, table, path, day)
     if clean and io.StoredTable(spark, path).version >= 0:
         DeltaTable.forPath(spark, path).vacuum()
 
 
-def _many(days: Mapping[date, int], first: date) -> list[date]:
+def _days_to_compact(days: Mapping[date, int], first: date) -> list[date]:
     """Return the days, from ``first`` on, whose files are to be joined."""
-    over = max(days) - timedelta(days=OVER_DAYS)
-    return sorted(day for day, files in days.items() if day >= first and files >= (2 if day <= over else MANY_FILES))
+    over = max(days) - timedelta(days=CLOSED_AFTER_DAYS)
+    return sorted(
+        day for day, files in days.items() if day >= first and files >= (2 if day <= over else MIN_FILES_TO_COMPACT)
+    )
 
 
-def _join(spark: SparkSession, table: Table, path: str, day: date) -> None:
+def _compact_day(spark: SparkSession, table: Table, path: str, day: date) -> None:
     """Make one file of all files of ``day``, with one row for each key: what every reader sees stays the same.
 
     What another writer appends meanwhile is not touched: only the files that were read are replaced.
     """
     condition = f"day = '{day}'"
-    rows = merged(spark.read.format("delta").load(path).where(condition), table)
-    io.replace(rows, path, condition, {"dataChange": "false"})
+    rows = merge_rows(spark.read.format("delta").load(path).where(condition), table)
+    io.replace_rows(rows, path, condition, {"dataChange": "false"})

@@ -11,25 +11,25 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-FOLDER = "taken"
+RANGES_FOLDER = "taken"
 """Name of the folder in a checkpoint that has, by batch, what was taken up to it."""
 
-BOOTS = 20_000
+MAX_BOOTS = 20_000
 """Processes that are known, those heard of last: a run of a process is forgotten after so many later ones."""
 
-RANGES = 10_000
+MAX_RANGES_PER_BOOT = 10_000
 """Intervals of one process that are known, the last ones. It has one, and one more for each loss or dead letter."""
 
-ENVELOPES = 1_000
+MAX_DIGESTS_PER_BOOT = 1_000
 """Records of one process whose digests are known, the last ones taken. Numbers of an earlier one that are claimed again
 are a conflict: it cannot be shown that the events are the same."""
 
-ALL_ENVELOPES = 50_000
+MAX_DIGESTS = 50_000
 """Records of all processes whose digests are known: about 5 MB. Beyond it those of the processes heard of longest ago
 are forgotten; what is claimed again of these counts as a duplicate."""
 
 
-class Boot(NamedTuple):
+class SidecarBoot(NamedTuple):
     """One run of one process of a sidecar: its events are numbered."""
 
     cluster_id: str
@@ -37,12 +37,12 @@ class Boot(NamedTuple):
     boot_id: str
 
 
-class Record(NamedTuple):
+class AuditRecord(NamedTuple):
     """A good audit record: where it is, and what it tells of."""
 
     partition: int
     offset: int
-    boot: Boot
+    boot: SidecarBoot
     first: int
     last: int
     digests: tuple[int, int, int]
@@ -50,7 +50,7 @@ class Record(NamedTuple):
     in the same place."""
 
 
-class Piece(NamedTuple):
+class NewRange(NamedTuple):
     """Events of a record that were not there before; none where ``first`` is after ``last``."""
 
     partition: int
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     last: int
 
 
-class Conflict(NamedTuple):
+class RangeConflict(NamedTuple):
     """A record that claims numbers for which another one has other events."""
 
     partition: int
@@ -67,11 +67,11 @@ class Conflict(NamedTuple):
     detail: str
 
 
-class Decision(NamedTuple):
+class DedupDecision(NamedTuple):
     """What becomes of records: they are new as a whole where nothing is said of them."""
 
-    pieces: list[Piece]
-    conflicts: list[Conflict]
+    pieces: list[NewRange]
+    conflicts: list[RangeConflict]
 
     @property
     def duplicates(self) -> int:
@@ -80,8 +80,8 @@ class Decision(NamedTuple):
         return len(nothing - {(each.partition, each.offset) for each in self.conflicts})
 
 
-class Known(NamedTuple):
-    """A record that was taken: its numbers, its digests as of ``Record``, and its position."""
+class WrittenRecord(NamedTuple):
+    """A record that was taken: its numbers, its digests as of ``AuditRecord``, and its position."""
 
     first: int
     last: int
@@ -92,7 +92,7 @@ class Known(NamedTuple):
     offset: int
 
 
-class Taken:
+class DedupRanges:
     """What was taken, of all processes.
 
     That goes by numbers, so it does not matter when a record comes again, after which restarts, or in which parts. It
@@ -100,29 +100,29 @@ class Taken:
     """
 
     def __init__(self) -> None:
-        self._boots: dict[Boot, list[tuple[int, int]]] = {}
-        self._known: dict[Boot, list[Known]] = {}
-        self._not_compared: dict[Boot, int] = {}
+        self._boots: dict[SidecarBoot, list[tuple[int, int]]] = {}
+        self._known: dict[SidecarBoot, list[WrittenRecord]] = {}
+        self._not_compared: dict[SidecarBoot, int] = {}
 
-    def take(self, records: Iterable[Record]) -> Decision:
+    def take(self, records: Iterable[AuditRecord]) -> DedupDecision:
         """Take ``records``, in order; return what of those is new that are not all new, and which are in conflict."""
-        pieces: list[Piece] = []
-        conflicts: list[Conflict] = []
+        pieces: list[NewRange] = []
+        conflicts: list[RangeConflict] = []
         for record in records:
             partition, offset, boot, first, last, digests = record
             new = self._take(boot, first, last)
             if new != [(first, last)]:
-                pieces += [Piece(partition, offset, *each) for each in new or [(1, 0)]]
+                pieces += [NewRange(partition, offset, *each) for each in new or [(1, 0)]]
                 conflicts += self._conflict(record, new)
             if new:
                 known = self._known.setdefault(boot, [])
-                known.append(Known(first, last, *digests, partition, offset))
-                del known[:-ENVELOPES]
-        return Decision(pieces, conflicts)
+                known.append(WrittenRecord(first, last, *digests, partition, offset))
+                del known[:-MAX_DIGESTS_PER_BOOT]
+        return DedupDecision(pieces, conflicts)
 
     def text(self) -> str:
         """Return it as JSON that ``read`` reads: an array for each process."""
-        for boot in list(self._boots)[:-BOOTS]:
+        for boot in list(self._boots)[:-MAX_BOOTS]:
             del self._boots[boot]
         self._forget()
         told = [
@@ -132,48 +132,48 @@ class Taken:
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
-    def read(cls, text: str) -> Taken:
+    def read(cls, text: str) -> DedupRanges:
         """Return what ``text`` gave."""
         taken = cls()
         for cluster_id, broker_id, boot_id, ranges, known, not_compared in json.loads(text):
-            boot = Boot(cluster_id, broker_id, boot_id)
+            boot = SidecarBoot(cluster_id, broker_id, boot_id)
             taken._boots[boot] = [(first, last) for first, last in ranges]
-            taken._known[boot] = [Known(*each) for each in known]
+            taken._known[boot] = [WrittenRecord(*each) for each in known]
             taken._not_compared[boot] = not_compared
         return taken
 
     def _forget(self) -> None:
-        """Keep ``ALL_ENVELOPES`` digests, of the processes heard of last, and nothing of processes not known."""
+        """Keep ``MAX_DIGESTS`` digests, of the processes heard of last, and nothing of processes not known."""
         kept = 0
         known, self._known = self._known, {}
         for boot in reversed(self._boots):
             kept += len(known.get(boot, ()))
-            if kept <= ALL_ENVELOPES:
+            if kept <= MAX_DIGESTS:
                 self._known[boot] = known.get(boot, [])
             else:
                 self._not_compared[boot] = self._boots[boot][-1][1]
         self._not_compared = {boot: last for boot, last in self._not_compared.items() if boot in self._boots}
 
-    def _conflict(self, record: Record, new: Iterable[tuple[int, int]]) -> Iterator[Conflict]:
+    def _conflict(self, record: AuditRecord, new: Iterable[tuple[int, int]]) -> Iterator[RangeConflict]:
         """Give the conflict of ``record``, of which only ``new`` was not there before, if it is in one."""
         partition, offset, boot, first, last, digests = record
-        own = Known(first, last, *digests, partition, offset)
+        own = WrittenRecord(first, last, *digests, partition, offset)
         before = last - first + 1 - sum(end - begin + 1 for begin, end in new)
         compared = 0
         for other in self._known.get(boot, ()):
             begin, end = max(first, other.first), min(last, other.last)
             if begin > end:
                 continue
-            digest = _digest(own, begin, end)
-            if digest is None or digest != _digest(other, begin, end):
+            digest = _digest_of_range(own, begin, end)
+            if digest is None or digest != _digest_of_range(other, begin, end):
                 said = f"{begin} to {end} differ from partition {other.partition}, offset {other.offset}"
-                yield Conflict(partition, offset, said)
+                yield RangeConflict(partition, offset, said)
                 return
             compared += end - begin + 1
         if compared < before and first > self._not_compared.get(boot, 0):
-            yield Conflict(partition, offset, f"{first} to {last} were taken long before")
+            yield RangeConflict(partition, offset, f"{first} to {last} were taken long before")
 
-    def _take(self, boot: Boot, first: int, last: int) -> list[tuple[int, int]]:
+    def _take(self, boot: SidecarBoot, first: int, last: int) -> list[tuple[int, int]]:
         """Take these numbers; return the intervals of them that were not there."""
         ranges = self._boots.pop(boot, [])
         self._boots[boot] = ranges  # the last one heard of
@@ -189,11 +189,11 @@ class Taken:
             new.append((at, last))
         ends = [(first, last), *touched]
         ranges[start:stop] = [(min(begin for begin, _ in ends), max(end for _, end in ends))]
-        del ranges[:-RANGES]
+        del ranges[:-MAX_RANGES_PER_BOOT]
         return new
 
 
-def _digest(of: Known, first: int, last: int) -> int | None:
+def _digest_of_range(of: WrittenRecord, first: int, last: int) -> int | None:
     """Return the digest of these numbers of a record; None where they are neither a half of it nor the whole."""
     middle = of.first + (of.last - of.first + 1) // 2
     match first, last:

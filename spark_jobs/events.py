@@ -32,7 +32,7 @@ MAX_PORT = 65_535
 
 
 @dataclass(frozen=True)
-class Field:
+class EventField:
     """One field of the audit event's JSON. A field that is not required has ``default`` where it is left out."""
 
     name: str
@@ -44,12 +44,12 @@ class Field:
     least: int | None = None
     most: int | None = None
     allowed: tuple[str, ...] = ()
-    fields: tuple[Field, ...] = ()
-    kinds: Mapping[str, tuple[Field, ...]] = field(default_factory=dict)
+    fields: tuple[EventField, ...] = ()
+    kinds: Mapping[str, tuple[EventField, ...]] = field(default_factory=dict)
     """What the objects have besides ``fields``, by their ``kind``; those of another kind need nothing more."""
 
     @property
-    def possible(self) -> tuple[Field, ...]:
+    def possible(self) -> tuple[EventField, ...]:
         """Every field that an object of the array may have."""
         return tuple({each.name: each for some in (self.fields, *self.kinds.values()) for each in some}.values())
 
@@ -58,176 +58,178 @@ class Field:
 # ``error_code``, ``throttle_ms``, …) is taken as it is: a strange client must not turn a whole envelope into a dead
 # letter.
 TOPIC_PARTITION = (
-    Field("topic", "string", required=True),
-    Field("partition", "int", required=True),
-    Field("topic_id", "string"),
-    Field("bytes", "bigint", default=0, least=0, most=MAX_FRAME),
-    Field("records", "bigint", default=0, least=0, most=MAX_COUNT),
-    Field("error_code", "int", default=0),
-    Field("producer_id", "bigint", default=-1),
-    Field("producer_epoch", "int", default=-1),
-    Field("base_sequence", "int", default=-1),
-    Field("base_offset", "bigint", default=-1),
-    Field("claimed", "boolean", default=False),
+    EventField("topic", "string", required=True),
+    EventField("partition", "int", required=True),
+    EventField("topic_id", "string"),
+    EventField("bytes", "bigint", default=0, least=0, most=MAX_FRAME),
+    EventField("records", "bigint", default=0, least=0, most=MAX_COUNT),
+    EventField("error_code", "int", default=0),
+    EventField("producer_id", "bigint", default=-1),
+    EventField("producer_epoch", "int", default=-1),
+    EventField("base_sequence", "int", default=-1),
+    EventField("base_offset", "bigint", default=-1),
+    EventField("claimed", "boolean", default=False),
 )
 
 SOURCES = ("anonymous", "unauthenticated", "sasl", "unknown")
 """How a principal can be known."""
 
 EVENT = (
-    Field("kind", "string", required=True),
-    Field("seq", "bigint", required=True, least=1),
+    EventField("kind", "string", required=True),
+    EventField("seq", "bigint", required=True, least=1),
 )
 """What an event of any kind has."""
 
 REQUEST_EVENT = (
     *EVENT,
-    Field("listener", "string", required=True),
-    Field("connection_id", "string", required=True),
-    Field("correlation_id", "int", required=True),
-    Field("api_key", "int", required=True),
-    Field("api", "string", required=True),
-    Field("api_version", "int", required=True),
-    Field("principal", "string", required=True),
-    Field("client_ip", "string", required=True),
-    Field("ts_request", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("latency_us", "bigint", required=True, least=0, most=MAX_SUM),
-    Field("request_bytes", "bigint", required=True, least=0, most=MAX_FRAME),
-    Field("response_bytes", "bigint", default=0, least=0, most=MAX_FRAME),
-    Field("outcome", "string", default="answered", allowed=("answered", "no_response", "connection_lost")),
-    Field("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported", "not_kept")),
-    Field("client_id", "string"),
-    Field("client_software_name", "string"),
-    Field("client_software_version", "string"),
-    Field("throttle_ms", "bigint", default=0),
-    Field("max_wait_ms", "int", default=0),
-    Field("acks", "int"),
-    Field("error_code", "int", default=0),
-    Field("topics", "array", default=(), fields=TOPIC_PARTITION),
-    Field("upstream_us", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("principal_source", "string", default="anonymous", allowed=SOURCES),
-    Field("polled", "array<string>", default=()),
-    Field("muted_us", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("synthesized", "boolean", default=False),
+    EventField("listener", "string", required=True),
+    EventField("connection_id", "string", required=True),
+    EventField("correlation_id", "int", required=True),
+    EventField("api_key", "int", required=True),
+    EventField("api", "string", required=True),
+    EventField("api_version", "int", required=True),
+    EventField("principal", "string", required=True),
+    EventField("client_ip", "string", required=True),
+    EventField("ts_request", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("latency_us", "bigint", required=True, least=0, most=MAX_SUM),
+    EventField("request_bytes", "bigint", required=True, least=0, most=MAX_FRAME),
+    EventField("response_bytes", "bigint", default=0, least=0, most=MAX_FRAME),
+    EventField("outcome", "string", default="answered", allowed=("answered", "no_response", "connection_lost")),
+    EventField("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported", "not_kept")),
+    EventField("client_id", "string"),
+    EventField("client_software_name", "string"),
+    EventField("client_software_version", "string"),
+    EventField("throttle_ms", "bigint", default=0),
+    EventField("max_wait_ms", "int", default=0),
+    EventField("acks", "int"),
+    EventField("error_code", "int", default=0),
+    EventField("topics", "array", default=(), fields=TOPIC_PARTITION),
+    EventField("upstream_us", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
+    EventField("polled", "array<string>", default=()),
+    EventField("muted_us", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("synthesized", "boolean", default=False),
 )
 
 ROLLUP_TOPIC = (
-    Field("topic", "string", required=True),
-    Field("topic_requests", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("records", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("unconfirmed_records", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("unconfirmed_bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("rejected_records", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("rejected_bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("latencies", "array<bigint>", default=()),
-    Field("service_latencies", "array<bigint>", default=()),
-    Field("errors", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("topic", "string", required=True),
+    EventField("topic_requests", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("records", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("unconfirmed_records", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("unconfirmed_bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("rejected_records", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("rejected_bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("latencies", "array<bigint>", default=()),
+    EventField("service_latencies", "array<bigint>", default=()),
+    EventField("errors", "bigint", default=0, least=0, most=MAX_SUM),
 )
 
 ROLLUP_EVENT = (
     *EVENT,
-    Field("minute", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("listener", "string", required=True),
-    Field("api_key", "int", required=True),
-    Field("api", "string", required=True),
-    Field("principal", "string", required=True),
-    Field("client_ip", "string", required=True),
-    Field("requests", "bigint", required=True, least=0, most=MAX_SUM),
-    Field("request_bytes", "bigint", required=True, least=0, most=MAX_SUM),
-    Field("client_id", "string"),
-    Field("principal_source", "string", default="anonymous", allowed=SOURCES),
-    Field("api_version", "int", default=-1),
-    Field("client_software_name", "string"),
-    Field("client_software_version", "string"),
-    Field("response_bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("errors", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("connection_lost", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("throttle_ms", "bigint", default=0),
-    Field("idle", "bigint", default=0, least=0, most=MAX_SUM),
-    Field("latencies", "array<bigint>", default=()),
-    Field("upstream_latencies", "array<bigint>", default=()),
-    Field("service_latencies", "array<bigint>", default=()),
-    Field("per_topic", "array", default=(), fields=ROLLUP_TOPIC),
-    Field("polled", "array<string>", default=()),
+    EventField("minute", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("listener", "string", required=True),
+    EventField("api_key", "int", required=True),
+    EventField("api", "string", required=True),
+    EventField("principal", "string", required=True),
+    EventField("client_ip", "string", required=True),
+    EventField("requests", "bigint", required=True, least=0, most=MAX_SUM),
+    EventField("request_bytes", "bigint", required=True, least=0, most=MAX_SUM),
+    EventField("client_id", "string"),
+    EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
+    EventField("api_version", "int", default=-1),
+    EventField("client_software_name", "string"),
+    EventField("client_software_version", "string"),
+    EventField("response_bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("errors", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("connection_lost", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("throttle_ms", "bigint", default=0),
+    EventField("idle", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("latencies", "array<bigint>", default=()),
+    EventField("upstream_latencies", "array<bigint>", default=()),
+    EventField("service_latencies", "array<bigint>", default=()),
+    EventField("per_topic", "array", default=(), fields=ROLLUP_TOPIC),
+    EventField("polled", "array<string>", default=()),
 )
 
 CONNECTION_EVENT = (
     *EVENT,
-    Field("change", "string", required=True, allowed=("opened", "authenticated", "authentication_failed", "closed")),
-    Field("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("listener", "string", required=True),
-    Field("connection_id", "string", required=True),
-    Field("principal", "string", required=True),
-    Field("client_ip", "string", required=True),
-    Field("client_port", "int", required=True, least=0, most=MAX_PORT),
-    Field("principal_source", "string", default="anonymous", allowed=SOURCES),
-    Field("sasl_mechanism", "string"),
-    Field("client_id", "string"),
-    Field("client_software_name", "string"),
-    Field("client_software_version", "string"),
-    Field("cause", "string", default=""),
-    Field("error_code", "int", default=0),
-    Field("session_lifetime_ms", "bigint", default=0),
-    Field("duration_ms", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("requests", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("received_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("sent_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField(
+        "change", "string", required=True, allowed=("opened", "authenticated", "authentication_failed", "closed")
+    ),
+    EventField("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("listener", "string", required=True),
+    EventField("connection_id", "string", required=True),
+    EventField("principal", "string", required=True),
+    EventField("client_ip", "string", required=True),
+    EventField("client_port", "int", required=True, least=0, most=MAX_PORT),
+    EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
+    EventField("sasl_mechanism", "string"),
+    EventField("client_id", "string"),
+    EventField("client_software_name", "string"),
+    EventField("client_software_version", "string"),
+    EventField("cause", "string", default=""),
+    EventField("error_code", "int", default=0),
+    EventField("session_lifetime_ms", "bigint", default=0),
+    EventField("duration_ms", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("requests", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("received_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("sent_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
 )
 
 THROTTLE_EVENT = (
     *EVENT,
-    Field("listener", "string", required=True),
-    Field("client_ip", "string", required=True),
-    Field("scope", "string", required=True, allowed=("broker", "listener", "ip")),
-    Field("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
-    Field("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
-    Field("count", "bigint", required=True, least=1),
-    Field("limit", "int", required=True, least=0),
-    Field("observed", "double", required=True, least=0),
-    Field("ts_first", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("ts_last", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("delay_ms", "bigint", default=0, least=0),
+    EventField("listener", "string", required=True),
+    EventField("client_ip", "string", required=True),
+    EventField("scope", "string", required=True, allowed=("broker", "listener", "ip")),
+    EventField("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
+    EventField("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
+    EventField("count", "bigint", required=True, least=1),
+    EventField("limit", "int", required=True, least=0),
+    EventField("observed", "double", required=True, least=0),
+    EventField("ts_first", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("ts_last", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("delay_ms", "bigint", default=0, least=0),
 )
 
 INVENTORY_TOPIC = (
-    Field("topic", "string", required=True),
-    Field("topic_id", "string"),
-    Field("partitions", "int", default=0),
-    Field("internal", "boolean", default=False),
+    EventField("topic", "string", required=True),
+    EventField("topic_id", "string"),
+    EventField("partitions", "int", default=0),
+    EventField("internal", "boolean", default=False),
 )
 
 INVENTORY_EVENT = (
     *EVENT,
-    Field("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("part", "int", required=True, least=1),
-    Field("parts", "int", required=True, least=1),
-    Field("inventory", "array", default=(), fields=INVENTORY_TOPIC),
+    EventField("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("part", "int", required=True, least=1),
+    EventField("parts", "int", required=True, least=1),
+    EventField("inventory", "array", default=(), fields=INVENTORY_TOPIC),
 )
 
 GAP_EVENT = (
     *EVENT,
-    Field("reason", "string", required=True),
-    Field("lost_boot_id", "string", required=True),
-    Field("lost_first_seq", "bigint", required=True, least=1),
-    Field("lost_last_seq", "bigint", required=True, least=1),
+    EventField("reason", "string", required=True),
+    EventField("lost_boot_id", "string", required=True),
+    EventField("lost_first_seq", "bigint", required=True, least=1),
+    EventField("lost_last_seq", "bigint", required=True, least=1),
 )
 
 STATUS_EVENT = (
     *EVENT,
-    Field("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("started_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("seen", "bigint", required=True, least=0, most=MAX_TOTAL),
-    Field("emitted", "bigint", required=True, least=0, most=MAX_TOTAL),
-    Field("delivered", "bigint", required=True, least=0, most=MAX_TOTAL),
-    Field("waiting", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("hidden", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("queued", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("spooled", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("dropped", "map<string,bigint>", default={}),
-    Field("spool_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
-    Field("clock_step_ms", "bigint", default=0),
-    Field("last", "boolean", default=False),
+    EventField("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("started_at", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("seen", "bigint", required=True, least=0, most=MAX_TOTAL),
+    EventField("emitted", "bigint", required=True, least=0, most=MAX_TOTAL),
+    EventField("delivered", "bigint", required=True, least=0, most=MAX_TOTAL),
+    EventField("waiting", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("hidden", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("queued", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("spooled", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("dropped", "map<string,bigint>", default={}),
+    EventField("spool_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("clock_step_ms", "bigint", default=0),
+    EventField("last", "boolean", default=False),
 )
 
 KINDS = {
@@ -242,14 +244,16 @@ KINDS = {
 """Kinds of events that are read, with all their fields; a field that several have is of one type in all of them."""
 
 ENVELOPE = (
-    Field("schema_level", "int", required=True, least=1),
-    Field("cluster_id", "string", required=True),
-    Field("broker_id", "int", required=True),
-    Field("boot_id", "string", required=True),
-    Field("sidecar_version", "string", required=True),
-    Field("first_seq", "bigint", required=True, least=1),
-    Field("last_seq", "bigint", required=True, least=1),
-    Field("dropped", "bigint", required=True, least=0),
-    Field("sent_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    Field("events", "array", required=True, fields=EVENT, kinds={kind: KINDS[kind][len(EVENT) :] for kind in KINDS}),
+    EventField("schema_level", "int", required=True, least=1),
+    EventField("cluster_id", "string", required=True),
+    EventField("broker_id", "int", required=True),
+    EventField("boot_id", "string", required=True),
+    EventField("sidecar_version", "string", required=True),
+    EventField("first_seq", "bigint", required=True, least=1),
+    EventField("last_seq", "bigint", required=True, least=1),
+    EventField("dropped", "bigint", required=True, least=0),
+    EventField("sent_at", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField(
+        "events", "array", required=True, fields=EVENT, kinds={kind: KINDS[kind][len(EVENT) :] for kind in KINDS}
+    ),
 )

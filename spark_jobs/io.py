@@ -16,10 +16,10 @@ from spark_jobs.errors import JobError
 from spark_jobs.schemas import Table
 from spark_jobs.spark_types import table_schema
 
-COMMITS = 100
+HISTORY_COMMITS = 100
 """Commits of a table that are looked at, the newest ones."""
 
-PROPERTIES = {
+DELTA_PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
     "delta.logRetentionDuration": "interval 2 days",
 }
@@ -32,14 +32,14 @@ class ConcurrentChange(JobError):
 
 
 def create_table(spark: SparkSession, table: Table, path: str) -> None:
-    """Create ``table`` at ``path``, empty, if it is not there; give it ``PROPERTIES`` if it has others."""
+    """Create ``table`` at ``path``, empty, if it is not there; give it ``DELTA_PROPERTIES`` if it has others."""
     new = DeltaTable.createIfNotExists(spark).location(path).comment(table.meaning).addColumns(table_schema(table))
-    for name, value in PROPERTIES.items():
+    for name, value in DELTA_PROPERTIES.items():
         new = new.property(name, value)
     new.partitionedBy(*table.partitioned_by).execute()
     there = StoredTable(spark, path).properties
-    if {name: there.get(name) for name in PROPERTIES} != PROPERTIES:
-        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
+    if {name: there.get(name) for name in DELTA_PROPERTIES} != DELTA_PROPERTIES:
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in DELTA_PROPERTIES.items())
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
 
 
@@ -76,7 +76,7 @@ def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
     )  # fmt: skip
 
 
-def replace(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
+def replace_rows(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
     """Put ``rows`` in place of those of the table at ``path`` that meet ``condition`` (all if it is empty), at once.
 
     One file of each day is written. ``options``: of Delta's writer. Raises ConcurrentChange.
@@ -92,16 +92,16 @@ def replace(rows: DataFrame, path: str, condition: str, options: Mapping[str, st
         ) from error
 
 
-def files_by_day(spark: SparkSession, path: str) -> dict[date, int]:
+def count_files_by_day(spark: SparkSession, path: str) -> dict[date, int]:
     """Return how many files each day of the table at ``path`` has."""
     files = DataFrame(StoredTable(spark, path).files, spark)
     days = files.groupBy(F.col("partitionValues")["day"].cast("date")).count().collect()
     return {day: count for day, count in days if day is not None}
 
 
-def history(spark: SparkSession, path: str) -> DataFrame:
+def read_history(spark: SparkSession, path: str) -> DataFrame:
     """Return the last commits of the table at ``path``."""
-    return DeltaTable.forPath(spark, path).history(COMMITS)
+    return DeltaTable.forPath(spark, path).history(HISTORY_COMMITS)
 
 
 class StoredTable:

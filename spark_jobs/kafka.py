@@ -14,18 +14,18 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.authentication import authenticate
 from spark_jobs.errors import JobError
 
-RECORDS_PER_BATCH = 2_000
+MAX_RECORDS_PER_BATCH = 2_000
 """Kafka records of one batch: up to 400,000 events, which fit into the 1 GiB that Spark has by default."""
 
-WAIT = "15s"
+MAX_BATCH_DELAY = "15s"
 """How long records wait for others, where they are too few for a full batch."""
 
-CHECK_TIMEOUT_MS = 15_000
+ADMIN_TIMEOUT_MS = 15_000
 """How long the cluster may take to answer whether the topic is there."""
 
 
 @dataclass(frozen=True)
-class Source:
+class AuditTopicSource:
     """Where the records are."""
 
     bootstrap_servers: str
@@ -33,7 +33,7 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict)
     """Settings of the Kafka client by their own names."""
     hmac_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Keys of the sidecars, by id; with them the records have ``authentication.REFUSED`` of what they did not sign."""
+    """Keys of the sidecars, by id; with them the records have ``authentication.REFUSED_COLUMN`` of what they did not sign."""
 
     @property
     def reading(self) -> dict[str, str]:
@@ -50,10 +50,10 @@ class Source:
         return authenticate(records, self.hmac_keys) if self.hmac_keys else records
 
 
-def stream(spark: SparkSession, source: Source, *, wait: bool) -> DataFrame:
+def read_stream(spark: SparkSession, source: AuditTopicSource, *, wait: bool) -> DataFrame:
     """Return the stream of the topic: from its beginning where the checkpoint says nothing else.
 
-    ``wait``: for a full batch, at most ``WAIT``; the next full one follows at once.
+    ``wait``: for a full batch, at most ``MAX_BATCH_DELAY``; the next full one follows at once.
 
     Records that were deleted before they were read end the job instead of being passed over.
     """
@@ -62,25 +62,27 @@ def stream(spark: SparkSession, source: Source, *, wait: bool) -> DataFrame:
         .options(**source.reading)
         .option("subscribe", source.topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(RECORDS_PER_BATCH))
+        .option("maxOffsetsPerTrigger", str(MAX_RECORDS_PER_BATCH))
     )
     if wait:
-        reader = reader.option("minOffsetsPerTrigger", str(RECORDS_PER_BATCH)).option("maxTriggerDelay", WAIT)
+        reader = reader.option("minOffsetsPerTrigger", str(MAX_RECORDS_PER_BATCH)).option(
+            "maxTriggerDelay", MAX_BATCH_DELAY
+        )
     return source.checked(reader.load())
 
 
-def cluster_id(spark: SparkSession, source: Source) -> str:
+def fetch_cluster_id(spark: SparkSession, source: AuditTopicSource) -> str:
     """Return the id of the cluster that has the topic.
 
     Raises JobError if it cannot be reached, or has no such topic: Spark itself would try for minutes.
     """
-    with _admin(spark, source) as client:
+    with _admin_client(spark, source) as client:
         client.describeTopics(_jvm(spark).java.util.List.of(source.topic)).allTopicNames().get()
         return str(client.describeCluster().clusterId().get())
 
 
 @dataclass(frozen=True)
-class Span:
+class OffsetRange:
     """What a topic has, or a part of it, by partition: the first offset, and the one after the last."""
 
     first: Mapping[int, int]
@@ -92,11 +94,11 @@ class Span:
         return sum(max(end - self.first[partition], 0) for partition, end in self.end.items())
 
 
-def span(spark: SparkSession, source: Source) -> Span:
+def fetch_offset_range(spark: SparkSession, source: AuditTopicSource) -> OffsetRange:
     """Return what the topic has now."""
     jvm = _jvm(spark)
     spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
-    with _admin(spark, source) as client:
+    with _admin_client(spark, source) as client:
         told = client.describeTopics(jvm.java.util.List.of(source.topic)).allTopicNames().get()
         partitions = [each.partition() for each in told.get(source.topic).partitions()]
 
@@ -108,10 +110,10 @@ def span(spark: SparkSession, source: Source) -> Span:
             answer = client.listOffsets(question)
             return {each: int(answer.partitionResult(asked[each]).get().offset()) for each in partitions}
 
-        return Span(offsets(spec.earliest()), offsets(spec.latest()))
+        return OffsetRange(offsets(spec.earliest()), offsets(spec.latest()))
 
 
-def batch(spark: SparkSession, source: Source, what: Span) -> DataFrame:
+def read_range(spark: SparkSession, source: AuditTopicSource, what: OffsetRange) -> DataFrame:
     """Return the records of the topic that are in ``what``, once. Raises when it is read if one of them is gone."""
     first = {partition: min(what.first[partition], end) for partition, end in what.end.items()}
     reader = (
@@ -125,11 +127,11 @@ def batch(spark: SparkSession, source: Source, what: Span) -> DataFrame:
 
 
 @contextmanager
-def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
+def _admin_client(spark: SparkSession, source: AuditTopicSource) -> Iterator[Any]:
     """Give Kafka's own admin client; what the cluster answers to it becomes a JobError."""
     jvm = _jvm(spark)
     settings = jvm.java.util.HashMap()
-    timeouts = {name: str(CHECK_TIMEOUT_MS) for name in ("request.timeout.ms", "default.api.timeout.ms")}
+    timeouts = {name: str(ADMIN_TIMEOUT_MS) for name in ("request.timeout.ms", "default.api.timeout.ms")}
     for name, value in {**timeouts, **source.options, "bootstrap.servers": source.bootstrap_servers}.items():
         settings.put(name, value)
     try:
@@ -139,12 +141,12 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
     try:
         yield client
     except Py4JJavaError as error:
-        raise _unreachable(error, source) from error
+        raise _admin_error(error, source) from error
     finally:
         client.close(jvm.java.time.Duration.ofSeconds(1))
 
 
-def _unreachable(error: Py4JJavaError, source: Source) -> JobError:
+def _admin_error(error: Py4JJavaError, source: AuditTopicSource) -> JobError:
     cause = error.java_exception.getCause() or error.java_exception
     match cause.getClass().getSimpleName():
         case "TimeoutException":

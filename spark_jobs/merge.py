@@ -9,19 +9,19 @@ from spark_jobs.schemas import Table
 from spark_jobs.schemas.model import Column as Described
 from spark_jobs.schemas.traffic import BUCKETS
 
-COUNTS = len(BUCKETS) + 1
+HISTOGRAM_LENGTH = len(BUCKETS) + 1
 """Elements of an array of counts."""
 
 
-def merged(rows: DataFrame, table: Table) -> DataFrame:
+def merge_rows(rows: DataFrame, table: Table) -> DataFrame:
     """Return ``rows`` of ``table`` with one row for each key; as they are where each row stands for itself."""
     if not table.keys:
         return rows
-    values = [_merged(column, table.order).alias(column.name) for column in table.merged]
+    values = [_merged_value(column, table.order).alias(column.name) for column in table.merged]
     return rows.groupBy(*table.keys).agg(*values).select(*[column.name for column in table.columns])
 
 
-def _merged(column: Described, order: str) -> Column:
+def _merged_value(column: Described, order: str) -> Column:
     value = F.col(column.name)
     match column.merge:
         case "sum":
@@ -35,7 +35,7 @@ def _merged(column: Described, order: str) -> Column:
             # Of two that are equally late the greater one: the same whatever the order of the files.
             return F.max_by(value, F.when(known, F.struct(F.col(order), value)))
         case "counts":
-            sums = F.array(*[F.sum(F.get(value, F.lit(index))) for index in range(COUNTS)])
+            sums = F.array(*[F.sum(F.get(value, F.lit(index))) for index in range(HISTOGRAM_LENGTH)])
             return F.when(F.count(value) > 0, sums)
         case other:
             raise AssertionError(other)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """What one batch did."""
 
     batch: int
@@ -27,7 +27,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Note:
+class Notice:
     """What else there is to say while a job runs."""
 
     text: str
@@ -38,7 +38,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What one run did, all batches together. A batch that was repeated after a crash is in both runs' summaries."""
 
     records: int
@@ -55,16 +55,16 @@ class Summary:
     def __str__(self) -> str:
         """Return one line for a person."""
         failed = f"; could not be computed: {', '.join(self.failed)}" if self.failed else ""
-        return f"{_counts(self)}, {_many(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
+        return f"{_counts(self)}, {_plural(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
 
 
-def _counts(of: Progress | Summary) -> str:
-    parts = [_many(of.records, "record", "records"), _many(of.events, "event", "events")]
-    parts += [_many(of.dead_letters, "dead letter", "dead letters")] if of.dead_letters else []
-    parts += [_many(of.duplicates, "duplicate", "duplicates")] if of.duplicates else []
-    parts += [_many(of.unknown, "event of an unknown kind", "events of unknown kinds")] if of.unknown else []
+def _counts(of: BatchProgress | RunSummary) -> str:
+    parts = [_plural(of.records, "record", "records"), _plural(of.events, "event", "events")]
+    parts += [_plural(of.dead_letters, "dead letter", "dead letters")] if of.dead_letters else []
+    parts += [_plural(of.duplicates, "duplicate", "duplicates")] if of.duplicates else []
+    parts += [_plural(of.unknown, "event of an unknown kind", "events of unknown kinds")] if of.unknown else []
     return ", ".join(parts)
 
 
-def _many(count: int, one: str, more: str) -> str:
+def _plural(count: int, one: str, more: str) -> str:
     return f"{count:,} {one if count == 1 else more}"

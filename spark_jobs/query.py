@@ -25,14 +25,14 @@ os.environ.setdefault("RUST_LOG", "error")  # delta-rs reads it now; what it war
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-LOCKED = (
+LOCKDOWN_STATEMENTS = (
     "SET TimeZone = 'UTC'",
     # The tables are read by Arrow, outside of DuckDB: SQL itself needs no files and no network.
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
 
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+DUCKDB_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -41,9 +41,9 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 _AS_STORED = " as stored"
 """What a name ends with that is not for people: the rows of a table before they are merged."""
 
-ADVICE = "`brokerside jobs run` fills them"
+NO_TABLES_ADVICE = "`brokerside jobs run` fills them"
 
-DECLARED = {"cost": "Prices", "slo": "SLO", "mirror_check": "Mirror", "produced": "Mirror"}
+DEFINITION_KIND_OF_TABLE = {"cost": "Prices", "slo": "SLO", "mirror_check": "Mirror", "produced": "Mirror"}
 """Kind of definition without which a table is not made."""
 
 
@@ -74,7 +74,7 @@ class TableInfo:
 
 
 @dataclass(frozen=True)
-class Reader:
+class TableReader:
     """The tables below one root, open for queries."""
 
     root: str
@@ -84,8 +84,8 @@ class Reader:
     """Tables that are there and cannot be read: a sentence for each. Queries of others are answered all the same."""
 
     def absent(self, name: str) -> str:
-        """Return one sentence on why the table ``name`` is not among ``tables``."""
-        return self.broken.get(name) or absent(name)
+        """Return one sentence on why the table ``name`` is not among ``describe_tables``."""
+        return self.broken.get(name) or explain_missing_table(name)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return the names of the columns and the rows that ``sql``, one SELECT, gives.
@@ -113,20 +113,20 @@ class Reader:
         try:
             yield
         except duckdb.Error as error:
-            raise _in_one_sentence(error, sql, self) from error
+            raise _explain_error(error, sql, self) from error
 
 
 @contextmanager
-def opened(root: Path | str) -> Iterator[Reader]:
+def open_tables(root: Path | str) -> Iterator[TableReader]:
     """Give the tables below ``root``, a folder or the URL of one; rows with equal keys are shown as one.
 
     What a URL needs is taken from the environment, as ``AWS_REGION`` (docs/queries.md). Raises QueryError where there
     are no tables.
     """
-    found, broken = _stored(str(root))
+    found, broken = _open_all(str(root))
     if not found:
-        raise QueryError(next(iter(broken.values()), f"there are no tables in {root}; {ADVICE}"))
-    database = duckdb.connect(":memory:", config=SETTINGS)
+        raise QueryError(next(iter(broken.values()), f"there are no tables in {root}; {NO_TABLES_ADVICE}"))
+    database = duckdb.connect(":memory:", config=DUCKDB_SETTINGS)
     try:
         for statement in views.MACROS:
             database.execute(statement)
@@ -135,10 +135,10 @@ def opened(root: Path | str) -> Iterator[Reader]:
             stored = f"{name}{_AS_STORED}" if known else name
             database.register(stored, rows)
             if known:
-                database.execute(views.view(known, stored, [field.name for field in table.schema().fields]))
-        for setting in LOCKED:
+                database.execute(views.view_statement(known, stored, [field.name for field in table.schema().fields]))
+        for setting in LOCKDOWN_STATEMENTS:
             database.execute(setting)
-        yield Reader(str(root), {name: table for name, (table, _) in found.items()}, database, broken)
+        yield TableReader(str(root), {name: table for name, (table, _) in found.items()}, database, broken)
     finally:
         database.close()
 
@@ -146,41 +146,41 @@ def opened(root: Path | str) -> Iterator[Reader]:
 def query(
     root: Path | str, sql: str, parameters: Mapping[str, Any] | None = None
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return what ``sql``, one SELECT, gives over the tables below ``root``; see ``opened`` and ``Reader.rows``."""
-    with opened(root) as reader:
+    """Return what ``sql``, one SELECT, gives over the tables below ``root``; see ``open_tables`` and ``Reader.rows``."""
+    with open_tables(root) as reader:
         return reader.rows(sql, parameters)
 
 
 def arrow(root: Path | str, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
     """Return the same with its types, as ``arrow(…).to_pandas()`` needs them."""
-    with opened(root) as reader:
+    with open_tables(root) as reader:
         return reader.arrow(sql, parameters)
 
 
-def absent(name: str) -> str:
+def explain_missing_table(name: str) -> str:
     """Return one sentence on how the table ``name`` comes to be."""
-    if name in DECLARED:
+    if name in DEFINITION_KIND_OF_TABLE:
         return (
             f"there is no table {name}: `brokerside jobs run --definitions PATH` makes it where a document of kind"
-            f" {DECLARED[name]} is in PATH"
+            f" {DEFINITION_KIND_OF_TABLE[name]} is in PATH"
         )
     return f"there is no table {name}: `brokerside jobs run` makes it"
 
 
-def tables(root: Path | str) -> list[TableInfo]:
+def describe_tables(root: Path | str) -> list[TableInfo]:
     """Return every Delta table directly below ``root``, by name; none where there are none, or no root."""
-    found, broken = _stored(str(root))
-    infos = [_info(str(root), name, *found[name]) for name in found]
+    found, broken = _open_all(str(root))
+    infos = [_describe_table(str(root), name, *found[name]) for name in found]
     infos += [TableInfo(name, "", (), 0, 0, 0, why) for name, why in broken.items()]
     return sorted(infos, key=lambda info: info.name)
 
 
 def render(columns: list[str], rows: list[tuple[Any, ...]], form: str) -> str:
     """Return the text of a result, as ``table``, ``json`` or ``csv``."""
-    return layout.rows(columns, rows, form)
+    return layout.render_rows(columns, rows, form)
 
 
-def parquet(answer: pyarrow.Table) -> bytes:
+def to_parquet(answer: pyarrow.Table) -> bytes:
     """Return a result as a Parquet file."""
     out = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(answer, out)
@@ -194,27 +194,27 @@ def render_tables(found: list[TableInfo], form: str) -> str:
         described = [
             (t.name, t.description, t.rows, t.files, t.bytes, t.broken, [vars(c) for c in t.columns]) for t in found
         ]
-        return layout.rows(columns, described, form)
+        return layout.render_rows(columns, described, form)
     names = ["column", "type", "unit", "description"]
     if form == "csv":
         lines = [(t.name, c.name, c.type, c.unit, c.description) for t in found for c in t.columns]
-        return layout.rows(["table", *names], lines, form)
+        return layout.render_rows(["table", *names], lines, form)
     if not found:
-        return f"no tables; {ADVICE}"
+        return f"no tables; {NO_TABLES_ADVICE}"
     parts = []
     for t in found:
         if t.broken:
             parts.append(f"{t.name}: {t.broken}")
             continue
         parts.append(f"{t.name}: {t.rows:,} rows stored, {t.files:,} files, {t.bytes:,} bytes. {t.description}".strip())
-        parts.append(layout.rows(names, [(c.name, c.type, c.unit, c.description) for c in t.columns], form))
+        parts.append(layout.render_rows(names, [(c.name, c.type, c.unit, c.description) for c in t.columns], form))
     return "\n\n".join(parts)
 
 
-_Stored = tuple[DeltaTable, pyarrow.dataset.Dataset]
+_DeltaDataset = tuple[DeltaTable, pyarrow.dataset.Dataset]
 
 
-def _stored(root: str) -> tuple[dict[str, _Stored], dict[str, str]]:
+def _open_all(root: str) -> tuple[dict[str, _DeltaDataset], dict[str, str]]:
     """Return the Delta tables directly below ``root``, by name, and why others cannot be read.
 
     Of a URL those that the jobs make.
@@ -226,12 +226,14 @@ def _stored(root: str) -> tuple[dict[str, _Stored], dict[str, str]]:
         logs = sorted(folder.glob("*/_delta_log")) if folder.is_dir() else []
         places = {log.parent.name: str(log.parent) for log in logs}
     with ThreadPoolExecutor(max_workers=len(TABLES)) as pool:
-        opened = dict(zip(places, pool.map(_open, places.values()), strict=True))
+        opened = dict(zip(places, pool.map(_open_table, places.values()), strict=True))
     found = {name: each for name, each in opened.items() if isinstance(each, tuple)}
-    return found, {name: _unreadable(name, root, each) for name, each in opened.items() if isinstance(each, Exception)}
+    return found, {
+        name: _unreadable_message(name, root, each) for name, each in opened.items() if isinstance(each, Exception)
+    }
 
 
-def _open(place: str) -> _Stored | Exception | None:
+def _open_table(place: str) -> _DeltaDataset | Exception | None:
     """Return the table at ``place``, what went wrong with it, or None if there is none."""
     try:
         if not DeltaTable.is_deltatable(place):
@@ -242,18 +244,18 @@ def _open(place: str) -> _Stored | Exception | None:
         return error
 
 
-def _unreadable(name: str, root: str, why: object) -> str:
+def _unreadable_message(name: str, root: str, why: object) -> str:
     """Return a sentence on a table that cannot be read, of what delta-rs, Arrow or DuckDB said."""
     said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(why)).split()).replace(" ↳ ", ": ")
     said = re.split(r" 0: (?:<unknown>|[\w<]\S*::)", said, maxsplit=1)[0]  # the frames of a library follow
     return f"the table {name} in {root} cannot be read: {said.rstrip('. ')}"
 
 
-def _info(root: str, name: str, table: DeltaTable, rows: pyarrow.dataset.Dataset) -> TableInfo:
+def _describe_table(root: str, name: str, table: DeltaTable, rows: pyarrow.dataset.Dataset) -> TableInfo:
     try:
         count = rows.count_rows()
     except (OSError, pyarrow.ArrowException) as error:
-        return TableInfo(name, "", (), 0, 0, 0, _unreadable(name, root, error))
+        return TableInfo(name, "", (), 0, 0, 0, _unreadable_message(name, root, error))
     sizes = pyarrow.table(table.get_add_actions())["size_bytes"].to_pylist()
     columns = tuple(
         ColumnInfo(
@@ -271,7 +273,7 @@ def _info(root: str, name: str, table: DeltaTable, rows: pyarrow.dataset.Dataset
     )
 
 
-def _in_one_sentence(error: duckdb.Error, sql: str, reader: Reader) -> QueryError:
+def _explain_error(error: duckdb.Error, sql: str, reader: TableReader) -> QueryError:
     """Return what is wrong with a query in one sentence, with what exists where something was not found."""
     said = str(error).split("\n", 1)[0]
     said = re.sub(r"^(?:\w+ )+Error: ", "", said).rstrip("!. ")
@@ -280,11 +282,11 @@ def _in_one_sentence(error: duckdb.Error, sql: str, reader: Reader) -> QueryErro
         name = missing[1].lower()
         if name in reader.broken:
             return QueryError(reader.broken[name])
-        said = absent(name) if name in TABLES else said
+        said = explain_missing_table(name) if name in TABLES else said
         return QueryError(f"{said}; the tables are: {', '.join(reader.tables)}")
     lost = re.match(r"reading the stream registered as '(.+?)' failed: (.*)", said)
     if lost:
-        return QueryError(_unreadable(lost[1].removesuffix(_AS_STORED), reader.root, lost[2]))
+        return QueryError(_unreadable_message(lost[1].removesuffix(_AS_STORED), reader.root, lost[2]))
     if isinstance(error, duckdb.BinderException) and ("not found" in said or "column named" in said):
         columns = {
             name: [field.name for field in table.schema().fields]

@@ -20,42 +20,42 @@ from rich.text import Text
 
 from spark_jobs.errors import JobError
 
-FORMATS = ("table", "json", "csv")
+OUTPUT_FORMATS = ("table", "json", "csv")
 
-WIDE = 100_000
+UNCUT_WIDTH = 100_000
 """Columns of a table that goes to a file or a pipe: nothing is cut."""
 
 
-def rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: str) -> str:
-    """Return the text of ``values`` under ``columns``, in one of ``FORMATS``. Raises JobError for another one."""
+def render_rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: str) -> str:
+    """Return the text of ``values`` under ``columns``, in one of ``OUTPUT_FORMATS``. Raises JobError for another one."""
     if form == "table":
-        return _table(columns, values)
+        return _render_table(columns, values)
     if form == "json":
-        described = [dict(zip(columns, map(_in_json, row), strict=True)) for row in values]
+        described = [dict(zip(columns, map(_json_value, row), strict=True)) for row in values]
         return msgspec.json.format(_JSON.encode(described), indent=1).decode()
     if form == "csv":
         out = io.StringIO(newline="")
-        writer = csv_lines(out)
-        writer.writerow([in_a_sheet(name) for name in columns])
-        writer.writerows([[_in_csv(value) for value in row] for row in values])
+        writer = csv_writer(out)
+        writer.writerow([escape_formula(name) for name in columns])
+        writer.writerows([[_csv_value(value) for value in row] for row in values])
         return out.getvalue().rstrip("\n")
-    raise JobError(f"there is no output format {form}; there are: {', '.join(FORMATS)}")
+    raise JobError(f"there is no output format {form}; there are: {', '.join(OUTPUT_FORMATS)}")
 
 
-def _table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> str:
+def _render_table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> str:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
         numeric = any(isinstance(row[index], int | float | Decimal) for row in values)
-        table.add_column(Text(visible(name)), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(escape_control_characters(name)), justify="right" if numeric else "left", overflow="fold")
     for row in values:
         table.add_row(*(_cell(name, value) for name, value in zip(columns, row, strict=True)))
-    return printed(table)
+    return render_rich(table)
 
 
-def printed(*parts: Any) -> str:
+def render_rich(*parts: Any) -> str:
     """Return what rich makes of ``parts``: as wide as the terminal; uncut and without colours where there is none."""
     terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else WIDE
+    width = shutil.get_terminal_size().columns if terminal else UNCUT_WIDTH
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False)
     with console.capture() as capture:
         for part in parts:
@@ -64,19 +64,19 @@ def printed(*parts: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Lines:
+class _LineFeedOutput:
     out: TextIO
 
     def write(self, line: str) -> int:
         return self.out.write(line.removesuffix("\r\n") + "\n")
 
 
-def csv_lines(out: TextIO) -> Any:
+def csv_writer(out: TextIO) -> Any:
     """Return a ``csv.writer`` whose lines end with ``\\n``; ``\\r`` is quoted: others see a line's end in it."""
-    return csv.writer(_Lines(out), lineterminator="\r\n")  # it quotes what its lines end with
+    return csv.writer(_LineFeedOutput(out), lineterminator="\r\n")  # it quotes what its lines end with
 
 
-def in_a_sheet(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Return ``text`` so that no spreadsheet takes it for a formula: a client chooses its id, and people open files."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
@@ -89,47 +89,47 @@ def _cell(name: str, value: Any) -> Text:
     if isinstance(value, int):
         return Text(f"{value:,}")
     if isinstance(value, Decimal):
-        return Text(amount(value) if re.search(r"cost\)?$", name, re.IGNORECASE) else _number(value))
+        return Text(format_money(value) if re.search(r"cost\)?$", name, re.IGNORECASE) else _format_decimal(value))
     if isinstance(value, float):
         return Text(f"{value:,.6g}")
     if isinstance(value, datetime):
-        return Text(_short(value))
+        return Text(_format_instant(value))
     if isinstance(value, list | tuple):
-        return Text(visible(", ".join(str(item) for item in value)))
-    return Text(visible(str(value)))
+        return Text(escape_control_characters(", ".join(str(item) for item in value)))
+    return Text(escape_control_characters(str(value)))
 
 
-def _short(instant: datetime) -> str:
+def _format_instant(instant: datetime) -> str:
     """Return an instant without its time zone, which is always UTC, nor seconds where there are none."""
     fine = bool(instant.second or instant.microsecond)
     return instant.replace(tzinfo=None).isoformat(" ", "auto" if fine else "minutes")
 
 
-def visible(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return ``text`` with control characters spelt out: a client chooses its id, and a terminal obeys them."""
     return "".join(c if c.isprintable() or c == "\xa0" else c.encode("unicode_escape").decode() for c in text)
 
 
-def _in_csv(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     if isinstance(value, Decimal):
-        return trimmed(f"{value:f}")
-    return in_a_sheet(value if isinstance(value, str) else _JSON.encode(value).decode().strip('"'))
+        return strip_trailing_zeros(f"{value:f}")
+    return escape_formula(value if isinstance(value, str) else _JSON.encode(value).decode().strip('"'))
 
 
-def trimmed(number: str) -> str:
+def strip_trailing_zeros(number: str) -> str:
     """Return a number without zeros at the end of its fraction."""
     return number.rstrip("0").rstrip(".") if "." in number else number
 
 
-def _number(value: Decimal) -> str:
+def _format_decimal(value: Decimal) -> str:
     """Return ``value`` with all its digits, and two after the point where these are enough."""
-    whole, _, fraction = trimmed(f"{value:,f}").partition(".")
+    whole, _, fraction = strip_trailing_zeros(f"{value:,f}").partition(".")
     return f"{whole}.{fraction:0<2}" if fraction else whole
 
 
-def amount(value: Decimal) -> str:
+def format_money(value: Decimal) -> str:
     """Return money to the cent; what is less than half a cent with two digits."""
     return f"{value:,.2f}" if not value or abs(value) > Decimal("0.005") else f"{Decimal(f'{value:.1e}'):f}"
 
@@ -138,6 +138,6 @@ _JSON = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 """Money keeps its digits; instants are in ISO 8601."""
 
 
-def _in_json(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return ``value`` so that a number of any size can be encoded."""
     return Decimal(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value

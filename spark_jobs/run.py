@@ -13,16 +13,16 @@ from pathlib import Path
 
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
-from spark_jobs.progress import Note, Progress, Summary
+from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.schemas import TABLES
 
-NOTHING_DECLARED = Definitions()
+NO_DEFINITIONS = Definitions()
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+INTERPRETED_QUERIES_CONF = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Settings of Spark for a run over few events: to compile a query takes longer than to read the few rows it is for."""
 
 
-def _silent(_: Progress | Note) -> None:
+def _ignore(_: BatchProgress | Notice) -> None:
     pass
 
 
@@ -33,15 +33,15 @@ def run(
     tables: str,
     jars: Sequence[Path],
     checkpoint: str | None = None,
-    definitions: Definitions = NOTHING_DECLARED,
+    definitions: Definitions = NO_DEFINITIONS,
     only: Sequence[str] | None = None,
     available_now: bool = False,
     kafka_options: Mapping[str, str] | None = None,
     hmac_keys: Mapping[str, bytes] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
-    progress: Callable[[Progress | Note], None] = _silent,
-) -> Summary:
+    progress: Callable[[BatchProgress | Notice], None] = _ignore,
+) -> RunSummary:
     """Turn the audit ``topic`` into the tables below ``tables``; return what was done.
 
     ``checkpoint``: default ``<tables>/_checkpoints/<id of the Kafka cluster>/<topic>``. ``only``: the tables wanted,
@@ -59,9 +59,9 @@ def run(
     _check_installed()
     from spark_jobs import kafka, streaming_job, table_root
 
-    return streaming_job.run(
-        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
-        table_root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
+    return streaming_job.run_streaming_job(
+        kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
+        table_root.TableRoot(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         only=only or None,
         jars=jars,
@@ -80,14 +80,14 @@ def backfill(
     jars: Sequence[Path],
     first: date | None,
     last: date | None,
-    definitions: Definitions = NOTHING_DECLARED,
+    definitions: Definitions = NO_DEFINITIONS,
     checkpoint: str | None = None,
     kafka_options: Mapping[str, str] | None = None,
     hmac_keys: Mapping[str, bytes] | None = None,
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
-    progress: Callable[[Progress | Note], None] = _silent,
-) -> Summary:
+    progress: Callable[[BatchProgress | Notice], None] = _ignore,
+) -> RunSummary:
     """Compute the days from ``first`` to ``last`` (None: open) again from ``topic``, in place of what is there.
 
     It reads as far as the checkpoint has read, so that the job goes on from there afterwards; where there is no
@@ -100,9 +100,9 @@ def backfill(
     _check_installed()
     from spark_jobs import backfill, kafka, table_root
 
-    return backfill.run(
-        kafka.Source(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
-        table_root.Target(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
+    return backfill.run_backfill(
+        kafka.AuditTopicSource(bootstrap_servers, topic, dict(kafka_options or {}), hmac_keys or {}),
+        table_root.TableRoot(_absolute(tables), _absolute(checkpoint) if checkpoint else ""),
         definitions,
         first=first,
         last=last,

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from spark_jobs.errors import QueryError
-from spark_jobs.query import Reader
+from spark_jobs.query import TableReader
 
 PARAMETERS: Mapping[str, Any] = {
     "since": date(1, 1, 1),
@@ -25,7 +25,7 @@ PARAMETERS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Question:
+class SavedQuery:
     """One question."""
 
     name: str
@@ -42,21 +42,23 @@ class Question:
         return tuple(name for name in PARAMETERS if name in used)
 
 
-def ask(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+def run_saved_query(
+    reader: TableReader, name: str, given: Mapping[str, Any]
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the answer to the question ``name``: names of columns, and rows. ``given``: values of its parameters.
 
     Raises QueryError: no such question or parameter, one that is missing, or a table that does not exist, with what
     would make it.
     """
-    sql, parameters = prepared(reader, name, given)
+    sql, parameters = prepare_saved_query(reader, name, given)
     return reader.rows(sql, parameters)
 
 
-def prepared(reader: Reader, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the SQL of the question ``name`` and the values of all its parameters. Raises QueryError as ``ask``."""
-    question = QUESTIONS.get(name)
+def prepare_saved_query(reader: TableReader, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the SQL of the question ``name`` and the values of all its parameters. Raises QueryError as ``run_saved_query``."""
+    question = SAVED_QUERIES.get(name)
     if question is None:
-        raise QueryError(f"there is no question {name}; there are: {', '.join(QUESTIONS)}")
+        raise QueryError(f"there is no question {name}; there are: {', '.join(SAVED_QUERIES)}")
     unknown = sorted(given.keys() - set(question.parameters))
     if unknown:
         allowed = ", ".join(question.parameters) or "none"
@@ -88,8 +90,8 @@ WITH kept AS (SELECT min(day) AS since FROM completeness), runs AS (
 """Each run of a sidecar with what is missing: numbers up to the highest known that are neither there nor lost; or with
 how many there are more than numbers."""
 
-_ALL = (
-    Question(
+_QUERIES = (
+    SavedQuery(
         "top-talkers",
         "Who moves the most bytes?",
         ("traffic",),
@@ -106,7 +108,7 @@ GROUP BY principal, client_id
 ORDER BY produced_bytes + consumed_bytes + sum(unconfirmed_bytes) DESC, requests DESC, principal, client_id
 LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "topic-users",
         "Who writes and who reads this topic?",
         ("traffic",),
@@ -122,7 +124,7 @@ FROM traffic WHERE topic = $topic AND day BETWEEN $since AND $until
 GROUP BY principal, client_id
 ORDER BY produced_bytes + consumed_bytes DESC, principal, client_id LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "unused-topics",
         "Which topics does nobody use, and since when?",
         ("topics",),
@@ -131,7 +133,7 @@ SELECT cluster_id, topic, state, unused_since, last_polled, partitions, coverage
 FROM topics WHERE state <> 'used' AND NOT coalesce(internal, false) AND present
 ORDER BY list_position(['unused', 'polled_only', 'unknown'], state), unused_since, cluster_id, topic LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "chargeback",
         "What does each team cost, month by month?",
         ("cost",),
@@ -142,7 +144,7 @@ FROM cost WHERE day BETWEEN $since AND $until
 GROUP BY month, team, currency
 ORDER BY month DESC, currency, cost DESC, team LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "cross-zone",
         "What does traffic between zones cost, and whose is it?",
         ("cost",),
@@ -154,7 +156,7 @@ FROM cost WHERE SkuMeter = 'cross_zone_gb' AND day BETWEEN $since AND $until
 GROUP BY ALL
 ORDER BY currency, cost DESC, team, principal, topic, direction, broker_zone LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "budget-left",
         "How is each objective met, and how much of its error budget is left?",
         ("slo",),
@@ -171,7 +173,7 @@ QUALIFY row_number() OVER (
     AND (total IS DISTINCT FROM 0 OR max(total) OVER (PARTITION BY slo, s.objective) = 0)
 ORDER BY budget_left NULLS LAST, slo, objective, cluster_id, judged LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "throttled",
         "Who is slowed down, by which limit, and who is behind the address?",
         ("throttles", "connections", "traffic"),
@@ -198,7 +200,7 @@ SELECT client_ip, [principal], 'quota of the client, by Kafka', 'throttle', NULL
 FROM traffic WHERE throttle_ms > 0 AND day BETWEEN $since AND $until GROUP BY client_ip, principal
 ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, why, action LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "old-clients",
         "Which clients would Kafka 4 refuse?",
         ("clients",),
@@ -210,7 +212,7 @@ FROM clients WHERE refused_since IS NOT NULL AND day BETWEEN $since AND $until
 GROUP BY principal, client_id, software_name, software_version
 ORDER BY requests DESC, principal, client_id, software_name, software_version LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "connections",
         "Who is connected, as far as living sidecars told, and which clients come from there as that principal?",
         ("connections", "completeness", "clients"),
@@ -234,7 +236,7 @@ FROM still LEFT JOIN behind USING (client_ip, principal)
 GROUP BY client_ip, principal, client_ids, told
 ORDER BY connections DESC, client_ip, principal LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "churn",
         "Who opens connections all the time?",
         ("connections",),
@@ -249,7 +251,7 @@ SELECT client_ip, principal, count(*) AS opened, count(closed_at) AS closed, max
 FROM opened GROUP BY client_ip, principal
 ORDER BY opened DESC, client_ip, principal LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "slowest-apis",
         "How long do requests take, by kind, and how much of that is the broker's?",
         ("latency",),
@@ -261,7 +263,7 @@ SELECT api, sum(requests)::BIGINT AS requests,
 FROM latency WHERE topic IS NULL AND day BETWEEN $since AND $until
 GROUP BY api ORDER BY p99_ms DESC NULLS LAST, requests DESC, api LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "errors",
         "Whose requests fail, and on which topics?",
         ("traffic",),
@@ -273,7 +275,7 @@ FROM traffic WHERE day BETWEEN $since AND $until
 GROUP BY api, principal, client_id HAVING sum(errors) + sum(connection_lost) > 0
 ORDER BY errors DESC, connection_lost DESC, api, principal, client_id LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "completeness",
         "Can the tables be believed: did all that the sidecars sent arrive, and is any of it disputed?",
         ("completeness",),
@@ -287,7 +289,7 @@ SELECT cluster_id, broker_id, count(*) AS runs, sum(events)::BIGINT AS events, s
 FROM runs GROUP BY cluster_id, broker_id
 ORDER BY conflicts DESC, missing DESC, duplicates DESC, lost DESC, cluster_id, broker_id LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "lost-events",
         "Which events are lost, or never arrived, and why?",
         ("completeness",),
@@ -301,7 +303,7 @@ SELECT cluster_id, broker_id, boot_id, 'never arrived', missing::BIGINT, NULL, N
 FROM runs WHERE missing > 0
 ORDER BY last_minute DESC, events DESC, cluster_id, broker_id, boot_id, reason LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "stale-sidecars",
         "Which sidecars have not been heard of for a minute?",
         ("completeness",),
@@ -313,7 +315,7 @@ FROM completeness GROUP BY cluster_id, broker_id
 HAVING max(last_status) < $at::TIMESTAMPTZ - INTERVAL 60 SECONDS
 ORDER BY last_status, cluster_id, broker_id LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "dead-letters",
         "What on the audit topic could not be read, and why?",
         ("dead_letters",),
@@ -323,7 +325,7 @@ SELECT topic, reason, detail, count(*) AS records, sum(value_bytes)::BIGINT AS b
 FROM dead_letters WHERE day BETWEEN $since AND $until
 GROUP BY topic, reason, detail ORDER BY records DESC, topic, reason, detail LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "mirrors",
         "Did everything that was produced arrive in the mirror?",
         ("mirror_check",),
@@ -335,7 +337,7 @@ QUALIFY row_number() OVER (
     PARTITION BY mirror, source_cluster_id, source_topic, target_cluster_id, target_topic ORDER BY day DESC) = 1
 ORDER BY missing_records DESC, surplus_records DESC, mirror, source_topic LIMIT $limit""",
     ),
-    Question(
+    SavedQuery(
         "quota-advice",
         "Which limits would have let through what came, with room?",
         ("quota_advice",),
@@ -345,5 +347,5 @@ FROM quota_advice ORDER BY cluster_id, broker_id NULLS FIRST, scope, listener, q
     ),
 )
 
-QUESTIONS = {question.name: question for question in _ALL}
+SAVED_QUERIES = {question.name: question for question in _QUERIES}
 """Every question, by name."""

@@ -25,14 +25,14 @@ from spark_jobs.errors import JobError
 _CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 """An exception in a trace of Java's, as Py4J and PySpark show it; the last one is what began it."""
 
-NO_ROOM = "Spark had not enough memory; give it more with --conf spark.driver.memory=4g"
+OUT_OF_MEMORY_MESSAGE = "Spark had not enough memory; give it more with --conf spark.driver.memory=4g"
 
-OLDEST_JAVA = 17
+MIN_JAVA_VERSION = 17
 """Spark 4 needs it."""
 
-JAVA_ADVICE = f"install Java {OLDEST_JAVA} or newer, and put it on PATH or set JAVA_HOME to it"
+JAVA_ADVICE = f"install Java {MIN_JAVA_VERSION} or newer, and put it on PATH or set JAVA_HOME to it"
 
-ALWAYS = {
+COMMON_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -47,7 +47,7 @@ ALWAYS = {
     "spark.sql.legacy.allowHashOnMapType": "true",
 }
 
-LOCAL = {
+LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -58,7 +58,7 @@ LOCAL = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 
-SHORT_RUN = {
+SHORT_RUN_CONF = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
     "-XX:NewSize=300m -XX:MetaspaceSize=400m"
 }
@@ -70,20 +70,20 @@ from the start: without, 9 s of 150 went into collecting.
 """
 
 
-def settings(master: str, jars: Sequence[Path], overrides: Mapping[str, str], *, short: bool) -> dict[str, str]:
+def spark_conf(master: str, jars: Sequence[Path], overrides: Mapping[str, str], *, short: bool) -> dict[str, str]:
     """Return Spark's configuration for ``master``; ``overrides`` win. ``short``: the session ends by itself soon."""
-    chosen = dict(ALWAYS)
+    chosen = dict(COMMON_CONF)
     if master.startswith("local"):
-        chosen |= LOCAL | {"spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, 4))}
+        chosen |= LOCAL_CONF | {"spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, 4))}
         if short:
-            chosen |= SHORT_RUN
+            chosen |= SHORT_RUN_CONF
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     return chosen | {"spark.master": master} | dict(overrides)
 
 
 @contextmanager
-def session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+def spark_session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Give a Spark session for as long as the block lasts; one that this process already has is used and left alone.
 
     What Spark logs goes to a file. It is removed in the end, unless something fails that this package has no words
@@ -95,8 +95,8 @@ def session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
         return
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with _log() as log:
-        spark = _start(name, conf, log)
+    with _spark_log() as log:
+        spark = _start_spark(name, conf, log)
         try:
             yield spark
         finally:
@@ -105,7 +105,7 @@ def session(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
                 spark.stop()
 
 
-def forget_ended_queries(spark: SparkSession) -> None:
+def release_ended_queries(spark: SparkSession) -> None:
     """Have the scheduler let go of the jobs of queries that have ended, with their plans.
 
     Spark 4.2 does so when a query ends, once. Delta reads its log in threads that may begin a job for a query that has
@@ -119,7 +119,7 @@ def forget_ended_queries(spark: SparkSession) -> None:
                 scheduler.cleanupQueryJobs(query)
 
 
-def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
+def _start_spark(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
     chosen = SparkConf().setAppName(name).setAll(list(conf.items()))
     try:
         # A second session of a process runs in the JVM of the first.
@@ -132,32 +132,32 @@ def _start(name: str, conf: Mapping[str, str], log: IO[bytes]) -> SparkSession:
 
 
 @contextmanager
-def _log() -> Iterator[IO[bytes]]:
+def _spark_log() -> Iterator[IO[bytes]]:
     with tempfile.NamedTemporaryFile(prefix="brokerside-spark-", suffix=".log", delete=False) as log:
         try:
             yield log
         except JobError:
-            _forget(log)
+            _delete_log(log)
             raise
         except Exception as error:
-            said = NO_ROOM if _without_room(Path(log.name)) else first_line(error)
+            said = OUT_OF_MEMORY_MESSAGE if _ran_out_of_memory(Path(log.name)) else summarize_error(error)
             log.write("".join(traceback.format_exception(error)).encode())
             raise JobError(f"{said} (Spark's log: {log.name})") from error
-        _forget(log)
+        _delete_log(log)
 
 
-def _without_room(log: Path) -> bool:
+def _ran_out_of_memory(log: Path) -> bool:
     """Whether Java ran out of memory; what fails then is often something else, and says so instead."""
     with suppress(OSError), log.open("rb") as lines:
         return any(b"java.lang.OutOfMemoryError" in line for line in lines)
     return False
 
 
-def _forget(log: IO[bytes]) -> None:
+def _delete_log(log: IO[bytes]) -> None:
     Path(log.name).unlink(missing_ok=True)  # /tmp may have been tidied while a job ran for weeks
 
 
-def first_line(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Return the kind of ``error`` and the first line of what it says: of Java's first cause where it tells one."""
     text = str(error).strip()
     causes = _CAUSE.findall(text)
@@ -180,6 +180,6 @@ def _check_java() -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JobError(f"Spark needs Java, and {java} cannot be run ({error}); {JAVA_ADVICE}") from None
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if found is None or int(found[1]) < OLDEST_JAVA:
+    if found is None or int(found[1]) < MIN_JAVA_VERSION:
         version = f"Java {found[1]}" if found else "of an unknown version"
-        raise JobError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is {version}; {JAVA_ADVICE}")
+        raise JobError(f"Spark needs Java {MIN_JAVA_VERSION} or newer, and {java} is {version}; {JAVA_ADVICE}")

@@ -13,23 +13,23 @@ from pyspark.util import inheritable_thread_target
 
 from spark_jobs import checkpoint as points
 from spark_jobs import io
-from spark_jobs.dedup_ranges import FOLDER, Taken
+from spark_jobs.dedup_ranges import RANGES_FOLDER, DedupRanges
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
-from spark_jobs.parse import good_records, keep
-from spark_jobs.table_root import Target, always
+from spark_jobs.parse import apply_decision, collect_valid_records
+from spark_jobs.table_root import TableRoot, table_of_every_batch
 from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
 
-WRITERS = 3
+MAX_CONCURRENT_WRITES = 3
 """Tables that are written at the same time: a commit is mostly waiting."""
 
-KEPT = StorageLevel.MEMORY_AND_DISK
-"""How a batch is kept for its tables: serialized, so that it is compressed (see ``session.ALWAYS``)."""
+BATCH_STORAGE_LEVEL = StorageLevel.MEMORY_AND_DISK
+"""How a batch is kept for its tables: serialized, so that it is compressed (see ``session.COMMON_CONF``)."""
 
 
 @dataclass(frozen=True)
-class Counts:
+class BatchCounts:
     """What one batch had."""
 
     events: int
@@ -41,13 +41,13 @@ class Counts:
     """Events of other kinds."""
 
 
-class Sink:
+class TableSink:
     """What Spark calls with each batch."""
 
     def __init__(
         self,
-        target: Target,
-        identity: points.Identity,
+        target: TableRoot,
+        identity: points.CheckpointIdentity,
         names: Collection[str],
         definitions: Definitions,
         after: Callable[[], None],
@@ -56,19 +56,19 @@ class Sink:
         self._target = target
         self._writer = identity.writer
         self._definitions = definitions
-        self._always = always(names)
+        self._always = table_of_every_batch(names)
         nothing = undeclared(names, definitions)
         self._names = [name for name in names if name == self._always or name not in nothing]
         self._after = after
-        self._taken = (-1, Taken())
-        self._counts: dict[int, Counts] = {}
-        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="table")
+        self._taken = (-1, DedupRanges())
+        self._counts: dict[int, BatchCounts] = {}
+        self._pool = ThreadPoolExecutor(MAX_CONCURRENT_WRITES, thread_name_prefix="table")
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         """Write one batch. Spark calls this again with the same rows and number if it did not come to the end."""
         folder = io.Folder(rows.sparkSession, self._target.checkpoint)
         points.check_no_backfill(folder, self._target.checkpoint)
-        rows.persist(KEPT)
+        rows.persist(BATCH_STORAGE_LEVEL)
         batch: Batch | None = None
         try:
             new, duplicates = self._new(rows, number)
@@ -85,7 +85,7 @@ class Sink:
             rows.unpersist()
         self._after()
 
-    def counts(self, number: int) -> Counts:
+    def counts(self, number: int) -> BatchCounts:
         """Return what was counted of a batch, once."""
         return self._counts.pop(number)
 
@@ -99,7 +99,7 @@ class Sink:
         What was taken up to this batch is noted before a table has it. If the batch is repeated that is passed over:
         it begins with what was taken up to the one before, so it decides the same.
         """
-        where = f"{self._target.checkpoint}/{FOLDER}"
+        where = f"{self._target.checkpoint}/{RANGES_FOLDER}"
         folder = io.Folder(rows.sparkSession, where)
         last, taken = self._taken
         if last != number - 1:
@@ -109,18 +109,18 @@ class Sink:
                     f"{where}/{number - 1} was removed; restore it, or begin anew with other folders for tables and"
                     " checkpoint"
                 )
-            taken = Taken.read(noted)
+            taken = DedupRanges.read(noted)
         self._taken = (number, taken)
-        decision = taken.take(good_records(rows))
+        decision = taken.take(collect_valid_records(rows))
         folder.write(str(number), taken.text())
         folder.remove(str(number - 2))
-        return keep(rows, decision), decision.duplicates
+        return apply_decision(rows, decision), decision.duplicates
 
     def _due(self, batch: Batch, number: int, duplicates: int) -> list[str]:
         """Return the tables that the batch has something for, and the one that gets every batch; count what it has."""
         told = F.flatten(F.collect_set(F.array_distinct("events.kind"))).alias("kinds")
-        (found,) = batch.parsed.agg(told, *counts()).collect()
-        self._counts[number] = Counts(found["events"], found["dead_letters"], duplicates, found["unknown"])
+        (found,) = batch.parsed.agg(told, *count_columns()).collect()
+        self._counts[number] = BatchCounts(found["events"], found["dead_letters"], duplicates, found["unknown"])
         there = {*found["kinds"], *([DEAD] if found["dead_letters"] else [])}
         return [
             name
@@ -129,7 +129,7 @@ class Sink:
         ]
 
 
-def counts() -> list[Column]:
+def count_columns() -> list[Column]:
     """Return what is counted of records: ``dead_letters``, ``events`` of known kinds, and those of ``unknown`` ones."""
     # The events of dead letters are NULL and do not count.
     of_others = f"filter(events.kind, kind -> kind NOT IN ({', '.join(map(repr, KINDS))}))"

@@ -20,10 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_jobs.events import ENVELOPE, Field
+from spark_jobs.events import ENVELOPE, EventField
 from spark_jobs.schemas import Table
 
-TYPES: dict[str, Callable[[], DataType]] = {
+SPARK_TYPES: dict[str, Callable[[], DataType]] = {
     "string": StringType,
     "int": IntegerType,
     "bigint": LongType,
@@ -38,17 +38,17 @@ TYPES: dict[str, Callable[[], DataType]] = {
     "map<string,string>": lambda: MapType(StringType(), StringType()),
     "decimal(38,10)": lambda: DecimalType(38, 10),
 }
-"""Makes a type by its name; of the event's ``array`` see ``array_of``."""
+"""Makes a type by its name; of the event's ``array`` see ``array_type``."""
 
 
-def struct_of(fields: Sequence[Field]) -> StructType:
+def struct_type(fields: Sequence[EventField]) -> StructType:
     """Return the type of an object with ``fields``; required ones are not nullable."""
-    return StructType([StructField(field.name, _type_of(field), not field.required) for field in fields])
+    return StructType([StructField(field.name, _field_type(field), not field.required) for field in fields])
 
 
-def envelope() -> StructType:
+def envelope_type() -> StructType:
     """Return the type of the audit envelope."""
-    return struct_of(ENVELOPE)
+    return struct_type(ENVELOPE)
 
 
 def table_schema(table: Table) -> StructType:
@@ -57,7 +57,7 @@ def table_schema(table: Table) -> StructType:
         [
             StructField(
                 column.name,
-                TYPES[column.type](),
+                SPARK_TYPES[column.type](),
                 True,
                 {"comment": column.meaning, "unit": column.unit, "source": column.source},
             )
@@ -66,10 +66,10 @@ def table_schema(table: Table) -> StructType:
     )
 
 
-def array_of(fields: Sequence[Field]) -> ArrayType:
+def array_type(fields: Sequence[EventField]) -> ArrayType:
     """Return the type of an array of objects with ``fields``."""
-    return ArrayType(struct_of(fields))
+    return ArrayType(struct_type(fields))
 
 
-def _type_of(field: Field) -> DataType:
-    return array_of(field.possible) if field.type == "array" else TYPES[field.type]()
+def _field_type(field: EventField) -> DataType:
+    return array_type(field.possible) if field.type == "array" else SPARK_TYPES[field.type]()

@@ -17,26 +17,26 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs import checkpoint as points
 from spark_jobs import error_messages, io, kafka
 from spark_jobs.definitions import Definitions
-from spark_jobs.derived_tables import check_declared
-from spark_jobs.kafka import Source
-from spark_jobs.maintenance import Chores
-from spark_jobs.parse import parse
-from spark_jobs.progress import Note, Progress, Summary
-from spark_jobs.session import session, settings
-from spark_jobs.sink import Counts, Sink
-from spark_jobs.table_root import Target, open_tables, state_of, streamed
+from spark_jobs.derived_tables import check_definitions_given
+from spark_jobs.kafka import AuditTopicSource
+from spark_jobs.maintenance import MaintenanceScheduler
+from spark_jobs.parse import parse_records
+from spark_jobs.progress import BatchProgress, Notice, RunSummary
+from spark_jobs.session import spark_conf, spark_session
+from spark_jobs.sink import BatchCounts, TableSink
+from spark_jobs.table_root import TableRoot, open_tables, read_table_state, streamed_table_names
 from spark_jobs.tables.registry import chosen, undeclared
 
-LOOK = "1 second"
+TRIGGER_INTERVAL = "1 second"
 """How often a continuous job asks Kafka whether there is enough for a batch: full ones follow each other at once."""
 
-POLL = 1
+QUERY_POLL_SECONDS = 1
 """Seconds between looks at the query."""
 
 
-def run(
-    source: Source,
-    target: Target,
+def run_streaming_job(
+    source: AuditTopicSource,
+    target: TableRoot,
     definitions: Definitions,
     *,
     only: Sequence[str] | None,
@@ -44,34 +44,40 @@ def run(
     master: str,
     conf: Mapping[str, str],
     available_now: bool,
-    progress: Callable[[Progress | Note], None],
-) -> Summary:
+    progress: Callable[[BatchProgress | Notice], None],
+) -> RunSummary:
     """Run the query to its end. See ``spark_jobs.run.run``."""
     started = time.monotonic()
-    conf = settings(master, jars, conf, short=available_now)
-    with session(f"brokerside {source.topic}", conf) as spark, _stop_asked() as stop:
-        cluster = kafka.cluster_id(spark, source)
+    conf = spark_conf(master, jars, conf, short=available_now)
+    with spark_session(f"brokerside {source.topic}", conf) as spark, _stop_on_signal() as stop:
+        cluster = kafka.fetch_cluster_id(spark, source)
         target = target.of(cluster, source.topic)
         points.check_no_backfill(io.Folder(spark, target.checkpoint), target.checkpoint)
         identity = open_tables(spark, target, cluster, source.topic, only, progress)
         names = chosen(identity.only)
-        filled = [name for name in identity.tables if state_of(spark, target, name).last_batch(identity.writer) >= 0]
-        check_declared(definitions, filled)
+        filled = [
+            name for name in identity.tables if read_table_state(spark, target, name).last_batch(identity.writer) >= 0
+        ]
+        check_definitions_given(definitions, filled)
         nothing = undeclared(names, definitions)
         if nothing:
-            progress(Note(f"nothing is written to {', '.join(nothing)}: the definitions have nothing for them"))
+            progress(Notice(f"nothing is written to {', '.join(nothing)}: the definitions have nothing for them"))
 
-        chores = Chores(spark, target, names, definitions, progress, continuous=not available_now)
-        with closing(Sink(target, identity, streamed(identity.only), definitions, chores.after_batch)) as sink:
-            query = _start(spark, source, target.checkpoint, sink, available_now=available_now)
+        chores = MaintenanceScheduler(spark, target, names, definitions, progress, continuous=not available_now)
+        with closing(
+            TableSink(target, identity, streamed_table_names(identity.only), definitions, chores.after_batch)
+        ) as sink:
+            query = _start_query(spark, source, target.checkpoint, sink, available_now=available_now)
             try:
-                done = list(_follow(query, sink, stop, progress, chores))
+                done = list(_follow_query(query, sink, stop, progress, chores))
             except StreamingQueryException as error:
-                raise error_messages.known(str(error), source.topic, target.checkpoint) or error from error
+                raise (
+                    error_messages.explain_spark_error(str(error), source.topic, target.checkpoint) or error
+                ) from error
             finally:
                 query.stop()
         failed = chores.at_end()
-    return Summary(
+    return RunSummary(
         records=sum(batch.records for batch in done),
         events=sum(batch.events for batch in done),
         dead_letters=sum(batch.dead_letters for batch in done),
@@ -83,19 +89,23 @@ def run(
     )
 
 
-def _start(spark: SparkSession, source: Source, where: str, sink: Sink, *, available_now: bool) -> StreamingQuery:
-    records = kafka.stream(spark, source, wait=not available_now)
-    writer = parse(records).writeStream.foreachBatch(sink).option("checkpointLocation", where)
-    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=LOOK)).start()
+def _start_query(
+    spark: SparkSession, source: AuditTopicSource, where: str, sink: TableSink, *, available_now: bool
+) -> StreamingQuery:
+    records = kafka.read_stream(spark, source, wait=not available_now)
+    writer = parse_records(records).writeStream.foreachBatch(sink).option("checkpointLocation", where)
+    return (
+        writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=TRIGGER_INTERVAL)
+    ).start()
 
 
-def _follow(
+def _follow_query(
     query: StreamingQuery,
-    sink: Sink,
+    sink: TableSink,
     stop: threading.Event,
-    progress: Callable[[Progress | Note], None],
-    chores: Chores,
-) -> Iterator[Progress]:
+    progress: Callable[[BatchProgress | Notice], None],
+    chores: MaintenanceScheduler,
+) -> Iterator[BatchProgress]:
     """Give the progress of each batch until the query ends. Raises StreamingQueryException if it fails."""
     last = -1
     stopping = False
@@ -103,13 +113,13 @@ def _follow(
         # Asked before the reports are read: what ends in between is reported, too.
         stopping = stopping or stop.is_set()
         at_rest = not query.status["isTriggerActive"]
-        ended = query.awaitTermination(POLL)
+        ended = query.awaitTermination(QUERY_POLL_SECONDS)
         finished = False
         for report in query.recentProgress:
             if report.batchId > last and report.numInputRows:
                 last = report.batchId
                 finished = True
-                batch = _progress(report, sink.counts(report.batchId))
+                batch = _batch_progress(report, sink.counts(report.batchId))
                 progress(batch)
                 yield batch
         if ended or (stopping and (finished or at_rest)):
@@ -118,8 +128,8 @@ def _follow(
             chores.at_rest()
 
 
-def _progress(report: StreamingQueryProgress, counts: Counts) -> Progress:
-    return Progress(
+def _batch_progress(report: StreamingQueryProgress, counts: BatchCounts) -> BatchProgress:
+    return BatchProgress(
         batch=report.batchId,
         records=report.numInputRows,
         events=counts.events,
@@ -131,7 +141,7 @@ def _progress(report: StreamingQueryProgress, counts: Counts) -> Progress:
 
 
 @contextmanager
-def _stop_asked() -> Iterator[threading.Event]:
+def _stop_on_signal() -> Iterator[threading.Event]:
     """Give an event that SIGTERM and SIGINT set for as long as the block lasts."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

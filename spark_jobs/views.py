@@ -11,9 +11,9 @@ from collections.abc import Collection
 from spark_jobs.schemas import Column, Table
 from spark_jobs.schemas.traffic import BUCKETS
 
-_COUNTS = len(BUCKETS) + 1
+_HISTOGRAM_LENGTH = len(BUCKETS) + 1
 
-TYPES = {
+DUCKDB_TYPES = {
     "string": "VARCHAR",
     "int": "INTEGER",
     "bigint": "BIGINT",
@@ -30,25 +30,27 @@ TYPES = {
 """DuckDB's name of each type that a column may have."""
 
 
-def view(table: Table, stored: str, columns: Collection[str]) -> str:
+def view_statement(table: Table, stored: str, columns: Collection[str]) -> str:
     """Return the statement that makes the view of ``table``, over the relation ``stored`` that has ``columns``.
 
     A column that the stored table does not have yet is NULL.
     """
-    values = [f"{_value(column, table.order, columns)} AS {quoted(column.name)}" for column in table.columns]
-    keys = [quoted(name) for name in table.keys if name in columns]
+    values = [
+        f"{_merged_value(column, table.order, columns)} AS {quote_identifier(column.name)}" for column in table.columns
+    ]
+    keys = [quote_identifier(name) for name in table.keys if name in columns]
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
-    return f"CREATE VIEW {quoted(table.name)} AS SELECT {', '.join(values)} FROM {quoted(stored)}{group}"  # noqa: S608 - names are constants of this package
+    return f"CREATE VIEW {quote_identifier(table.name)} AS SELECT {', '.join(values)} FROM {quote_identifier(stored)}{group}"  # noqa: S608 - names are constants of this package
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Return ``name`` as SQL has names."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _value(column: Column, order: str, columns: Collection[str]) -> str:
-    kind = TYPES[column.type]
-    name = quoted(column.name)
+def _merged_value(column: Column, order: str, columns: Collection[str]) -> str:
+    kind = DUCKDB_TYPES[column.type]
+    name = quote_identifier(column.name)
     if column.name not in columns:
         return f"NULL::{kind}"
     match column.merge:
@@ -58,24 +60,26 @@ def _value(column: Column, order: str, columns: Collection[str]) -> str:
             return f"{column.merge}({name})::{kind}"
         case "last":
             # Of two that are equally late the greater one, as in Spark.
-            late, known = quoted(order), f"{name} IS NOT NULL AND {quoted(order)} IS NOT NULL"
+            late, known = quote_identifier(order), f"{name} IS NOT NULL AND {quote_identifier(order)} IS NOT NULL"
             return f"arg_max({name}, struct_pack(late := {late}, value := {name})) FILTER ({known})"
         case "counts":
-            return _summed(name)
+            return _element_sums(name)
 
 
-def _summed(counts: str) -> str:
-    elements = ", ".join(f"sum({counts}[{place}])::BIGINT" for place in range(1, _COUNTS + 1))
+def _element_sums(counts: str) -> str:
+    elements = ", ".join(f"sum({counts}[{place}])::BIGINT" for place in range(1, _HISTOGRAM_LENGTH + 1))
     return f"CASE WHEN count({counts}) > 0 THEN [{elements}] END"
 
 
 _ENDS = ", ".join(str(end / 1000) for end in (*BUCKETS, BUCKETS[-1]))
 _RANK = "greatest(1, ceil(q::DECIMAL(10, 9) * list_sum(counts)::DECIMAL(19, 0)))"  # exact: 0.07 · 100 is not above 7
 
-_PLACE = f"list_position(list_transform(range(1, {_COUNTS + 1}), lambda n: list_sum(counts[:n]) >= {_RANK}), true)"
+_PLACE = (
+    f"list_position(list_transform(range(1, {_HISTOGRAM_LENGTH + 1}), lambda n: list_sum(counts[:n]) >= {_RANK}), true)"
+)
 
 MACROS = (
-    f"CREATE MACRO merge_counts(counts) AS {_summed('counts')}",
+    f"CREATE MACRO merge_counts(counts) AS {_element_sums('counts')}",
     f"CREATE MACRO quantile_ms(counts, q) AS CASE WHEN list_sum(counts) > 0 THEN ([{_ENDS}]::DOUBLE[])[{_PLACE}] END",
 )
 """``merge_counts(latencies)``: an aggregate, element by element. ``quantile_ms(counts, 0.99)``: the upper end of the

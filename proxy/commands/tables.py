@@ -134,7 +134,7 @@ def list_tables(tables: str, output: str) -> None:
     """List the tables and their columns."""
     from spark_jobs import query
 
-    print(query.render_tables(query.tables(tables), output))
+    print(query.render_tables(query.describe_tables(tables), output))
 
 
 def run_query(
@@ -153,13 +153,15 @@ def run_query(
         columns = ["question", "meaning", "tables", "options"]
         rows = [
             (q.name, q.meaning, list(q.tables), [f"--{name}" for name in q.parameters])
-            for q in saved_queries.QUESTIONS.values()
+            for q in saved_queries.SAVED_QUERIES.values()
         ]
         return _give(query.render(columns, rows, "table" if output == "parquet" else output), out)
-    with query.opened(tables) as reader:
-        text, parameters = saved_queries.prepared(reader, ask, values) if ask is not None else (sql or "", {})
+    with query.open_tables(tables) as reader:
+        text, parameters = (
+            saved_queries.prepare_saved_query(reader, ask, values) if ask is not None else (sql or "", {})
+        )
         if output == "parquet":
-            return _give(query.parquet(reader.arrow(text, parameters)), out)
+            return _give(query.to_parquet(reader.arrow(text, parameters)), out)
         return _give(query.render(*reader.rows(text, parameters), output), out)
 
 

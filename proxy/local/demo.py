@@ -27,7 +27,7 @@ from proxy.local.audit_reader import AuditTotals
 from proxy.local.broker import AUDIT_TOPIC
 from proxy.local.jars import resolve
 from proxy.local.workload import ClientLedger
-from spark_jobs.run import INTERPRETED
+from spark_jobs.run import INTERPRETED_QUERIES_CONF
 
 PARTITIONS = 4
 REPORT = "report.html"
@@ -125,7 +125,7 @@ def _demo(root: Path, console: Console) -> bool:
     ledgers = list(_work(state, console))
     with _step(console, "every audit event delivered, by the sidecar's own account in the audit topic"):
         told = audit_reader.read_totals(state.internal_bootstrap, AUDIT_TOPIC)
-    interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED.items()]
+    interpreted = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
     with _step(console, "the Spark job over the audit topic"):
         _brokerside("jobs", "run", "--available-now", "--bootstrap-servers", state.internal_bootstrap,
                     "--tables", str(root / "tables"), "--definitions", str(DEFINITIONS), *interpreted)  # fmt: skip

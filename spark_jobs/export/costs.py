@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_jobs import query
 from spark_jobs.errors import QueryError
-from spark_jobs.render import trimmed
+from spark_jobs.render import strip_trailing_zeros
 from spark_jobs.schemas import COST
 
 
@@ -22,7 +22,7 @@ def days(root: Path | str, first: date | None, last: date | None) -> Iterator[tu
     if first is not None and last is not None and last < first:
         raise QueryError(f"the last day, {last}, is before the first one, {first}")
     between = "coalesce(day >= $first, true) AND coalesce(day <= $last, true)"
-    with query.opened(root) as reader:
+    with query.open_tables(root) as reader:
         if COST.name not in reader.tables:
             raise QueryError(reader.absent(COST.name))
         limits = {"first": first, "last": last}
@@ -34,4 +34,4 @@ def days(root: Path | str, first: date | None, last: date | None) -> Iterator[tu
 
 def plain(value: Decimal) -> str:
     """Return ``value`` with all its digits, without zeros at the end and without an exponent."""
-    return trimmed(f"{value:f}")  # normalize() would round to 28 digits
+    return strip_trailing_zeros(f"{value:f}")  # normalize() would round to 28 digits

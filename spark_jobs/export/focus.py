@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import msgspec
 
 from spark_jobs.export.costs import days, plain
-from spark_jobs.render import csv_lines, in_a_sheet
+from spark_jobs.render import csv_writer, escape_formula
 from spark_jobs.schemas import COST
 
 NOT_OURS = (
@@ -33,7 +33,7 @@ def write(root: Path | str, out: TextIO, first: date | None = None, last: date |
 
     Returns the number of rows. Raises QueryError, with one sentence on what is wrong.
     """
-    writer = csv_lines(out)
+    writer = csv_writer(out)
     writer.writerow(COLUMNS)
     count = 0
     for _, rows in days(root, first, last):
@@ -48,7 +48,9 @@ def csv_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[str]]:
     FOCUS wants texts in its own columns as they are; in those that are ours no text is a formula to a spreadsheet.
     """
     for row in rows:
-        yield [in_a_sheet(_text(row.get(name))) if name.startswith("x_") else _text(row.get(name)) for name in COLUMNS]
+        yield [
+            escape_formula(_text(row.get(name))) if name.startswith("x_") else _text(row.get(name)) for name in COLUMNS
+        ]
 
 
 def _text(value: Any) -> str:

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from spark_jobs.render import amount, visible
+from spark_jobs.render import escape_control_characters, format_money
 
 _SPACE = "\xa0"
 """Between a number and its unit: no line ends there."""
@@ -17,7 +17,7 @@ _SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 def escape(value: object) -> str:
     """Return ``value`` as text of a page: nothing in it is markup, or hidden."""
-    return html.escape(visible(str(value)), quote=True)
+    return html.escape(escape_control_characters(str(value)), quote=True)
 
 
 def escape_with_code(value: str) -> str:
@@ -53,7 +53,7 @@ def percent(value: float, digits: int = 2) -> str:
 
 def money(value: Decimal, currency: str) -> str:
     """Return an amount with its currency."""
-    return f"{amount(value)}{_SPACE}{currency}"
+    return f"{format_money(value)}{_SPACE}{currency}"
 
 
 def minute(value: datetime) -> str:
@@ -97,7 +97,7 @@ def cell(column: str, value: Any) -> str:
             return ", ".join(map(str, value))
         return "<br>".join(f'<span class="t">{escape(item)}</span>' for item in value)
     if isinstance(value, Decimal):
-        return amount(value)
+        return format_money(value)
     if isinstance(value, int | float):
         if column.endswith("_bytes"):
             return f'<span title="{value:,} bytes">{size(value)}</span>'

@@ -16,7 +16,7 @@ import msgspec
 import vl_convert
 
 from spark_jobs.errors import QueryError
-from spark_jobs.query import Reader, opened
+from spark_jobs.query import TableReader, open_tables
 from spark_jobs.report import formatting
 from spark_jobs.report.charts import WIDTH, Chart
 from spark_jobs.report.sections import MOST_ROWS, Row, Scope, Section, sections
@@ -34,13 +34,13 @@ def page(root: Path | str, since: date | None = None, until: date | None = None)
     Default: up to the newest day in the tables, and a week if there is one. The same tables give the same page. Raises
     QueryError: no tables, no rows, or the days are the wrong way round.
     """
-    with opened(root) as reader:
+    with open_tables(root) as reader:
         scope = _scope(reader, since, until)
         told = sections(scope)
         return _html(scope, told, _figures(scope, told))
 
 
-def _scope(reader: Reader, since: date | None, until: date | None) -> Scope:
+def _scope(reader: TableReader, since: date | None, until: date | None) -> Scope:
     known = [name for name in reader.tables if name in TABLES]
     if not known:
         raise QueryError(f"there are no tables of Brokerside in {reader.root}")
@@ -60,7 +60,7 @@ def _scope(reader: Reader, since: date | None, until: date | None) -> Scope:
     return Scope(reader, first, last, max(seen, default=midnight), min(long, days_long))
 
 
-def _ends(reader: Reader, column: str, table: str, since: date = date.min, until: date = date.max) -> list[Any]:
+def _ends(reader: TableReader, column: str, table: str, since: date = date.min, until: date = date.max) -> list[Any]:
     """Return the least and the greatest value of a column in these days; nothing without rows, or of a broken table."""
     sql = f"SELECT min({column}), max({column}) FROM {table} WHERE day BETWEEN $since AND $until"  # noqa: S608 - constants
     try:

@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 from spark_jobs.errors import QueryError
-from spark_jobs.query import Reader
+from spark_jobs.query import TableReader
 from spark_jobs.report import charts, formatting
 from spark_jobs.report.charts import Chart
-from spark_jobs.saved_queries import QUESTIONS, ask
+from spark_jobs.saved_queries import SAVED_QUERIES, run_saved_query
 
 Row = dict[str, Any]
 State = Literal["", "good", "warn", "bad"]
@@ -30,7 +30,7 @@ MOST_TEAMS = 7
 class Scope:
     """What the report is about: tables, and days."""
 
-    reader: Reader
+    reader: TableReader
     since: date
     until: date
     as_of: datetime
@@ -41,8 +41,8 @@ class Scope:
     def ask(self, name: str, limit: int = MOST_ROWS + 1) -> list[Row]:
         """Return the answer to a question for these days."""
         offered = {"since": self.since, "until": self.until, "at": self.as_of, "limit": limit}
-        given = {key: value for key, value in offered.items() if key in QUESTIONS[name].parameters}
-        columns, rows = ask(self.reader, name, given)
+        given = {key: value for key, value in offered.items() if key in SAVED_QUERIES[name].parameters}
+        columns, rows = run_saved_query(self.reader, name, given)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def select(self, sql: str) -> list[Row]:

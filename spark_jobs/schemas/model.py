@@ -19,7 +19,7 @@ class Column:
 
     name: str
     type: str
-    """Spark's name of the type; see ``spark_jobs.spark_types.TYPES``."""
+    """Spark's name of the type; see ``spark_jobs.spark_types.SPARK_TYPES``."""
     meaning: str
     unit: str = ""
     source: str = ""

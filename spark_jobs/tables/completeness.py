@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import GAP_EVENT, MAX_SUM, STATUS_EVENT
-from spark_jobs.merge import merged
-from spark_jobs.parse import CONFLICT, RECORD_ID, with_defaults
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import CONFLICT_REASON, RECORD_ID, fields_with_defaults
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
 
@@ -21,7 +21,7 @@ def completeness(parsed: DataFrame) -> DataFrame:
     rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of('at', MINUTE_US)} AS minute")
     # What is not told of is 0, as a sum, and not unknown.
     rows = rows.fillna(0, [column.name for column in COMPLETENESS.merged if column.merge == "sum"])
-    return merged(rows, COMPLETENESS).select(*columns_of(COMPLETENESS))
+    return merge_rows(rows, COMPLETENESS).select(*columns_of(COMPLETENESS))
 
 
 def _arrived(envelopes: DataFrame) -> DataFrame:
@@ -38,7 +38,7 @@ def _arrived(envelopes: DataFrame) -> DataFrame:
 
 
 def _conflicts(parsed: DataFrame) -> DataFrame:
-    conflicts = parsed.where(F.col("reason") == CONFLICT)
+    conflicts = parsed.where(F.col("reason") == CONFLICT_REASON)
     return conflicts.selectExpr(*RECORD_ID[:3], "sent_at AS at", "CAST(NULL AS STRING) AS reason", "1 AS conflicts")
 
 
@@ -46,7 +46,7 @@ def _lost(envelopes: DataFrame) -> DataFrame:
     """A gap is told of the run that lost it, which may be a dead one; it has no time of its own."""
     told = envelopes.selectExpr(
         "cluster_id", "broker_id", "sent_at AS at", "explode(filter(events, one -> one.kind = 'gap')) AS event"
-    ).selectExpr("cluster_id", "broker_id", "at", *with_defaults("event", GAP_EVENT))
+    ).selectExpr("cluster_id", "broker_id", "at", *fields_with_defaults("event", GAP_EVENT))
     return told.selectExpr(
         "cluster_id",
         "broker_id",
@@ -62,7 +62,7 @@ def _lost(envelopes: DataFrame) -> DataFrame:
 def _statuses(envelopes: DataFrame) -> DataFrame:
     told = envelopes.selectExpr(
         *RECORD_ID[:3], "sidecar_version", "explode(filter(events, one -> one.kind = 'sidecar_status')) AS event"
-    ).selectExpr(*RECORD_ID[:3], "sidecar_version", *with_defaults("event", STATUS_EVENT))
+    ).selectExpr(*RECORD_ID[:3], "sidecar_version", *fields_with_defaults("event", STATUS_EVENT))
     lost = f"aggregate(map_values(dropped), 0L, (sum, one) -> sum + greatest(0, least(coalesce(one, 0), {MAX_SUM})))"
     return told.selectExpr(
         *RECORD_ID[:3],

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import CONNECTION_EVENT
-from spark_jobs.parse import events, with_defaults
+from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import CONNECTIONS
 from spark_jobs.tables.columns import columns_of, day_of
 
@@ -34,8 +34,8 @@ def connections(parsed: DataFrame) -> DataFrame:
 
     A day's rows hold what that day's events say and nothing else, so that a day can be computed again by itself.
     """
-    told = events(parsed, "connection").selectExpr(
-        "cluster_id", "broker_id", "boot_id", *with_defaults("event", CONNECTION_EVENT)
+    told = explode_events(parsed, "connection").selectExpr(
+        "cluster_id", "broker_id", "boot_id", *fields_with_defaults("event", CONNECTION_EVENT)
     )
     told = told.withColumn("day", F.expr(day_of("ts")))
     at = "timestamp_micros(ts)"

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import INVENTORY_EVENT, INVENTORY_TOPIC
-from spark_jobs.parse import events, with_defaults
+from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import INVENTORY
 from spark_jobs.tables.columns import HOUR_US, columns_of, day_of, start_of
 
@@ -16,13 +16,15 @@ LAST = ("internal", "part", "parts")
 
 def inventory(parsed: DataFrame) -> DataFrame:
     """Return partial rows of ``inventory``, one for each topic and hour, of ``parsed``."""
-    lists = events(parsed, "topic_inventory").selectExpr("cluster_id", *with_defaults("event", INVENTORY_EVENT))
+    lists = explode_events(parsed, "topic_inventory").selectExpr(
+        "cluster_id", *fields_with_defaults("event", INVENTORY_EVENT)
+    )
     told = lists.selectExpr("cluster_id", "ts", "part", "parts", "explode(inventory) AS one").selectExpr(
         "cluster_id",
         "ts",
         "part",
         "parts",
-        *with_defaults("one", INVENTORY_TOPIC),
+        *fields_with_defaults("one", INVENTORY_TOPIC),
         f"{day_of('ts')} AS day",
         f"{start_of('ts', HOUR_US)} AS hour",
     )

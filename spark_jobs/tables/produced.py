@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.events import PRODUCE, REQUEST_EVENT, ROLLUP_EVENT, ROLLUP_TOPIC, TOPIC_PARTITION
-from spark_jobs.parse import events, with_defaults
+from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import PRODUCED
 from spark_jobs.tables.columns import columns_of, day_of
 
@@ -35,14 +35,14 @@ OUTCOMES = {
 
 def produced(parsed: DataFrame, mirrors: Sequence[Mirror]) -> DataFrame:
     """Return the rows of ``produced`` of ``parsed``: of topics that one of ``mirrors`` names; none without mirrors."""
-    told = events(parsed, "request", "rollup").where(F.col("event.api_key") == PRODUCE)
+    told = explode_events(parsed, "request", "rollup").where(F.col("event.api_key") == PRODUCE)
     told = told.where(F.col("cluster_id").isin(sorted({id for one in mirrors for id in one.cluster_ids})))
     told = told.selectExpr(
         "cluster_id",
         "broker_id",
         "event.kind = 'rollup' AS rolled_up",
         "coalesce(event.ts_request, event.minute) AS at_us",
-        *with_defaults("event", FIELDS),
+        *fields_with_defaults("event", FIELDS),
     )
     rows = _of_requests(told.where("NOT rolled_up")).unionByName(
         _of_rollups(told.where("rolled_up")), allowMissingColumns=True
@@ -78,13 +78,13 @@ def source_topic(mirror: Mirror) -> Column:
 
 def _of_requests(told: DataFrame) -> DataFrame:
     parts = told.selectExpr(*WHO, "at_us", "outcome", "explode(topics) AS part")
-    parts = parts.selectExpr(*WHO, "at_us", "outcome", *with_defaults("part", TOPIC_PARTITION))
+    parts = parts.selectExpr(*WHO, "at_us", "outcome", *fields_with_defaults("part", TOPIC_PARTITION))
     return parts.withColumn("outcome", F.expr(OUTCOME)).where("records > 0")
 
 
 def _of_rollups(told: DataFrame) -> DataFrame:
     topics = told.selectExpr(*WHO, "at_us", "explode(per_topic) AS of_topic")
-    topics = topics.selectExpr(*WHO, "at_us", *with_defaults("of_topic", ROLLUP_TOPIC))
+    topics = topics.selectExpr(*WHO, "at_us", *fields_with_defaults("of_topic", ROLLUP_TOPIC))
     counted = [f"struct('{name}' AS outcome, {of[0]} AS records, {of[1]} AS bytes)" for name, of in OUTCOMES.items()]
     split = topics.selectExpr(*WHO, "at_us", "topic", f"explode(array({', '.join(counted)})) AS one")
     return split.selectExpr(*WHO, "at_us", "topic", "one.*").where("records > 0")

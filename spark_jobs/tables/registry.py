@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs import schemas
 from spark_jobs.definitions import Definitions
-from spark_jobs.parse import dead_letters
+from spark_jobs.parse import dead_letter_rows
 from spark_jobs.schemas import TABLES
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.completeness import completeness
@@ -68,7 +68,7 @@ STREAMED: dict[str, Callable[[Batch], DataFrame]] = {
     "throttles": lambda batch: throttles(batch.parsed),
     "inventory": lambda batch: inventory(batch.parsed),
     "produced": lambda batch: produced(batch.parsed, batch.definitions.mirrors),
-    "dead_letters": lambda batch: dead_letters(batch.parsed),
+    "dead_letters": lambda batch: dead_letter_rows(batch.parsed),
 }
 """Makes partial rows of one batch, by table; see ``schemas.STREAMED``."""
 

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import MAX_SUM, PRODUCE, REQUEST_EVENT, ROLLUP_EVENT
-from spark_jobs.parse import events, with_defaults
+from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.schemas.traffic import BUCKETS
 from spark_jobs.tables.columns import MINUTE_US, day_of, start_of
@@ -72,7 +72,7 @@ SUMMANDS = {
 
 
 def summed(parsed: DataFrame) -> DataFrame:
-    """Return what the requests and rollups of ``parsed`` (as ``parse.parse`` gives it) add up to.
+    """Return what the requests and rollups of ``parsed`` (as ``parse.parse_records`` gives it) add up to.
 
     A row of a topic is about the topic's part in requests, one without about requests as a whole. There is one for each
     of ``KEYS``, ``PLACES`` and ``HISTOGRAMS`` that occurs; its ``shares`` says how often, so that the histograms of any
@@ -108,9 +108,9 @@ def _shares(parsed: DataFrame) -> DataFrame:
 
     Those are the partitions of a request or the topics of a rollup, and the topics that were polled.
     """
-    told = events(parsed, "request", "rollup").selectExpr(
+    told = explode_events(parsed, "request", "rollup").selectExpr(
         *["cluster_id", "broker_id", "coalesce(event.ts_request, event.minute) AS at"],
-        *with_defaults("event", FIELDS),
+        *fields_with_defaults("event", FIELDS),
         "nullif(event.api_version, -1) AS api_version",
         "event.client_software_name AS software_name",
         "event.client_software_version AS software_version",

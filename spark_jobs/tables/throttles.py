@@ -6,17 +6,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import THROTTLE_EVENT
-from spark_jobs.parse import events, with_defaults
+from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import THROTTLES
 from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
 
 
 def throttles(parsed: DataFrame) -> DataFrame:
     """Return partial rows of ``throttles``, one for each key, of ``parsed``."""
-    told = events(parsed, "throttle").selectExpr(
+    told = explode_events(parsed, "throttle").selectExpr(
         "cluster_id",
         "broker_id",
-        *with_defaults("event", THROTTLE_EVENT),
+        *fields_with_defaults("event", THROTTLE_EVENT),
         f"{day_of('event.ts_first')} AS day",
         f"{start_of('event.ts_first', MINUTE_US)} AS minute",
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.merge import merged
+from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.tables.columns import columns_of
 
 
 def traffic(requests: DataFrame) -> DataFrame:
     """Return the rows of ``traffic``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it)."""
-    return merged(requests, TRAFFIC).select(*columns_of(TRAFFIC))
+    return merge_rows(requests, TRAFFIC).select(*columns_of(TRAFFIC))

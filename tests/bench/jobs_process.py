@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from proxy.local.jars import resolve
 from spark_jobs import spark_types
 from spark_jobs.definitions.load import load
-from spark_jobs.derived_tables import derive
-from spark_jobs.progress import Note
-from spark_jobs.run import INTERPRETED, run
+from spark_jobs.derived_tables import compute_derived_tables
+from spark_jobs.progress import Notice
+from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
 from spark_jobs.schemas import TABLES
-from spark_jobs.session import session, settings
-from spark_jobs.table_root import Target, ready
+from spark_jobs.session import spark_conf, spark_session
+from spark_jobs.table_root import TableRoot, create_or_upgrade_table
 from tests.bench.measure import cpu_seconds, family
 
 DEFINITIONS = "deploy/examples/definitions"
@@ -155,8 +155,8 @@ def main(arguments: list[str]) -> None:
     bootstrap, folder, *numbers = arguments[:5]
     count, rounds, rows = map(int, numbers)
     once = rounds == 1  # to see that it works; its figures say nothing
-    conf = settings("local[*]", resolve("spark-4.2.0"), INTERPRETED if once else {}, short=once)
-    with session("bench", conf) as spark:
+    conf = spark_conf("local[*]", resolve("spark-4.2.0"), INTERPRETED_QUERIES_CONF if once else {}, short=once)
+    with spark_session("bench", conf) as spark:
         figures = _jobs(spark, bootstrap, arguments[5:], count, rounds, folder) | _tables(spark, f"{folder}/day", rows)
     print(json.encode(figures).decode())
 
@@ -191,17 +191,17 @@ def _jobs(
 
 def _tables(spark: SparkSession, folder: str, rows: int) -> dict[str, float]:
     """CPU seconds of each table that is computed from others."""
-    target, definitions = Target(folder), load([DEFINITIONS])
+    target, definitions = TableRoot(folder), load([DEFINITIONS])
     for name, (share, said) in INPUTS.items():
         _write(spark, target, name, int(rows * share), said)
     figures = {}
-    failures: list[Note] = []
+    failures: list[Notice] = []
     for name in ("cost", "topics", "slo", "quota_advice", "mirror_check"):
         failed = False
 
         def work(name: str = name) -> None:
             nonlocal failed
-            failed = bool(derive(spark, target, [name], definitions, failures.append))
+            failed = bool(compute_derived_tables(spark, target, [name], definitions, failures.append))
 
         figures[f"{name}_s"] = _spent(work).cpu
         if failed:
@@ -210,9 +210,9 @@ def _tables(spark: SparkSession, folder: str, rows: int) -> dict[str, float]:
     return figures
 
 
-def _write(spark: SparkSession, target: Target, name: str, rows: int, said: Mapping[str, str]) -> None:
+def _write(spark: SparkSession, target: TableRoot, name: str, rows: int, said: Mapping[str, str]) -> None:
     """Write ``rows`` rows of the table ``name``, over one day: in each column what ``said`` or ROW has for it."""
-    ready(spark, target, name, _say)
+    create_or_upgrade_table(spark, target, name, _say)
     sql = ROW | said
     day = spark.range(rows).selectExpr(
         "id",
@@ -230,7 +230,9 @@ def _write(spark: SparkSession, target: Target, name: str, rows: int, said: Mapp
 def _decode(spark: SparkSession, bootstrap: str, topic: str) -> None:
     """Read the topic and decode each event, and do nothing with it."""
     records = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
-    envelopes = records.select(F.from_json(F.col("value").cast("string"), spark_types.envelope()).alias("envelope"))
+    envelopes = records.select(
+        F.from_json(F.col("value").cast("string"), spark_types.envelope_type()).alias("envelope")
+    )
     events = envelopes.select("envelope.cluster_id", F.explode("envelope.events").alias("event"))
     events.write.format("noop").mode("overwrite").save()
 

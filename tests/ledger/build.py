@@ -19,7 +19,7 @@ from proxy.local.jars import resolve
 from spark_jobs import kafka
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.run import run
-from spark_jobs.session import session, settings
+from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.script import happened
 from tests.ledger.wire import PARTITIONS, Record, Told, tell
 from tests.ledger.world import World
@@ -66,7 +66,7 @@ def build(root: Path, bootstrap: str, jars: Sequence[Path]) -> Built:
     new = [NewTopic(name, PARTITIONS, 1, config=config) for name in built.topics.values()]
     for future in admin.create_topics(new).values():
         future.result(30)
-    with patch.object(kafka, "RECORDS_PER_BATCH", RECORDS_PER_BATCH):
+    with patch.object(kafka, "MAX_RECORDS_PER_BATCH", RECORDS_PER_BATCH):
         for name, records in built.records().items():
             _write(bootstrap, name, records)
             run(
@@ -109,7 +109,7 @@ def main(root: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         state = cluster.up(Path(folder), advertise="broker", progress=False)
         try:
-            with session("ledger", settings("local[2]", jars, FEW_ROWS, short=True)):
+            with spark_session("ledger", spark_conf("local[2]", jars, FEW_ROWS, short=True)):
                 built = build(root, state.internal_bootstrap, jars)
         finally:
             cluster.down(Path(folder))

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.query import Reader, opened, render
-from spark_jobs.saved_queries import QUESTIONS, ask
+from spark_jobs.query import TableReader, open_tables, render
+from spark_jobs.saved_queries import SAVED_QUERIES, run_saved_query
 from spark_jobs.schemas import TABLES
 from tests.ledger import build
 from tests.ledger.books import instant
@@ -40,7 +40,7 @@ can be said there. Questions about the present are asked as of the morning, at s
 
 def markdown(root: Path | str) -> str:
     """Return the page, of the tables of the scripted load at ``root``."""
-    with opened(root) as reader:
+    with open_tables(root) as reader:
         parts = [_HEAD, "## Questions\n\n`brokerside query --ask NAME`; [queries.md](queries.md) says more.\n"]
         parts += _questions(reader)
         parts.append(
@@ -52,14 +52,14 @@ def markdown(root: Path | str) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _questions(reader: Reader) -> Iterator[str]:
-    for question in QUESTIONS.values():
+def _questions(reader: TableReader) -> Iterator[str]:
+    for question in SAVED_QUERIES.values():
         given = dict(GIVEN.get(question.name, {}))
         options = "".join(f" --{name} {value}" for name, value in given.items())
         if "at" in question.parameters:
             given["at"] = instant(END)
         yield f"### {question.meaning}\n\n`brokerside query --ask {question.name}{options}`\n"
-        yield _answer(*ask(reader, question.name, given))
+        yield _answer(*run_saved_query(reader, question.name, given))
 
 
 def _answer(columns: list[str], rows: Sequence[tuple[Any, ...]]) -> str:

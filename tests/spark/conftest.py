@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
-from spark_jobs.run import INTERPRETED
-from spark_jobs.session import session, settings
+from spark_jobs.run import INTERPRETED_QUERIES_CONF
+from spark_jobs.session import spark_conf, spark_session
 from tests.ledger.build import Built, build
 
 READ_AT = datetime(2026, 9, 22, 12, 5, tzinfo=UTC)
@@ -36,17 +36,17 @@ def jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(jars: list[Path]) -> Iterator[SparkSession]:
     """The jobs' own session; a job that a test runs in this process uses it, too."""
-    with session("tests", settings("local[2]", jars, FEW_ROWS | INTERPRETED, short=True)) as spark:
+    with spark_session("tests", spark_conf("local[2]", jars, FEW_ROWS | INTERPRETED_QUERIES_CONF, short=True)) as spark:
         yield spark
 
 
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Compile queries in this block, as in production."""
-    for name in INTERPRETED:
+    for name in INTERPRETED_QUERIES_CONF:
         spark.conf.unset(name)
     yield
-    for name, value in INTERPRETED.items():
+    for name, value in INTERPRETED_QUERIES_CONF.items():
         spark.conf.set(name, value)
 
 

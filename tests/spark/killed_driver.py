@@ -58,7 +58,7 @@ def main() -> None:
     fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     arguments = json.loads(sys.argv[4])
     append, replace, create, write, look_after = (
-        io.append_once, io.replace, io.create_table, sink.Sink.__call__, maintenance.upkeep
+        io.append_once, io.replace_rows, io.create_table, sink.TableSink.__call__, maintenance.upkeep
     )  # fmt: skip
 
     def append_once(rows: DataFrame, path: str, writer: str, number: int) -> None:
@@ -76,7 +76,7 @@ def main() -> None:
         create(spark, table, path)
         fate.at("create")
 
-    def call(self: sink.Sink, rows: DataFrame, number: int) -> None:
+    def call(self: sink.TableSink, rows: DataFrame, number: int) -> None:
         fate.at("begin")
         write(self, rows, number)
         fate.at("written")
@@ -85,11 +85,11 @@ def main() -> None:
         look_after(*given, **options)
         fate.at("looked after")
 
-    io.append_once, io.replace, io.create_table = append_once, replaced, create_table
-    sink.Sink.__call__ = call  # type: ignore[method-assign]
+    io.append_once, io.replace_rows, io.create_table = append_once, replaced, create_table
+    sink.TableSink.__call__ = call  # type: ignore[method-assign]
     maintenance.upkeep = looked_after
-    kafka.RECORDS_PER_BATCH = arguments.pop("records_per_batch")
-    maintenance.UPKEEP_EVERY, compaction.MANY_FILES = 0.0, 2
+    kafka.MAX_RECORDS_PER_BATCH = arguments.pop("records_per_batch")
+    maintenance.MAINTENANCE_INTERVAL_S, compaction.MIN_FILES_TO_COMPACT = 0.0, 2
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]
     arguments["definitions"] = load(arguments["definitions"])
     run(**arguments)

@@ -27,11 +27,11 @@ from proxy.local import cluster as local_cluster
 from proxy.local.jars import resolve
 from spark_jobs import kafka
 from spark_jobs.definitions import load
-from spark_jobs.merge import merged
-from spark_jobs.parse import deduplicate, parse
-from spark_jobs.run import INTERPRETED, run
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import deduplicate, parse_records
+from spark_jobs.run import INTERPRETED_QUERIES_CONF, run
 from spark_jobs.schemas import DERIVED, STREAMED, TABLES
-from spark_jobs.session import session, settings
+from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.tables import registry
 from tests.ledger.stored import rows
 from tests.spark.conftest import FEW_ROWS, AuditTopic
@@ -87,7 +87,7 @@ class Sweep:
             "definitions": self._definitions,
             "available_now": True,
             "master": "local[2]",
-            "conf": FEW_ROWS | INTERPRETED,
+            "conf": FEW_ROWS | INTERPRETED_QUERIES_CONF,
             "records_per_batch": RECORDS_PER_BATCH,
         }
 
@@ -132,11 +132,11 @@ class Sweep:
 
     def differences(self, spark: SparkSession) -> dict[str, int]:
         """Return how many rows of each table differ from one batch over the topic; and requests missing or twice."""
-        source = kafka.Source(self._audit.bootstrap, self._audit.name)
-        records = kafka.batch(spark, source, kafka.span(spark, source))
+        source = kafka.AuditTopicSource(self._audit.bootstrap, self._audit.name)
+        records = kafka.read_range(spark, source, kafka.fetch_offset_range(spark, source))
         definitions = load(self._definitions)
-        batch = registry.Batch(deduplicate(parse(records)).persist(), definitions)
-        whole = {name: merged(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED.items()}
+        batch = registry.Batch(deduplicate(parse_records(records)).persist(), definitions)
+        whole = {name: merge_rows(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED.items()}
         stored = registry.Stored(whole, definitions, None)
         names = registry.DERIVED.keys() - registry.undeclared(registry.DERIVED, definitions)
         whole |= {name: registry.DERIVED[name](stored) for name in names}
@@ -181,7 +181,9 @@ def main() -> int:
                         f"{killed}/{arguments.instants} {instant}: {time.monotonic() - started:.0f} s"
                         + " ended" * (not reached)
                     )
-            with session("kills", settings("local[2]", jars, FEW_ROWS | INTERPRETED, short=True)) as spark:
+            with spark_session(
+                "kills", spark_conf("local[2]", jars, FEW_ROWS | INTERPRETED_QUERIES_CONF, short=True)
+            ) as spark:
                 sweep.finish(spark)
                 found = sweep.differences(spark)
         finally:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from proxy.config.hmac_keys import AUDIT
 from proxy.core.authentication import HEADER, Authenticator
-from spark_jobs.authentication import LABEL, REFUSED, authenticate
+from spark_jobs.authentication import REFUSED_COLUMN, SIGNATURE_LABEL, authenticate
 from spark_jobs.query import query
 from spark_jobs.run import backfill, run
 from tests.spark.conftest import AuditTopic
@@ -31,7 +31,7 @@ SIGNED = Authenticator(AUDIT, OLD).header(*RECORD)[1]
 
 
 def test_the_label_is_the_sidecars() -> None:
-    assert LABEL.decode() == AUDIT
+    assert SIGNATURE_LABEL.decode() == AUDIT
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_spark_accepts_what_the_sidecar_would(
     )
     columns = "key binary, value binary, headers array<struct<key string, value binary>>, offset bigint"
     rows = authenticate(spark.createDataFrame([(key, value, of_kafka, 7)], columns), OLD | NEW).collect()
-    assert [row.asDict() for row in rows] == [{"value": value, "offset": 7, REFUSED: refused}]
+    assert [row.asDict() for row in rows] == [{"value": value, "offset": 7, REFUSED_COLUMN: refused}]
     verdict = Authenticator(AUDIT, OLD | NEW).verify(*record, headers)
     assert verdict == (refused or "authentic")
 

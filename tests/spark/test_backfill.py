@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import backfill as module
 from spark_jobs import kafka
 from spark_jobs.errors import JobError
-from spark_jobs.progress import Summary
+from spark_jobs.progress import RunSummary
 from spark_jobs.run import backfill, run
 from tests.ledger.stored import rows
 from tests.spark.conftest import AuditTopic
@@ -27,7 +27,7 @@ ONLY = ("traffic", "connections", "dead_letters")
 DAY_US = 86_400_000_000
 FIRST = date(2026, 9, 22)
 
-Run = Callable[..., Summary]
+Run = Callable[..., RunSummary]
 
 
 def envelopes(days: Sequence[int], *, boot: str = "boot") -> list[bytes]:
@@ -53,7 +53,7 @@ class Job:
         self._spark, self._audit, self.root = spark, audit, root
         self.said: list[str] = []
 
-    def __call__(self, what: Callable[..., Summary], **changes: Any) -> Summary:
+    def __call__(self, what: Callable[..., RunSummary], **changes: Any) -> RunSummary:
         arguments: dict[str, Any] = {
             "bootstrap_servers": self._audit.bootstrap,
             "topic": self._audit.name,
@@ -73,7 +73,7 @@ class Job:
 
 @pytest.fixture
 def job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(kafka, "RECORDS_PER_BATCH", 4)
+    monkeypatch.setattr(kafka, "MAX_RECORDS_PER_BATCH", 4)
     return Job(spark, audit, tmp_path / "tables")
 
 

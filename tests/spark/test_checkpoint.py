@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.checkpoint import (
-    Identity,
-    Position,
+    CheckpointIdentity,
+    CheckpointPosition,
     TableState,
-    check_belongs,
-    check_new,
+    check_identity,
+    check_new_checkpoint,
     check_position,
-    grown,
-    prefix,
+    with_added_tables,
+    writer_prefix,
 )
 from spark_jobs.errors import JobError
 
 WHERE = "/data/checkpoint"
-WRITER = prefix("kafka", "audit") + "1"
-IDENTITY = Identity(WRITER, "kafka", "audit", {"traffic": "t-1", "dead_letters": "d-1"})
+WRITER = writer_prefix("kafka", "audit") + "1"
+IDENTITY = CheckpointIdentity(WRITER, "kafka", "audit", {"traffic": "t-1", "dead_letters": "d-1"})
 
 
 def table(id: str, last_batch: int, writer: str = WRITER) -> TableState:
@@ -29,38 +29,42 @@ def tables(traffic: int = 7, dead: int = 3, *, traffic_id: str = "t-1") -> dict[
     return {"traffic": table(traffic_id, traffic), "dead_letters": table("d-1", dead)}
 
 
-def position(planned: int = 7, committed: int = 7) -> Position:
-    return Position(planned, committed)
+def position(planned: int = 7, committed: int = 7) -> CheckpointPosition:
+    return CheckpointPosition(planned, committed)
 
 
-def check(where: Position, stored: dict[str, TableState]) -> None:
+def check(where: CheckpointPosition, stored: dict[str, TableState]) -> None:
     check_position(where, IDENTITY, stored, "traffic", WHERE)
 
 
 @pytest.mark.parametrize(
-    "writer", [prefix("kafka", "other") + "1", prefix("elsewhere", "audit") + "1"], ids=["topic", "cluster"]
+    "writer",
+    [writer_prefix("kafka", "other") + "1", writer_prefix("elsewhere", "audit") + "1"],
+    ids=["topic", "cluster"],
 )
 def test_tables_may_have_a_new_checkpoint_for_each_topic_of_each_cluster(writer: str) -> None:
     there = {"traffic": table("t-1", 5, writer), "dead_letters": TableState()}
-    check_new(there, "kafka", "audit", WHERE)
+    check_new_checkpoint(there, "kafka", "audit", WHERE)
 
 
 def test_but_not_two_for_the_same() -> None:
     with pytest.raises(
         JobError, match="no checkpoint at /data/checkpoint, but table traffic is already filled from aud"
     ):
-        check_new({"traffic": table("t-1", 1), "dead_letters": TableState("d-1", 0)}, "kafka", "audit", WHERE)
+        check_new_checkpoint(
+            {"traffic": table("t-1", 1), "dead_letters": TableState("d-1", 0)}, "kafka", "audit", WHERE
+        )
 
 
 def test_a_checkpoint_goes_on_with_its_own_tables() -> None:
-    check_belongs(IDENTITY, "kafka", "audit", tables(), None, WHERE)
-    check_belongs(Identity(WRITER, "kafka", "audit", {}, ["slo"]), "kafka", "audit", {}, ["slo"], WHERE)
+    check_identity(IDENTITY, "kafka", "audit", tables(), None, WHERE)
+    check_identity(CheckpointIdentity(WRITER, "kafka", "audit", {}, ["slo"]), "kafka", "audit", {}, ["slo"], WHERE)
 
 
 def test_a_checkpoint_gets_the_tables_that_are_new() -> None:
-    before = Identity(WRITER, "kafka", "audit", {"traffic": "t-1"})
-    after = grown(before, {"traffic": "t-1", "latency": "l-1"})
-    assert after == Identity(WRITER, "kafka", "audit", {"traffic": "t-1", "latency": "l-1"})
+    before = CheckpointIdentity(WRITER, "kafka", "audit", {"traffic": "t-1"})
+    after = with_added_tables(before, {"traffic": "t-1", "latency": "l-1"})
+    assert after == CheckpointIdentity(WRITER, "kafka", "audit", {"traffic": "t-1", "latency": "l-1"})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     cluster: str, topic: str, stored: dict[str, TableState], only: list[str] | None, message: str
 ) -> None:
     with pytest.raises(JobError, match=message):
-        check_belongs(IDENTITY, cluster, topic, stored, only, WHERE)
+        check_identity(IDENTITY, cluster, topic, stored, only, WHERE)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     ],
     ids=["new", "killed before the first write", "after it", "at rest", "killed before a write", "after both writes"],
 )
-def test_every_state_that_a_crash_can_leave_may_go_on(where: Position, stored: dict[str, TableState]) -> None:
+def test_every_state_that_a_crash_can_leave_may_go_on(where: CheckpointPosition, stored: dict[str, TableState]) -> None:
     check(where, stored)
 
 
@@ -107,7 +111,7 @@ def test_every_state_that_a_crash_can_leave_may_go_on(where: Position, stored: d
     ],
 )
 def test_checkpoint_and_tables_of_different_moments_are_refused(
-    where: Position, stored: dict[str, TableState], message: str
+    where: CheckpointPosition, stored: dict[str, TableState], message: str
 ) -> None:
     with pytest.raises(JobError, match=message):
         check(where, stored)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from observers.event import RollupTopic
 from proxy.local.jars import resolve
 from spark_jobs.kafka_versions import LOWEST_VERSIONS, REMOVED
-from spark_jobs.parse import parse
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import CLIENTS
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.clients import clients
@@ -29,7 +29,7 @@ KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
 def table(kafka_rows: KafkaRows, *events: Event) -> DataFrame:
     values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-    return clients(summed(kept(parse(kafka_rows(values)))))
+    return clients(summed(kept(parse_records(kafka_rows(values)))))
 
 
 def test_who_uses_what_and_since_when(kafka_rows: KafkaRows) -> None:

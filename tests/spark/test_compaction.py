@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import compaction, io
 from spark_jobs.definitions import Definitions
-from spark_jobs.progress import Note
+from spark_jobs.progress import Notice
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
 from spark_jobs.spark_types import table_schema
-from spark_jobs.table_root import Target
+from spark_jobs.table_root import TableRoot
 
 pytestmark = pytest.mark.spark
 
@@ -25,15 +25,15 @@ Append = Callable[..., None]
 
 
 @pytest.fixture
-def target(spark: SparkSession, tmp_path: Path) -> Target:
-    target = Target(str(tmp_path), str(tmp_path / "checkpoint"))
+def target(spark: SparkSession, tmp_path: Path) -> TableRoot:
+    target = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
     io.create_table(spark, TRAFFIC, target.path("traffic"))
     io.create_table(spark, DEAD_LETTERS, target.path("dead_letters"))
     return target
 
 
 @pytest.fixture
-def append(spark: SparkSession, target: Target) -> Append:
+def append(spark: SparkSession, target: TableRoot) -> Append:
     """Adds a file for each day to ``traffic``: a row with two requests and another one with 10, days after FIRST."""
     number = iter(range(1000))
 
@@ -48,20 +48,20 @@ def append(spark: SparkSession, target: Target) -> Append:
 
 
 def look_after(
-    spark: SparkSession, target: Target, definitions: Definitions | None = None, *, clean: bool = False
+    spark: SparkSession, target: TableRoot, definitions: Definitions | None = None, *, clean: bool = False
 ) -> None:
-    said: list[Note] = []
-    compaction.upkeep(
+    said: list[Notice] = []
+    compaction.maintain_tables(
         spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append, clean=clean
     )
     assert said == []
 
 
-def files(spark: SparkSession, target: Target) -> dict[int, int]:
-    return {(day - FIRST).days: count for day, count in io.files_by_day(spark, target.path("traffic")).items()}
+def files(spark: SparkSession, target: TableRoot) -> dict[int, int]:
+    return {(day - FIRST).days: count for day, count in io.count_files_by_day(spark, target.path("traffic")).items()}
 
 
-def requests(spark: SparkSession, target: Target) -> Counter[tuple[int, str]]:
+def requests(spark: SparkSession, target: TableRoot) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
     for row in spark.read.format("delta").load(target.path("traffic")).collect():
         found[(row["day"] - FIRST).days, row["principal"]] += row["requests"]
@@ -70,11 +70,11 @@ def requests(spark: SparkSession, target: Target) -> Counter[tuple[int, str]]:
 
 def test_days_that_are_over_become_one_row_for_each_key(
     spark: SparkSession,
-    target: Target,
+    target: TableRoot,
     append: Append,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compaction, "MANY_FILES", 4)
+    monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 4)
     for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
         append(*days)
     before = requests(spark, target)
@@ -103,22 +103,22 @@ def test_days_that_are_over_become_one_row_for_each_key(
 
 
 def test_what_is_appended_while_files_are_joined_is_kept(
-    spark: SparkSession, target: Target, append: Append, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, target: TableRoot, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(0, 5)
     append(0)
-    replace = io.replace
+    replace = io.replace_rows
 
     def late(*arguments: object) -> None:
         append(0)
         replace(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(io, "replace", late)
+    monkeypatch.setattr(io, "replace_rows", late)
     look_after(spark, target)
     assert requests(spark, target)[0, "a"] == 6
 
 
-def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: Target, append: Append) -> None:
+def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: TableRoot, append: Append) -> None:
     append(0, 10, 399, 400)
     look_after(spark, target)
     assert set(files(spark, target)) == {10, 399, 400}
@@ -127,12 +127,12 @@ def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: 
 
 
 def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_replaced_as_a_whole(
-    spark: SparkSession, target: Target, append: Append
+    spark: SparkSession, target: TableRoot, append: Append
 ) -> None:
     append(0)
     path = target.path("traffic")
     rows = spark.createDataFrame(spark.read.format("delta").load(path).collect(), table_schema(TRAFFIC))
-    io.replace(rows, path, "", {})
+    io.replace_rows(rows, path, "", {})
     files = lambda: sorted(Path(path).glob("day=*/*.parquet"))  # noqa: E731
     assert len(files()) == 2
     look_after(spark, target, clean=True)
@@ -146,19 +146,19 @@ def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_rep
     assert requests(spark, target) == Counter({(0, "a"): 2, (0, "b"): 10})
 
 
-def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSession, target: Target) -> None:
+def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSession, target: TableRoot) -> None:
     path = target.path("traffic")
-    assert io.StoredTable(spark, path).properties == io.PROPERTIES
-    names = ", ".join(f"'{name}'" for name in io.PROPERTIES)
+    assert io.StoredTable(spark, path).properties == io.DELTA_PROPERTIES
+    names = ", ".join(f"'{name}'" for name in io.DELTA_PROPERTIES)
     spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({names})")
     io.create_table(spark, TRAFFIC, path)
     stored = io.StoredTable(spark, path)
-    assert stored.properties == io.PROPERTIES
+    assert stored.properties == io.DELTA_PROPERTIES
     io.create_table(spark, TRAFFIC, path)
     assert io.StoredTable(spark, path).version == stored.version
 
 
-def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: Target, append: Append) -> None:
+def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: TableRoot, append: Append) -> None:
     today = (datetime.now(UTC).date() - FIRST).days
     append(today - 1, today, 700_000)
     look_after(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
@@ -166,20 +166,20 @@ def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target
 
 
 def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_others(
-    spark: SparkSession, target: Target, append: Append, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, target: TableRoot, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(0)
     append(0)
     append(5)
-    look = io.files_by_day
+    look = io.count_files_by_day
 
     def failing(spark: SparkSession, path: str) -> dict[date, int]:
         if path.endswith("dead_letters"):
             raise OSError("the disk is away")
         return look(spark, path)
 
-    monkeypatch.setattr(io, "files_by_day", failing)
-    said: list[Note] = []
-    compaction.upkeep(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, clean=False)
+    monkeypatch.setattr(io, "count_files_by_day", failing)
+    said: list[Notice] = []
+    compaction.maintain_tables(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, clean=False)
     assert list(map(str, said)) == ["table dead_letters is looked after later: OSError: the disk is away"]
     assert files(spark, target) == {0: 1, 5: 1}

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from spark_jobs.events import MAX_SUM
-from spark_jobs.merge import merged
-from spark_jobs.parse import parse
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.completeness import completeness
@@ -45,7 +45,7 @@ KEY = {
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = completeness(parse(kafka_rows([]))).schema
+    made = completeness(parse_records(kafka_rows([]))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(COMPLETENESS)
     ]
@@ -57,7 +57,7 @@ def test_records_count_in_the_minute_in_which_they_were_sent(kafka_rows: KafkaRo
         encoded(event(), first_seq=7, sent_at=NOON + MINUTE - 1),
         b"poison",
     ]
-    (row,) = completeness(kept(parse(kafka_rows(values)))).collect()
+    (row,) = completeness(kept(parse_records(kafka_rows(values)))).collect()
     assert row.asDict() == {
         **KEY, "envelopes": 2, "events": 4, "first_seq": 4, "last_seq": 7, **NONE_LOST, **NO_STATUS,
         "sidecar_version": "0.1.0",
@@ -72,7 +72,7 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_told(kafka_rows: K
                spooled=30, dropped={"queue_full": 4, "failed": 1}, last=True),
     ]  # fmt: skip
     sent, of_status = sorted(
-        completeness(kept(parse(kafka_rows([encoded(*told, sent_at=NOON + 60 * MINUTE)])))).collect(),
+        completeness(kept(parse_records(kafka_rows([encoded(*told, sent_at=NOON + 60 * MINUTE)])))).collect(),
         key=lambda row: row.statuses,
     )
     assert (sent.minute, sent.envelopes, sent.events) == (datetime(2026, 9, 22, 13), 1, 2)
@@ -102,7 +102,11 @@ def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None
         gap(10, 13, lost_boot_id="boot", reason="failed"),
         gap(100, 102, reason="killed"),
     ]
-    rows = completeness(kept(parse(kafka_rows([encoded(*told, first_seq=20)])))).where("reason IS NOT NULL").collect()
+    rows = (
+        completeness(kept(parse_records(kafka_rows([encoded(*told, first_seq=20)]))))
+        .where("reason IS NOT NULL")
+        .collect()
+    )
     lost = {(row.boot_id, row.reason): (row.lost, row.lost_first_seq, row.lost_last_seq) for row in rows}
     assert lost == {
         ("boot", "queue_full"): (4, 3, 9),
@@ -120,7 +124,7 @@ def test_what_is_neither_there_nor_lost_is_missing(kafka_rows: KafkaRows) -> Non
         encoded(*[event()] * 4),
         encoded(gap(5, 8, lost_boot_id="boot"), event(), status(), first_seq=18, sent_at=NOON + MINUTE),
     ]
-    rows = completeness(kept(parse(kafka_rows(values)))).collect()
+    rows = completeness(kept(parse_records(kafka_rows(values)))).collect()
     assert sum(row.events for row in rows) == 7
     assert sum(row.lost for row in rows) == 4
     assert max(row.last_seq for row in rows if row.last_seq) == 20
@@ -133,12 +137,12 @@ def test_partial_rows_of_several_batches_become_the_same_rows(kafka_rows: KafkaR
         encoded(event(), event(), first_seq=6),
         encoded(gap(2, 9), first_seq=8),
     ]
-    whole = completeness(kept(parse(kafka_rows(values))))
+    whole = completeness(kept(parse_records(kafka_rows(values))))
     batches = (values[2:], values[:1], values[1:2])
-    rows = [row for batch in batches for row in completeness(kept(parse(kafka_rows(batch)))).collect()]
+    rows = [row for batch in batches for row in completeness(kept(parse_records(kafka_rows(batch)))).collect()]
     stored = whole.sparkSession.createDataFrame(rows, whole.schema)
     order = ["minute", "boot_id", "reason"]
-    assert merged(stored, COMPLETENESS).orderBy(order).collect() == whole.orderBy(order).collect()
+    assert merge_rows(stored, COMPLETENESS).orderBy(order).collect() == whole.orderBy(order).collect()
 
 
 def test_numbers_that_cannot_be_do_not_end_the_job(kafka_rows: KafkaRows) -> None:
@@ -148,7 +152,7 @@ def test_numbers_that_cannot_be_do_not_end_the_job(kafka_rows: KafkaRows) -> Non
         of_kind(gap(5, 1), "reason", "backwards"),
         of_kind(status(clock_step_ms=-(2**63)), "dropped", {"a": 2**63 - 1, "b": None}),
     ]
-    rows = {row.reason: row for row in completeness(kept(parse(kafka_rows(values)))).collect()}
+    rows = {row.reason: row for row in completeness(kept(parse_records(kafka_rows(values)))).collect()}
     assert {reason: rows[reason].lost for reason in ("strange", "backwards")} == {
         "strange": 2 * MAX_SUM,
         "backwards": 0,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_jobs.merge import merged
-from spark_jobs.parse import parse
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import CONNECTIONS
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.connections import connections
@@ -33,7 +33,7 @@ def life(name: str, *, first_ts: int = NOON, **who: Any) -> list[Any]:
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = connections(parse(kafka_rows([]))).schema
+    made = connections(parse_records(kafka_rows([]))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(CONNECTIONS)
     ]
@@ -41,7 +41,7 @@ def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
 
 def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
     told = life("c1", client_software_name="librdkafka", client_software_version="2.12")
-    (row,) = connections(kept(parse(kafka_rows([encoded(*told, throttle(), event(), first_seq=5)])))).collect()
+    (row,) = connections(kept(parse_records(kafka_rows([encoded(*told, throttle(), event(), first_seq=5)])))).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "cluster_id": "cluster",
@@ -73,7 +73,7 @@ def test_a_life_is_one_row(kafka_rows: KafkaRows) -> None:
 
 
 def test_one_that_is_open_has_no_end(kafka_rows: KafkaRows) -> None:
-    (row,) = connections(kept(parse(kafka_rows([encoded(*life("c1")[:2])])))).collect()
+    (row,) = connections(kept(parse_records(kafka_rows([encoded(*life("c1")[:2])])))).collect()
     assert (row.opened_at, row.authentications) == (datetime(2026, 9, 22, 12), 1)
     assert [row[name] for name in ("closed_at", "cause", "duration_ms", "requests", "sent_bytes", "client_id")] == (
         [None] * 6
@@ -87,7 +87,7 @@ def test_whom_a_failed_login_named_is_not_who_it_is(kafka_rows: KafkaRows) -> No
         connection(principal="User:admin", **claims),
         connection(principal="User:root", **claims),
     ]
-    (row,) = connections(kept(parse(kafka_rows([encoded(*told)])))).collect()
+    (row,) = connections(kept(parse_records(kafka_rows([encoded(*told)])))).collect()
     assert (row.principal, row.principal_source, row.refused_principal) == ("User:alice", "sasl", "User:root")
     assert (row.authentications, row.authentication_failures) == (1, 2)
 
@@ -99,24 +99,28 @@ def test_runs_and_brokers_have_connections_of_their_own(kafka_rows: KafkaRows) -
         encoded(*life("c1"), broker_id=2),
         encoded(*life("c1"), cluster_id="west"),
     ]
-    assert connections(kept(parse(kafka_rows(values)))).count() == 5
+    assert connections(kept(parse_records(kafka_rows(values)))).count() == 5
 
 
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
     """In any order, and over midnight; each day has what was told on it, so that it can be told again by itself."""
     told = life("c1", first_ts=NOON + 12 * 60 * MINUTE - 30_000_000)
-    at_once = connections(kept(parse(kafka_rows([encoded(*told)])))).orderBy("day").collect()
+    at_once = connections(kept(parse_records(kafka_rows([encoded(*told)])))).orderBy("day").collect()
     assert [(row.day.day, row.opened_at is None, row.authentications, row.closed_at) for row in at_once] == [
         (22, False, 1, None),
         (23, True, 0, datetime(2026, 9, 23, 0, 0, 31)),
     ]
     opened, ended = [encoded(*told[:1])], [encoded(*told[1:], first_seq=2)]
     parts = (
-        connections(kept(parse(kafka_rows(ended)))).unionByName(connections(kept(parse(kafka_rows(opened))))).collect()
+        connections(kept(parse_records(kafka_rows(ended))))
+        .unionByName(connections(kept(parse_records(kafka_rows(opened)))))
+        .collect()
     )
     assert sorted(row.day.day for row in parts) == [22, 22, 23]
     found = [
-        merged(kafka_rows([]).sparkSession.createDataFrame(stored, table_schema(CONNECTIONS)), CONNECTIONS).collect()
+        merge_rows(
+            kafka_rows([]).sparkSession.createDataFrame(stored, table_schema(CONNECTIONS)), CONNECTIONS
+        ).collect()
         for stored in (parts, at_once)
     ]
     assert found[0] == found[1]

@@ -8,20 +8,22 @@ import random
 import pytest
 
 from spark_jobs import dedup_ranges as module
-from spark_jobs.dedup_ranges import Boot, Piece, Record, Taken
+from spark_jobs.dedup_ranges import AuditRecord, DedupRanges, NewRange, SidecarBoot
 
-BOOT, OTHER = Boot("kafka", 1, "boot"), Boot("kafka", 1, "other")
+BOOT, OTHER = SidecarBoot("kafka", 1, "boot"), SidecarBoot("kafka", 1, "other")
 
 
-def record(first: int, last: int, *, boot: Boot = BOOT, partition: int = 0, offset: int = 7, other: int = 0) -> Record:
+def record(
+    first: int, last: int, *, boot: SidecarBoot = BOOT, partition: int = 0, offset: int = 7, other: int = 0
+) -> AuditRecord:
     """A record whose event of each number is always the same, but for that of the number ``other``."""
     events = [(number, number == other) for number in range(first, last + 1)]
     middle = len(events) // 2
     whole, front, back = (hash(tuple(part)) for part in (events, events[:middle], events[middle:]))
-    return Record(partition, offset, boot, first, last, (whole, front, back))
+    return AuditRecord(partition, offset, boot, first, last, (whole, front, back))
 
 
-def take(taken: Taken, first: int, last: int, boot: Boot = BOOT) -> list[tuple[int, int]] | None:
+def take(taken: DedupRanges, first: int, last: int, boot: SidecarBoot = BOOT) -> list[tuple[int, int]] | None:
     """Intervals of the one record that are new; None: all of it."""
     pieces = taken.take([record(first, last, boot=boot)]).pieces
     assert all((piece.partition, piece.offset) == (0, 7) for piece in pieces)
@@ -29,13 +31,13 @@ def take(taken: Taken, first: int, last: int, boot: Boot = BOOT) -> list[tuple[i
 
 
 def test_a_record_that_comes_again_has_nothing_new() -> None:
-    taken = Taken()
+    taken = DedupRanges()
     assert [take(taken, *each) for each in ((1, 200), (201, 400), (1, 200))] == [None, None, []]
     assert take(taken, 1, 200, OTHER) is None
-    assert take(taken, 1, 200, Boot("elsewhere", 1, "boot")) is None
+    assert take(taken, 1, 200, SidecarBoot("elsewhere", 1, "boot")) is None
     records = [record(1, 200, partition=3, offset=9), record(401, 402, partition=3, offset=10)]
     decision = taken.take(records)
-    assert (decision.pieces, decision.conflicts, decision.duplicates) == ([Piece(3, 9, 1, 0)], [], 1)
+    assert (decision.pieces, decision.conflicts, decision.duplicates) == ([NewRange(3, 9, 1, 0)], [], 1)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_a_record_that_comes_again_has_nothing_new() -> None:
 def test_parts_and_wholes(
     before: list[tuple[int, int]], numbers: tuple[int, int], new: list[tuple[int, int]] | None
 ) -> None:
-    taken = Taken()
+    taken = DedupRanges()
     for each in before:
         assert take(taken, *each) is None
     assert take(taken, *numbers) == new
@@ -63,7 +65,7 @@ def test_parts_and_wholes(
 
 
 def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
-    chance, taken, known = random.Random(20260922), Taken(), set[int]()
+    chance, taken, known = random.Random(20260922), DedupRanges(), set[int]()
     for _ in range(500):
         first = chance.randrange(1, 2_000)
         asked = range(first, first + chance.randrange(1, 30))
@@ -71,7 +73,7 @@ def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
         new = set(asked) - known
         assert (set(asked) if found is None else {n for a, b in found for n in range(a, b + 1)}) == new
         known |= new
-        taken = Taken.read(taken.text())
+        taken = DedupRanges.read(taken.text())
     ((*_, found_ranges, _, _),) = json.loads(taken.text())
     assert found_ranges == ranges(known)
 
@@ -87,27 +89,27 @@ def ranges(numbers: set[int]) -> list[list[int]]:
 
 
 def test_those_heard_of_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BOOTS", 2)
-    monkeypatch.setattr(module, "RANGES", 2)
-    taken = Taken()
+    monkeypatch.setattr(module, "MAX_BOOTS", 2)
+    monkeypatch.setattr(module, "MAX_RANGES_PER_BOOT", 2)
+    taken = DedupRanges()
     for name in ("a", "b", "a", "c"):
-        take(taken, 1, 1, Boot("kafka", 1, name))
+        take(taken, 1, 1, SidecarBoot("kafka", 1, name))
     for number in (3, 5):
-        take(taken, number, number, Boot("kafka", 1, "c"))
+        take(taken, number, number, SidecarBoot("kafka", 1, "c"))
     told = [each[:4] for each in json.loads(taken.text())]
     assert told == [["kafka", 1, "a", [[1, 1]]], ["kafka", 1, "c", [[3, 3], [5, 5]]]]
-    assert take(taken, 1, 1, Boot("kafka", 1, "b")) is None
+    assert take(taken, 1, 1, SidecarBoot("kafka", 1, "b")) is None
 
 
-def conflicts(taken: Taken, *records: Record) -> list[str]:
+def conflicts(taken: DedupRanges, *records: AuditRecord) -> list[str]:
     return [conflict.detail for conflict in taken.take(records).conflicts]
 
 
-def noted(*records: Record) -> Taken:
+def noted(*records: AuditRecord) -> DedupRanges:
     """What was taken of ``records``, as the next batch of another run reads it."""
-    taken = Taken()
+    taken = DedupRanges()
     assert not conflicts(taken, *records)
-    return Taken.read(taken.text())
+    return DedupRanges.read(taken.text())
 
 
 @pytest.mark.parametrize(
@@ -137,20 +139,20 @@ def test_a_forged_record_is_a_conflict_wherever_it_begins_and_ends(forged: tuple
     order = [record(*forged, other=forged[0]), record(1, 200)]
     first, second = order if forged_first else reversed(order)
     assert len(conflicts(noted(first), second)) == 1
-    assert len(conflicts(Taken(), first, second)) == 1
+    assert len(conflicts(DedupRanges(), first, second)) == 1
     assert not conflicts(noted(first), second._replace(boot=OTHER))
 
 
 def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_long_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "ENVELOPES", 2)
-    monkeypatch.setattr(module, "ALL_ENVELOPES", 2)
+    monkeypatch.setattr(module, "MAX_DIGESTS_PER_BOOT", 2)
+    monkeypatch.setattr(module, "MAX_DIGESTS", 2)
     taken = noted(*[record(number, number) for number in (1, 2, 3)])
     assert conflicts(taken, record(3, 3), record(2, 2)) == []
     assert conflicts(taken, record(1, 1)) == ["1 to 1 were taken long before"]
-    taken = Taken.read(
-        Taken.read(noted(record(1, 1), record(1, 1, boot=OTHER), record(2, 2, boot=OTHER)).text()).text()
+    taken = DedupRanges.read(
+        DedupRanges.read(noted(record(1, 1), record(1, 1, boot=OTHER), record(2, 2, boot=OTHER)).text()).text()
     )
     assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
     assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1

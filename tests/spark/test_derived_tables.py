@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 from spark_jobs import compaction, derived_tables, io
 from spark_jobs.definitions import Definitions
-from spark_jobs.progress import Note
+from spark_jobs.progress import Notice
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
-from spark_jobs.table_root import Target
+from spark_jobs.table_root import TableRoot
 from spark_jobs.tables.registry import Stored, undeclared
 
 pytestmark = pytest.mark.spark
@@ -30,7 +30,7 @@ class Root:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
-        self.target = Target(str(folder), str(folder / "checkpoint"))
+        self.target = TableRoot(str(folder), str(folder / "checkpoint"))
         self.since: list[date | None] = []
         self.said: list[str] = []
         self._number = iter(range(1000))
@@ -58,9 +58,11 @@ class Root:
 
     def derive(self, *names: str, **changes: Any) -> tuple[str, ...]:
         self.since.clear()
-        say: Callable[[Note], None] = lambda note: self.said.append(str(note))  # noqa: E731
+        say: Callable[[Notice], None] = lambda note: self.said.append(str(note))  # noqa: E731
         definitions = Definitions(**{"objectives": ("any",), **changes})
-        return derived_tables.derive(self.spark, self.target, names or ("slo", "topics"), definitions, say)
+        return derived_tables.compute_derived_tables(
+            self.spark, self.target, names or ("slo", "topics"), definitions, say
+        )
 
     def stored(self, table: Table, column: str) -> dict[int, int]:
         rows = self.spark.read.format("delta").load(self.target.path(table.name)).collect()
@@ -92,7 +94,7 @@ def test_days_are_computed_again_from_the_first_on_that_changed(root: Root) -> N
     assert root.stored(SLO, "total") == {0: 5, 1: 6, 2: 5, 3: 1}
 
     root.append(LATENCY, 2)
-    compaction.upkeep(root.spark, root.target, ["traffic"], Definitions(), lambda note: None, clean=False)
+    compaction.maintain_tables(root.spark, root.target, ["traffic"], Definitions(), lambda note: None, clean=False)
     root.derive("slo")
     assert root.since == [FIRST + timedelta(days=2)], "joined files are no change"
 
@@ -116,7 +118,9 @@ def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(root: Ro
     root.append(TRAFFIC, 0, 4, requests=5)
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
-    compaction.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
+    compaction.maintain_tables(
+        root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False
+    )
     root.append(TRAFFIC, 4, 5, requests=5)
     assert root.derive("slo", objectives=("other",), **kept) == ()
     assert root.since == [FIRST + timedelta(days=4)]
@@ -129,8 +133,10 @@ def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_w
     root.append(TRAFFIC, 0, 4, requests=5)
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
-    compaction.upkeep(root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False)
-    monkeypatch.setattr(io, "COMMITS", 1)
+    compaction.maintain_tables(
+        root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False
+    )
+    monkeypatch.setattr(io, "HISTORY_COMMITS", 1)
     root.spark.sql(f"ALTER TABLE delta.`{root.target.path('slo')}` SET TBLPROPERTIES ('note' = 'pushed out')")
     root.append(TRAFFIC, 4, requests=5)
     assert root.derive("slo", **kept) == ()
@@ -183,7 +189,7 @@ def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
 
 
 def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace, failures = io.replace, [1, 2]
+    replace, failures = io.replace_rows, [1, 2]
 
     def disturbed(*arguments: Any) -> None:
         if failures:
@@ -191,7 +197,7 @@ def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, mon
             raise io.ConcurrentChange
         replace(*arguments)
 
-    monkeypatch.setattr(io, "replace", disturbed)
+    monkeypatch.setattr(io, "replace_rows", disturbed)
     root.append(TRAFFIC, 0, requests=5)
     assert root.derive("slo") == ()
     assert root.stored(SLO, "total") == {0: 5}

@@ -8,7 +8,7 @@ import pytest
 from delta.exceptions import ConcurrentAppendException
 
 from spark_jobs import io
-from spark_jobs.error_messages import known
+from spark_jobs.error_messages import explain_spark_error
 from spark_jobs.errors import JobError
 
 LOST = (
@@ -28,27 +28,27 @@ LOST = (
     ],
 )
 def test_lost_records_are_named(reason: str) -> None:
-    said = str(known(LOST.format(reason=f"{reason}. SQLSTATE: XXKST"), "audit", "/cp"))
+    said = str(explain_spark_error(LOST.format(reason=f"{reason}. SQLSTATE: XXKST"), "audit", "/cp"))
     assert said.startswith(f"records of audit were deleted before this job read them: {reason};")
     assert "\n" not in said
 
 
 def test_a_topic_that_vanished_is_named() -> None:
     said = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic"
-    assert str(known(said, "audit", "/cp")).startswith("the topic audit is gone")
+    assert str(explain_spark_error(said, "audit", "/cp")).startswith("the topic audit is gone")
 
 
 def test_what_the_jobs_say_themselves_is_taken_out_of_the_traceback() -> None:
     said = 'Traceback:\n  File "sink.py", line 40\nspark_jobs.errors.JobError: a backfill is at work\n\n\tat'
-    assert str(known(said, "audit", "/cp")) == "a backfill is at work"
+    assert str(explain_spark_error(said, "audit", "/cp")) == "a backfill is at work"
 
 
 def test_what_is_not_known_is_left_to_the_log() -> None:
-    assert known("java.lang.OutOfMemoryError: Java heap space", "audit", "/cp") is None
+    assert explain_spark_error("java.lang.OutOfMemoryError: Java heap space", "audit", "/cp") is None
 
 
 def test_rows_that_another_job_changes_at_the_same_time_are_a_sentence() -> None:
     rows = MagicMock()
     rows.repartition().write.format().mode().options().save.side_effect = ConcurrentAppendException("[DELTA_…] files")
     with pytest.raises(JobError, match="another job changed the same rows of /tables/slo at the same time; run this a"):
-        io.replace(rows, "/tables/slo", "", {})
+        io.replace_rows(rows, "/tables/slo", "", {})

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from observers.event import InventoryEvent, InventoryTopic
-from spark_jobs.merge import merged
-from spark_jobs.parse import parse
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import INVENTORY
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.inventory import inventory
@@ -28,7 +28,7 @@ def listed(*topics: InventoryTopic, **changes: Any) -> InventoryEvent:
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = inventory(parse(kafka_rows([]))).schema
+    made = inventory(parse_records(kafka_rows([]))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(INVENTORY)
     ]
@@ -44,7 +44,7 @@ def test_the_lists_of_an_hour_are_one_row_for_each_topic(kafka_rows: KafkaRows) 
             broker_id=2,
         ),
     ]
-    internal, orders = inventory(kept(parse(kafka_rows(values)))).orderBy("topic").collect()
+    internal, orders = inventory(kept(parse_records(kafka_rows(values)))).orderBy("topic").collect()
     assert orders.asDict() == {
         "day": date(2026, 9, 22),
         "hour": datetime(2026, 9, 22, 12),
@@ -67,7 +67,7 @@ def test_each_hour_and_each_cluster_has_rows_of_its_own(kafka_rows: KafkaRows) -
         encoded(list_of("a", "b"), listed(InventoryTopic("a"), ts=NOON + 60 * MINUTE)),
         encoded(list_of("a"), cluster_id="west"),
     ]
-    rows = inventory(kept(parse(kafka_rows(values)))).collect()
+    rows = inventory(kept(parse_records(kafka_rows(values)))).collect()
     assert sorted((row.cluster_id, row.topic, row.hour.hour) for row in rows) == [
         ("cluster", "a", 12), ("cluster", "a", 13), ("cluster", "b", 12), ("west", "a", 12),
     ]  # fmt: skip
@@ -80,7 +80,9 @@ def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRo
         listed(InventoryTopic("orders", "id-2", 2), ts=NOON + 1, part=3, parts=4),
     ]
     values = [encoded(one, first_seq=number) for number, one in enumerate(told, 1)]
-    (row,) = inventory(kept(parse(kafka_rows(values)))).collect()
-    stored = inventory(kept(parse(kafka_rows(values[1:])))).unionByName(inventory(kept(parse(kafka_rows(values[:1])))))
-    assert merged(stored, INVENTORY).collect() == [row]
+    (row,) = inventory(kept(parse_records(kafka_rows(values)))).collect()
+    stored = inventory(kept(parse_records(kafka_rows(values[1:])))).unionByName(
+        inventory(kept(parse_records(kafka_rows(values[:1]))))
+    )
+    assert merge_rows(stored, INVENTORY).collect() == [row]
     assert (row.topic_id, row.internal, row.partitions, row.part, row.parts) == ("id-2", False, 3, 3, 4)

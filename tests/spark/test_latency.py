@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Row
 
 from observers.event import ROLLUP_BUCKETS, RollupTopic
 from spark_jobs.events import MAX_SUM
-from spark_jobs.merge import merged
-from spark_jobs.parse import parse
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import LATENCY
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.latency import latency
@@ -34,7 +34,7 @@ def table_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Calla
 
     def make(*events: Event) -> DataFrame:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return latency(summed(kept(parse(kafka_rows(values)))))
+        return latency(summed(kept(parse_records(kafka_rows(values)))))
 
     return make
 
@@ -166,4 +166,4 @@ def test_partial_rows_add_up_to_the_whole(table_of: Table) -> None:
         for number in range(40)
     ]
     parts = kept(table_of(*told[:15])).union(kept(table_of(*told[15:])))
-    assert sorted(map(str, merged(parts, LATENCY).collect())) == sorted(map(str, table_of(*told).collect()))
+    assert sorted(map(str, merge_rows(parts, LATENCY).collect())) == sorted(map(str, table_of(*told).collect()))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.query import query
-from spark_jobs.run import INTERPRETED, backfill
+from spark_jobs.run import INTERPRETED_QUERIES_CONF, backfill
 from spark_jobs.schemas import STREAMED, TABLES
 from tests.ledger.build import DEFINITIONS, Built
 from tests.ledger.stored import rows
@@ -58,7 +58,7 @@ def test_a_cluster_of_spark_writes_the_same_to_an_object_store(
         object_store(tmp_path / "store.log", "tables") as store,
         spark_cluster(tmp_path, cores=2, memory="1g") as master,
     ):
-        conf = DRIVER | FEW_ROWS | INTERPRETED | of_spark(store) | {"spark.executor.memory": "700m"}
+        conf = DRIVER | FEW_ROWS | INTERPRETED_QUERIES_CONF | of_spark(store) | {"spark.executor.memory": "700m"}
         done = subprocess.run(
             [sys.executable, "-m", "proxy", "jobs", "run", "--available-now", "--master", master,
              "--bootstrap-servers", ledger_root.bootstrap, "--topic", ledger_root.topics["east"],

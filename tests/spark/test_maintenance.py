@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import maintenance
 from spark_jobs.definitions import Definitions
-from spark_jobs.maintenance import Chores
-from spark_jobs.table_root import Target
+from spark_jobs.maintenance import MaintenanceScheduler
+from spark_jobs.table_root import TableRoot
 
 pytestmark = pytest.mark.spark
 
@@ -52,17 +52,17 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 
 @pytest.fixture
-def start(spark: SparkSession, tmp_path: Path, clocks: Clocks) -> Callable[..., Chores]:
-    def make(*names: str, continuous: bool, say: Callable[..., None] = lambda note: None) -> Chores:
-        target = Target(str(tmp_path), str(tmp_path / "checkpoint"))
+def start(spark: SparkSession, tmp_path: Path, clocks: Clocks) -> Callable[..., MaintenanceScheduler]:
+    def make(*names: str, continuous: bool, say: Callable[..., None] = lambda note: None) -> MaintenanceScheduler:
+        target = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
         of = (spark, target, names or ("traffic", "topics"), Definitions(), say)
-        return Chores(*of, continuous=continuous)
+        return MaintenanceScheduler(*of, continuous=continuous)
 
     return make
 
 
 def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(
-    start: Callable[..., Chores], clocks: Clocks
+    start: Callable[..., MaintenanceScheduler], clocks: Clocks
 ) -> None:
     said: list[str] = []
     job = start(continuous=True, say=lambda note: said.append(str(note)))
@@ -83,7 +83,9 @@ def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(
     assert len(said) == 1
 
 
-def test_a_job_of_which_nothing_is_computed_is_never_behind(start: Callable[..., Chores], clocks: Clocks) -> None:
+def test_a_job_of_which_nothing_is_computed_is_never_behind(
+    start: Callable[..., MaintenanceScheduler], clocks: Clocks
+) -> None:
     said: list[str] = []
     job = start("traffic", "slo", continuous=True, say=lambda note: said.append(str(note)))
     job.after_batch()
@@ -91,7 +93,9 @@ def test_a_job_of_which_nothing_is_computed_is_never_behind(start: Callable[...,
     assert (clocks.did(), said) == ([], [])
 
 
-def test_tables_are_looked_after_each_hour_and_cleaned_once_a_day(start: Callable[..., Chores], clocks: Clocks) -> None:
+def test_tables_are_looked_after_each_hour_and_cleaned_once_a_day(
+    start: Callable[..., MaintenanceScheduler], clocks: Clocks
+) -> None:
     job = start("traffic", continuous=True)
     done = []
     for _ in range(49):
@@ -101,7 +105,9 @@ def test_tables_are_looked_after_each_hour_and_cleaned_once_a_day(start: Callabl
     assert done == [*["upkeep"] * 23, "clean", *["upkeep"] * 23, "clean"]
 
 
-def test_runs_that_end_by_themselves_clean_when_a_day_has_passed(start: Callable[..., Chores], clocks: Clocks) -> None:
+def test_runs_that_end_by_themselves_clean_when_a_day_has_passed(
+    start: Callable[..., MaintenanceScheduler], clocks: Clocks
+) -> None:
     for passed, expected in ((0, []), (DAY - 1, []), (1, ["clean"]), (1, []), (DAY, ["clean"]), (-1, ["clean"])):
         clocks.now += passed
         job = start(continuous=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.merge import COUNTS, merged
+from spark_jobs.merge import HISTOGRAM_LENGTH, merge_rows
 from spark_jobs.schemas import Column, Table
 from spark_jobs.spark_types import table_schema
 
@@ -31,7 +31,7 @@ TABLE = Table(
 
 
 def counts(*values: int | None) -> list[int | None]:
-    return [*values, *[0] * (COUNTS - len(values))]
+    return [*values, *[0] * (HISTOGRAM_LENGTH - len(values))]
 
 
 def test_every_way_to_merge(spark: SparkSession) -> None:
@@ -47,7 +47,7 @@ def test_every_way_to_merge(spark: SparkSession) -> None:
     ]
     for order in (rows, rows[::-1]):
         stored = spark.createDataFrame(order, table_schema(TABLE))
-        found = {row["who"]: tuple(row) for row in merged(stored, TABLE).collect()}
+        found = {row["who"]: tuple(row) for row in merge_rows(stored, TABLE).collect()}
         assert found == {
             "a": ("a", 3, 3, 5, "late", 40, counts(11, 22)),
             None: (None, 7, 7, 7, "of nobody", 1, None),
@@ -59,4 +59,4 @@ def test_every_way_to_merge(spark: SparkSession) -> None:
 def test_rows_that_stand_for_themselves_stay_as_they_are(spark: SparkSession) -> None:
     table = Table("table", "A table.", (Column("who", "string", "Who."),), example="SELECT 1")
     stored = spark.createDataFrame([("a",), ("a",)], table_schema(table))
-    assert merged(stored, table).collect() == stored.collect()
+    assert merge_rows(stored, table).collect() == stored.collect()

@@ -25,7 +25,7 @@ from proxy.local.broker import sidecar_config
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.state import Node
-from spark_jobs.parse import deduplicate, events, parse
+from spark_jobs.parse import deduplicate, explode_events, parse_records
 from spark_jobs.schemas import CLIENTS, TRAFFIC
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.latency import latency
@@ -138,7 +138,7 @@ def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: K
         *as_requests(told[:half], "both", *known),
         *as_rollups(told[half:], "both", *known),
     ]
-    parsed = kept(parse(kafka_rows(values)))
+    parsed = kept(parse_records(kafka_rows(values)))
     assert parsed.where("reason IS NOT NULL").isEmpty()
     requests = summed(parsed).persist()
     for table in (traffic, latency, clients):
@@ -216,8 +216,8 @@ def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
     Minutes are added up: a request may reach two sidecars in two of them.
     """
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"audit-{mode}"}
-    parsed = deduplicate(parse(spark.read.format("kafka").options(**source).load()))
-    assert events(parsed, "request" if mode == "rollup" else "rollup").isEmpty()
+    parsed = deduplicate(parse_records(spark.read.format("kafka").options(**source).load()))
+    assert explode_events(parsed, "request" if mode == "rollup" else "rollup").isEmpty()
     requests = summed(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()
     rows: list[str] = []
     for rows_of, table in ((traffic, TRAFFIC), (clients, CLIENTS)):

@@ -11,18 +11,18 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from observers.event import RollupTopic
-from spark_jobs.dedup_ranges import Taken
-from spark_jobs.events import KINDS, REQUEST_EVENT, TOPIC_PARTITION, Field
+from spark_jobs.dedup_ranges import DedupRanges
+from spark_jobs.events import KINDS, REQUEST_EVENT, TOPIC_PARTITION, EventField
 from spark_jobs.parse import (
-    CONFLICT,
+    CONFLICT_REASON,
     RECORD_ID,
-    dead_letters,
+    apply_decision,
+    collect_valid_records,
+    dead_letter_rows,
     deduplicate,
-    events,
-    good_records,
-    keep,
-    parse,
-    with_defaults,
+    explode_events,
+    fields_with_defaults,
+    parse_records,
 )
 from spark_jobs.schemas import DEAD_LETTERS, REASONS
 from tests.spark.envelopes import (
@@ -54,14 +54,14 @@ KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
 def fields_of(parsed: DataFrame, kind: str) -> DataFrame:
     """One row for each event of ``kind``, with every field it can have."""
-    return events(parsed, kind).selectExpr(*RECORD_ID[:3], *with_defaults("event", KINDS[kind]))
+    return explode_events(parsed, kind).selectExpr(*RECORD_ID[:3], *fields_with_defaults("event", KINDS[kind]))
 
 
 def test_an_envelope_is_read_whole(kafka_rows: KafkaRows) -> None:
     value = encoded(
         event(FETCH, partition(topic_id="AAECAwQFBgcICQoLDA0ODw", error_code=3)), event(METADATA), first_seq=8
     )
-    (row,) = parse(kafka_rows([value])).collect()
+    (row,) = parse_records(kafka_rows([value])).collect()
     assert (row.topic, row.partition, row.offset, row.reason) == ("audit", 0, 0, None)
     assert (row.cluster_id, row.broker_id, row.boot_id, row.first_seq, row.last_seq) == ("cluster", 1, "boot", 8, 9)
     assert [each.seq for each in row.events] == [8, 9]
@@ -70,7 +70,7 @@ def test_an_envelope_is_read_whole(kafka_rows: KafkaRows) -> None:
 
 def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> None:
     value = encoded(event(METADATA, response_bytes=0, client_id=None))
-    (row,) = fields_of(kept(parse(kafka_rows([value]))), "request").collect()
+    (row,) = fields_of(kept(parse_records(kafka_rows([value]))), "request").collect()
     assert (row.outcome, row.decode, row.response_bytes, row.throttle_ms, row.error_code) == (
         "answered",
         "none",
@@ -84,8 +84,8 @@ def test_what_is_left_out_on_the_wire_has_its_default(kafka_rows: KafkaRows) -> 
 
 def test_requests_are_found_among_throttles_and_kinds_that_are_not_known(kafka_rows: KafkaRows) -> None:
     values = [with_unknown(), encoded(throttle(), first_seq=6)]
-    parsed = kept(parse(kafka_rows(values)))
-    assert not dead_letters(parsed).collect()
+    parsed = kept(parse_records(kafka_rows(values)))
+    assert not dead_letter_rows(parsed).collect()
     assert [(row.seq, row.api) for row in fields_of(parsed, "request").orderBy("seq").collect()] == [
         (1, "Produce"),
         (5, "Metadata"),
@@ -107,8 +107,8 @@ def test_every_kind_is_read_field_by_field(kafka_rows: KafkaRows) -> None:
         status(last=True),
     ]
     value = encoded(*told, schema_level=2)
-    parsed = kept(parse(kafka_rows([value])))
-    assert not dead_letters(parsed).collect()
+    parsed = kept(parse_records(kafka_rows([value])))
+    assert not dead_letter_rows(parsed).collect()
     for written in msgspec.json.decode(value)["events"]:
         kind = written["kind"]
         (row,) = fields_of(parsed, kind).collect()
@@ -144,9 +144,9 @@ def test_what_a_strange_client_or_a_newer_sidecar_writes_is_no_dead_letter(kafka
         "sidecar_version": "",
         "new_field": {"schema_level": 9},
     }
-    parsed = kept(parse(kafka_rows([edited(path, value) for path, value in edits.items()])))
+    parsed = kept(parse_records(kafka_rows([edited(path, value) for path, value in edits.items()])))
     assert dict(zip(edits, [row.detail for row in parsed.collect()], strict=True)) == dict.fromkeys(edits)
-    assert not dead_letters(parsed).collect()
+    assert not dead_letter_rows(parsed).collect()
 
 
 def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaRows) -> None:
@@ -163,10 +163,12 @@ def test_poison_becomes_dead_letters_and_nothing_else_changes(kafka_rows: KafkaR
             value = encoded(event(), event(), first_seq=1 + 2 * good)
             good += 1
         values.append(value)
-    parsed = kept(parse(kafka_rows(values)))
-    found = {row.offset: (row.reason, row.detail) for row in dead_letters(parsed).collect()}
+    parsed = kept(parse_records(kafka_rows(values)))
+    found = {row.offset: (row.reason, row.detail) for row in dead_letter_rows(parsed).collect()}
     assert found == expected
-    total = events(parsed, "request").agg(F.count(F.lit(1)).alias("n"), F.sum("event.seq").alias("seqs")).first()
+    total = (
+        explode_events(parsed, "request").agg(F.count(F.lit(1)).alias("n"), F.sum("event.seq").alias("seqs")).first()
+    )
     assert total == Row(n=2 * good, seqs=good * (2 * good + 1))
 
 
@@ -182,13 +184,13 @@ def test_a_fault_in_any_field_of_one_request_among_many_is_found(kafka_rows: Kaf
             at = at[int(step)] if isinstance(at, list) else at[step]
         at[last] = value
         values.append(msgspec.json.encode(root))
-    found = [(row.reason, row.detail) for row in parse(kafka_rows(values)).orderBy("offset").collect()]
+    found = [(row.reason, row.detail) for row in parse_records(kafka_rows(values)).orderBy("offset").collect()]
     expected = [(reason, "events[]." + name.replace(".1.", "[].")) for name, _, reason in faults]
     assert dict(zip(faults, found, strict=True)) == dict(zip(faults, expected, strict=True))
     assert len(faults) > 30
 
 
-def _faults(path: str, fields: Sequence[Field]) -> Iterator[tuple[str, Any, str]]:
+def _faults(path: str, fields: Sequence[EventField]) -> Iterator[tuple[str, Any, str]]:
     """Everything that can be wrong with ``fields``: where, what, and the reason it is."""
     for field in fields:
         if field.required:
@@ -203,12 +205,12 @@ def _faults(path: str, fields: Sequence[Field]) -> Iterator[tuple[str, Any, str]
 
 def test_every_reason_is_documented() -> None:
     signatures = {"unsigned", "unknown_key", "bad_signature"}
-    assert {CONFLICT, *signatures, *(reason for _, reason, _ in POISON.values())} == set(REASONS)
+    assert {CONFLICT_REASON, *signatures, *(reason for _, reason, _ in POISON.values())} == set(REASONS)
 
 
 def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it(kafka_rows: KafkaRows) -> None:
     value = bytes(range(256)) * 40
-    letters = dead_letters(parse(kafka_rows([None, value])))
+    letters = dead_letter_rows(parse_records(kafka_rows([None, value])))
     assert letters.columns == [column.name for column in DEAD_LETTERS.columns]
     nothing, long = letters.orderBy("offset").collect()
     assert (nothing.value_bytes, nothing.value_sample) == (0, None)
@@ -218,16 +220,16 @@ def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it(kafka_rows: KafkaR
 
 def test_a_record_of_ten_megabytes_is_a_dead_letter_like_any_other(kafka_rows: KafkaRows) -> None:
     huge = b'{"schema_level":1,"cluster_id":"' + b"x" * 10_000_000
-    (row,) = parse(kafka_rows([huge])).collect()
+    (row,) = parse_records(kafka_rows([huge])).collect()
     assert (row.reason, row.value_bytes) == ("not_json", len(huge))
 
 
 def test_an_envelope_sent_twice_counts_once_and_dead_letters_stay(kafka_rows: KafkaRows) -> None:
     one, other = encoded(event()), encoded(event(), boot_id="another")
     values = [one, other, one, b"x", b"x", encoded(event(), first_seq=2), one, encoded(event(), broker_id=2)]
-    once = deduplicate(kept(parse(kafka_rows(values))))
+    once = deduplicate(kept(parse_records(kafka_rows(values))))
     assert once.where("reason IS NULL").count() == 4
-    assert [row.offset for row in dead_letters(once).orderBy("offset").collect()] == [3, 4]
+    assert [row.offset for row in dead_letter_rows(once).orderBy("offset").collect()] == [3, 4]
 
 
 def block(first: int, last: int, **changes: Any) -> bytes:
@@ -253,24 +255,26 @@ EACH_ONCE = sorted([("boot", n) for n in (*range(1, 13), *range(18, 24))] + [("d
 
 
 def test_a_whole_topic_has_each_event_once(kafka_rows: KafkaRows) -> None:
-    once = deduplicate(kept(parse(kafka_rows([value for batch in BLOCKS for value in batch]))))
+    once = deduplicate(kept(parse_records(kafka_rows([value for batch in BLOCKS for value in batch]))))
     assert numbers(once) == EACH_ONCE
-    assert dead_letters(once).count() == 3
+    assert dead_letter_rows(once).count() == 3
 
 
 def test_so_have_its_batches(kafka_rows: KafkaRows) -> None:
     """Each begins with what the one before noted, and may be repeated."""
     noted, found, letters = "[]", [], 0
     for batch in BLOCKS:
-        rows = kept(parse(kafka_rows(batch)))
-        decision, again = (taken.take(good_records(rows)) for taken in (Taken.read(noted), Taken.read(noted)))
+        rows = kept(parse_records(kafka_rows(batch)))
+        decision, again = (
+            taken.take(collect_valid_records(rows)) for taken in (DedupRanges.read(noted), DedupRanges.read(noted))
+        )
         assert decision == again
-        new = kept(keep(rows, decision))
+        new = kept(apply_decision(rows, decision))
         assert new.columns == rows.columns
         found += numbers(new)
-        letters += dead_letters(new).count()
-        taken = Taken.read(noted)
-        taken.take(good_records(rows))
+        letters += dead_letter_rows(new).count()
+        taken = DedupRanges.read(noted)
+        taken.take(collect_valid_records(rows))
         noted = taken.text()
     assert sorted(found) == EACH_ONCE
     assert letters == 3
@@ -282,10 +286,10 @@ def test_of_two_equal_records_the_one_stays_that_kafka_took_first(kafka_rows: Ka
     """In a batch of the stream as in a backfill: they were sent at different times, which a table says."""
     rows = kafka_rows([block(1, 2, sent_at=NOON + n) for n in (5, 3, 4)])
     rows = rows.withColumn("timestamp", F.expr("timestamp - make_interval(0, 0, 0, 0, 0, 0, offset % 2)"))
-    parsed = kept(parse(rows))
+    parsed = kept(parse_records(rows))
     (row,) = deduplicate(parsed).collect()
     assert (row.offset, row.sent_at) == (1, NOON + 3)
-    assert good_records(parsed)[0].offset == 1
+    assert collect_valid_records(parsed)[0].offset == 1
 
 
 def test_the_same_events_sent_again_are_no_conflict_other_ones_are(kafka_rows: KafkaRows) -> None:
@@ -303,5 +307,9 @@ def test_the_same_events_sent_again_are_no_conflict_other_ones_are(kafka_rows: K
 
 
 def _conflicts(kafka_rows: KafkaRows, *values: bytes) -> list[tuple[int, str]]:
-    letters = dead_letters(deduplicate(kept(parse(kafka_rows(values))))).where(F.col("reason") == CONFLICT).collect()
+    letters = (
+        dead_letter_rows(deduplicate(kept(parse_records(kafka_rows(values)))))
+        .where(F.col("reason") == CONFLICT_REASON)
+        .collect()
+    )
     return [(row.offset, row.detail) for row in letters]

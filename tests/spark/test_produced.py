@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, Row
 
 from observers.event import RollupTopic
 from spark_jobs.definitions.mirror import Mirror
-from spark_jobs.parse import parse
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import PRODUCED
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.produced import produced
@@ -28,7 +28,7 @@ def topics_of(rows: Sequence[Row]) -> set[tuple[str, str]]:
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
     for mirrors in ([], [MIRROR]):
-        made = produced(parse(kafka_rows([])), mirrors).schema
+        made = produced(parse_records(kafka_rows([])), mirrors).schema
         assert [(field.name, field.dataType) for field in made] == [
             (field.name, field.dataType) for field in table_schema(PRODUCED)
         ]
@@ -38,7 +38,7 @@ def test_each_partition_of_a_request_is_a_row(kafka_rows: KafkaRows) -> None:
     first = partition(producer_id=7, producer_epoch=1, base_sequence=30, base_offset=500, partition=3)
     request = event(PRODUCE, first, partition(records=2, bytes=20), partition(records=0), partition("other"))
     others = [event(FETCH, partition()), connection()]
-    rows = produced(kept(parse(kafka_rows([encoded(request, *others, cluster_id="east")]))), [MIRROR]).collect()
+    rows = produced(kept(parse_records(kafka_rows([encoded(request, *others, cluster_id="east")]))), [MIRROR]).collect()
     (row,) = [row for row in rows if row.producer_id == 7]
     assert row.asDict() == {
         "day": date(2026, 9, 22),
@@ -70,7 +70,7 @@ def test_what_became_of_it(kafka_rows: KafkaRows) -> None:
         "acks=0": event(PRODUCE, partition("pay-acks0"), outcome="no_response"),
         "lost": event(PRODUCE, partition("pay-lost"), outcome="connection_lost"),
     }
-    rows = produced(kept(parse(kafka_rows([encoded(*told.values(), cluster_id="east")]))), [MIRROR]).collect()
+    rows = produced(kept(parse_records(kafka_rows([encoded(*told.values(), cluster_id="east")]))), [MIRROR]).collect()
     assert {row.topic: row.outcome for row in rows} == {
         "pay-ok": "acknowledged",
         "pay-denied": "rejected",
@@ -90,7 +90,7 @@ def test_a_rollup_is_a_row_for_each_outcome(kafka_rows: KafkaRows) -> None:
     )
     fetched = rollup(FETCH, RollupTopic("orders", records=99))
     value = encoded(told, fetched, schema_level=2, cluster_id="east")
-    rows = produced(kept(parse(kafka_rows([value]))), [MIRROR]).collect()
+    rows = produced(kept(parse_records(kafka_rows([value]))), [MIRROR]).collect()
     assert {row.outcome: (row.records, row.bytes) for row in rows} == {
         "acknowledged": (30, 300),
         "unconfirmed": (2, 20),
@@ -104,7 +104,9 @@ def test_a_rollup_is_a_row_for_each_outcome(kafka_rows: KafkaRows) -> None:
 def test_only_topics_of_a_mirror_are_kept_on_either_side(kafka_rows: KafkaRows) -> None:
     names = ("orders", "orders2", "payments", "east.orders", "eastXorders", "east.clicks", "clicks", "east.payments")
     request = event(PRODUCE, *[partition(name) for name in names])
-    parsed = kept(parse(kafka_rows([encoded(request, cluster_id=cluster) for cluster in ("east", "west", "north")])))
+    parsed = kept(
+        parse_records(kafka_rows([encoded(request, cluster_id=cluster) for cluster in ("east", "west", "north")]))
+    )
     of_prefix = {("east", "orders"), ("east", "payments"), ("west", "east.orders"), ("west", "east.payments")}
     assert topics_of(produced(parsed, [MIRROR]).collect()) == of_prefix
     plain = MIRROR.model_copy(update={"name": "n", "prefix": "", "topics": "clicks", "target_cluster_id": "north"})
@@ -115,4 +117,4 @@ def test_only_topics_of_a_mirror_are_kept_on_either_side(kafka_rows: KafkaRows) 
 
 
 def test_without_mirrors_there_are_no_rows(kafka_rows: KafkaRows) -> None:
-    assert produced(kept(parse(kafka_rows([encoded(event(PRODUCE, partition()))]))), []).collect() == []
+    assert produced(kept(parse_records(kafka_rows([encoded(event(PRODUCE, partition()))]))), []).collect() == []

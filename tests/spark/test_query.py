@@ -55,7 +55,7 @@ def test_a_condition_on_the_day_reads_the_files_of_that_day(root: Path) -> None:
 
 def test_the_tables_may_be_named_by_a_url(root: Path) -> None:
     url = root.as_uri()
-    assert [table.name for table in query.tables(url)] == ["traffic"]
+    assert [table.name for table in query.describe_tables(url)] == ["traffic"]
     assert query.query(url, "SELECT sum(requests) FROM traffic")[1] == [(3,)]
 
 
@@ -107,14 +107,14 @@ def test_what_cannot_be_answered_is_said_in_one_sentence(root: Path, sql: str, m
 
 
 def test_a_folder_without_tables_says_how_to_fill_it(tmp_path: Path) -> None:
-    assert query.tables(tmp_path / "missing") == []
+    assert query.describe_tables(tmp_path / "missing") == []
     assert "jobs run" in query.render_tables([], "table")
     with pytest.raises(QueryError, match=r"there are no tables in .* `brokerside jobs run` fills them"):
         query.query(tmp_path, "SELECT 1")
 
 
 def test_tables_are_listed_with_their_columns(root: Path) -> None:
-    notes, traffic = query.tables(root)
+    notes, traffic = query.describe_tables(root)
     assert (notes.name, notes.rows, notes.files) == ("notes", 3, 1)
     assert (traffic.name, traffic.description, traffic.rows, traffic.files) == ("traffic", TRAFFIC.meaning, 3, 2)
     assert traffic.bytes == sum(file.stat().st_size for file in (root / "traffic").glob("*/*.parquet"))
@@ -206,7 +206,7 @@ def test_a_broken_table_is_named_and_others_are_answered(
             read(root, "SELECT sum(requests) FROM latency")
         assert str(raised.value).startswith(f"the table latency in {root} cannot be read: ")
         assert not {"<unknown>", "as stored", "registered"} & set(str(raised.value).split())
-    found = {table.name: table for table in query.tables(root)}
+    found = {table.name: table for table in query.describe_tables(root)}
     assert list(found) == ["latency", "notes", "traffic"]
     assert (bool(found["latency"].broken), found["traffic"].broken, found["traffic"].rows) == (True, "", 3)
     assert f"latency: the table latency in {root} cannot be read: " in query.render_tables([found["latency"]], "table")

@@ -20,9 +20,9 @@ from spark_jobs import compaction, io, kafka, maintenance
 from spark_jobs.definitions import Definitions
 from spark_jobs.definitions.mirror import Mirror
 from spark_jobs.errors import JobError
-from spark_jobs.parse import dead_letters, deduplicate, parse
-from spark_jobs.progress import Progress, Summary
-from spark_jobs.query import query, tables
+from spark_jobs.parse import dead_letter_rows, deduplicate, parse_records
+from spark_jobs.progress import BatchProgress, RunSummary
+from spark_jobs.query import describe_tables, query
 from spark_jobs.run import run
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
 from spark_jobs.tables.request_measures import summed
@@ -46,7 +46,7 @@ from tests.spark.kills import Sweep
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-Run = Callable[..., Summary]
+Run = Callable[..., RunSummary]
 
 
 def envelopes(count: int, *, boot: str = "boot") -> list[bytes]:
@@ -88,9 +88,9 @@ def checkpoint_of(root: Path, audit: AuditTopic) -> Path:
 @pytest.fixture
 def run_job(spark: SparkSession, audit: AuditTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the job over the audit topic into two tables, in batches of ten records, in the session of the tests."""
-    monkeypatch.setattr(kafka, "RECORDS_PER_BATCH", 10)
+    monkeypatch.setattr(kafka, "MAX_RECORDS_PER_BATCH", 10)
 
-    def make(**changes: Any) -> Summary:
+    def make(**changes: Any) -> RunSummary:
         arguments: dict[str, Any] = {"bootstrap_servers": audit.bootstrap, "topic": audit.name, "jars": []}
         arguments["only"] = ["traffic", "dead_letters"]
         return run(**{**arguments, "tables": str(tmp_path / "tables"), "available_now": True, **changes})
@@ -108,7 +108,7 @@ def test_a_topic_becomes_tables_exactly(spark: SparkSession, audit: AuditTopic, 
     }
     first, later = envelopes(12), envelopes(5, boot="another")
     audit.send(*first, *first[:3])
-    seen: list[Progress] = []
+    seen: list[BatchProgress] = []
     summary = run_job(progress=seen.append)
     assert (summary.records, summary.events, summary.dead_letters, summary.duplicates) == (
         15 + len(poison),
@@ -179,8 +179,8 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
         .option("subscribe", audit.name)
         .load()
     )
-    once = deduplicate(parse(records)).persist()
-    for table, whole in ((TRAFFIC, traffic(summed(once))), (DEAD_LETTERS, dead_letters(once))):
+    once = deduplicate(parse_records(records)).persist()
+    for table, whole in ((TRAFFIC, traffic(summed(once))), (DEAD_LETTERS, dead_letter_rows(once))):
         expected = whole.select([column.name for column in table.columns]).toArrow().to_pylist()
         assert _sorted(rows(root, table.name)) == _sorted(expected)
     once.unpersist()
@@ -214,7 +214,7 @@ def test_a_batch_that_fails_is_repeated_without_trace(
             raise OSError("the disk is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kafka, "RECORDS_PER_BATCH", 100)
+        patch.setattr(kafka, "MAX_RECORDS_PER_BATCH", 100)
         patch.setattr(io, "append_once", failing)
         with pytest.raises(Exception, match="the disk is away"):
             run_job()
@@ -241,12 +241,12 @@ def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(
 def test_a_continuous_job_ends_on_sigterm_with_its_batch_done(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "WAIT", "1s")
+    monkeypatch.setattr(kafka, "MAX_BATCH_DELAY", "1s")
     audit.send(*envelopes(2))
     before = signal.getsignal(signal.SIGTERM)
-    seen: list[Progress] = []
+    seen: list[BatchProgress] = []
 
-    def progress(batch: Progress) -> None:
+    def progress(batch: BatchProgress) -> None:
         seen.append(batch)
         if len(seen) == 1:
             audit.send(*envelopes(3, boot="later"))
@@ -304,12 +304,12 @@ def test_records_that_were_deleted_unread_end_the_job(audit: AuditTopic, run_job
 def test_tables_are_looked_after_while_the_job_runs(
     audit: AuditTopic, run_job: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "UPKEEP_EVERY", 0.0)
-    monkeypatch.setattr(compaction, "MANY_FILES", 2)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(compaction, "MIN_FILES_TO_COMPACT", 2)
     audit.send(*envelopes(20))
     assert run_job().batches == 2
     assert query(tmp_path / "tables", "SELECT sum(requests)::BIGINT FROM traffic")[1] == [(60,)]
-    (info,) = [table for table in tables(tmp_path / "tables") if table.name == "traffic"]
+    (info,) = [table for table in describe_tables(tmp_path / "tables") if table.name == "traffic"]
     assert (info.files, info.rows) == (1, 5)
 
 

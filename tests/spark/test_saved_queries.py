@@ -13,8 +13,8 @@ import pytest
 
 from spark_jobs import query
 from spark_jobs.errors import QueryError
-from spark_jobs.query import Reader
-from spark_jobs.saved_queries import PARAMETERS, QUESTIONS, ask
+from spark_jobs.query import TableReader
+from spark_jobs.saved_queries import PARAMETERS, SAVED_QUERIES, run_saved_query
 from spark_jobs.schemas import TABLES
 from spark_jobs.schemas.traffic import BUCKETS
 from tests.report import sample
@@ -29,8 +29,8 @@ SECOND = timedelta(seconds=1)
 
 
 def answer(root: Path, name: str, **given: Any) -> list[dict[str, Any]]:
-    with query.opened(root) as reader:
-        columns, rows = ask(reader, name, given)
+    with query.open_tables(root) as reader:
+        columns, rows = run_saved_query(reader, name, given)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
@@ -39,34 +39,34 @@ def picked(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableReader]:
     root = tmp_path_factory.mktemp("company")
     sample.write_all(root)
-    with query.opened(root) as reader:
+    with query.open_tables(root) as reader:
         yield reader
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableReader]:
     root = tmp_path_factory.mktemp("empty")
     for name in TABLES:
         write(root, name)
-    with query.opened(root) as reader:
+    with query.open_tables(root) as reader:
         yield reader
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_every_question_has_an_answer(company: Reader, empty: Reader, name: str) -> None:
-    given = {"topic": "clicks"} if "topic" in QUESTIONS[name].parameters else {}
-    columns, rows = ask(company, name, given)
+@pytest.mark.parametrize("name", SAVED_QUERIES)
+def test_every_question_has_an_answer(company: TableReader, empty: TableReader, name: str) -> None:
+    given = {"topic": "clicks"} if "topic" in SAVED_QUERIES[name].parameters else {}
+    columns, rows = run_saved_query(company, name, given)
     assert rows
     assert len(set(columns)) == len(columns)
-    assert ask(empty, name, given) == (columns, [])
+    assert run_saved_query(empty, name, given) == (columns, [])
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", SAVED_QUERIES)
 def test_a_question_names_the_tables_it_reads_and_is_bounded(name: str) -> None:
-    question = QUESTIONS[name]
+    question = SAVED_QUERIES[name]
     assert set(re.findall(r"(?:FROM|JOIN) (\w+)", question.sql)) & set(TABLES) == set(question.tables)
     assert question.meaning.endswith("?")
     assert "limit" in question.parameters
@@ -77,14 +77,14 @@ def test_the_page_lists_every_question() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `") and line.count("|") == 4]
     listed = [tuple(part.strip() for part in row.strip("|").split("|")) for row in rows if "brokerside" not in row]
     assert listed == [
-        (f"`{q.name}`", q.meaning, ", ".join(f"`{table}`" for table in q.tables)) for q in QUESTIONS.values()
+        (f"`{q.name}`", q.meaning, ", ".join(f"`{table}`" for table in q.tables)) for q in SAVED_QUERIES.values()
     ]
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", SAVED_QUERIES)
 def test_a_table_that_is_missing_is_named_with_what_makes_it(tmp_path: Path, name: str) -> None:
     write(tmp_path, "inventory")
-    first = QUESTIONS[name].tables[0]
+    first = SAVED_QUERIES[name].tables[0]
     with pytest.raises(QueryError, match=f"the question {name} cannot be answered: there is no table {first}: `bro"):
         answer(tmp_path, name)
 
@@ -97,9 +97,9 @@ def test_a_table_that_is_missing_is_named_with_what_makes_it(tmp_path: Path, nam
         ("connections", {"since": DAY}, "the question connections has no parameter since; it has: limit"),
     ],
 )
-def test_what_cannot_be_asked_is_said(company: Reader, name: str, given: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_asked_is_said(company: TableReader, name: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(QueryError, match=message):
-        ask(company, name, given)
+        run_saved_query(company, name, given)
 
 
 def test_top_talkers_count_both_directions_of_the_days_asked_for(tmp_path: Path) -> None:

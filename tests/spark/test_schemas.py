@@ -11,7 +11,7 @@ import pytest
 
 from observers import event
 from spark_jobs import events, schemas
-from spark_jobs.events import ENVELOPE, INVENTORY_TOPIC, KINDS, ROLLUP_TOPIC, TOPIC_PARTITION, Field
+from spark_jobs.events import ENVELOPE, INVENTORY_TOPIC, KINDS, ROLLUP_TOPIC, TOPIC_PARTITION, EventField
 from spark_jobs.schemas.reference import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 (WRITTEN,) = get_args(get_type_hints(event.Envelope)["events"])
 """Every kind of event that is written, as one union."""
 
-PAIRS: list[tuple[type[msgspec.Struct], tuple[Field, ...]]] = [
+PAIRS: list[tuple[type[msgspec.Struct], tuple[EventField, ...]]] = [
     (event.Envelope, ENVELOPE),
     (event.TopicPartition, TOPIC_PARTITION),
     (event.RollupTopic, ROLLUP_TOPIC),
@@ -45,7 +45,7 @@ def spark_types(annotation: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(("struct", "fields"), PAIRS)
-def test_fields_are_those_of_the_event(struct: type[msgspec.Struct], fields: tuple[Field, ...]) -> None:
+def test_fields_are_those_of_the_event(struct: type[msgspec.Struct], fields: tuple[EventField, ...]) -> None:
     config = struct.__struct_config__
     tag = [config.tag_field] if config.tag_field else []
     assert [field.name for field in fields] == tag + [field.name for field in msgspec.structs.fields(struct)]
@@ -53,7 +53,7 @@ def test_fields_are_those_of_the_event(struct: type[msgspec.Struct], fields: tup
 
 @pytest.mark.parametrize(("struct", "fields"), PAIRS)
 def test_types_defaults_and_choices_are_those_of_the_event(
-    struct: type[msgspec.Struct], fields: tuple[Field, ...]
+    struct: type[msgspec.Struct], fields: tuple[EventField, ...]
 ) -> None:
     ours = {field.name: field for field in fields}
     hints = get_type_hints(struct)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import JobError
-from spark_jobs.session import NO_ROOM, _log, first_line, forget_ended_queries
+from spark_jobs.session import OUT_OF_MEMORY_MESSAGE, _spark_log, release_ended_queries, summarize_error
 
 CREATED = """An error occurred while calling o112.execute.
 : org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create /x/_delta_log
@@ -40,17 +40,17 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o9.save.
     ],
 )
 def test_the_first_cause_is_told(said: str, line: str) -> None:
-    assert first_line(RuntimeError(said)) == line
+    assert summarize_error(RuntimeError(said)) == line
 
 
 def test_too_little_memory_is_told_whatever_failed_for_it() -> None:
     def fail() -> None:
-        with _log() as log:
+        with _spark_log() as log:
             log.write(b"WARN x\njava.lang.OutOfMemoryError: Java heap space\n")
             log.flush()
             raise RuntimeError("something is null")
 
-    with pytest.raises(JobError, match=NO_ROOM) as raised:
+    with pytest.raises(JobError, match=OUT_OF_MEMORY_MESSAGE) as raised:
         fail()
     Path(str(raised.value).rpartition(": ")[2].rstrip(")")).unlink()
 
@@ -67,6 +67,6 @@ def test_jobs_of_ended_queries_are_forgotten(spark: SparkSession) -> None:
     assert ended in set(tracked.keySet())
     deadline = time.monotonic() + 30
     while ended in set(tracked.keySet()):
-        forget_ended_queries(spark)
+        release_ended_queries(spark)
         assert time.monotonic() < deadline
         time.sleep(0.05)

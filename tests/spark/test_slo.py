@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.definitions import Definitions, load
 from spark_jobs.definitions.objectives import Objective
-from spark_jobs.parse import parse
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COST, SLO
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables import unmatched
@@ -364,7 +364,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         event(PRODUCE, partition(), latency_us=0, outcome="connection_lost"),
         event(PRODUCE, partition(error_code=6), latency_us=900),
     ]
-    parsed = parse(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(told, 1)]))
+    parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(told, 1)]))
     requests = summed(parsed).persist()
     tables = [spark.createDataFrame(made.collect(), made.schema) for made in (latency(requests), traffic(requests))]
     requests.unpersist()

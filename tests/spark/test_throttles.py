@@ -6,8 +6,8 @@ from datetime import date, datetime
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_jobs.merge import merged
-from spark_jobs.parse import parse
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
 from spark_jobs.schemas import THROTTLES
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.throttles import throttles
@@ -20,7 +20,7 @@ KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
-    made = throttles(parse(kafka_rows([]))).schema
+    made = throttles(parse_records(kafka_rows([]))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(THROTTLES)
     ]
@@ -33,7 +33,7 @@ def test_one_minute_of_one_address_and_limit_is_one_row(kafka_rows: KafkaRows) -
         event(),
         connection(),
     ]
-    (row,) = throttles(kept(parse(kafka_rows([encoded(*told)])))).collect()
+    (row,) = throttles(kept(parse_records(kafka_rows([encoded(*told)])))).collect()
     assert row.asDict() == {
         "day": date(2026, 9, 22),
         "minute": datetime(2026, 9, 22, 12),
@@ -64,7 +64,7 @@ def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
         throttle(ts_first=NOON + MINUTE, ts_last=NOON + MINUTE),
         throttle(ts_first=NOON + 12 * 60 * MINUTE, ts_last=NOON + 12 * 60 * MINUTE),
     ]
-    rows = throttles(kept(parse(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)])))).collect()
+    rows = throttles(kept(parse_records(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)])))).collect()
     assert [row["count"] for row in rows] == [3] * 9
     assert sorted({row.day for row in rows}) == [date(2026, 9, 22), date(2026, 9, 23)]
 
@@ -72,7 +72,9 @@ def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
 def test_partial_rows_of_several_batches_become_the_same_row(kafka_rows: KafkaRows) -> None:
     told = [throttle(), throttle(count=1, observed=50, ts_last=NOON + 900_000)]
     values = [encoded(one, first_seq=number) for number, one in enumerate(told, 1)]
-    whole = throttles(kept(parse(kafka_rows(values))))
-    stored = throttles(kept(parse(kafka_rows(values[:1])))).unionByName(throttles(kept(parse(kafka_rows(values[1:])))))
+    whole = throttles(kept(parse_records(kafka_rows(values))))
+    stored = throttles(kept(parse_records(kafka_rows(values[:1])))).unionByName(
+        throttles(kept(parse_records(kafka_rows(values[1:]))))
+    )
     assert stored.count() == 2
-    assert merged(stored, THROTTLES).collect() == whole.collect()
+    assert merge_rows(stored, THROTTLES).collect() == whole.collect()

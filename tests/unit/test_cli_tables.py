@@ -17,7 +17,7 @@ import pytest
 from proxy.cli import main
 from spark_jobs import run as jobs
 from spark_jobs.errors import JobError
-from spark_jobs.progress import Summary
+from spark_jobs.progress import RunSummary
 from tests.spark.stored import write
 
 DEFINITIONS = """
@@ -95,10 +95,10 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     for real in (jobs.run, jobs.backfill):
         takes = inspect.signature(real)
 
-        def run(takes: inspect.Signature = takes, **arguments: Any) -> Summary:
+        def run(takes: inspect.Signature = takes, **arguments: Any) -> RunSummary:
             takes.bind(**arguments)
             calls.append(arguments)
-            return Summary(1, 1, 0, 0, 0, 1, 1.0, ())
+            return RunSummary(1, 1, 0, 0, 0, 1, 1.0, ())
 
         monkeypatch.setattr(jobs, real.__name__, run)
     monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [Path(name)])
@@ -159,7 +159,7 @@ def test_jobs_backfill_hands_on_the_days(brokerside: Terminal, called: list[dict
 def test_a_table_that_could_not_be_computed_fails_the_command(
     brokerside: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "run", lambda **_: Summary(1, 1, 0, 0, 0, 1, 1.0, ("slo",)))
+    monkeypatch.setattr(jobs, "run", lambda **_: RunSummary(1, 1, 0, 0, 0, 1, 1.0, ("slo",)))
     monkeypatch.setattr("proxy.local.jars.resolve", lambda name: [])
     done = brokerside("jobs", "run", "--available-now")
     assert done.code == 1
