@@ -1,8 +1,8 @@
-"""Who wrote an audit record: an HMAC over its key and value, in a header. ``proxy.core.authentication`` signs so.
+"""Verifies the signatures of audit records: an HMAC-SHA256 over key and value, in a header.
 
-Spark's own functions compute it (RFC 2104, by ``sha2``), since a Python function would take every record through
-another process. The keys come by a join with a small table: as literals they would be in plans, and plans are in the
-event log and the UI of Spark.
+``proxy.core.authentication`` creates them. They are verified by Spark's own functions (RFC 2104, with ``sha2``),
+because a Python function would send every record through another process. The keys are joined from a small table: as
+literals they would be in query plans, which Spark shows in its event log and its UI.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pyspark.sql import functions as F
 
 SIGNATURE_HEADER = "brokerside-hmac"
 SIGNATURE_LABEL = b"brokerside-audit/1"
-"""What the records are of: it is signed with each, so that one of another topic does not count here."""
+"""Context that is signed with each record, so that a signature made for another purpose is not valid here."""
 
 SHA256_BLOCK_BYTES = 64
-"""Bytes of a block of SHA-256, to which a key is filled up."""
+"""Block size of SHA-256 in bytes; a key is padded to it."""
 
 SHA256_DIGEST_BYTES = 32
 
 REFUSED_COLUMN = "refused"
-"""Column: why a record does not count, ``unsigned``, ``unknown_key`` or ``bad_signature``; NULL where one of the keys
-has signed it."""
+"""Column with the reason why a record is refused: ``unsigned``, ``unknown_key`` or ``bad_signature``; NULL if one of
+the keys has signed the record."""
 
 KEY_TABLE_SCHEMA = "key_id binary, inner binary, outer binary"
 
 
 def authenticate(records: DataFrame, keys: Mapping[str, bytes]) -> DataFrame:
-    """Return ``records`` with the column ``REFUSED_COLUMN`` in place of ``key`` and ``headers``.
+    """Return ``records`` with the column ``REFUSED_COLUMN`` instead of ``key`` and ``headers``.
 
-    ``records``: ``key``, ``value`` and ``headers`` (array of struct<key, value>), as Kafka's source gives them, and
-    others. ``keys``: by id; any of them may have signed.
+    ``records``: ``key``, ``value`` and ``headers`` (array of struct<key, value>), as Spark's Kafka source gives them,
+    and other columns. ``keys``: signing keys by id.
     """
     others = [name for name in records.columns if name not in ("key", "headers")]
     last = f"try_element_at(filter(headers, header -> header.key = '{SIGNATURE_HEADER}'), -1).value"
@@ -56,14 +56,14 @@ def authenticate(records: DataFrame, keys: Mapping[str, bytes]) -> DataFrame:
 
 
 def _key_row(key_id: str, key: bytes) -> tuple[bytearray, bytearray, bytearray]:
-    """Return a row of ``KEY_TABLE_SCHEMA``: what RFC 2104 puts before the message, and before the inner digest."""
+    """Return a row of ``KEY_TABLE_SCHEMA``: the key id, and the padded keys of the inner and outer hash (RFC 2104)."""
     block = (hashlib.sha256(key).digest() if len(key) > SHA256_BLOCK_BYTES else key).ljust(SHA256_BLOCK_BYTES, b"\0")
     inner, outer = (bytearray(byte ^ pad for byte in block) for pad in (0x36, 0x5C))
     return bytearray(key_id.encode()), inner, outer
 
 
 def _length_prefixed(column: str) -> str:
-    """Return SQL of ``column`` after its length in four bytes; a missing one has the length 2^32 - 1."""
+    """Return SQL of ``column`` with its length in four bytes before it; NULL has the length 2^32 - 1."""
     sized = f"concat(unhex(lpad(hex(octet_length({column})), 8, '0')), {column})"
     return f"CASE WHEN {column} IS NULL THEN X'ffffffff' ELSE {sized} END"
 

@@ -1,8 +1,8 @@
-"""Upkeep of the tables: few files, one row for each key, and no days beyond their retention."""
+"""Maintenance of the stored tables: it compacts small files, merges rows of equal keys, and deletes expired days."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from delta.tables import DeltaTable
@@ -11,47 +11,48 @@ from pyspark.sql import SparkSession
 from spark_jobs import io
 from spark_jobs.definitions import Definitions
 from spark_jobs.merge import merge_rows
-from spark_jobs.progress import Notice
+from spark_jobs.progress import Notice, Notify
 from spark_jobs.schemas import TABLES, Table
 from spark_jobs.session import summarize_error
 from spark_jobs.table_root import TableRoot
 
 MIN_FILES_TO_COMPACT = 32
-"""Files of one day that are joined; of a day that is over, two are."""
+"""Files of one open day from which on they are compacted. A closed day is compacted from two files on."""
 
 CLOSED_AFTER_DAYS = 2
-"""A day that is so many days before the newest one is over: little more will come of it."""
+"""A day that is this many days older than the newest one is closed: few rows are still added to it."""
 
 
 def maintain_tables(
     spark: SparkSession,
-    target: TableRoot,
+    root: TableRoot,
     names: Collection[str],
     definitions: Definitions,
-    say: Callable[[Notice], None],
+    notify: Notify,
     *,
-    clean: bool,
+    vacuum: bool,
 ) -> None:
-    """Look after the tables ``names``. What fails, as another job may be in the way, is said and left for next time.
+    """Compact the tables ``names`` and delete their expired days.
 
-    ``clean``: also remove the files that were replaced two days ago or earlier.
+    An error, for example a conflict with another job, is reported and does not stop the other tables; the next
+    maintenance tries again. ``vacuum``: also remove files that were replaced two days ago or earlier.
     """
     for name in names:
         try:
-            _maintain_table(spark, TABLES[name], target.path(name), definitions, clean=clean)
+            _maintain_table(spark, TABLES[name], root.table_path(name), definitions, vacuum=vacuum)
         except Exception as error:
-            say(Notice(f"table {name} is looked after later: {summarize_error(error)}"))
+            notify(Notice(f"table {name}: maintenance failed and is retried later: {summarize_error(error)}"))
 
 
 def first_retained_day(days: Collection[date], table: Table, definitions: Definitions) -> date:
-    """Return the first day of ``days`` that ``table`` keeps: as many as its retention says, up to the newest."""
-    kept = definitions.retention.get(table.name, timedelta(days=table.retention_days))
-    # A sidecar whose clock is years ahead must not be the reason to delete everything else.
+    """Return the first day that ``table`` retains, counted back from the newest of ``days`` by its retention."""
+    retention = definitions.retention.get(table.name, timedelta(days=table.retention_days))
+    # A sidecar whose clock is years ahead must not cause all other days to be deleted.
     newest = min(max(days, default=date.min), datetime.now(UTC).date())
-    return newest - kept + timedelta(days=1) if newest - date.min > kept else date.min
+    return newest - retention + timedelta(days=1) if newest - date.min > retention else date.min
 
 
-def _maintain_table(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, clean: bool) -> None:
+def _maintain_table(spark: SparkSession, table: Table, path: str, definitions: Definitions, *, vacuum: bool) -> None:
     days = io.count_files_by_day(spark, path)
     if days:
         first = first_retained_day(days, table, definitions)
@@ -59,22 +60,24 @@ def _maintain_table(spark: SparkSession, table: Table, path: str, definitions: D
             DeltaTable.forPath(spark, path).delete(f"day < '{first}'")
         for day in _days_to_compact(days, first):
             _compact_day(spark, table, path, day)
-    if clean and io.StoredTable(spark, path).version >= 0:
+    if vacuum and io.StoredTable(spark, path).version >= 0:
         DeltaTable.forPath(spark, path).vacuum()
 
 
 def _days_to_compact(days: Mapping[date, int], first: date) -> list[date]:
-    """Return the days, from ``first`` on, whose files are to be joined."""
-    over = max(days) - timedelta(days=CLOSED_AFTER_DAYS)
+    """Return the days from ``first`` on that have enough files. ``days``: number of files by day."""
+    last_closed = max(days) - timedelta(days=CLOSED_AFTER_DAYS)
     return sorted(
-        day for day, files in days.items() if day >= first and files >= (2 if day <= over else MIN_FILES_TO_COMPACT)
+        day
+        for day, files in days.items()
+        if day >= first and files >= (2 if day <= last_closed else MIN_FILES_TO_COMPACT)
     )
 
 
 def _compact_day(spark: SparkSession, table: Table, path: str, day: date) -> None:
-    """Make one file of all files of ``day``, with one row for each key: what every reader sees stays the same.
+    """Replace all files of ``day`` by one file with one row for each key. Query results do not change.
 
-    What another writer appends meanwhile is not touched: only the files that were read are replaced.
+    Files that another writer appends at the same time are kept: only the files that were read are replaced.
     """
     condition = f"day = '{day}'"
     rows = merge_rows(spark.read.format("delta").load(path).where(condition), table)

@@ -1,7 +1,8 @@
-"""Which events were taken: the numbers of each process, as intervals. What is inside of one was there before. Pure.
+"""Event numbers that were already written, as ranges by sidecar boot. Finds duplicates and conflicts. Pure: no IO.
 
-A record that claims numbers of another one must have the same events for them. If not, one of both is forged, or a
-process numbered events twice: a conflict. Which of both is right cannot be known here: the first stays.
+Each sidecar process numbers its events. A record whose numbers lie in a known range is a duplicate. It must then have
+the same events as the record that was written first. If it has other events, the two records are in conflict: one of
+them is forged, or a process used the same numbers twice. Which one is right cannot be known here, so the first is kept.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 RANGES_FOLDER = "taken"
-"""Name of the folder in a checkpoint that has, by batch, what was taken up to it."""
+"""Name of the folder in a checkpoint that has one file for each batch: the ranges that were written up to it."""
 
 MAX_BOOTS = 20_000
-"""Processes that are known, those heard of last: a run of a process is forgotten after so many later ones."""
+"""Boots whose ranges are kept, the most recent ones. A boot is forgotten after this many later boots."""
 
 MAX_RANGES_PER_BOOT = 10_000
-"""Intervals of one process that are known, the last ones. It has one, and one more for each loss or dead letter."""
+"""Ranges of one boot that are kept, the last ones. A boot has one range, plus one for each loss or dead letter."""
 
 MAX_DIGESTS_PER_BOOT = 1_000
-"""Records of one process whose digests are known, the last ones taken. Numbers of an earlier one that are claimed again
-are a conflict: it cannot be shown that the events are the same."""
+"""Records of one boot whose digests are kept, the last ones. A duplicate of an earlier record is reported as a
+conflict, because its events cannot be compared any more."""
 
 MAX_DIGESTS = 50_000
-"""Records of all processes whose digests are known: about 5 MB. Beyond it those of the processes heard of longest ago
-are forgotten; what is claimed again of these counts as a duplicate."""
+"""Records of all boots whose digests are kept: about 5 MB. Beyond it the digests of the least recent boots are dropped,
+and records that repeat numbers of these boots count as duplicates."""
 
 
 class SidecarBoot(NamedTuple):
-    """One run of one process of a sidecar: its events are numbered."""
+    """Identifies one run of one sidecar process, which numbers its events from 1."""
 
     cluster_id: str
     broker_id: int
@@ -38,7 +39,7 @@ class SidecarBoot(NamedTuple):
 
 
 class AuditRecord(NamedTuple):
-    """A good audit record: where it is, and what it tells of."""
+    """A valid audit record: its position in Kafka, and the numbers and digests of its events."""
 
     partition: int
     offset: int
@@ -46,12 +47,12 @@ class AuditRecord(NamedTuple):
     first: int
     last: int
     digests: tuple[int, int, int]
-    """Of all its events, of the first half, rounded down, and of the rest: a sidecar cuts a record that is too large
-    in the same place."""
+    """Digests of all events, of the first half (rounded down), and of the rest. A sidecar splits a record that is too
+    large at the same place."""
 
 
 class NewRange(NamedTuple):
-    """Events of a record that were not there before; none where ``first`` is after ``last``."""
+    """Event numbers of a record that were not written before; an empty range has ``first`` greater than ``last``."""
 
     partition: int
     offset: int
@@ -60,7 +61,7 @@ class NewRange(NamedTuple):
 
 
 class RangeConflict(NamedTuple):
-    """A record that claims numbers for which another one has other events."""
+    """A record with numbers for which another record has other events."""
 
     partition: int
     offset: int
@@ -68,140 +69,141 @@ class RangeConflict(NamedTuple):
 
 
 class DedupDecision(NamedTuple):
-    """What becomes of records: they are new as a whole where nothing is said of them."""
+    """What is to be written of some records. A record that is not mentioned is written as a whole."""
 
-    pieces: list[NewRange]
+    new_ranges: list[NewRange]
     conflicts: list[RangeConflict]
 
     @property
     def duplicates(self) -> int:
-        """Records that have nothing new, and are in no conflict."""
-        nothing = {(piece.partition, piece.offset) for piece in self.pieces if piece.first > piece.last}
-        return len(nothing - {(each.partition, each.offset) for each in self.conflicts})
+        """Number of records that have nothing new and are in no conflict."""
+        empty = {(each.partition, each.offset) for each in self.new_ranges if each.first > each.last}
+        return len(empty - {(each.partition, each.offset) for each in self.conflicts})
 
 
 class WrittenRecord(NamedTuple):
-    """A record that was taken: its numbers, its digests as of ``AuditRecord``, and its position."""
+    """A record that was written: its numbers, its three digests (see ``AuditRecord``), and its position."""
 
     first: int
     last: int
-    whole: int
-    front: int
-    back: int
+    digest: int
+    first_half_digest: int
+    second_half_digest: int
     partition: int
     offset: int
 
 
 class DedupRanges:
-    """What was taken, of all processes.
+    """The written event numbers of all boots.
 
-    That goes by numbers, so it does not matter when a record comes again, after which restarts, or in which parts. It
-    depends on what was read, so a batch that is repeated decides the same.
+    Duplicates are found by number. So it does not matter when a record is repeated, after how many restarts, or in
+    which parts. The result depends only on the records read, so a repeated batch gives the same result.
     """
 
     def __init__(self) -> None:
-        self._boots: dict[SidecarBoot, list[tuple[int, int]]] = {}
-        self._known: dict[SidecarBoot, list[WrittenRecord]] = {}
-        self._not_compared: dict[SidecarBoot, int] = {}
+        self._ranges: dict[SidecarBoot, list[tuple[int, int]]] = {}
+        self._records: dict[SidecarBoot, list[WrittenRecord]] = {}
+        # By boot, the last number whose digests were dropped.
+        self._dropped_up_to: dict[SidecarBoot, int] = {}
 
-    def take(self, records: Iterable[AuditRecord]) -> DedupDecision:
-        """Take ``records``, in order; return what of those is new that are not all new, and which are in conflict."""
-        pieces: list[NewRange] = []
+    def add_records(self, records: Iterable[AuditRecord]) -> DedupDecision:
+        """Add ``records`` in their order, and return what of them is new and which of them are in conflict."""
+        new_ranges: list[NewRange] = []
         conflicts: list[RangeConflict] = []
         for record in records:
             partition, offset, boot, first, last, digests = record
-            new = self._take(boot, first, last)
+            new = self._add_range(boot, first, last)
             if new != [(first, last)]:
-                pieces += [NewRange(partition, offset, *each) for each in new or [(1, 0)]]
-                conflicts += self._conflict(record, new)
+                new_ranges += [NewRange(partition, offset, *each) for each in new or [(1, 0)]]
+                conflicts += self._find_conflict(record, new)
             if new:
-                known = self._known.setdefault(boot, [])
-                known.append(WrittenRecord(first, last, *digests, partition, offset))
-                del known[:-MAX_DIGESTS_PER_BOOT]
-        return DedupDecision(pieces, conflicts)
+                written = self._records.setdefault(boot, [])
+                written.append(WrittenRecord(first, last, *digests, partition, offset))
+                del written[:-MAX_DIGESTS_PER_BOOT]
+        return DedupDecision(new_ranges, conflicts)
 
-    def text(self) -> str:
-        """Return it as JSON that ``read`` reads: an array for each process."""
-        for boot in list(self._boots)[:-MAX_BOOTS]:
-            del self._boots[boot]
-        self._forget()
-        told = [
-            [*boot, ranges, self._known.get(boot, []), self._not_compared.get(boot, 0)]
-            for boot, ranges in self._boots.items()
+    def to_json(self) -> str:
+        """Drop what exceeds the bounds of this module, and return the rest as JSON: one array for each boot."""
+        for boot in list(self._ranges)[:-MAX_BOOTS]:
+            del self._ranges[boot]
+        self._drop_old_digests()
+        boots = [
+            [*boot, ranges, self._records.get(boot, []), self._dropped_up_to.get(boot, 0)]
+            for boot, ranges in self._ranges.items()
         ]
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(boots, separators=(",", ":"))
 
     @classmethod
-    def read(cls, text: str) -> DedupRanges:
-        """Return what ``text`` gave."""
-        taken = cls()
-        for cluster_id, broker_id, boot_id, ranges, known, not_compared in json.loads(text):
+    def from_json(cls, text: str) -> DedupRanges:
+        """Return the ranges that ``to_json`` wrote."""
+        result = cls()
+        for cluster_id, broker_id, boot_id, ranges, records, dropped_up_to in json.loads(text):
             boot = SidecarBoot(cluster_id, broker_id, boot_id)
-            taken._boots[boot] = [(first, last) for first, last in ranges]
-            taken._known[boot] = [WrittenRecord(*each) for each in known]
-            taken._not_compared[boot] = not_compared
-        return taken
+            result._ranges[boot] = [(first, last) for first, last in ranges]
+            result._records[boot] = [WrittenRecord(*each) for each in records]
+            result._dropped_up_to[boot] = dropped_up_to
+        return result
 
-    def _forget(self) -> None:
-        """Keep ``MAX_DIGESTS`` digests, of the processes heard of last, and nothing of processes not known."""
+    def _drop_old_digests(self) -> None:
+        """Keep ``MAX_DIGESTS`` digests, those of the most recent boots, and none of boots without ranges."""
         kept = 0
-        known, self._known = self._known, {}
-        for boot in reversed(self._boots):
-            kept += len(known.get(boot, ()))
+        records, self._records = self._records, {}
+        for boot in reversed(self._ranges):
+            kept += len(records.get(boot, ()))
             if kept <= MAX_DIGESTS:
-                self._known[boot] = known.get(boot, [])
+                self._records[boot] = records.get(boot, [])
             else:
-                self._not_compared[boot] = self._boots[boot][-1][1]
-        self._not_compared = {boot: last for boot, last in self._not_compared.items() if boot in self._boots}
+                self._dropped_up_to[boot] = self._ranges[boot][-1][1]
+        self._dropped_up_to = {boot: last for boot, last in self._dropped_up_to.items() if boot in self._ranges}
 
-    def _conflict(self, record: AuditRecord, new: Iterable[tuple[int, int]]) -> Iterator[RangeConflict]:
-        """Give the conflict of ``record``, of which only ``new`` was not there before, if it is in one."""
+    def _find_conflict(self, record: AuditRecord, new: Iterable[tuple[int, int]]) -> Iterator[RangeConflict]:
+        """Yield the conflict of ``record``, if there is one. ``new``: the ranges of it that were not written before."""
         partition, offset, boot, first, last, digests = record
         own = WrittenRecord(first, last, *digests, partition, offset)
-        before = last - first + 1 - sum(end - begin + 1 for begin, end in new)
+        repeated = last - first + 1 - sum(end - begin + 1 for begin, end in new)
         compared = 0
-        for other in self._known.get(boot, ()):
+        for other in self._records.get(boot, ()):
             begin, end = max(first, other.first), min(last, other.last)
             if begin > end:
                 continue
             digest = _digest_of_range(own, begin, end)
             if digest is None or digest != _digest_of_range(other, begin, end):
-                said = f"{begin} to {end} differ from partition {other.partition}, offset {other.offset}"
-                yield RangeConflict(partition, offset, said)
+                detail = f"{begin} to {end} differ from partition {other.partition}, offset {other.offset}"
+                yield RangeConflict(partition, offset, detail)
                 return
             compared += end - begin + 1
-        if compared < before and first > self._not_compared.get(boot, 0):
-            yield RangeConflict(partition, offset, f"{first} to {last} were taken long before")
+        if compared < repeated and first > self._dropped_up_to.get(boot, 0):
+            yield RangeConflict(partition, offset, f"{first} to {last} repeat numbers too old to be compared")
 
-    def _take(self, boot: SidecarBoot, first: int, last: int) -> list[tuple[int, int]]:
-        """Take these numbers; return the intervals of them that were not there."""
-        ranges = self._boots.pop(boot, [])
-        self._boots[boot] = ranges  # the last one heard of
+    def _add_range(self, boot: SidecarBoot, first: int, last: int) -> list[tuple[int, int]]:
+        """Add a range of numbers, and return the parts of it that were not there before."""
+        ranges = self._ranges.pop(boot, [])
+        self._ranges[boot] = ranges  # now the most recent one
         start = bisect_left(ranges, first - 1, key=lambda one: one[1])
         stop = bisect_right(ranges, last + 1, key=lambda one: one[0])
         touched = ranges[start:stop]
-        new, at = [], first
+        new, next_number = [], first
         for begin, end in touched:
-            if at < begin:
-                new.append((at, begin - 1))
-            at = max(at, end + 1)
-        if at <= last:
-            new.append((at, last))
-        ends = [(first, last), *touched]
-        ranges[start:stop] = [(min(begin for begin, _ in ends), max(end for _, end in ends))]
+            if next_number < begin:
+                new.append((next_number, begin - 1))
+            next_number = max(next_number, end + 1)
+        if next_number <= last:
+            new.append((next_number, last))
+        joined = [(first, last), *touched]
+        ranges[start:stop] = [(min(begin for begin, _ in joined), max(end for _, end in joined))]
         del ranges[:-MAX_RANGES_PER_BOOT]
         return new
 
 
-def _digest_of_range(of: WrittenRecord, first: int, last: int) -> int | None:
-    """Return the digest of these numbers of a record; None where they are neither a half of it nor the whole."""
-    middle = of.first + (of.last - of.first + 1) // 2
+def _digest_of_range(record: WrittenRecord, first: int, last: int) -> int | None:
+    """Return the digest of these numbers of ``record``, None if they are neither the whole record nor a half of it."""
+    middle = record.first + (record.last - record.first + 1) // 2
     match first, last:
-        case of.first, of.last:
-            return of.whole
-        case of.first, end if end == middle - 1:
-            return of.front
-        case begin, of.last if begin == middle:
-            return of.back
+        case record.first, record.last:
+            return record.digest
+        case record.first, end if end == middle - 1:
+            return record.first_half_digest
+        case begin, record.last if begin == middle:
+            return record.second_half_digest
         case _:
             return None

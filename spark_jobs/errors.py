@@ -1,11 +1,11 @@
-"""What a job or a query refuses, or fails with, in words for a person."""
+"""The exceptions of this package. Their texts are shown to the user."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """Base of every error this package raises on purpose; its text is one clear sentence."""
+    """Base of every error that this package raises on purpose; its text is one sentence."""
 
 
 class QueryError(JobError):
-    """A query that cannot be answered: its SQL, or the tables it asks for."""
+    """A query cannot be answered: its SQL is wrong, or a table is missing or unreadable."""

@@ -1,4 +1,5 @@
-"""The audit event as the jobs read it, field by field: every kind, levels 1 and 2. Imports nothing but Python."""
+"""The audit event as the jobs read it: the fields of every kind, schema levels 1 and 2. Imports only the standard
+library."""
 
 from __future__ import annotations
 
@@ -7,33 +8,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA_LEVEL = 2
-"""Highest level of the audit event that is read; an envelope of a higher one becomes a dead letter."""
+"""Highest schema level of the audit event that is read. An envelope of a higher level becomes a dead letter."""
 
 PRODUCE = 0
-"""Kafka's number of the api by which records are written."""
+"""Api key of Produce."""
 
 MAX_INSTANT = 253_402_300_799_999_999
-"""Microseconds since 1970 of the last instant of the year 9999: later ones cannot be shown by most programs."""
+"""Microseconds since 1970 of the last instant of the year 9999: most programs cannot show later ones."""
 
 MAX_FRAME = 2**31 + 3
 """Bytes of the largest frame the protocol can carry, with its size prefix."""
 
 MAX_COUNT = 2**31 - 1
-"""The most that a field of 32 bits can count."""
+"""Greatest count in a field of 32 bits."""
 
 MAX_SUM = 10**12
-"""The most of a time in µs (11 days), or of what a minute adds up to (10¹² bytes are 16 GB/s); keeps the sums of a
-batch of records full of such values within 64 bits."""
+"""Greatest duration in µs (11 days), or sum of one minute (10¹² bytes are 16 GB/s). The sums of a batch full of such
+values fit into 64 bits."""
 
 MAX_TOTAL = 10**15
-"""The most of what a connection, or a run of a sidecar, counts over its life; such totals are not added up."""
+"""Greatest total of the life of a connection or a sidecar boot. Such totals are never added up."""
 
 MAX_PORT = 65_535
 
 
 @dataclass(frozen=True)
 class EventField:
-    """One field of the audit event's JSON. A field that is not required has ``default`` where it is left out."""
+    """One field of the audit event's JSON. An optional field that is left out has the value ``default``."""
 
     name: str
     type: str
@@ -41,28 +42,30 @@ class EventField:
     ``array<string>``, ``array<bigint>``, ``map<string,bigint>``."""
     required: bool = False
     default: Any = None
-    least: int | None = None
-    most: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
     allowed: tuple[str, ...] = ()
     fields: tuple[EventField, ...] = ()
-    kinds: Mapping[str, tuple[EventField, ...]] = field(default_factory=dict)
-    """What the objects have besides ``fields``, by their ``kind``; those of another kind need nothing more."""
+    fields_by_kind: Mapping[str, tuple[EventField, ...]] = field(default_factory=dict)
+    """Additional fields of the objects, by the value of their field ``kind``. Other kinds have no additional fields."""
 
     @property
-    def possible(self) -> tuple[EventField, ...]:
-        """Every field that an object of the array may have."""
-        return tuple({each.name: each for some in (self.fields, *self.kinds.values()) for each in some}.values())
+    def all_fields(self) -> tuple[EventField, ...]:
+        """Every field that an object of the array can have, of any kind."""
+        return tuple(
+            {each.name: each for some in (self.fields, *self.fields_by_kind.values()) for each in some}.values()
+        )
 
 
-# Ranges are checked only of what the sidecar itself measures. What a client or broker wrote (``partition``,
-# ``error_code``, ``throttle_ms``, …) is taken as it is: a strange client must not turn a whole envelope into a dead
-# letter.
+# Ranges are checked only for values that the sidecar itself measures. Values that a client or broker wrote
+# (``partition``, ``error_code``, ``throttle_ms``, …) are accepted as they are: a misbehaving client must not turn a
+# whole envelope into a dead letter.
 TOPIC_PARTITION = (
     EventField("topic", "string", required=True),
     EventField("partition", "int", required=True),
     EventField("topic_id", "string"),
-    EventField("bytes", "bigint", default=0, least=0, most=MAX_FRAME),
-    EventField("records", "bigint", default=0, least=0, most=MAX_COUNT),
+    EventField("bytes", "bigint", default=0, minimum=0, maximum=MAX_FRAME),
+    EventField("records", "bigint", default=0, minimum=0, maximum=MAX_COUNT),
     EventField("error_code", "int", default=0),
     EventField("producer_id", "bigint", default=-1),
     EventField("producer_epoch", "int", default=-1),
@@ -72,13 +75,13 @@ TOPIC_PARTITION = (
 )
 
 SOURCES = ("anonymous", "unauthenticated", "sasl", "unknown")
-"""How a principal can be known."""
+"""How the sidecar learned a principal."""
 
 EVENT = (
     EventField("kind", "string", required=True),
-    EventField("seq", "bigint", required=True, least=1),
+    EventField("seq", "bigint", required=True, minimum=1),
 )
-"""What an event of any kind has."""
+"""Fields of an event of any kind."""
 
 REQUEST_EVENT = (
     *EVENT,
@@ -90,10 +93,10 @@ REQUEST_EVENT = (
     EventField("api_version", "int", required=True),
     EventField("principal", "string", required=True),
     EventField("client_ip", "string", required=True),
-    EventField("ts_request", "bigint", required=True, least=0, most=MAX_INSTANT),
-    EventField("latency_us", "bigint", required=True, least=0, most=MAX_SUM),
-    EventField("request_bytes", "bigint", required=True, least=0, most=MAX_FRAME),
-    EventField("response_bytes", "bigint", default=0, least=0, most=MAX_FRAME),
+    EventField("ts_request", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("latency_us", "bigint", required=True, minimum=0, maximum=MAX_SUM),
+    EventField("request_bytes", "bigint", required=True, minimum=0, maximum=MAX_FRAME),
+    EventField("response_bytes", "bigint", default=0, minimum=0, maximum=MAX_FRAME),
     EventField("outcome", "string", default="answered", allowed=("answered", "no_response", "connection_lost")),
     EventField("decode", "string", default="none", allowed=("none", "full", "malformed", "unsupported", "not_kept")),
     EventField("client_id", "string"),
@@ -104,47 +107,47 @@ REQUEST_EVENT = (
     EventField("acks", "int"),
     EventField("error_code", "int", default=0),
     EventField("topics", "array", default=(), fields=TOPIC_PARTITION),
-    EventField("upstream_us", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("upstream_us", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
     EventField("polled", "array<string>", default=()),
-    EventField("muted_us", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("muted_us", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("synthesized", "boolean", default=False),
 )
 
 ROLLUP_TOPIC = (
     EventField("topic", "string", required=True),
-    EventField("topic_requests", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("records", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("unconfirmed_records", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("unconfirmed_bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("rejected_records", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("rejected_bytes", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("topic_requests", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("unconfirmed_records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("unconfirmed_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("rejected_records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("rejected_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("latencies", "array<bigint>", default=()),
     EventField("service_latencies", "array<bigint>", default=()),
-    EventField("errors", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("errors", "bigint", default=0, minimum=0, maximum=MAX_SUM),
 )
 
 ROLLUP_EVENT = (
     *EVENT,
-    EventField("minute", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("minute", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("listener", "string", required=True),
     EventField("api_key", "int", required=True),
     EventField("api", "string", required=True),
     EventField("principal", "string", required=True),
     EventField("client_ip", "string", required=True),
-    EventField("requests", "bigint", required=True, least=0, most=MAX_SUM),
-    EventField("request_bytes", "bigint", required=True, least=0, most=MAX_SUM),
+    EventField("requests", "bigint", required=True, minimum=0, maximum=MAX_SUM),
+    EventField("request_bytes", "bigint", required=True, minimum=0, maximum=MAX_SUM),
     EventField("client_id", "string"),
     EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
     EventField("api_version", "int", default=-1),
     EventField("client_software_name", "string"),
     EventField("client_software_version", "string"),
-    EventField("response_bytes", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("errors", "bigint", default=0, least=0, most=MAX_SUM),
-    EventField("connection_lost", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("response_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("errors", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("connection_lost", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("throttle_ms", "bigint", default=0),
-    EventField("idle", "bigint", default=0, least=0, most=MAX_SUM),
+    EventField("idle", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("latencies", "array<bigint>", default=()),
     EventField("upstream_latencies", "array<bigint>", default=()),
     EventField("service_latencies", "array<bigint>", default=()),
@@ -157,12 +160,12 @@ CONNECTION_EVENT = (
     EventField(
         "change", "string", required=True, allowed=("opened", "authenticated", "authentication_failed", "closed")
     ),
-    EventField("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("listener", "string", required=True),
     EventField("connection_id", "string", required=True),
     EventField("principal", "string", required=True),
     EventField("client_ip", "string", required=True),
-    EventField("client_port", "int", required=True, least=0, most=MAX_PORT),
+    EventField("client_port", "int", required=True, minimum=0, maximum=MAX_PORT),
     EventField("principal_source", "string", default="anonymous", allowed=SOURCES),
     EventField("sasl_mechanism", "string"),
     EventField("client_id", "string"),
@@ -171,10 +174,10 @@ CONNECTION_EVENT = (
     EventField("cause", "string", default=""),
     EventField("error_code", "int", default=0),
     EventField("session_lifetime_ms", "bigint", default=0),
-    EventField("duration_ms", "bigint", default=0, least=0, most=MAX_TOTAL),
-    EventField("requests", "bigint", default=0, least=0, most=MAX_TOTAL),
-    EventField("received_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
-    EventField("sent_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("duration_ms", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("requests", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("received_bytes", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("sent_bytes", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
 )
 
 THROTTLE_EVENT = (
@@ -184,12 +187,12 @@ THROTTLE_EVENT = (
     EventField("scope", "string", required=True, allowed=("broker", "listener", "ip")),
     EventField("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
     EventField("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
-    EventField("count", "bigint", required=True, least=1),
-    EventField("limit", "int", required=True, least=0),
-    EventField("observed", "double", required=True, least=0),
-    EventField("ts_first", "bigint", required=True, least=0, most=MAX_INSTANT),
-    EventField("ts_last", "bigint", required=True, least=0, most=MAX_INSTANT),
-    EventField("delay_ms", "bigint", default=0, least=0),
+    EventField("count", "bigint", required=True, minimum=1),
+    EventField("limit", "int", required=True, minimum=0),
+    EventField("observed", "double", required=True, minimum=0),
+    EventField("ts_first", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("ts_last", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("delay_ms", "bigint", default=0, minimum=0),
 )
 
 INVENTORY_TOPIC = (
@@ -201,9 +204,9 @@ INVENTORY_TOPIC = (
 
 INVENTORY_EVENT = (
     *EVENT,
-    EventField("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
-    EventField("part", "int", required=True, least=1),
-    EventField("parts", "int", required=True, least=1),
+    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("part", "int", required=True, minimum=1),
+    EventField("parts", "int", required=True, minimum=1),
     EventField("inventory", "array", default=(), fields=INVENTORY_TOPIC),
 )
 
@@ -211,23 +214,23 @@ GAP_EVENT = (
     *EVENT,
     EventField("reason", "string", required=True),
     EventField("lost_boot_id", "string", required=True),
-    EventField("lost_first_seq", "bigint", required=True, least=1),
-    EventField("lost_last_seq", "bigint", required=True, least=1),
+    EventField("lost_first_seq", "bigint", required=True, minimum=1),
+    EventField("lost_last_seq", "bigint", required=True, minimum=1),
 )
 
 STATUS_EVENT = (
     *EVENT,
-    EventField("ts", "bigint", required=True, least=0, most=MAX_INSTANT),
-    EventField("started_at", "bigint", required=True, least=0, most=MAX_INSTANT),
-    EventField("seen", "bigint", required=True, least=0, most=MAX_TOTAL),
-    EventField("emitted", "bigint", required=True, least=0, most=MAX_TOTAL),
-    EventField("delivered", "bigint", required=True, least=0, most=MAX_TOTAL),
-    EventField("waiting", "bigint", default=0, least=0, most=MAX_TOTAL),
-    EventField("hidden", "bigint", default=0, least=0, most=MAX_TOTAL),
-    EventField("queued", "bigint", default=0, least=0, most=MAX_TOTAL),
-    EventField("spooled", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("started_at", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("seen", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
+    EventField("emitted", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
+    EventField("delivered", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
+    EventField("waiting", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("queued", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("spooled", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("dropped", "map<string,bigint>", default={}),
-    EventField("spool_bytes", "bigint", default=0, least=0, most=MAX_TOTAL),
+    EventField("spool_bytes", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("clock_step_ms", "bigint", default=0),
     EventField("last", "boolean", default=False),
 )
@@ -241,19 +244,23 @@ KINDS = {
     "gap": GAP_EVENT,
     "sidecar_status": STATUS_EVENT,
 }
-"""Kinds of events that are read, with all their fields; a field that several have is of one type in all of them."""
+"""Fields of each event kind that is read. A field that several kinds have is of the same type in all of them."""
 
 ENVELOPE = (
-    EventField("schema_level", "int", required=True, least=1),
+    EventField("schema_level", "int", required=True, minimum=1),
     EventField("cluster_id", "string", required=True),
     EventField("broker_id", "int", required=True),
     EventField("boot_id", "string", required=True),
     EventField("sidecar_version", "string", required=True),
-    EventField("first_seq", "bigint", required=True, least=1),
-    EventField("last_seq", "bigint", required=True, least=1),
-    EventField("dropped", "bigint", required=True, least=0),
-    EventField("sent_at", "bigint", required=True, least=0, most=MAX_INSTANT),
+    EventField("first_seq", "bigint", required=True, minimum=1),
+    EventField("last_seq", "bigint", required=True, minimum=1),
+    EventField("dropped", "bigint", required=True, minimum=0),
+    EventField("sent_at", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField(
-        "events", "array", required=True, fields=EVENT, kinds={kind: KINDS[kind][len(EVENT) :] for kind in KINDS}
+        "events",
+        "array",
+        required=True,
+        fields=EVENT,
+        fields_by_kind={kind: KINDS[kind][len(EVENT) :] for kind in KINDS},
     ),
 )

@@ -1,4 +1,4 @@
-"""Reads and writes of what the jobs keep: Delta tables that take each batch exactly once, and small files."""
+"""Reads and writes the storage of the jobs: Delta tables that take each batch exactly once, and small files."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from spark_jobs.schemas import Table
 from spark_jobs.spark_types import table_schema
 
 HISTORY_COMMITS = 100
-"""Commits of a table that are looked at, the newest ones."""
+"""Commits of a table that are read from its history, the newest ones."""
 
 DELTA_PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
     "delta.logRetentionDuration": "interval 2 days",
 }
-"""Of each table. Delta lists the whole log with each commit: its default, 30 days, are 170,000 files. It does not let
-files that were replaced be kept for longer than the log."""
+"""Properties of each table. Delta lists the whole log with each commit: its default of 30 days would be 170,000 files.
+Delta does not allow replaced files to be kept for longer than the log."""
 
 
 class ConcurrentChange(JobError):
-    """Another job changed the same rows at the same time."""
+    """Another job changed the same rows at the same time; the operation can be repeated."""
 
 
 def create_table(spark: SparkSession, table: Table, path: str) -> None:
-    """Create ``table`` at ``path``, empty, if it is not there; give it ``DELTA_PROPERTIES`` if it has others."""
+    """Create ``table`` at ``path``, empty, if it does not exist. Set ``DELTA_PROPERTIES`` if it has others."""
     new = DeltaTable.createIfNotExists(spark).location(path).comment(table.meaning).addColumns(table_schema(table))
     for name, value in DELTA_PROPERTIES.items():
         new = new.property(name, value)
@@ -46,14 +46,14 @@ def create_table(spark: SparkSession, table: Table, path: str) -> None:
 def add_new_columns(spark: SparkSession, table: Table, path: str) -> list[str]:
     """Add to the table at ``path`` the columns that it does not have yet, and return their names.
 
-    They are NULL in the rows there are. Raises JobError if a column is stored as another type.
+    New columns are NULL in existing rows. Raises JobError if a column is stored as another type.
     """
     there = {field.name: field.dataType.simpleString() for field in StoredTable(spark, path).schema}
     for column in table.columns:
         if column.name in there and there[column.name] != column.type:
             raise JobError(
                 f"the column {column.name} of table {table.name} is stored as {there[column.name]}, and this release"
-                f" writes {column.type}; begin anew with other folders for tables and checkpoint"
+                f" writes {column.type}; start over with new folders for tables and checkpoint"
             )
     new = [column.name for column in table.columns if column.name not in there]
     if new:
@@ -65,7 +65,7 @@ def add_new_columns(spark: SparkSession, table: Table, path: str) -> list[str]:
 def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
     """Append ``rows`` to the table at ``path``, unless ``writer`` already wrote ``batch`` or a later one there.
 
-    For rows that are few, as sums and dead letters are: they go into one file of each day.
+    All rows of one day go into one file, so this is for few rows, such as sums and dead letters.
     """
     (
         rows.coalesce(1).write.format("delta")
@@ -77,9 +77,11 @@ def append_once(rows: DataFrame, path: str, writer: str, batch: int) -> None:
 
 
 def replace_rows(rows: DataFrame, path: str, condition: str, options: Mapping[str, str | int]) -> None:
-    """Put ``rows`` in place of those of the table at ``path`` that meet ``condition`` (all if it is empty), at once.
+    """Replace the rows of the table at ``path`` that meet ``condition`` by ``rows``, atomically.
 
-    One file of each day is written. ``options``: of Delta's writer. Raises ConcurrentChange.
+    One file is written for each day. ``condition``: SQL; empty: all rows. ``options``: options of Delta's writer.
+
+    Raises ConcurrentChange.
     """
     writer = rows.repartition("day").write.format("delta").mode("overwrite").options(**options)
     try:
@@ -93,19 +95,19 @@ def replace_rows(rows: DataFrame, path: str, condition: str, options: Mapping[st
 
 
 def count_files_by_day(spark: SparkSession, path: str) -> dict[date, int]:
-    """Return how many files each day of the table at ``path`` has."""
+    """Return the number of files of each day of the table at ``path``."""
     files = DataFrame(StoredTable(spark, path).files, spark)
     days = files.groupBy(F.col("partitionValues")["day"].cast("date")).count().collect()
     return {day: count for day, count in days if day is not None}
 
 
 def read_history(spark: SparkSession, path: str) -> DataFrame:
-    """Return the last commits of the table at ``path``."""
+    """Return the last ``HISTORY_COMMITS`` commits of the table at ``path``, as Delta describes them."""
     return DeltaTable.forPath(spark, path).history(HISTORY_COMMITS)
 
 
 class StoredTable:
-    """What a Delta table says of itself: nothing of it where there is no table at ``path``."""
+    """The current snapshot of a Delta table. Without a table at ``path`` its version is −1 and it is empty."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm = _jvm(spark)
@@ -115,54 +117,54 @@ class StoredTable:
 
     @property
     def version(self) -> int:
-        """Number of the last commit: 0 of a table that was only created, −1 where there is none."""
+        """Number of the last commit: 0 for a table that was only created, −1 if there is no table."""
         return int(self._snapshot.version())
 
     @property
     def id(self) -> str:
-        """Id of the table, made with it; stays when the table is moved."""
+        """Id of the table. It is created with the table and stays the same when the table is moved."""
         return str(self._snapshot.metadata().id())
 
     @property
     def schema(self) -> StructType:
-        """Its columns."""
+        """Schema of the table."""
         return StructType.fromJson(json.loads(self._snapshot.schema().json()))
 
     @property
     def properties(self) -> dict[str, str]:
-        """What was set for it, by the names of Delta."""
+        """Properties of the table, by the names of Delta."""
         stored = self._snapshot.metadata().configuration()
         names = [name for name in str(stored.keys().mkString("\n")).split("\n") if name]
         return {name: str(stored.apply(name)) for name in names}
 
     @property
     def files(self) -> Any:
-        """Its files, as the JVM's data frame."""
+        """Files of the snapshot, as a data frame of the JVM."""
         return self._snapshot.allFiles().toDF()
 
     @property
     def writers(self) -> dict[str, int]:
-        """The last batch of each writer."""
+        """Number of the last batch of each writer."""
         written = self._snapshot.transactions()
         names = [name for name in str(written.keys().mkString("\n")).split("\n") if name]
         return {name: int(written.apply(name)) for name in names}
 
 
 class Folder:
-    """Small files in a folder of whatever storage Spark reads: a disk, or an object store."""
+    """Small files in a folder of any storage that Spark can access: a disk, or an object store."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._jvm = _jvm(spark)
         self._path = self._jvm.org.apache.hadoop.fs.Path(path)
         conf = spark._jsc.hadoopConfiguration()
         self._storage = self._path.getFileSystem(conf)
-        # Spark's own way to write a file whole: others see all of it or nothing, wherever it is.
+        # Spark's own atomic write: readers see the whole file or none, on every storage.
         streaming = self._jvm.org.apache.spark.sql.execution.streaming
-        self._whole = streaming.checkpointing.CheckpointFileManager.create(self._path, conf)
+        self._atomic_writer = streaming.checkpointing.CheckpointFileManager.create(self._path, conf)
 
-    def names(self, below: str = "") -> list[str]:
-        """Return the names of what is in the folder, or in the folder ``below`` it; none where it is missing."""
-        path = self._at(below) if below else self._path
+    def list_names(self, subfolder: str = "") -> list[str]:
+        """Return the names of the entries of the folder, or of a subfolder; none if it does not exist."""
+        path = self._path_of(subfolder) if subfolder else self._path
         return (
             [entry.getPath().getName() for entry in self._storage.listStatus(path)]
             if self._storage.exists(path)
@@ -170,8 +172,8 @@ class Folder:
         )
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file, None where there is none."""
-        path = self._at(name)
+        """Return the text of a file, None if it does not exist."""
+        path = self._path_of(name)
         if not self._storage.exists(path):
             return None
         stream = self._storage.open(path)
@@ -181,17 +183,17 @@ class Folder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, in place of one that is there."""
+        """Write a file, and replace an existing one."""
         self._storage.mkdirs(self._path)
-        stream = self._whole.createAtomic(self._at(name), True)
+        stream = self._atomic_writer.createAtomic(self._path_of(name), True)
         stream.write(bytearray(text.encode()))
         stream.close()
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it, if it is there."""
-        self._storage.delete(self._at(name), True)
+        """Remove a file, or a folder with its content, if it exists."""
+        self._storage.delete(self._path_of(name), True)
 
-    def _at(self, name: str) -> Any:
+    def _path_of(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
 
 

@@ -1,8 +1,8 @@
-"""Kafka's apis, and which of their versions newer releases refuse. Imports nothing but Python.
+"""Kafka's apis, and which of their versions newer brokers reject. Imports only the standard library.
 
-Brokers of Kafka 4.0 know only what is at least as new as Kafka 2.1 (KIP-896), and no longer what served ZooKeeper;
-those of 4.1 do not know the early access of share groups (KIP-932) any more. This is what the message definitions of
-kafka-clients 4.4.0 say, the newest known here.
+Kafka 4.0 removed the api versions from before Kafka 2.1 (KIP-896) and the apis for ZooKeeper. Kafka 4.1 removed the
+early access versions of share groups (KIP-932). The source is the message definitions of kafka-clients 4.4.0, the
+newest release known here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ UnregisterController
 """
 
 APIS: Sequence[str] = _NAMES.split()
-"""Kafka's names of its apis, by api key."""
+"""Names of Kafka's apis; the index is the api key."""
 
 REMOVED = 1 << 15
-"""In place of the lowest version of an api that is refused as a whole: above every version there can be."""
+"""Lowest version of an api that was removed as a whole: greater than every possible version."""
 
 LOWEST_VERSIONS: Mapping[str, Mapping[int, int]] = {
     "4.0": {
@@ -68,4 +68,5 @@ LOWEST_VERSIONS: Mapping[str, Mapping[int, int]] = {
         79: 1,  # ShareAcknowledge
     },
 }
-"""The lowest version that is accepted, by api key, of each release that raised it; an api is in one release alone."""
+"""By release and api key, the lowest version that the release accepts. Only the release that raised it is listed; each
+api is in one release."""

@@ -1,10 +1,11 @@
-"""What a job does beside its batches: it computes the other tables and looks after all of them, by the time since."""
+"""Decides when a running job computes the derived tables, and when it compacts and vacuums all tables."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -12,100 +13,103 @@ from spark_jobs import io, schemas
 from spark_jobs.compaction import maintain_tables
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import compute_derived_tables
-from spark_jobs.progress import Notice
+from spark_jobs.progress import Notice, Notify
 from spark_jobs.session import release_ended_queries
 from spark_jobs.table_root import TableRoot
-from spark_jobs.tables.registry import undeclared
+from spark_jobs.tables.registry import tables_without_definitions
 
 DERIVE_INTERVAL_S = 300.0
-"""Seconds between computations of the other tables in a continuous job, from the end of one to the next."""
+"""Seconds from the end of one computation of the derived tables to the next one, in a continuous job."""
 
 MAINTENANCE_INTERVAL_S = 3_600.0
-"""Seconds between looks after the tables in a job that runs for longer."""
+"""Seconds from the end of one maintenance of the tables to the next one."""
 
 VACUUM_INTERVAL_S = 86_400.0
-"""Seconds between cleanings: a look after the tables that also removes files that nothing needs any more."""
+"""Seconds between vacuums: a maintenance that also removes files that no table version needs any more."""
 
 LAST_VACUUM_FILE = "cleaned"
-"""Name of the file in a checkpoint that says when its tables were last cleaned, in seconds since 1970."""
+"""Name of the file in a checkpoint with the time of the last vacuum of its tables, in seconds since 1970."""
+
+
+class MaintainedTables(NamedTuple):
+    """The arguments that ``compute_derived_tables`` and ``maintain_tables`` share, in their order."""
+
+    spark: SparkSession
+    root: TableRoot
+    names: Sequence[str]
+    definitions: Definitions
+    notify: Notify
 
 
 class MaintenanceScheduler:
-    """What is to be done, and when it was last done. Batches and the thread that follows them may both ask for it."""
+    """Runs each task when it is due. The batch writer and the thread that follows the query both call it."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        target: TableRoot,
-        names: Sequence[str],
-        definitions: Definitions,
-        say: Callable[[Notice], None],
-        *,
-        continuous: bool,
-    ) -> None:
-        """``names``: of all tables that are made. Without ``continuous`` the other tables are computed at the end."""
-        self._of = (spark, target, names, definitions, say)
-        self._folder = io.Folder(spark, target.checkpoint)
-        nothing = undeclared(names, definitions)
-        self._computed = [name for name in names if name in schemas.DERIVED and name not in nothing]
+    def __init__(self, tables: MaintainedTables, *, continuous: bool) -> None:
+        """``tables`` names every table of the job. Without ``continuous`` derived tables are computed at the end."""
+        self._tables = tables
+        self._folder = io.Folder(tables.spark, tables.root.checkpoint)
+        skipped = tables_without_definitions(tables.names, tables.definitions)
+        self._derived_names = [name for name in tables.names if name in schemas.DERIVED and name not in skipped]
         self._continuous = continuous
-        self._at_work = threading.Lock()
-        # What an earlier run left undone, or other definitions ask for, is done soon after the start.
-        self._behind = bool(self._computed)
-        self._derived = -DERIVE_INTERVAL_S
-        self._looked_after = time.monotonic()
-        self._cleaned = self._read()
+        self._lock = threading.Lock()
+        # An earlier run may have left derived tables outdated, and the definitions may have changed since.
+        self._derived_outdated = bool(self._derived_names)
+        self._last_derived = -DERIVE_INTERVAL_S
+        self._last_maintenance = time.monotonic()
+        self._last_vacuum = self._read_last_vacuum()
 
-    def after_batch(self) -> None:
-        """Do what is due when a batch is written."""
-        release_ended_queries(self._of[0])
-        with self._at_work:
-            self._behind = bool(self._computed)
-            self._do()
+    def run_after_batch(self) -> None:
+        """Run the tasks that are due after a batch was written."""
+        release_ended_queries(self._tables.spark)
+        with self._lock:
+            self._derived_outdated = bool(self._derived_names)
+            self._run_due_tasks()
 
-    def at_rest(self) -> None:
-        """Do what is due while there is no batch."""
-        with self._at_work:
-            self._do()
+    def run_when_idle(self) -> None:
+        """Run the tasks that are due while no batch is running."""
+        with self._lock:
+            self._run_due_tasks()
 
-    def at_end(self) -> tuple[str, ...]:
-        """Do what a run that ends by itself leaves done; return the names of tables that could not be computed."""
-        with self._at_work:
+    def run_at_end(self) -> tuple[str, ...]:
+        """Run the tasks of a run that ends, and return the names of derived tables that could not be computed."""
+        with self._lock:
             if self._continuous:
-                if self._behind:
-                    say = self._of[-1]
-                    say(Notice(f"the next run computes what the last batches changed in {', '.join(self._computed)}"))
+                if self._derived_outdated:
+                    names = ", ".join(self._derived_names)
+                    self._tables.notify(Notice(f"the last batches are not in {names} yet; the next run computes them"))
                 return ()
-            failed = compute_derived_tables(*self._of)
-            if self._unclean():
-                self._look_after()
+            failed = compute_derived_tables(*self._tables)
+            if self._vacuum_is_due():
+                self._maintain()
             return failed
 
-    def _do(self) -> None:
-        if self._continuous and self._behind and time.monotonic() - self._derived >= DERIVE_INTERVAL_S:
-            compute_derived_tables(*self._of)
-            self._behind, self._derived = False, time.monotonic()
-        if time.monotonic() - self._looked_after >= MAINTENANCE_INTERVAL_S or (self._continuous and self._unclean()):
-            self._look_after()
+    def _run_due_tasks(self) -> None:
+        derive_is_due = time.monotonic() - self._last_derived >= DERIVE_INTERVAL_S
+        if self._continuous and self._derived_outdated and derive_is_due:
+            compute_derived_tables(*self._tables)
+            self._derived_outdated, self._last_derived = False, time.monotonic()
+        maintenance_is_due = time.monotonic() - self._last_maintenance >= MAINTENANCE_INTERVAL_S
+        if maintenance_is_due or (self._continuous and self._vacuum_is_due()):
+            self._maintain()
 
-    def _unclean(self) -> bool:
-        # A clock that was ahead once must not keep the tables from being cleaned until it is that late.
-        return not 0 <= time.time() - self._cleaned < VACUUM_INTERVAL_S
+    def _vacuum_is_due(self) -> bool:
+        # A time in the future means that the clock was ahead. Waiting for it could postpone the vacuum for years.
+        return not 0 <= time.time() - self._last_vacuum < VACUUM_INTERVAL_S
 
-    def _look_after(self) -> None:
-        clean = self._unclean()
-        maintain_tables(*self._of, clean=clean)
-        self._looked_after = time.monotonic()
-        if clean:
-            self._write()
+    def _maintain(self) -> None:
+        vacuum = self._vacuum_is_due()
+        maintain_tables(*self._tables, vacuum=vacuum)
+        self._last_maintenance = time.monotonic()
+        if vacuum:
+            self._last_vacuum = self._write_last_vacuum()
 
-    def _read(self) -> float:
+    def _read_last_vacuum(self) -> float:
         try:
             return float(self._folder.read(LAST_VACUUM_FILE) or "")
         except ValueError:
-            return self._write()
+            return self._write_last_vacuum()
 
-    def _write(self) -> float:
-        self._cleaned = time.time()
-        self._folder.write(LAST_VACUUM_FILE, f"{self._cleaned:.0f}")
-        return self._cleaned
+    def _write_last_vacuum(self) -> float:
+        now = time.time()
+        self._folder.write(LAST_VACUUM_FILE, f"{now:.0f}")
+        return now

@@ -1,4 +1,4 @@
-"""Stored rows with equal keys become one: what ``spark_jobs.schemas`` says of each column, for Spark. Pure."""
+"""Merges stored rows of equal keys into one row, by the rule of each column in ``spark_jobs.schemas``. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pyspark.sql import functions as F
 
 from spark_jobs.schemas import Table
 from spark_jobs.schemas.model import Column as Described
-from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 
-HISTOGRAM_LENGTH = len(BUCKETS) + 1
-"""Elements of an array of counts."""
+HISTOGRAM_LENGTH = len(LATENCY_BUCKETS_US) + 1
+"""Elements of a histogram column: one count for each bucket."""
 
 
 def merge_rows(rows: DataFrame, table: Table) -> DataFrame:
-    """Return ``rows`` of ``table`` with one row for each key; as they are where each row stands for itself."""
+    """Return ``rows`` of ``table`` with one row for each key. Rows of a table without keys are returned unchanged."""
     if not table.keys:
         return rows
     values = [_merged_value(column, table.order).alias(column.name) for column in table.merged]
@@ -32,7 +32,7 @@ def _merged_value(column: Described, order: str) -> Column:
             return F.max(value)
         case "last":
             known = value.isNotNull() & F.col(order).isNotNull()
-            # Of two that are equally late the greater one: the same whatever the order of the files.
+            # Of two equally recent values the greater one: the result does not depend on the order of the files.
             return F.max_by(value, F.when(known, F.struct(F.col(order), value)))
         case "counts":
             sums = F.array(*[F.sum(F.get(value, F.lit(index))) for index in range(HISTOGRAM_LENGTH)])

@@ -1,7 +1,7 @@
-"""Kafka records in, audit envelopes and dead letters out. Pure: the same for a stream and for a backfill.
+"""Parses Kafka records into audit envelopes and dead letters. Pure: a stream and a backfill use the same functions.
 
-An envelope is taken whole or not at all: one bad event makes all of it a dead letter, so that nothing is half counted.
-An event of a kind that is not known here is no bad one; it is passed over.
+One bad event makes its whole envelope a dead letter, so that no envelope is counted in part. An event of an unknown
+kind is not bad; it is skipped.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from spark_jobs.events import ENVELOPE, SCHEMA_LEVEL, EventField
 from spark_jobs.schemas import DEAD_LETTERS
 
 DEAD_LETTER_SAMPLE_BYTES = 1024
-"""Bytes of a dead letter's value that are kept."""
+"""Bytes of the value of a dead letter that are stored."""
 
 RECORD_ID = ("cluster_id", "broker_id", "boot_id", "first_seq")
-"""What identifies an envelope: the run of a process, and the number of its first event."""
+"""Columns that identify an envelope: the boot of a sidecar process, and the number of the first event."""
 
 NEW_RANGES_SCHEMA = "partition int, offset bigint, new_first bigint, new_last bigint"
 CONFLICTS_SCHEMA = "partition int, offset bigint, conflict string"
 
 CONFLICT_REASON = "conflict"
-"""Reason of a dead letter that claims numbers of another record, with other events."""
+"""Reason of a dead letter with event numbers for which another record has other events."""
 
 RECORD_POSITION = ("topic", "partition", "offset", "timestamp")
-"""What Kafka says of a record."""
+"""Columns of a record's position in Kafka."""
 
 
 def parse_records(records: DataFrame) -> DataFrame:
-    """Return one row for each Kafka record: its position, and the envelope's fields or the reason why there are none.
+    """Return one row for each Kafka record, with the fields of its envelope or the reason why it is a dead letter.
 
-    ``records``: value (binary), topic, partition, offset, timestamp, as Kafka's source gives them, and
-    ``authentication.REFUSED_COLUMN`` where signatures are checked. Result: the position; ``reason`` and ``detail`` (NULL but
-    for dead letters); ``value_bytes`` and ``value_sample``; the fields of the envelope, and ``digests`` of its events:
-    of all, the first half, and the rest (NULL for dead letters).
+    ``records``: value (binary), topic, partition, offset, timestamp, as Spark's Kafka source gives them, and
+    ``authentication.REFUSED_COLUMN`` if signatures are checked. Columns of the result: the position; ``reason`` and
+    ``detail`` (only of dead letters); ``value_bytes`` and ``value_sample``; the fields of the envelope and ``digests``
+    of all its events, of their first half, and of the rest (NULL for dead letters).
     """
     refused = F.col(REFUSED_COLUMN) if REFUSED_COLUMN in records.columns else F.lit(None)
     value = F.col("value")
     text = value.cast("string")
-    # Spark's reader stops after the first JSON value and forgets what follows it, and it reads an array of envelopes
-    # as its first one. Wrapped like this, a record that is not exactly one value loses `whole`.
+    # Spark's JSON reader ignores what follows the first value, and reads an array of envelopes as its first element.
+    # With this wrapper `whole` is NULL for a record that is not exactly one value.
     wrapped = F.concat(F.lit('{"envelope":'), text, F.lit(',"whole":true}'))
     read = F.from_json(
         wrapped, _wrapped_envelope_type(), {"columnNameOfCorruptRecord": "wrong_type", "allowSingleQuotes": "false"}
@@ -71,26 +71,25 @@ def parse_records(records: DataFrame) -> DataFrame:
 
 
 def deduplicate(parsed: DataFrame) -> DataFrame:
-    """Return ``parsed`` with each event once; dead letters stay as many as they are. For a whole topic, not a stream.
+    """Return ``parsed`` without duplicate events, for a whole topic instead of a stream. Dead letters are all kept.
 
-    The same as batch by batch: of records that share numbers that stays which Kafka took first. See ``apply_decision``.
+    Of records that share event numbers the one with the earliest timestamp is kept. See ``apply_decision``.
     """
     group = F.sum(F.expr("int(coalesce(first_seq > reached, true))")).over(_window_by_boot())
     grouped = _with_highest_before(parsed).withColumn("group", group)
     shared = grouped.withColumn("records", F.count("*").over(Window.partitionBy(*RECORD_ID[:3], "group")))
-    return apply_decision(parsed, DedupRanges().take(collect_valid_records(shared.where("records > 1"))))
+    return apply_decision(parsed, DedupRanges().add_records(collect_valid_records(shared.where("records > 1"))))
 
 
 def apply_decision(parsed: DataFrame, decision: DedupDecision) -> DataFrame:
-    """Return ``parsed`` without what was there before, and with a dead letter for each conflict.
+    """Return ``parsed`` without the events that were written before, and with a dead letter for each conflict.
 
-    Of a record in conflict that stays which is new, as of any other. Its dead letter has the fields of its envelope,
-    but not the events.
+    Events of a record in conflict that are new are kept. The dead letter has the fields of the envelope without events.
     """
-    if not decision.pieces:
+    if not decision.new_ranges:
         return parsed
     make = parsed.sparkSession.createDataFrame
-    new = _cut_to_new_ranges(parsed, make(decision.pieces, NEW_RANGES_SCHEMA))
+    new = _cut_to_new_ranges(parsed, make(decision.new_ranges, NEW_RANGES_SCHEMA))
     if not decision.conflicts:
         return new
     changed = {"reason": f"'{CONFLICT_REASON}'", "detail": "conflict", "events": "NULL", "digests": "NULL"}
@@ -103,7 +102,7 @@ def _cut_to_new_ranges(parsed: DataFrame, pieces: DataFrame) -> DataFrame:
     changed = {
         "first_seq": "coalesce(new_first, first_seq)",
         "last_seq": "coalesce(new_last, last_seq)",
-        "events": "CASE WHEN new_first <= new_last"  # Spark may come to this before it leaves out what is empty
+        "events": "CASE WHEN new_first <= new_last"  # Spark may evaluate this before it filters out empty ranges
         " THEN slice(events, int(new_first - first_seq + 1), int(new_last - new_first + 1)) ELSE events END",
     }
     return there.where("new_first IS NULL OR new_first <= new_last").selectExpr(
@@ -112,21 +111,24 @@ def _cut_to_new_ranges(parsed: DataFrame, pieces: DataFrame) -> DataFrame:
 
 
 def collect_valid_records(parsed: DataFrame) -> list[AuditRecord]:
-    """Return the good records of a batch, as Kafka took them."""
+    """Collect the valid records of a batch, in the order of their timestamps."""
     columns = ["timestamp", "partition", "offset", *RECORD_ID, "last_seq", "digests"]
     rows = sorted(parsed.where("reason IS NULL").select(*columns).collect(), key=lambda row: row[:3])
     return [AuditRecord(row[1], row[2], SidecarBoot(*row[3:6]), row[6], row[7], tuple(row[8])) for row in rows]
 
 
 def _with_highest_before(parsed: DataFrame) -> DataFrame:
-    """Return the good records without their events, and the highest number of those before them: ``reached``."""
+    """Return the valid records without events, with ``reached``: the highest event number of records before them."""
     so_far = _window_by_boot().rowsBetween(Window.unboundedPreceding, -1)
     records = parsed.where("reason IS NULL").select("reason", *RECORD_POSITION[1:], *RECORD_ID, "last_seq", "digests")
     return records.withColumn("reached", F.max("last_seq").over(so_far))
 
 
 def _window_by_boot() -> WindowSpec:
-    """By number: of two that begin alike the longer one, of two equal ones that which Kafka took first."""
+    """Return the window of a boot by event number.
+
+    Of two records with the same first number the longer one is first.
+    """
     ordered = ("first_seq", F.desc("last_seq"), "timestamp", "partition", "offset")
     return Window.partitionBy(*RECORD_ID[:3]).orderBy(*ordered)
 
@@ -138,16 +140,16 @@ def dead_letter_rows(parsed: DataFrame) -> DataFrame:
 
 
 def explode_events(parsed: DataFrame, *kinds: str) -> DataFrame:
-    """Return one row for each event of these kinds of the good envelopes: RECORD_ID's first three, and ``event``.
+    """Return one row for each event of ``kinds`` in valid envelopes: cluster_id, broker_id, boot_id, and ``event``.
 
-    What was left out on the wire is NULL in it (see ``fields_with_defaults``), as is what its kind does not have.
+    Fields of ``event`` that were left out (see ``fields_with_defaults``), or that its kind does not have, are NULL.
     """
     single = parsed.where(F.col("reason").isNull()).select(*RECORD_ID[:3], F.explode("events").alias("event"))
     return single.where(F.col("event.kind").isin(*kinds))
 
 
 def fields_with_defaults(struct: str, fields: Sequence[EventField]) -> list[str]:
-    """Return SQL of the fields of the column ``struct``, with defaults in place of what was left out."""
+    """Return SQL of the fields of the column ``struct``, with the default value for each field that was left out."""
     return [f"{_value_or_default(f'{struct}.{field.name}', field)} AS {field.name}" for field in fields]
 
 
@@ -158,10 +160,10 @@ def _value_or_default(value: str, field: EventField) -> str:
 
 
 def _digests_sql(events: str) -> str:
-    """Return SQL of the digests of ``explode_events``, as of ``dedup_ranges.AuditRecord``.
+    """Return SQL of the three digests of ``events``; see ``dedup_ranges.AuditRecord``.
 
-    They distinguish records by chance, not against somebody who knows the events before they are sent. ``dropped`` and
-    ``sent_at`` of an envelope are not in it: they differ when the same events are sent again.
+    The hash is not cryptographic: it does not protect against someone who knows the events before they are sent. The
+    envelope fields ``dropped`` and ``sent_at`` are not included: they differ when the same events are sent again.
     """
     half = f"size({events}) div 2"
     parts = [events, f"slice({events}, 1, {half})", f"slice({events}, {half} + 1, size({events}))"]
@@ -179,9 +181,9 @@ def _wrapped_envelope_type() -> StructType:
 
 
 def _fault_column() -> Column:
-    """Return struct<reason, detail> of what is wrong with the record in ``value`` and ``read``, NULL if nothing is.
+    """Return struct<reason, detail> of the first fault of the record in ``value`` and ``read``, NULL if it has none.
 
-    As SQL text: built column by column in Python, so many conditions take seconds for each query.
+    It is built as SQL text, because building so many conditions as columns in Python takes seconds for each query.
     """
     envelope, events, first, last = (
         "read.envelope",
@@ -215,9 +217,9 @@ def _reason_struct(reason: str, detail: str = "CAST(NULL AS STRING)") -> str:
 
 
 def _field_fault(of: str, fields: Sequence[EventField], path: str = "") -> str:
-    """Return SQL of the first fault in a field of the object ``of``: ``<reason> <path>``, NULL where there is none.
+    """Return SQL of the first fault in a field of the object ``of``: ``<reason> <path>``, NULL if there is none.
 
-    What was left out has a default, so NULL is no fault but where the field is required.
+    NULL is a fault only in a required field; other fields have a default.
     """
     faults = [
         f"WHEN {fails} THEN '{reason} {path}{field.name}'"
@@ -229,9 +231,10 @@ def _field_fault(of: str, fields: Sequence[EventField], path: str = "") -> str:
         if field.fields:
             item, inside = f"one_of_{field.name}", f"{path}{field.name}[]."
             first = _field_fault(item, field.fields, inside)
-            if field.kinds:
+            if field.fields_by_kind:
                 of_kind = [
-                    f"WHEN '{kind}' THEN {_field_fault(item, more, inside)}" for kind, more in field.kinds.items()
+                    f"WHEN '{kind}' THEN {_field_fault(item, more, inside)}"
+                    for kind, more in field.fields_by_kind.items()
                 ]
                 first = f"coalesce({first}, CASE {item}.kind {' '.join(of_kind)} END)"
             parts.append(f"get(array_compact(transform({of}.{field.name}, {item} -> {first})), 0)")
@@ -239,12 +242,12 @@ def _field_fault(of: str, fields: Sequence[EventField], path: str = "") -> str:
 
 
 def _field_checks(of: str, field: EventField) -> Iterator[tuple[str, str]]:
-    """What can be wrong with one field of ``of``, but for what is inside of an array: reason, and SQL of when."""
+    """Yield reason and SQL condition of each fault that one field of ``of`` can have, without array elements."""
     value = f"{of}.{field.name}"
     if field.required:
         yield "missing_field", f"{value} IS NULL"
-    ends = [f"{value} < {field.least}"] if field.least is not None else []
-    ends += [f"{value} > {field.most}"] if field.most is not None else []
+    ends = [f"{value} < {field.minimum}"] if field.minimum is not None else []
+    ends += [f"{value} > {field.maximum}"] if field.maximum is not None else []
     if ends:
         yield "bad_value", " OR ".join(ends)
     if field.allowed:

@@ -1,45 +1,50 @@
-"""What a job says for people: after each batch, in between, and at its end. Imports nothing but Python."""
+"""What a job reports to its user: after each batch, in between, and at its end. Imports only the standard library."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """What one batch did."""
+    """The result of one batch."""
 
     batch: int
     records: int
     """Kafka records read."""
     events: int
-    """Events taken, of all kinds that are known, after deduplication."""
+    """Events of known kinds that were written, after deduplication."""
     dead_letters: int
     duplicates: int
-    """Kafka records that were there before."""
+    """Kafka records all of whose events were written before."""
     unknown: int
-    """Events of a kind that this job does not know; they are passed over."""
+    """Events of kinds that this job does not know. They are skipped."""
     seconds: float
 
     def __str__(self) -> str:
-        """Return one line for a person."""
-        return f"batch {self.batch}: {_counts(self)} in {self.seconds:.1f} s"
+        """Return one line of text."""
+        return f"batch {self.batch}: {_format_counts(self)} in {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What else there is to say while a job runs."""
+    """One line about anything that is not a batch."""
 
     text: str
 
     def __str__(self) -> str:
-        """Return one line for a person."""
+        """Return one line of text."""
         return self.text
+
+
+Notify = Callable[[Notice], None]
+"""Reports a notice to the user of the job."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What one run did, all batches together. A batch that was repeated after a crash is in both runs' summaries."""
+    """The sums of the batches of one run. A batch that was repeated after a crash is in the summaries of both runs."""
 
     records: int
     events: int
@@ -48,21 +53,21 @@ class RunSummary:
     unknown: int
     batches: int
     seconds: float
-    """From the call to the end, with the start of Spark."""
+    """From the call to the end, including the start of Spark."""
     failed: tuple[str, ...]
-    """Tables that are computed from others and could not be; what is wrong was said when it happened."""
+    """Derived tables that could not be computed. The reason of each was reported when it failed."""
 
     def __str__(self) -> str:
-        """Return one line for a person."""
+        """Return one line of text."""
         failed = f"; could not be computed: {', '.join(self.failed)}" if self.failed else ""
-        return f"{_counts(self)}, {_plural(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
+        return f"{_format_counts(self)}, {_plural(self.batches, 'batch', 'batches')}, {self.seconds:.1f} s{failed}"
 
 
-def _counts(of: BatchProgress | RunSummary) -> str:
-    parts = [_plural(of.records, "record", "records"), _plural(of.events, "event", "events")]
-    parts += [_plural(of.dead_letters, "dead letter", "dead letters")] if of.dead_letters else []
-    parts += [_plural(of.duplicates, "duplicate", "duplicates")] if of.duplicates else []
-    parts += [_plural(of.unknown, "event of an unknown kind", "events of unknown kinds")] if of.unknown else []
+def _format_counts(result: BatchProgress | RunSummary) -> str:
+    parts = [_plural(result.records, "record", "records"), _plural(result.events, "event", "events")]
+    parts += [_plural(result.dead_letters, "dead letter", "dead letters")] if result.dead_letters else []
+    parts += [_plural(result.duplicates, "duplicate", "duplicates")] if result.duplicates else []
+    parts += [_plural(result.unknown, "event of an unknown kind", "events of unknown kinds")] if result.unknown else []
     return ", ".join(parts)
 
 

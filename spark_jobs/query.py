@@ -1,4 +1,4 @@
-"""The tables without a JVM: DuckDB over the files that Delta's log names. Reads only, and only below one root."""
+"""Queries the tables without a JVM: DuckDB over the files in Delta's log. Read-only, and only below one root."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from spark_jobs import views
 from spark_jobs.errors import QueryError
 from spark_jobs.schemas import TABLES
 
-os.environ.setdefault("RUST_LOG", "error")  # delta-rs reads it now; what it warns of are steps on the way to an error
+os.environ.setdefault(
+    "RUST_LOG", "error"
+)  # delta-rs reads it on import; its warnings precede an error that is reported
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 LOCKDOWN_STATEMENTS = (
     "SET TimeZone = 'UTC'",
-    # The tables are read by Arrow, outside of DuckDB: SQL itself needs no files and no network.
+    # Arrow reads the files, outside of DuckDB: SQL itself needs no access to files or the network.
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
@@ -39,17 +41,17 @@ DUCKDB_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 
 _AS_STORED = " as stored"
-"""What a name ends with that is not for people: the rows of a table before they are merged."""
+"""Suffix of the internal relation with the rows of a table before they are merged."""
 
 NO_TABLES_ADVICE = "`brokerside jobs run` fills them"
 
 DEFINITION_KIND_OF_TABLE = {"cost": "Prices", "slo": "SLO", "mirror_check": "Mirror", "produced": "Mirror"}
-"""Kind of definition without which a table is not made."""
+"""Kind of definition without which a table is not created."""
 
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """One column: type as Delta names it, and what it means."""
+    """One column. ``type``: Delta's name of the type."""
 
     name: str
     type: str
@@ -65,12 +67,12 @@ class TableInfo:
     description: str
     columns: tuple[ColumnInfo, ...]
     rows: int
-    """Rows as stored; where several have the same key, a query shows fewer."""
+    """Rows as stored. A query shows fewer if several of them have the same key."""
     files: int
     bytes: int
-    """Size of the files that are part of the table now, compressed."""
+    """Compressed size of the files of the current version."""
     broken: str = ""
-    """Why it cannot be read; then nothing else is known of it."""
+    """Why the table cannot be read, empty if it can. All other fields are empty then."""
 
 
 @dataclass(frozen=True)
@@ -81,23 +83,25 @@ class TableReader:
     tables: Mapping[str, DeltaTable]
     database: duckdb.DuckDBPyConnection
     broken: Mapping[str, str] = field(default_factory=dict)
-    """Tables that are there and cannot be read: a sentence for each. Queries of others are answered all the same."""
+    """By name, why a table cannot be read. Queries of other tables are not affected."""
 
-    def absent(self, name: str) -> str:
-        """Return one sentence on why the table ``name`` is not among ``describe_tables``."""
+    def explain_missing(self, name: str) -> str:
+        """Return one sentence that says why the table ``name`` is not in ``tables``."""
         return self.broken.get(name) or explain_missing_table(name)
 
-    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the names of the columns and the rows that ``sql``, one SELECT, gives.
+    def fetch_rows(
+        self, sql: str, parameters: Mapping[str, Any] | None = None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Run ``sql``, one SELECT, and return the names of its columns and its rows.
 
-        ``parameters``: values of ``$name`` in it. Raises QueryError, with one sentence on what is wrong.
+        ``parameters``: values of ``$name`` in the SQL. Raises QueryError with one sentence on the cause.
         """
         with self._explained(sql):
             result = self.database.execute(self._checked(sql), dict(parameters or {}))
             return [column[0] for column in result.description or ()], result.fetchall()
 
-    def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
-        """Return the same with its types."""
+    def fetch_arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
+        """Run ``sql`` as ``fetch_rows`` does, and return the result as an Arrow table, which keeps the types."""
         with self._explained(sql):
             return self.database.sql(self._checked(sql), params=dict(parameters or {})).to_arrow_table()
 
@@ -105,7 +109,7 @@ class TableReader:
         statements = self.database.extract_statements(sql)
         allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
         if len(statements) != 1 or statements[0].type not in allowed:
-            raise QueryError("one SELECT is allowed, and nothing that changes anything")
+            raise QueryError("only one statement is allowed, and it must be a SELECT or EXPLAIN")
         return statements[0]
 
     @contextmanager
@@ -118,10 +122,10 @@ class TableReader:
 
 @contextmanager
 def open_tables(root: Path | str) -> Iterator[TableReader]:
-    """Give the tables below ``root``, a folder or the URL of one; rows with equal keys are shown as one.
+    """Yield a reader of the tables below ``root``, a folder or its URL. Rows of equal keys are merged into one.
 
-    What a URL needs is taken from the environment, as ``AWS_REGION`` (docs/queries.md). Raises QueryError where there
-    are no tables.
+    Settings of a URL's storage are taken from the environment, for example ``AWS_REGION`` (docs/queries.md). Raises
+    QueryError if there are no tables.
     """
     found, broken = _open_all(str(root))
     if not found:
@@ -146,29 +150,29 @@ def open_tables(root: Path | str) -> Iterator[TableReader]:
 def query(
     root: Path | str, sql: str, parameters: Mapping[str, Any] | None = None
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return what ``sql``, one SELECT, gives over the tables below ``root``; see ``open_tables`` and ``Reader.rows``."""
+    """Run ``sql``, one SELECT, over the tables below ``root``, and return the names of its columns and its rows."""
     with open_tables(root) as reader:
-        return reader.rows(sql, parameters)
+        return reader.fetch_rows(sql, parameters)
 
 
 def arrow(root: Path | str, sql: str, parameters: Mapping[str, Any] | None = None) -> pyarrow.Table:
-    """Return the same with its types, as ``arrow(…).to_pandas()`` needs them."""
+    """Run ``sql``, one SELECT, over the tables below ``root``, and return an Arrow table, for example for pandas."""
     with open_tables(root) as reader:
-        return reader.arrow(sql, parameters)
+        return reader.fetch_arrow(sql, parameters)
 
 
 def explain_missing_table(name: str) -> str:
-    """Return one sentence on how the table ``name`` comes to be."""
+    """Return one sentence that says what creates the table ``name``."""
     if name in DEFINITION_KIND_OF_TABLE:
         return (
-            f"there is no table {name}: `brokerside jobs run --definitions PATH` makes it where a document of kind"
-            f" {DEFINITION_KIND_OF_TABLE[name]} is in PATH"
+            f"there is no table {name}: `brokerside jobs run --definitions PATH` creates it if PATH has a document of"
+            f" kind {DEFINITION_KIND_OF_TABLE[name]}"
         )
-    return f"there is no table {name}: `brokerside jobs run` makes it"
+    return f"there is no table {name}: `brokerside jobs run` creates it"
 
 
 def describe_tables(root: Path | str) -> list[TableInfo]:
-    """Return every Delta table directly below ``root``, by name; none where there are none, or no root."""
+    """Describe every Delta table directly below ``root``, sorted by name. Empty if there is no root."""
     found, broken = _open_all(str(root))
     infos = [_describe_table(str(root), name, *found[name]) for name in found]
     infos += [TableInfo(name, "", (), 0, 0, 0, why) for name, why in broken.items()]
@@ -176,7 +180,7 @@ def describe_tables(root: Path | str) -> list[TableInfo]:
 
 
 def render(columns: list[str], rows: list[tuple[Any, ...]], form: str) -> str:
-    """Return the text of a result, as ``table``, ``json`` or ``csv``."""
+    """Return a query result as text in the format ``table``, ``json`` or ``csv``."""
     return layout.render_rows(columns, rows, form)
 
 
@@ -188,7 +192,7 @@ def to_parquet(answer: pyarrow.Table) -> bytes:
 
 
 def render_tables(found: list[TableInfo], form: str) -> str:
-    """Return the text of a list of tables with their columns, as ``table``, ``json`` or ``csv``."""
+    """Return a list of tables with their columns as text in the format ``table``, ``json`` or ``csv``."""
     if form == "json":
         columns = ["name", "description", "rows", "files", "bytes", "broken", "columns"]
         described = [
@@ -215,9 +219,9 @@ _DeltaDataset = tuple[DeltaTable, pyarrow.dataset.Dataset]
 
 
 def _open_all(root: str) -> tuple[dict[str, _DeltaDataset], dict[str, str]]:
-    """Return the Delta tables directly below ``root``, by name, and why others cannot be read.
+    """Open the Delta tables directly below ``root``. Return them by name, and by name why others cannot be read.
 
-    Of a URL those that the jobs make.
+    A URL cannot be listed, so only the tables that the jobs create are looked for.
     """
     if "://" in root:
         places = {name: f"{root.rstrip('/')}/{name}" for name in sorted(TABLES)}
@@ -234,7 +238,7 @@ def _open_all(root: str) -> tuple[dict[str, _DeltaDataset], dict[str, str]]:
 
 
 def _open_table(place: str) -> _DeltaDataset | Exception | None:
-    """Return the table at ``place``, what went wrong with it, or None if there is none."""
+    """Open the table at ``place``. Return None if there is none, and the error if it cannot be read."""
     try:
         if not DeltaTable.is_deltatable(place):
             return None
@@ -245,9 +249,9 @@ def _open_table(place: str) -> _DeltaDataset | Exception | None:
 
 
 def _unreadable_message(name: str, root: str, why: object) -> str:
-    """Return a sentence on a table that cannot be read, of what delta-rs, Arrow or DuckDB said."""
+    """Return one sentence on a table that cannot be read, from an error text of delta-rs, Arrow or DuckDB."""
     said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(why)).split()).replace(" ↳ ", ": ")
-    said = re.split(r" 0: (?:<unknown>|[\w<]\S*::)", said, maxsplit=1)[0]  # the frames of a library follow
+    said = re.split(r" 0: (?:<unknown>|[\w<]\S*::)", said, maxsplit=1)[0]  # stack frames follow
     return f"the table {name} in {root} cannot be read: {said.rstrip('. ')}"
 
 
@@ -274,7 +278,7 @@ def _describe_table(root: str, name: str, table: DeltaTable, rows: pyarrow.datas
 
 
 def _explain_error(error: duckdb.Error, sql: str, reader: TableReader) -> QueryError:
-    """Return what is wrong with a query in one sentence, with what exists where something was not found."""
+    """Return the cause of a failed query in one sentence. For an unknown name it lists the names that exist."""
     said = str(error).split("\n", 1)[0]
     said = re.sub(r"^(?:\w+ )+Error: ", "", said).rstrip("!. ")
     missing = re.match(r"Table with name (\w+) does not exist", said)

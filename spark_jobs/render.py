@@ -1,4 +1,4 @@
-"""Rows as people or programs like to read them: an aligned table, JSON, or CSV."""
+"""Renders rows as an aligned table, as JSON, or as CSV."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from spark_jobs.errors import JobError
 OUTPUT_FORMATS = ("table", "json", "csv")
 
 UNCUT_WIDTH = 100_000
-"""Columns of a table that goes to a file or a pipe: nothing is cut."""
+"""Width in characters of a table that is written to a file or a pipe, so that no cell is cut."""
 
 
 def render_rows(columns: Sequence[str], values: Sequence[Sequence[Any]], form: str) -> str:
-    """Return the text of ``values`` under ``columns``, in one of ``OUTPUT_FORMATS``. Raises JobError for another one."""
+    """Return ``values`` as text in the format ``form``, one of ``OUTPUT_FORMATS``. Raises JobError for others."""
     if form == "table":
         return _render_table(columns, values)
     if form == "json":
@@ -53,7 +53,7 @@ def _render_table(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> st
 
 
 def render_rich(*parts: Any) -> str:
-    """Return what rich makes of ``parts``: as wide as the terminal; uncut and without colours where there is none."""
+    """Return ``parts`` as rich prints them: as wide as the terminal, or uncut and without colours if there is none."""
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else UNCUT_WIDTH
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False)
@@ -72,12 +72,14 @@ class _LineFeedOutput:
 
 
 def csv_writer(out: TextIO) -> Any:
-    """Return a ``csv.writer`` whose lines end with ``\\n``; ``\\r`` is quoted: others see a line's end in it."""
-    return csv.writer(_LineFeedOutput(out), lineterminator="\r\n")  # it quotes what its lines end with
+    """Return a ``csv.writer`` with line ends ``\\n``. It quotes ``\\r``, which other programs read as a line end."""
+    return csv.writer(
+        _LineFeedOutput(out), lineterminator="\r\n"
+    )  # the writer quotes the characters of its line terminator
 
 
 def escape_formula(text: str) -> str:
-    """Return ``text`` so that no spreadsheet takes it for a formula: a client chooses its id, and people open files."""
+    """Return ``text`` so that no spreadsheet evaluates it as a formula. Client ids are chosen by clients."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
@@ -100,13 +102,13 @@ def _cell(name: str, value: Any) -> Text:
 
 
 def _format_instant(instant: datetime) -> str:
-    """Return an instant without its time zone, which is always UTC, nor seconds where there are none."""
+    """Return a timestamp without its time zone, which is always UTC, and without seconds if they are zero."""
     fine = bool(instant.second or instant.microsecond)
     return instant.replace(tzinfo=None).isoformat(" ", "auto" if fine else "minutes")
 
 
 def escape_control_characters(text: str) -> str:
-    """Return ``text`` with control characters spelt out: a client chooses its id, and a terminal obeys them."""
+    """Return ``text`` with escaped control characters. Client ids are chosen by clients and may control a terminal."""
     return "".join(c if c.isprintable() or c == "\xa0" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -119,25 +121,25 @@ def _csv_value(value: Any) -> Any:
 
 
 def strip_trailing_zeros(number: str) -> str:
-    """Return a number without zeros at the end of its fraction."""
+    """Return a decimal number without trailing zeros in its fraction."""
     return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def _format_decimal(value: Decimal) -> str:
-    """Return ``value`` with all its digits, and two after the point where these are enough."""
+    """Return ``value`` with all its digits, and at least two after the point if it has a fraction."""
     whole, _, fraction = strip_trailing_zeros(f"{value:,f}").partition(".")
     return f"{whole}.{fraction:0<2}" if fraction else whole
 
 
 def format_money(value: Decimal) -> str:
-    """Return money to the cent; what is less than half a cent with two digits."""
+    """Return an amount of money rounded to the cent. Less than half a cent is shown with two significant digits."""
     return f"{value:,.2f}" if not value or abs(value) > Decimal("0.005") else f"{Decimal(f'{value:.1e}'):f}"
 
 
 _JSON = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
-"""Money keeps its digits; instants are in ISO 8601."""
+"""Encodes decimals with all their digits, and timestamps in ISO 8601."""
 
 
 def _json_value(value: Any) -> Any:
-    """Return ``value`` so that a number of any size can be encoded."""
+    """Return ``value`` so that an integer of any size can be encoded."""
     return Decimal(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value

@@ -1,6 +1,6 @@
-"""What can be done with the audit topic: ``run`` makes tables of it, ``backfill`` makes some days of them anew.
+"""The entry points of the jobs: ``run`` turns the audit topic into tables, ``backfill`` computes days again.
 
-Spark is imported only when something is run.
+Spark is imported only when a job is run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_jobs.schemas import TABLES
 NO_DEFINITIONS = Definitions()
 
 INTERPRETED_QUERIES_CONF = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings of Spark for a run over few events: to compile a query takes longer than to read the few rows it is for."""
+"""Settings of Spark for a run over few events, where compiling a query takes longer than interpreting it."""
 
 
 def _ignore(_: BatchProgress | Notice) -> None:
@@ -42,16 +42,16 @@ def run(
     conf: Mapping[str, str] | None = None,
     progress: Callable[[BatchProgress | Notice], None] = _ignore,
 ) -> RunSummary:
-    """Turn the audit ``topic`` into the tables below ``tables``; return what was done.
+    """Turn the audit ``topic`` into the tables below ``tables``, and return a summary.
 
     ``checkpoint``: default ``<tables>/_checkpoints/<id of the Kafka cluster>/<topic>``. ``only``: the tables wanted,
-    made with all they are computed from; None: all, or those that the checkpoint was made for. ``available_now``: end
-    when what there is now has been read; otherwise run until SIGTERM or SIGINT, which let the batch at work finish.
-    ``jars``: the Kafka connector and Delta, none where the cluster has them. ``kafka_options``: settings of Kafka's
-    Java client by their own names. ``hmac_keys``: by id; records that none of them has signed become dead letters.
-    ``conf``: Spark's settings, over the defaults for ``master``.
+    with all tables they are computed from; None: all tables, or those of the existing checkpoint. ``available_now``:
+    stop when all records that the topic has now are read; otherwise run until SIGTERM or SIGINT, and finish the
+    running batch. ``jars``: the Kafka connector and Delta; none if the Spark cluster has them. ``kafka_options``:
+    settings of Kafka's Java client by their own names. ``hmac_keys``: signing keys by id; records that none of them
+    has signed become dead letters. ``conf``: settings of Spark, which override the defaults for ``master``.
 
-    Raises JobError, with one sentence on what is wrong.
+    Raises JobError with one sentence on the cause.
     """
     unknown = [name for name in only or () if name not in TABLES]
     if unknown:
@@ -88,12 +88,13 @@ def backfill(
     conf: Mapping[str, str] | None = None,
     progress: Callable[[BatchProgress | Notice], None] = _ignore,
 ) -> RunSummary:
-    """Compute the days from ``first`` to ``last`` (None: open) again from ``topic``, in place of what is there.
+    """Compute the days from ``first`` to ``last`` (None: unlimited) again from ``topic``, and replace their rows.
 
-    It reads as far as the checkpoint has read, so that the job goes on from there afterwards; where there is no
-    checkpoint, and nothing of the topic in the tables, it reads what there is now. Arguments otherwise as of ``run``.
+    It reads the records that the job of the checkpoint has read, so that the job can continue afterwards. Without a
+    checkpoint, and without rows of the topic in the tables, it reads all records that the topic has now. The other
+    arguments are those of ``run``.
 
-    Raises JobError, with one sentence on what is wrong.
+    Raises JobError with one sentence on the cause.
     """
     if first and last and first > last:
         raise JobError(f"the first day, {first}, is after the last, {last}")
@@ -123,4 +124,4 @@ def _absolute(path: str) -> str:
     if "://" not in path:
         return os.path.abspath(path)
     path = path.rstrip("/")
-    return "s3a" + path.removeprefix("s3") if path.startswith("s3://") else path  # as Hadoop calls it
+    return "s3a" + path.removeprefix("s3") if path.startswith("s3://") else path  # the scheme of Hadoop's connector

@@ -1,6 +1,6 @@
-"""Questions that are asked often, with the SQL that answers them: ``brokerside query --ask``. Imports no Spark.
+"""The saved queries of ``brokerside query --ask``, with their SQL. Imports no Spark.
 
-A ``$name`` in the SQL is a parameter; ``PARAMETERS`` has all of them.
+A ``$name`` in the SQL is a parameter. ``PARAMETERS`` has all parameters.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ PARAMETERS: Mapping[str, Any] = {
     "since": date(1, 1, 1),
     "until": date(9999, 12, 31),
     "limit": 20,
-    "topic": None,  # whoever asks must say it
+    "topic": None,  # required
     "at": None,  # now
 }
-"""Every parameter of a question, and what it is where nothing is said."""
+"""Every parameter of a saved query, with its default value."""
 
 
 @dataclass(frozen=True)
 class SavedQuery:
-    """One question."""
+    """One saved query."""
 
     name: str
     meaning: str
-    """What it answers, in one sentence."""
+    """The question that it answers, in one sentence."""
     tables: tuple[str, ...]
     """Tables that it reads."""
     sql: str
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of its parameters, in the order of ``PARAMETERS``."""
+        """Names of the parameters in the SQL, in the order of ``PARAMETERS``."""
         used = set(re.findall(r"\$(\w+)", self.sql))
         return tuple(name for name in PARAMETERS if name in used)
 
@@ -45,34 +45,37 @@ class SavedQuery:
 def run_saved_query(
     reader: TableReader, name: str, given: Mapping[str, Any]
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the answer to the question ``name``: names of columns, and rows. ``given``: values of its parameters.
+    """Run the saved query ``name``, and return the names of its columns and its rows. ``given``: parameter values.
 
-    Raises QueryError: no such question or parameter, one that is missing, or a table that does not exist, with what
-    would make it.
+    Raises QueryError for an unknown query or parameter, a missing parameter, or a missing table; the text says what
+    would create the table.
     """
     sql, parameters = prepare_saved_query(reader, name, given)
-    return reader.rows(sql, parameters)
+    return reader.fetch_rows(sql, parameters)
 
 
 def prepare_saved_query(reader: TableReader, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the SQL of the question ``name`` and the values of all its parameters. Raises QueryError as ``run_saved_query``."""
-    question = SAVED_QUERIES.get(name)
-    if question is None:
-        raise QueryError(f"there is no question {name}; there are: {', '.join(SAVED_QUERIES)}")
-    unknown = sorted(given.keys() - set(question.parameters))
+    """Return the SQL of the saved query ``name`` and the values of all its parameters.
+
+    Raises QueryError in the cases of ``run_saved_query``.
+    """
+    query = SAVED_QUERIES.get(name)
+    if query is None:
+        raise QueryError(f"there is no saved query {name}; the saved queries are: {', '.join(SAVED_QUERIES)}")
+    unknown = sorted(given.keys() - set(query.parameters))
     if unknown:
-        allowed = ", ".join(question.parameters) or "none"
-        raise QueryError(f"the question {name} has no parameter {unknown[0]}; it has: {allowed}")
-    for table in question.tables:
+        allowed = ", ".join(query.parameters) or "none"
+        raise QueryError(f"the saved query {name} has no parameter {unknown[0]}; its parameters are: {allowed}")
+    for table in query.tables:
         if table not in reader.tables:
-            raise QueryError(f"the question {name} cannot be answered: {reader.absent(table)}")
-    values = {key: given.get(key, PARAMETERS[key]) for key in question.parameters}
+            raise QueryError(f"the saved query {name} cannot be run: {reader.explain_missing(table)}")
+    values = {key: given.get(key, PARAMETERS[key]) for key in query.parameters}
     if "at" in values and values["at"] is None:
         values["at"] = datetime.now(UTC)
     missing = [key for key, value in values.items() if value is None]
     if missing:
-        raise QueryError(f"the question {name} needs --{missing[0]}")
-    return question.sql, values
+        raise QueryError(f"the saved query {name} needs --{missing[0]}")
+    return query.sql, values
 
 
 _RUNS = """
@@ -87,8 +90,8 @@ WITH kept AS (SELECT min(day) AS since FROM completeness), runs AS (
         greatest(short, 0) AS missing, greatest(-short, 0) AS duplicates
     FROM completeness, kept GROUP BY cluster_id, broker_id, boot_id
 )"""
-"""Each run of a sidecar with what is missing: numbers up to the highest known that are neither there nor lost; or with
-how many there are more than numbers."""
+"""Each boot of a sidecar with ``missing``: numbers up to the highest known one that neither arrived nor are reported as
+lost; or with ``duplicates``: events in excess of the numbers."""
 
 _QUERIES = (
     SavedQuery(
@@ -347,5 +350,5 @@ FROM quota_advice ORDER BY cluster_id, broker_id NULLS FIRST, scope, listener, q
     ),
 )
 
-SAVED_QUERIES = {question.name: question for question in _QUERIES}
-"""Every question, by name."""
+SAVED_QUERIES = {query.name: query for query in _QUERIES}
+"""Every saved query by name."""

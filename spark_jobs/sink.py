@@ -1,4 +1,4 @@
-"""Writes each batch to the tables, exactly once however often it is repeated."""
+"""Writes each batch to the tables exactly once, however often the batch is repeated."""
 
 from __future__ import annotations
 
@@ -11,129 +11,136 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
-from spark_jobs import checkpoint as points
 from spark_jobs import io
+from spark_jobs.checkpoint import CheckpointIdentity, check_no_backfill
 from spark_jobs.dedup_ranges import RANGES_FOLDER, DedupRanges
 from spark_jobs.definitions import Definitions
 from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.parse import apply_decision, collect_valid_records
 from spark_jobs.table_root import TableRoot, table_of_every_batch
-from spark_jobs.tables.registry import DEAD, FED_BY, STREAMED, Batch, undeclared
+from spark_jobs.tables.registry import (
+    DEAD_LETTER_KIND,
+    EVENT_KINDS,
+    STREAMED_FUNCTIONS,
+    ParsedBatch,
+    tables_without_definitions,
+)
 
 MAX_CONCURRENT_WRITES = 3
-"""Tables that are written at the same time: a commit is mostly waiting."""
+"""Tables that are written at the same time. A commit mostly waits for the storage."""
 
 BATCH_STORAGE_LEVEL = StorageLevel.MEMORY_AND_DISK
-"""How a batch is kept for its tables: serialized, so that it is compressed (see ``session.COMMON_CONF``)."""
+"""How a batch is kept until all tables are written: serialized, so that it is compressed (``session.COMMON_CONF``)."""
 
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """What one batch had."""
+    """The counts of one batch."""
 
     events: int
-    """Of all kinds that are known; none twice."""
+    """Events of known kinds, without duplicates."""
     dead_letters: int
     duplicates: int
-    """Records that had nothing new."""
+    """Records all of whose events were written before."""
     unknown: int
-    """Events of other kinds."""
+    """Events of unknown kinds."""
 
 
 class TableSink:
-    """What Spark calls with each batch."""
+    """The ``foreachBatch`` function of the streaming query."""
 
     def __init__(
         self,
-        target: TableRoot,
-        identity: points.CheckpointIdentity,
+        root: TableRoot,
+        identity: CheckpointIdentity,
         names: Collection[str],
         definitions: Definitions,
-        after: Callable[[], None],
+        after_batch: Callable[[], None],
     ) -> None:
-        """``names``: the streamed tables. ``after``: is called when a batch is written."""
-        self._target = target
+        """``names``: the streamed tables. ``after_batch``: called when all tables of a batch are written."""
+        self._root = root
         self._writer = identity.writer
         self._definitions = definitions
-        self._always = table_of_every_batch(names)
-        nothing = undeclared(names, definitions)
-        self._names = [name for name in names if name == self._always or name not in nothing]
-        self._after = after
-        self._taken = (-1, DedupRanges())
+        self._table_of_every_batch = table_of_every_batch(names)
+        skipped = tables_without_definitions(names, definitions)
+        self._names = [name for name in names if name == self._table_of_every_batch or name not in skipped]
+        self._after_batch = after_batch
+        # The last batch, and the ranges that were written up to it.
+        self._last_batch, self._ranges = -1, DedupRanges()
         self._counts: dict[int, BatchCounts] = {}
         self._pool = ThreadPoolExecutor(MAX_CONCURRENT_WRITES, thread_name_prefix="table")
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        """Write one batch. Spark calls this again with the same rows and number if it did not come to the end."""
-        folder = io.Folder(rows.sparkSession, self._target.checkpoint)
-        points.check_no_backfill(folder, self._target.checkpoint)
+        """Write one batch. Spark calls this again with the same rows and number if the first call was interrupted."""
+        check_no_backfill(io.Folder(rows.sparkSession, self._root.checkpoint), self._root.checkpoint)
         rows.persist(BATCH_STORAGE_LEVEL)
-        batch: Batch | None = None
+        batch: ParsedBatch | None = None
         try:
-            new, duplicates = self._new(rows, number)
-            batch = Batch(new, self._definitions)
-            made = {name: STREAMED[name](batch) for name in self._due(batch, number, duplicates)}
+            new, duplicates = self._deduplicate(rows, number)
+            batch = ParsedBatch(new, self._definitions)
+            names = self._count_and_select_tables(batch, number, duplicates)
+            table_rows = {name: STREAMED_FUNCTIONS[name](batch) for name in names}
 
             def write(name: str) -> None:
-                io.append_once(made[name], self._target.path(name), self._writer, number)
+                io.append_once(table_rows[name], self._root.table_path(name), self._writer, number)
 
-            list(self._pool.map(inheritable_thread_target(rows.sparkSession)(write), made))
+            list(self._pool.map(inheritable_thread_target(rows.sparkSession)(write), table_rows))
         finally:
             if batch:
-                batch.release()
+                batch.unpersist()
             rows.unpersist()
-        self._after()
+        self._after_batch()
 
-    def counts(self, number: int) -> BatchCounts:
-        """Return what was counted of a batch, once."""
+    def counts_of_batch(self, number: int) -> BatchCounts:
+        """Return and forget the counts of a batch."""
         return self._counts.pop(number)
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Wait for running writes and stop the threads."""
         self._pool.shutdown()
 
-    def _new(self, rows: DataFrame, number: int) -> tuple[DataFrame, int]:
-        """Return what of ``rows`` was not taken before, and how many of them have nothing of it.
+    def _deduplicate(self, rows: DataFrame, number: int) -> tuple[DataFrame, int]:
+        """Return ``rows`` without events that were written before, and how many records have no other events.
 
-        What was taken up to this batch is noted before a table has it. If the batch is repeated that is passed over:
-        it begins with what was taken up to the one before, so it decides the same.
+        The ranges including this batch are stored before any table is written. A repeated batch does not use them: it
+        starts from the ranges of the batch before, so it gives the same result.
         """
-        where = f"{self._target.checkpoint}/{RANGES_FOLDER}"
-        folder = io.Folder(rows.sparkSession, where)
-        last, taken = self._taken
-        if last != number - 1:
-            noted = folder.read(str(number - 1)) if number else "[]"
-            if noted is None:
+        path = f"{self._root.checkpoint}/{RANGES_FOLDER}"
+        folder = io.Folder(rows.sparkSession, path)
+        ranges = self._ranges
+        if self._last_batch != number - 1:
+            stored = folder.read(str(number - 1)) if number else "[]"
+            if stored is None:
                 raise JobError(
-                    f"{where}/{number - 1} was removed; restore it, or begin anew with other folders for tables and"
+                    f"{path}/{number - 1} is missing; restore it, or start over with new folders for tables and"
                     " checkpoint"
                 )
-            taken = DedupRanges.read(noted)
-        self._taken = (number, taken)
-        decision = taken.take(collect_valid_records(rows))
-        folder.write(str(number), taken.text())
+            ranges = DedupRanges.from_json(stored)
+        self._last_batch, self._ranges = number, ranges
+        decision = ranges.add_records(collect_valid_records(rows))
+        folder.write(str(number), ranges.to_json())
         folder.remove(str(number - 2))
         return apply_decision(rows, decision), decision.duplicates
 
-    def _due(self, batch: Batch, number: int, duplicates: int) -> list[str]:
-        """Return the tables that the batch has something for, and the one that gets every batch; count what it has."""
-        told = F.flatten(F.collect_set(F.array_distinct("events.kind"))).alias("kinds")
-        (found,) = batch.parsed.agg(told, *count_columns()).collect()
+    def _count_and_select_tables(self, batch: ParsedBatch, number: int, duplicates: int) -> list[str]:
+        """Count the batch, and return the tables it has rows for, with the table that every batch is written to."""
+        kinds_column = F.flatten(F.collect_set(F.array_distinct("events.kind"))).alias("kinds")
+        (found,) = batch.parsed.agg(kinds_column, *count_columns()).collect()
         self._counts[number] = BatchCounts(found["events"], found["dead_letters"], duplicates, found["unknown"])
-        there = {*found["kinds"], *([DEAD] if found["dead_letters"] else [])}
+        kinds = {*found["kinds"], *([DEAD_LETTER_KIND] if found["dead_letters"] else [])}
         return [
             name
             for name in self._names
-            if name == self._always or name not in FED_BY or not there.isdisjoint(FED_BY[name])
+            if name == self._table_of_every_batch or name not in EVENT_KINDS or not kinds.isdisjoint(EVENT_KINDS[name])
         ]
 
 
 def count_columns() -> list[Column]:
-    """Return what is counted of records: ``dead_letters``, ``events`` of known kinds, and those of ``unknown`` ones."""
-    # The events of dead letters are NULL and do not count.
-    of_others = f"filter(events.kind, kind -> kind NOT IN ({', '.join(map(repr, KINDS))}))"
-    unknown = f"coalesce(sum(array_size({of_others})), 0)"
+    """Return aggregates of parsed records: ``dead_letters``, ``events`` of known kinds, ``unknown`` events."""
+    # The events of dead letters are NULL and are not counted.
+    of_other_kinds = f"filter(events.kind, kind -> kind NOT IN ({', '.join(map(repr, KINDS))}))"
+    unknown = f"coalesce(sum(array_size({of_other_kinds})), 0)"
     return [
         F.count_if(F.col("reason").isNotNull()).alias("dead_letters"),
         F.expr(f"coalesce(sum(array_size(events)), 0) - {unknown} AS events"),

@@ -1,4 +1,4 @@
-"""The schemas as Spark's types."""
+"""The schemas of events and tables as Spark types."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ SPARK_TYPES: dict[str, Callable[[], DataType]] = {
     "map<string,string>": lambda: MapType(StringType(), StringType()),
     "decimal(38,10)": lambda: DecimalType(38, 10),
 }
-"""Makes a type by its name; of the event's ``array`` see ``array_type``."""
+"""Spark type by name of the column type. An ``array`` of objects in an event is built by ``array_type``."""
 
 
 def struct_type(fields: Sequence[EventField]) -> StructType:
-    """Return the type of an object with ``fields``; required ones are not nullable."""
+    """Return the type of an object with ``fields``. Required fields are not nullable."""
     return StructType([StructField(field.name, _field_type(field), not field.required) for field in fields])
 
 
@@ -52,7 +52,7 @@ def envelope_type() -> StructType:
 
 
 def table_schema(table: Table) -> StructType:
-    """Return the schema of ``table``; comments, units and sources are in the columns' metadata."""
+    """Return the schema of ``table``; the metadata of each column has its comment, unit and source."""
     return StructType(
         [
             StructField(
@@ -72,4 +72,4 @@ def array_type(fields: Sequence[EventField]) -> ArrayType:
 
 
 def _field_type(field: EventField) -> DataType:
-    return array_type(field.possible) if field.type == "array" else SPARK_TYPES[field.type]()
+    return array_type(field.all_fields) if field.type == "array" else SPARK_TYPES[field.type]()

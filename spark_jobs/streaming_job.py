@@ -1,4 +1,4 @@
-"""One streaming query: from the audit topic into the tables, with its checkpoint."""
+"""One streaming query from the audit topic into the tables, with its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs import checkpoint as points
-from spark_jobs import error_messages, io, kafka
+from spark_jobs import checkpoint, error_messages, io, kafka
 from spark_jobs.definitions import Definitions
 from spark_jobs.derived_tables import check_definitions_given
 from spark_jobs.kafka import AuditTopicSource
-from spark_jobs.maintenance import MaintenanceScheduler
+from spark_jobs.maintenance import MaintainedTables, MaintenanceScheduler
 from spark_jobs.parse import parse_records
 from spark_jobs.progress import BatchProgress, Notice, RunSummary
 from spark_jobs.session import spark_conf, spark_session
 from spark_jobs.sink import BatchCounts, TableSink
 from spark_jobs.table_root import TableRoot, open_tables, read_table_state, streamed_table_names
-from spark_jobs.tables.registry import chosen, undeclared
+from spark_jobs.tables.registry import selected_tables, tables_without_definitions
 
 TRIGGER_INTERVAL = "1 second"
-"""How often a continuous job asks Kafka whether there is enough for a batch: full ones follow each other at once."""
+"""How often a continuous job asks Kafka whether there are records for a batch. Full batches follow without a pause."""
 
 QUERY_POLL_SECONDS = 1
-"""Seconds between looks at the query."""
+"""Seconds between two checks of the query's state."""
 
 
 def run_streaming_job(
     source: AuditTopicSource,
-    target: TableRoot,
+    root: TableRoot,
     definitions: Definitions,
     *,
     only: Sequence[str] | None,
@@ -46,54 +45,53 @@ def run_streaming_job(
     available_now: bool,
     progress: Callable[[BatchProgress | Notice], None],
 ) -> RunSummary:
-    """Run the query to its end. See ``spark_jobs.run.run``."""
+    """Run the query until it ends. For the arguments see ``spark_jobs.run.run``."""
     started = time.monotonic()
     conf = spark_conf(master, jars, conf, short=available_now)
     with spark_session(f"brokerside {source.topic}", conf) as spark, _stop_on_signal() as stop:
         cluster = kafka.fetch_cluster_id(spark, source)
-        target = target.of(cluster, source.topic)
-        points.check_no_backfill(io.Folder(spark, target.checkpoint), target.checkpoint)
-        identity = open_tables(spark, target, cluster, source.topic, only, progress)
-        names = chosen(identity.only)
+        root = root.with_checkpoint(cluster, source.topic)
+        checkpoint.check_no_backfill(io.Folder(spark, root.checkpoint), root.checkpoint)
+        identity = open_tables(spark, root, cluster, source.topic, only, progress)
+        names = selected_tables(identity.only)
         filled = [
-            name for name in identity.tables if read_table_state(spark, target, name).last_batch(identity.writer) >= 0
+            name for name in identity.tables if read_table_state(spark, root, name).last_batch(identity.writer) >= 0
         ]
         check_definitions_given(definitions, filled)
-        nothing = undeclared(names, definitions)
-        if nothing:
-            progress(Notice(f"nothing is written to {', '.join(nothing)}: the definitions have nothing for them"))
+        skipped = tables_without_definitions(names, definitions)
+        if skipped:
+            progress(Notice(f"no rows are written to {', '.join(skipped)}: there are no definitions for them"))
 
-        chores = MaintenanceScheduler(spark, target, names, definitions, progress, continuous=not available_now)
-        with closing(
-            TableSink(target, identity, streamed_table_names(identity.only), definitions, chores.after_batch)
-        ) as sink:
-            query = _start_query(spark, source, target.checkpoint, sink, available_now=available_now)
+        tables = MaintainedTables(spark, root, names, definitions, progress)
+        maintenance = MaintenanceScheduler(tables, continuous=not available_now)
+        streamed = streamed_table_names(identity.only)
+        with closing(TableSink(root, identity, streamed, definitions, maintenance.run_after_batch)) as sink:
+            query = _start_query(spark, source, root.checkpoint, sink, available_now=available_now)
             try:
-                done = list(_follow_query(query, sink, stop, progress, chores))
+                batches = list(_follow_query(query, sink, stop, progress, maintenance))
             except StreamingQueryException as error:
-                raise (
-                    error_messages.explain_spark_error(str(error), source.topic, target.checkpoint) or error
-                ) from error
+                explained = error_messages.explain_spark_error(str(error), source.topic, root.checkpoint)
+                raise explained or error from error
             finally:
                 query.stop()
-        failed = chores.at_end()
+        failed = maintenance.run_at_end()
     return RunSummary(
-        records=sum(batch.records for batch in done),
-        events=sum(batch.events for batch in done),
-        dead_letters=sum(batch.dead_letters for batch in done),
-        duplicates=sum(batch.duplicates for batch in done),
-        unknown=sum(batch.unknown for batch in done),
-        batches=len(done),
+        records=sum(batch.records for batch in batches),
+        events=sum(batch.events for batch in batches),
+        dead_letters=sum(batch.dead_letters for batch in batches),
+        duplicates=sum(batch.duplicates for batch in batches),
+        unknown=sum(batch.unknown for batch in batches),
+        batches=len(batches),
         seconds=time.monotonic() - started,
         failed=failed,
     )
 
 
 def _start_query(
-    spark: SparkSession, source: AuditTopicSource, where: str, sink: TableSink, *, available_now: bool
+    spark: SparkSession, source: AuditTopicSource, checkpoint_path: str, sink: TableSink, *, available_now: bool
 ) -> StreamingQuery:
     records = kafka.read_stream(spark, source, wait=not available_now)
-    writer = parse_records(records).writeStream.foreachBatch(sink).option("checkpointLocation", where)
+    writer = parse_records(records).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint_path)
     return (
         writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=TRIGGER_INTERVAL)
     ).start()
@@ -104,28 +102,31 @@ def _follow_query(
     sink: TableSink,
     stop: threading.Event,
     progress: Callable[[BatchProgress | Notice], None],
-    chores: MaintenanceScheduler,
+    maintenance: MaintenanceScheduler,
 ) -> Iterator[BatchProgress]:
-    """Give the progress of each batch until the query ends. Raises StreamingQueryException if it fails."""
+    """Yield the progress of each batch until the query ends or ``stop`` is set, and run maintenance while it is idle.
+
+    Raises StreamingQueryException if the query fails.
+    """
     last = -1
     stopping = False
     while True:
-        # Asked before the reports are read: what ends in between is reported, too.
+        # The state is read before the progress, so that a batch that ends in between is reported, too.
         stopping = stopping or stop.is_set()
-        at_rest = not query.status["isTriggerActive"]
+        idle = not query.status["isTriggerActive"]
         ended = query.awaitTermination(QUERY_POLL_SECONDS)
         finished = False
         for report in query.recentProgress:
             if report.batchId > last and report.numInputRows:
                 last = report.batchId
                 finished = True
-                batch = _batch_progress(report, sink.counts(report.batchId))
+                batch = _batch_progress(report, sink.counts_of_batch(report.batchId))
                 progress(batch)
                 yield batch
-        if ended or (stopping and (finished or at_rest)):
+        if ended or (stopping and (finished or idle)):
             return
-        if at_rest:
-            chores.at_rest()
+        if idle:
+            maintenance.run_when_idle()
 
 
 def _batch_progress(report: StreamingQueryProgress, counts: BatchCounts) -> BatchProgress:
@@ -142,15 +143,15 @@ def _batch_progress(report: StreamingQueryProgress, counts: BatchCounts) -> Batc
 
 @contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and SIGINT set for as long as the block lasts."""
-    asked = threading.Event()
+    """Yield an event that SIGTERM and SIGINT set while the block runs. Outside of the main thread nothing sets it."""
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop
         return
     signals = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in signals}
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
     try:
-        yield asked
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""SQL that shows stored rows as ``spark_jobs.schemas`` says they are meant: one row for each key. For DuckDB.
+"""DuckDB views that merge stored rows of equal keys, by the rule of each column in ``spark_jobs.schemas``.
 
-The same as ``spark_jobs.merge`` for Spark. A condition on a key reaches the files through the view, so a query of one
-day reads that day.
+They give the results of ``spark_jobs.merge``. DuckDB pushes a condition on a key column through the view down to the
+files, so a query of one day reads the files of that day.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spark_jobs.schemas import Column, Table
-from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 
-_HISTOGRAM_LENGTH = len(BUCKETS) + 1
+_HISTOGRAM_LENGTH = len(LATENCY_BUCKETS_US) + 1
 
 DUCKDB_TYPES = {
     "string": "VARCHAR",
@@ -27,24 +27,25 @@ DUCKDB_TYPES = {
     "array<string>": "VARCHAR[]",
     "map<string,string>": "MAP(VARCHAR, VARCHAR)",
 }
-"""DuckDB's name of each type that a column may have."""
+"""DuckDB type by name of the column type."""
 
 
 def view_statement(table: Table, stored: str, columns: Collection[str]) -> str:
-    """Return the statement that makes the view of ``table``, over the relation ``stored`` that has ``columns``.
+    """Return the CREATE VIEW statement of ``table``. ``stored``: the relation it reads, with these ``columns``.
 
-    A column that the stored table does not have yet is NULL.
+    Columns that the stored table does not have yet are NULL.
     """
     values = [
         f"{_merged_value(column, table.order, columns)} AS {quote_identifier(column.name)}" for column in table.columns
     ]
     keys = [quote_identifier(name) for name in table.keys if name in columns]
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
-    return f"CREATE VIEW {quote_identifier(table.name)} AS SELECT {', '.join(values)} FROM {quote_identifier(stored)}{group}"  # noqa: S608 - names are constants of this package
+    select = f"SELECT {', '.join(values)} FROM {quote_identifier(stored)}{group}"  # noqa: S608 - names are constants
+    return f"CREATE VIEW {quote_identifier(table.name)} AS {select}"
 
 
 def quote_identifier(name: str) -> str:
-    """Return ``name`` as SQL has names."""
+    """Return ``name`` as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -59,7 +60,7 @@ def _merged_value(column: Column, order: str, columns: Collection[str]) -> str:
         case "sum" | "min" | "max":
             return f"{column.merge}({name})::{kind}"
         case "last":
-            # Of two that are equally late the greater one, as in Spark.
+            # Of two equally recent values the greater one, as in Spark.
             late, known = quote_identifier(order), f"{name} IS NOT NULL AND {quote_identifier(order)} IS NOT NULL"
             return f"arg_max({name}, struct_pack(late := {late}, value := {name})) FILTER ({known})"
         case "counts":
@@ -71,7 +72,7 @@ def _element_sums(counts: str) -> str:
     return f"CASE WHEN count({counts}) > 0 THEN [{elements}] END"
 
 
-_ENDS = ", ".join(str(end / 1000) for end in (*BUCKETS, BUCKETS[-1]))
+_ENDS = ", ".join(str(end / 1000) for end in (*LATENCY_BUCKETS_US, LATENCY_BUCKETS_US[-1]))
 _RANK = "greatest(1, ceil(q::DECIMAL(10, 9) * list_sum(counts)::DECIMAL(19, 0)))"  # exact: 0.07 · 100 is not above 7
 
 _PLACE = (
@@ -82,5 +83,5 @@ MACROS = (
     f"CREATE MACRO merge_counts(counts) AS {_element_sums('counts')}",
     f"CREATE MACRO quantile_ms(counts, q) AS CASE WHEN list_sum(counts) > 0 THEN ([{_ENDS}]::DOUBLE[])[{_PLACE}] END",
 )
-"""``merge_counts(latencies)``: an aggregate, element by element. ``quantile_ms(counts, 0.99)``: the upper end of the
-bucket in which it is, in ms (of the last bucket its lower end); NULL of nothing."""
+"""``merge_counts(latencies)`` aggregates histograms element by element. ``quantile_ms(counts, 0.99)`` returns a
+quantile in ms: the upper end of its bucket (for the last bucket its lower end), NULL for an empty histogram."""

@@ -1,4 +1,4 @@
-"""Commands of the tables: the jobs that write them, questions about them, a report, exports."""
+"""Commands of the tables: the jobs that write them, queries, a report, exports."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Put them on the command line."""
-    jobs = group(commands, "jobs", "The Spark job that turns the audit topic into tables.")
+    """Add the commands to the command line."""
+    jobs = group(commands, "jobs", "The Spark jobs that turn the audit topic into tables.")
     made = command(jobs, "run", run_jobs, extra="spark")
     _add_source(made)
-    made.add_argument("--only", type=names, metavar="TABLES", help="Some of the tables; chosen once, comma-separated.")
-    made.add_argument("--available-now", action="store_true", help="Stop when everything there is has been read.")
+    made.add_argument(
+        "--only",
+        type=names,
+        metavar="TABLES",
+        help="Only these tables, comma-separated; fixed for a checkpoint.",
+    )
+    made.add_argument("--available-now", action="store_true", help="Stop when all existing records are read.")
     made = command(jobs, "backfill", backfill, extra="spark")
     _add_source(made)
     made.add_argument(
-        "--from", type=day, dest="first", metavar="DAY", help="The first day; default: the first there is."
+        "--from", type=day, dest="first", metavar="DAY", help="First day; default: the first of the topic."
     )
-    made.add_argument("--to", type=day, dest="last", metavar="DAY", help="The last day; default: the last there is.")
+    made.add_argument("--to", type=day, dest="last", metavar="DAY", help="Last day; default: the last of the topic.")
     made = command(jobs, "check", check)
-    made.add_argument("definitions", type=Path, nargs="+", metavar="PATH", help="Files and folders of YAML documents.")
+    made.add_argument("definitions", type=Path, nargs="+", metavar="PATH", help="YAML files and folders.")
 
     made = command(commands, "tables", list_tables, extra="query")
     _add_tables(made)
@@ -42,29 +47,29 @@ def add(commands: Commands) -> None:
     made = command(commands, "query", run_query, extra="query")
     what = made.add_mutually_exclusive_group(required=True)
     what.add_argument("sql", nargs="?", metavar="SQL", help="A SELECT over the tables.")
-    what.add_argument("--ask", metavar="NAME", help="A question that is often asked; --list has them.")
-    what.add_argument("--list", action="store_true", dest="listed", help="Show the questions.")
+    what.add_argument("--ask", metavar="NAME", help="Run a saved query; see --list.")
+    what.add_argument("--list", action="store_true", dest="listed", help="List the saved queries.")
     _add_tables(made)
     add_output(made, ("table", "json", "csv", "parquet"))
     _add_out(made)
-    parameters = made.add_argument_group("of questions")
-    parameters.add_argument("--since", type=day, metavar="DAY", help="The first day that counts.")
-    parameters.add_argument("--until", type=day, metavar="DAY", help="The last day that counts.")
-    parameters.add_argument("--limit", type=count, metavar="N", help="At most so many rows; default: 20.")
-    parameters.add_argument("--topic", metavar="NAME", help="Which topic is meant.")
-    parameters.add_argument("--at", type=instant, metavar="INSTANT", help="When it is asked; default: now.")
+    parameters = made.add_argument_group("parameters of saved queries")
+    parameters.add_argument("--since", type=day, metavar="DAY", help="First day.")
+    parameters.add_argument("--until", type=day, metavar="DAY", help="Last day.")
+    parameters.add_argument("--limit", type=count, metavar="N", help="Maximum number of rows; default: 20.")
+    parameters.add_argument("--topic", metavar="NAME", help="Name of the topic.")
+    parameters.add_argument("--at", type=instant, metavar="INSTANT", help="Time of the query; default: now.")
     made = command(commands, "report", report, extra="query")
     _add_tables(made)
-    made.add_argument("--out", type=Path, required=True, metavar="FILE", help="The page, .html.")
-    made.add_argument("--since", type=day, metavar="DAY", help="The first day that counts; default: 7 days.")
-    made.add_argument("--until", type=day, metavar="DAY", help="The last day that counts; default: the newest.")
+    made.add_argument("--out", type=Path, required=True, metavar="FILE", help="The HTML file to write.")
+    made.add_argument("--since", type=day, metavar="DAY", help="First day; default: 7 days up to --until.")
+    made.add_argument("--until", type=day, metavar="DAY", help="Last day; default: the newest day in the tables.")
 
-    exports = group(commands, "export", "What the tables say, in the words of other systems.")
+    exports = group(commands, "export", "Export the tables to the formats of other systems.")
     for name, act in (("focus", export_focus), ("opencost", export_opencost)):
         made = command(exports, name, act, extra="query")
         _add_tables(made)
-        made.add_argument("--since", type=day, metavar="DAY", help="The first day; default: the first there is.")
-        made.add_argument("--until", type=day, metavar="DAY", help="The last day; default: the last there is.")
+        made.add_argument("--since", type=day, metavar="DAY", help="First day; default: the first day in the table.")
+        made.add_argument("--until", type=day, metavar="DAY", help="Last day; default: the last day in the table.")
         _add_out(made)
     made = command(exports, "prometheus", export_prometheus)
     _add_definitions(made, required=True)
@@ -73,39 +78,49 @@ def add(commands: Commands) -> None:
 
 def _add_source(made: ArgumentParser) -> None:
     option = partial(made.add_argument, metavar="TEXT")
-    option("--bootstrap-servers", default="127.0.0.1:19094", help="The INTERNAL listeners; default: %(default)s.")
+    option(
+        "--bootstrap-servers",
+        default="127.0.0.1:19094",
+        help="The INTERNAL listeners; default: %(default)s.",
+    )
     option("--topic", default="brokerside-audit", help="The audit topic; default: %(default)s.")
     _add_tables(made)
-    option("--checkpoint", help="Default: below the tables.")
+    option("--checkpoint", help="Folder or URL of the checkpoint; default: below the tables.")
     _add_definitions(made)
     many: Any = partial(made.add_argument, action="append", default=[])
-    text = "Settings of Kafka's Java client, as of --command-config of Kafka's tools: passwords belong there."
+    text = "File with settings of Kafka's Java client, like --command-config of Kafka's tools. Put passwords there."
     made.add_argument("--kafka-config", type=Path, metavar="FILE", help=text)
-    many("--kafka-option", type=setting, dest="kafka_options", metavar="K=V", help="One of them; wins over the file.")
-    text = "Keys of audit.hmac.keys.file: records that none of them has signed become dead letters."
+    many(
+        "--kafka-option",
+        type=setting,
+        dest="kafka_options",
+        metavar="K=V",
+        help="One such setting; overrides the file.",
+    )
+    text = "The file of audit.hmac.keys.file. Records without a valid signature become dead letters."
     made.add_argument("--hmac-keys", type=Path, metavar="FILE", help=text)
-    many("--conf", type=setting, metavar="K=V", help="Of Spark.")
+    many("--conf", type=setting, metavar="K=V", help="A setting of Spark.")
     option("--master", default="local[*]", help="Spark master; default: %(default)s.")
 
 
 def _add_tables(made: ArgumentParser) -> None:
-    text = "Root of the tables, a folder or a URL; default: %(default)s."
+    text = "Root of the tables, a folder or URL; default: %(default)s."
     made.add_argument("--tables", default=".brokerside/tables", metavar="PATH", help=text)
 
 
 def _add_definitions(made: ArgumentParser, required: bool = False) -> None:
-    text = "Prices, owners, objectives, mirrors, retention: a file or folder of YAML; may be given several times."
+    text = "YAML file or folder with prices, owners, objectives, mirrors, retention; may be repeated."
     made.add_argument(
         "--definitions", type=Path, action="append", default=[], required=required, metavar="PATH", help=text
     )
 
 
 def _add_out(made: ArgumentParser) -> None:
-    made.add_argument("--out", type=Path, metavar="FILE", help="Write there instead of printing.")
+    made.add_argument("--out", type=Path, metavar="FILE", help="Write to this file instead of standard output.")
 
 
 def run_jobs(**arguments: Any) -> int:
-    """Write the tables: continuously, or of what there is."""
+    """Write the tables from the audit topic, continuously or up to its current end."""
     from spark_jobs.run import run
 
     summary = run(**_prepared(arguments))
@@ -114,7 +129,7 @@ def run_jobs(**arguments: Any) -> int:
 
 
 def backfill(**arguments: Any) -> int:
-    """Compute the tables of some days again, from the audit topic."""
+    """Compute days of the tables again from the audit topic."""
     from spark_jobs.run import backfill as run
 
     summary = run(**_prepared(arguments))
@@ -123,11 +138,11 @@ def backfill(**arguments: Any) -> int:
 
 
 def check(definitions: list[Path]) -> None:
-    """Check definitions, name every mistake in them, and say what they declare."""
+    """Check definitions, report all errors in them at once, and describe what they declare."""
     from spark_jobs.definitions import load
-    from spark_jobs.definitions.describe import describe
+    from spark_jobs.definitions.describe import describe_definitions
 
-    print("\n".join(describe(load(definitions))))
+    print("\n".join(describe_definitions(load(definitions))))
 
 
 def list_tables(tables: str, output: str) -> None:
@@ -140,14 +155,14 @@ def list_tables(tables: str, output: str) -> None:
 def run_query(
     sql: str | None, ask: str | None, listed: bool, tables: str, output: str, out: Path | None, **given: Any
 ) -> int:
-    """Answer a SQL query over the tables, or a question that is often asked, without Spark."""
+    """Run a SQL query over the tables, or a saved query, without Spark."""
     from spark_jobs import query, saved_queries
 
     values = {name: value for name, value in given.items() if value is not None}
     if output == "parquet" and out is None and sys.stdout.isatty():
-        return _wrong("parquet is not for a terminal: --out FILE, or a pipe")
+        return _wrong("parquet cannot be written to a terminal; give --out FILE, or use a pipe")
     if values and ask is None:
-        return _wrong(f"--{next(iter(values))} is for questions: --ask NAME")
+        return _wrong(f"--{next(iter(values))} is only for saved queries: --ask NAME")
     _check_days(values.get("since"), values.get("until"))
     if listed:
         columns = ["question", "meaning", "tables", "options"]
@@ -161,15 +176,15 @@ def run_query(
             saved_queries.prepare_saved_query(reader, ask, values) if ask is not None else (sql or "", {})
         )
         if output == "parquet":
-            return _give(query.to_parquet(reader.arrow(text, parameters)), out)
-        return _give(query.render(*reader.rows(text, parameters), output), out)
+            return _give(query.to_parquet(reader.fetch_arrow(text, parameters)), out)
+        return _give(query.render(*reader.fetch_rows(text, parameters), output), out)
 
 
 def report(tables: str, out: Path, since: date | None, until: date | None) -> None:
-    """Write one page of HTML that shows what the tables say, for people, to be read without a network."""
-    from spark_jobs.report import page
+    """Write the HTML report of the tables, one page that can be read offline."""
+    from spark_jobs.report import render_page
 
-    _give(page(tables, since, until), out)
+    _give(render_page(tables, since, until), out)
 
 
 def export_focus(tables: str, since: date | None, until: date | None, out: Path | None) -> int:
@@ -178,31 +193,31 @@ def export_focus(tables: str, since: date | None, until: date | None, out: Path 
 
     _check_days(since, until)
     with _writable(out) if out else nullcontext(sys.stdout) as file:
-        focus.write(tables, file, since, until)
+        focus.write_focus_csv(tables, file, since, until)
     return 0
 
 
 def export_opencost(tables: str, since: date | None, until: date | None, out: Path | None) -> int:
-    """Costs as the JSON of OpenCost's custom costs."""
+    """Export costs as custom costs of OpenCost, in JSON."""
     from spark_jobs.export import opencost
 
     _check_days(since, until)
-    return _give(opencost.text(tables, since, until), out)
+    return _give(opencost.opencost_json(tables, since, until), out)
 
 
 def export_prometheus(definitions: list[Path], out: Path | None) -> int:
-    """Objectives as rules for Prometheus, over the sidecars' metrics; says which of them metrics cannot tell."""
+    """Export objectives as rules of Prometheus over the sidecars' metrics; list those that cannot be exported."""
     from spark_jobs.definitions import load
     from spark_jobs.export import prometheus
 
     declared = load(definitions)
-    for line in prometheus.left_out(declared):
-        _say(f"brokerside: not among the rules: {line}")
-    return _give(prometheus.rules(declared).encode(), out)
+    for line in prometheus.unsupported_objectives(declared):
+        _say(f"brokerside: not exported: {line}")
+    return _give(prometheus.prometheus_rules(declared).encode(), out)
 
 
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a job as it takes them."""
+    """Return the arguments of a job, converted from those of the command line."""
     from proxy.commands.properties import read_properties
     from proxy.local.jars import resolve
     from spark_jobs.definitions import load
@@ -210,7 +225,7 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     file = arguments.pop("kafka_config")
     options = (read_properties(file) if file else {}) | dict(arguments["kafka_options"])
     if "bootstrap.servers" in options:
-        raise JobError("bootstrap.servers is not a setting of the client here; give --bootstrap-servers")
+        raise JobError("bootstrap.servers must not be a Kafka option; give --bootstrap-servers")
     return {
         **arguments,
         "definitions": load(arguments["definitions"]),
@@ -233,7 +248,7 @@ def _hmac_keys(path: Path | None) -> dict[str, bytes]:
 
 
 def _sets(arguments: dict[str, Any]) -> Iterator[str]:
-    """Give the names of the sets of jars that a job needs."""
+    """Yield the names of the jar sets that a job needs."""
     yield "spark-4.2.0"
     folders = (arguments["tables"], arguments["checkpoint"] or "")
     if any(folder.startswith(("s3://", "s3a://")) for folder in folders):

@@ -1,4 +1,4 @@
-"""YAML documents of files and folders, and the mistakes in them, each with its place."""
+"""Reads YAML documents from files and folders, and collects the errors in them with file and document number."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 import yaml
 
-SUFFIXES = (".yaml", ".yml")
+DOCUMENT_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class Document:
-    """One document."""
+class DefinitionDocument:
+    """One YAML document."""
 
     number: int
-    """Its place among all documents of all files."""
+    """Its number among the documents of all files."""
     where: str
-    """File and place in it, for a person."""
+    """File and number in the file, for messages."""
     content: Mapping[str, Any]
     name: str
-    """From ``metadata.name``, empty without one."""
+    """From ``metadata.name``, empty if there is none."""
     root: yaml.Node
-    """What ``content`` was made of."""
+    """The node of ``content``, with lines and columns."""
 
     def at(self, path: Sequence[str | int]) -> str:
-        """Return the line and column of the value at ``path``, or of the nearest one above it that there is."""
+        """Return the line and column of the value at ``path``, or of its nearest parent that exists."""
         node = self.root
         mark = node.start_mark
         for step in path:
@@ -45,43 +45,43 @@ class Document:
         return f"at line {mark.line + 1}, column {mark.column + 1}"
 
 
-class Mistakes:
-    """What is wrong, in the order of the documents, in whatever order it is found."""
+class DefinitionErrors:
+    """The errors in all documents. They are listed in the order of the documents."""
 
     def __init__(self) -> None:
         self._found: list[tuple[int, str]] = []
 
     def __str__(self) -> str:
-        """Return a line for each of them, empty if there is none."""
+        """Return one line for each error, empty if there is none."""
         return "\n".join(text for _, text in sorted(self._found, key=lambda each: each[0]))
 
     def add(self, number: int, text: str) -> None:
-        """Add a line about the document ``number``."""
+        """Add an error in the document ``number``."""
         self._found.append((number, text))
 
-    def of(self, document: Document, path: Sequence[str | int], text: str) -> None:
-        """Add a line about the field at ``path`` of ``document``."""
+    def add_for(self, document: DefinitionDocument, path: Sequence[str | int], text: str) -> None:
+        """Add an error in the field at ``path`` of ``document``."""
         field = ".".join(map(str, path))
         self.add(document.number, f"{document.where}: {field}: {text} {document.at(path)}")
 
 
-def documents(paths: Sequence[Path | str], mistakes: Mistakes) -> Iterator[Document]:
-    """Give the documents of ``paths``: files, and folders with all their subfolders.
+def read_documents(paths: Sequence[Path | str], errors: DefinitionErrors) -> Iterator[DefinitionDocument]:
+    """Yield the documents of ``paths``: files, and folders with all their subfolders.
 
-    What is no document is a mistake. Files and folders whose names begin with a dot are passed over: Kubernetes keeps
-    a second copy of what it mounts in such a folder.
+    A document that is not an object is an error. Files and folders whose names begin with a dot are skipped, because
+    Kubernetes keeps a second copy of mounted files in such a folder.
     """
     number = 0
     for path in map(Path, paths):
         try:
-            files = sorted(_files(path)) if path.is_dir() else [path]
+            files = sorted(_find_files(path)) if path.is_dir() else [path]
         except OSError as error:
-            mistakes.add(number, f"{error.filename}: cannot be read: {error.strerror}")
+            errors.add(number, f"{error.filename}: cannot be read: {error.strerror}")
             continue
         if not files:
-            mistakes.add(number, f"{path}: there is no file that ends in {' or '.join(SUFFIXES)}")
+            errors.add(number, f"{path}: there is no file with the suffix {' or '.join(DOCUMENT_SUFFIXES)}")
         for file in files:
-            for place, (root, content) in enumerate(_contents(file, number, mistakes), 1):
+            for place, (root, content) in enumerate(_read_contents(file, number, errors), 1):
                 number += 1
                 if content is None:
                     continue
@@ -89,14 +89,14 @@ def documents(paths: Sequence[Path | str], mistakes: Mistakes) -> Iterator[Docum
                 if isinstance(content, dict):
                     metadata = content.get("metadata")
                     name = metadata.get("name") if isinstance(metadata, dict) else None
-                    yield Document(number, where, content, name if isinstance(name, str) else "", root)
+                    yield DefinitionDocument(number, where, content, name if isinstance(name, str) else "", root)
                 else:
-                    mistakes.add(number, f"{where}: must be an object with apiVersion, kind, metadata and spec")
+                    errors.add(number, f"{where}: must be an object with apiVersion, kind, metadata and spec")
             number += 1
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Give the files of ``folder`` and below, also behind links, each folder once. Raises OSError."""
+def _find_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of ``folder`` and its subfolders. Links are followed, each folder once. Raises OSError."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -106,38 +106,38 @@ def _files(folder: Path) -> Iterator[Path]:
         new = {os.path.realpath(os.path.join(at, name)): name for name in sorted(folders) if name[0] != "."}
         folders[:] = [name for real, name in new.items() if real not in seen]
         seen |= set(new)
-        yield from (Path(at, name) for name in names if name.endswith(SUFFIXES) and name[0] != ".")
+        yield from (Path(at, name) for name in names if name.endswith(DOCUMENT_SUFFIXES) and name[0] != ".")
 
 
-def _contents(file: Path, number: int, mistakes: Mistakes) -> Iterator[tuple[yaml.Node, Any]]:
-    """Give the documents of ``file``, as nodes and as what they say, up to where it cannot be read.
+def _read_contents(file: Path, number: int, errors: DefinitionErrors) -> Iterator[tuple[yaml.Node, Any]]:
+    """Yield each document of ``file``, as a node and as its content, up to the first syntax error.
 
     ``number``: of the document before.
     """
     try:
-        loader = _Loader(file.read_text(encoding="utf-8"))
+        loader = _DuplicateKeyLoader(file.read_text(encoding="utf-8"))
         while loader.check_node():
             number += 1
             root = loader.get_node()
             assert root is not None
             content = loader.construct_document(root)
-            for text in loader.twice:
-                mistakes.add(number, f"{file}: {text}")
-            loader.twice.clear()
+            for text in loader.duplicates:
+                errors.add(number, f"{file}: {text}")
+            loader.duplicates.clear()
             yield root, content
     except (OSError, ValueError, yaml.YAMLError) as error:
         said = error.strerror if isinstance(error, OSError) else error
-        mistakes.add(number + 1, f"{file}: cannot be read: {' '.join(str(said).split())}")
+        errors.add(number + 1, f"{file}: cannot be read: {' '.join(str(said).split())}")
     except RecursionError:
-        mistakes.add(number + 1, f"{file}: cannot be read: it is nested too deeply")
+        errors.add(number + 1, f"{file}: cannot be read: it is nested too deeply")
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads YAML as the safe loader does, and says which keys an object has twice: the last would win in silence."""
+class _DuplicateKeyLoader(yaml.SafeLoader):
+    """The safe loader of PyYAML, which also collects duplicate keys: PyYAML would silently use the last one."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.twice: list[str] = []
+        self.duplicates: list[str] = []
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -147,12 +147,12 @@ class _Loader(yaml.SafeLoader):
                 line = key.start_mark.line + 1
                 if (key.tag, key.value) in lines:
                     before = lines[key.tag, key.value]
-                    self.twice.append(f"line {line}: {key.value}: is there already, in line {before}")
+                    self.duplicates.append(f"line {line}: {key.value}: is a duplicate of line {before}")
                 lines.setdefault((key.tag, key.value), line)
         return node
 
     def construct_scalar_or_text(self, node: yaml.ScalarNode) -> Any:
-        """Return the value of ``node``; the text of one that only looks like a date or a number, as 2026-02-30."""
+        """Return the value of ``node``, or its text if it is an invalid date or number, for example 2026-02-30."""
         try:
             return yaml.SafeLoader.yaml_constructors[node.tag](self, node)
         except ValueError:
@@ -160,4 +160,4 @@ class _Loader(yaml.SafeLoader):
 
 
 for _kind in ("timestamp", "int", "float"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_scalar_or_text)
+    _DuplicateKeyLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _DuplicateKeyLoader.construct_scalar_or_text)

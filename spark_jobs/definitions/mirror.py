@@ -1,4 +1,4 @@
-"""``kind: Mirror``: what copies topics from one cluster to another."""
+"""``kind: Mirror``: a process that copies topics from one cluster to another."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from spark_jobs.definitions.model import Duration, Pattern, Strict
+from spark_jobs.definitions.model import Duration, Pattern, StrictModel
 
 
-class Mirror(Strict):
+class Mirror(StrictModel):
     """One mirror. A topic of the source that matches ``topics`` becomes ``prefix`` and its name in the target."""
 
     name: str = ""
@@ -17,15 +17,17 @@ class Mirror(Strict):
     source_cluster_id: str = Field(alias="sourceClusterId", min_length=1)
     target_cluster_id: str = Field(alias="targetClusterId", min_length=1)
     topics: Pattern = ".+"
-    """Regular expression that names of the source's topics match as a whole."""
+    """Regular expression for whole names of topics in the source."""
     prefix: str = Field(default="", pattern=r"^[A-Za-z0-9._-]*$", validate_default=True)
-    """What MirrorMaker 2 puts before the names: the source's alias and a dot. Empty: names stay."""
+    """Prefix that MirrorMaker 2 adds to topic names: the alias of the source and a dot. Empty: names are not
+    changed."""
     principals: tuple[str, ...] = ()
-    """Who the mirror is in the target, as ``User:mirror``; empty: whoever writes the target's topics."""
+    """Principals of the mirror in the target, for example ``User:mirror``; empty: every writer of the target's
+    topics."""
     client_ids: tuple[str, ...] = Field(default=(), alias="clientIds")
-    """The client ids of the mirror's producers in the target; empty: any."""
+    """Client ids of the mirror's producers in the target; empty: any."""
     lag: Duration = timedelta(minutes=5)
-    """How late a record may arrive before it is missing."""
+    """How late a record may arrive before it counts as missing."""
 
     @property
     def cluster_ids(self) -> tuple[str, str]:

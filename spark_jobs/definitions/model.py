@@ -1,4 +1,4 @@
-"""What all definitions have in common: strict fields, and lengths of time."""
+"""The base model and the field types that all definitions share."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 API_VERSION = "brokerside/v1"
-"""``apiVersion`` of every kind that is not OpenSLO's."""
+"""``apiVersion`` of all kinds except those of OpenSLO."""
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([smhdw])")
 
-_PLAIN = re.compile(
+_PORTABLE_PATTERN = re.compile(
     r"(?:[A-Za-z0-9_.|)*+? :;=@,/#-]|\((?!\?)|\(\?:|\\[.wd*+?()|$^-]|\[\^?[A-Za-z0-9_.:=@,/ -]+\]"
     r"|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})+",
     re.ASCII,
 )
-"""The part of regular expressions in which Python's, which checks, and Java's, which matches, say the same."""
+"""The regular expression syntax that Python and Java share: Python checks patterns, and Java matches them."""
 
 
-class Strict(BaseModel):
-    """A part of a definition: what it does not know is refused, and nothing is changed later."""
+class StrictModel(BaseModel):
+    """Base of all models of definitions: unknown fields are errors, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-def _duration(value: object) -> object:
+def _parse_duration(value: object) -> object:
     if isinstance(value, timedelta):
         return value
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise ValueError("must be a length of time as 90s, 5m, 1h, 30d or 4w")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+        raise ValueError("must be a duration such as 90s, 5m, 1h, 30d or 4w")
+    return timedelta(**{_DURATION_UNITS[found[2]]: int(found[1])})
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-"""A length of time: a whole number and one of s, m, h, d, w."""
+Duration = Annotated[timedelta, BeforeValidator(_parse_duration)]
+"""A duration: an integer and one of the units s, m, h, d, w."""
 
 
-def _pattern(value: str) -> str:
-    if not _PLAIN.fullmatch(value):
+def _check_pattern(value: str) -> str:
+    if not _PORTABLE_PATTERN.fullmatch(value):
         raise ValueError(
             "must be a regular expression of letters, digits, _ - . : ; = @ , / # \\. \\w \\d [] () (?:) | * + ? {n,m};"
             " it is matched against whole names"
@@ -54,5 +54,5 @@ def _pattern(value: str) -> str:
     return value
 
 
-Pattern = Annotated[str, AfterValidator(_pattern)]
-"""A regular expression that names match as a whole, of what Python's and Java's have in common."""
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+"""A regular expression that is matched against whole names, in the syntax that Python and Java share."""

@@ -1,4 +1,4 @@
-"""``kind: SLO`` and ``kind: SLI``: objectives as OpenSLO v1 writes them, over what the sidecars saw."""
+"""``kind: SLO`` and ``kind: SLI``: objectives of OpenSLO v1 for the requests that the sidecars observed."""
 
 from __future__ import annotations
 
@@ -13,88 +13,90 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from spark_jobs.definitions.model import Duration, Pattern, Strict
+from spark_jobs.definitions.model import Duration, Pattern, StrictModel
 from spark_jobs.kafka_versions import APIS
-from spark_jobs.schemas.slo import ALERTS, ALERTS_DAYS
-from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.schemas.slo import BURN_RATE_ALERTS, BURN_RATE_PERIOD_DAYS
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 
-OPENSLO = "openslo/v1"
-"""``apiVersion`` of OpenSLO's kinds."""
+OPENSLO_API_VERSION = "openslo/v1"
+"""``apiVersion`` of the kinds of OpenSLO."""
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
-WAITING = ("JoinGroup", "SyncGroup")
-"""Apis that wait for other clients: judged only where an objective names them."""
+GROUP_WAIT_APIS = ("JoinGroup", "SyncGroup")
+"""Apis that wait for other clients. They are judged only if an objective names them."""
 
-_NUMBERED = re.compile(r"ApiKey\(([0-9]{1,5})\)")
+_NUMBERED_API = re.compile(r"ApiKey\(([0-9]{1,5})\)")
 
-By = Literal["api", "topic", "principal", "client_id"]
-Sli = Literal["latency", "errors", "answered"]
+JudgedBy = Literal["api", "topic", "principal", "client_id"]
+SliKind = Literal["latency", "errors", "answered"]
 
 
-def _api(value: str) -> str:
-    number = _NUMBERED.fullmatch(value)
+def _check_api(value: str) -> str:
+    number = _NUMBERED_API.fullmatch(value)
     if value in APIS or (number and int(number[1]) >= len(APIS)):
         return value
     lower = {name.lower(): name for name in APIS}
     near = [APIS[int(number[1])]] if number else [lower[one] for one in get_close_matches(value.lower(), lower, n=1)]
-    meant = f"; is {near[0]} meant?" if near else ""
-    raise ValueError(f"must be Kafka's name of an api, as Produce, or ApiKey(<n>) of one newer than {APIS[-1]}{meant}")
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f"must be the name of a Kafka api such as Produce, or ApiKey(<n>) for an api newer than {APIS[-1]}{meant}"
+    )
 
 
-Api = Annotated[str, AfterValidator(_api)]
-"""Kafka's name of a kind of requests. With one that no request has, an objective would watch nothing, in silence."""
+Api = Annotated[str, AfterValidator(_check_api)]
+"""Name of a Kafka api. It is checked, because an objective with a misspelled api would never match a request."""
 
 
-class Selection(Strict):
-    """Which requests are judged: those that all of these agree with; a field that is left out agrees with all."""
+class Selection(StrictModel):
+    """Which requests are judged: those that match all fields. A field that is left out matches all requests."""
 
     apis: tuple[Api, ...] = ()
     clusters: tuple[Pattern, ...] = ()
-    """The clusters' own ids."""
+    """Kafka cluster ids."""
     listeners: tuple[Pattern, ...] = ()
     topics: tuple[Pattern, ...] = ()
     principals: tuple[Pattern, ...] = ()
     client_ids: tuple[Pattern, ...] = Field(default=(), alias="clientIds")
-    """A request without a client id does not agree."""
-    by: tuple[By, ...] = ()
-    """One verdict for each combination of these."""
+    """A request without a client id does not match."""
+    by: tuple[JudgedBy, ...] = ()
+    """Columns to judge by: there is one verdict for each combination of their values."""
 
     @property
     def of_topics(self) -> bool:
-        """Whether topics are judged, each request once for each topic it touched, rather than whole requests."""
+        """Whether a request is judged once for each of its topics, instead of once as a whole."""
         return bool(self.topics) or "topic" in self.by
 
 
-class _Result(Strict):
+class _ResultSpec(StrictModel):
     result: Literal["success", "answered"]
 
 
-class _Requests(Strict):
+class _RequestSource(StrictModel):
     type: Literal["brokerside"]
     spec: Selection = Selection()
 
 
-class _Results(Strict):
+class _ResultSource(StrictModel):
     type: Literal["brokerside"]
-    spec: _Result
+    spec: _ResultSpec
 
 
-class _Total(Strict):
-    metric_source: _Requests = Field(alias="metricSource")
+class _Total(StrictModel):
+    metric_source: _RequestSource = Field(alias="metricSource")
 
 
-class _Good(Strict):
-    metric_source: _Results = Field(alias="metricSource")
+class _Good(StrictModel):
+    metric_source: _ResultSource = Field(alias="metricSource")
 
 
-class _Ratio(Strict):
+class _Ratio(StrictModel):
     counter: Literal[True] = True
     good: _Good
     total: _Total
 
 
-class _SliSpec(Strict):
+class _SliSpec(StrictModel):
     description: str = ""
     threshold_metric: _Total | None = Field(default=None, alias="thresholdMetric")
     ratio_metric: _Ratio | None = Field(default=None, alias="ratioMetric")
@@ -104,12 +106,12 @@ class _SliSpec(Strict):
         if (self.threshold_metric is None) == (self.ratio_metric is None):
             raise ValueError("must have either thresholdMetric or ratioMetric")
         if self.sli == "answered" and self.selection.of_topics:
-            raise ValueError("result: answered cannot be told of topics; use success, or leave out topics and by topic")
+            raise ValueError("result: answered cannot be judged by topic; use success, or omit topics and by: topic")
         return self
 
     @property
-    def sli(self) -> Sli:
-        """What makes a request a good one."""
+    def sli(self) -> SliKind:
+        """The criterion of a good request."""
         if self.ratio_metric is None:
             return "latency"
         return "errors" if self.ratio_metric.good.metric_source.spec.result == "success" else "answered"
@@ -123,18 +125,18 @@ class _SliSpec(Strict):
 
 
 class SLI(_SliSpec):
-    """An indicator of its own, for ``indicatorRef``."""
+    """A separate indicator, for ``indicatorRef``."""
 
     name: str = ""
     """From ``metadata.name``."""
 
 
-class _Indicator(Strict):
+class _Indicator(StrictModel):
     metadata: Mapping[str, Any] = Field(default_factory=dict)
     spec: _SliSpec
 
 
-class _TimeWindow(Strict):
+class _TimeWindow(StrictModel):
     duration: Duration
     is_rolling: Literal[True] = Field(default=True, alias="isRolling")
 
@@ -142,9 +144,7 @@ class _TimeWindow(Strict):
     @classmethod
     def _rolls(cls, value: object) -> object:
         if isinstance(value, dict) and (value.get("calendar") or value.get("isRolling") is False):
-            raise ValueError(
-                "periods of the calendar are not judged; use a rolling one: duration: 30d, isRolling: true"
-            )
+            raise ValueError("calendar windows are not supported; use a rolling window: duration: 30d, isRolling: true")
         return value
 
     @field_validator("duration")
@@ -155,25 +155,27 @@ class _TimeWindow(Strict):
         return value
 
 
-def _slice(value: object) -> object:
+def _minutes_as_duration(value: object) -> object:
     return f"{value}m" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class _Objective(Strict):
+class _ObjectiveSpec(StrictModel):
     display_name: str = Field(default="", alias="displayName")
     op: Literal["lte"] | None = None
-    value: Decimal | None = Field(default=None, ge=Decimal(BUCKETS[0]) / 1000)
-    """ms."""
+    value: Decimal | None = Field(default=None, ge=Decimal(LATENCY_BUCKETS_US[0]) / 1000)
+    """Threshold in ms."""
     target: Decimal | None = Field(default=None, ge=0, lt=1)
     target_percent: Decimal | None = Field(default=None, ge=0, lt=100, alias="targetPercent")
     slice_target: Decimal | None = Field(default=None, gt=0, le=1, alias="timeSliceTarget")
-    slice_window: Annotated[Duration, BeforeValidator(_slice)] | None = Field(default=None, alias="timeSliceWindow")
+    slice_window: Annotated[Duration, BeforeValidator(_minutes_as_duration)] | None = Field(
+        default=None, alias="timeSliceWindow"
+    )
 
     @field_validator("slice_window")
     @classmethod
     def _divides_a_day(cls, value: timedelta | None) -> timedelta | None:
         if value is not None and (value % MINUTE or DAY % value):
-            raise ValueError("must be whole minutes that divide a day, as 1m, 5m or 1h")
+            raise ValueError("must be whole minutes that divide a day, such as 1m, 5m or 1h")
         return value
 
     @model_validator(mode="after")
@@ -184,12 +186,12 @@ class _Objective(Strict):
 
     @property
     def ratio(self) -> Decimal:
-        """The target as a share."""
+        """The target as a ratio."""
         return (self.target_percent or Decimal()) / 100 if self.target is None else self.target
 
 
-class SLO(Strict):
-    """One SLO with its objectives. What OpenSLO allows and this cannot do is refused."""
+class SLO(StrictModel):
+    """One SLO with its objectives. Features of OpenSLO that are not supported are errors."""
 
     name: str = ""
     """From ``metadata.name``."""
@@ -198,7 +200,7 @@ class SLO(Strict):
     indicator: _Indicator = Field(title="indicator or indicatorRef")
     time_window: tuple[_TimeWindow, ...] = Field(alias="timeWindow")
     method: Literal["Occurrences", "Timeslices"] = Field(alias="budgetingMethod")
-    objectives: tuple[_Objective, ...]
+    objectives: tuple[_ObjectiveSpec, ...]
     alert_policies: tuple[()] = Field(default=(), alias="alertPolicies")
 
     @field_validator("time_window")
@@ -212,12 +214,12 @@ class SLO(Strict):
     @classmethod
     def _has_none(cls, value: object) -> object:
         if value:
-            raise ValueError("are not read: what burns too fast is told by fixed pairs of windows; leave them out")
+            raise ValueError("are not supported: alerts use fixed pairs of burn rate windows; omit this field")
         return ()
 
     @field_validator("objectives")
     @classmethod
-    def _agree(cls, value: tuple[_Objective, ...], info: ValidationInfo) -> tuple[_Objective, ...]:
+    def _agree(cls, value: tuple[_ObjectiveSpec, ...], info: ValidationInfo) -> tuple[_ObjectiveSpec, ...]:
         indicator, method = info.data.get("indicator"), info.data.get("method")
         if not value:
             raise ValueError("must be at least one")
@@ -225,7 +227,7 @@ class SLO(Strict):
             return value
         names = [each.display_name or str(place) for place, each in enumerate(value, 1)]
         wrong = [
-            f"displayName {name}: each objective needs one of its own"
+            f"displayName {name}: each objective needs a unique one"
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]
@@ -233,21 +235,21 @@ class SLO(Strict):
             if indicator.spec.sli == "latency" and (each.op is None or each.value is None):
                 wrong.append(f"{name}: a thresholdMetric needs op: lte and value, in ms")
             if indicator.spec.sli != "latency" and (each.op is not None or each.value is not None):
-                wrong.append(f"{name}: op and value are for a thresholdMetric alone")
+                wrong.append(f"{name}: op and value are only allowed with a thresholdMetric")
             sliced = (each.slice_target is not None, each.slice_window is not None)
             if method == "Timeslices" and not all(sliced):
                 wrong.append(f"{name}: Timeslices need timeSliceTarget and timeSliceWindow")
             if method == "Occurrences" and any(sliced):
-                wrong.append(f"{name}: timeSliceTarget and timeSliceWindow are for Timeslices alone")
+                wrong.append(f"{name}: timeSliceTarget and timeSliceWindow are only allowed with Timeslices")
         if wrong:
             raise ValueError("\n".join(wrong))
         return value
 
     @property
-    def judged(self) -> tuple[Objective, ...]:
-        """The objectives, each with all that is needed to judge it."""
+    def judged_objectives(self) -> tuple[SloObjective, ...]:
+        """The objectives, each with all values that are needed to judge it."""
         return tuple(
-            Objective(
+            SloObjective(
                 slo=self.name,
                 name=each.display_name or str(place),
                 service=self.service,
@@ -264,44 +266,46 @@ class SLO(Strict):
 
 
 @dataclass(frozen=True)
-class Objective:
-    """One objective of one SLO."""
+class SloObjective:
+    """One objective of one SLO, resolved for computation."""
 
     slo: str
     name: str
     service: str
-    sli: Sli
+    sli: SliKind
     selection: Selection
     threshold_ms: Decimal | None
     target: Decimal
     period: timedelta
     slice_target: Decimal | None
-    """None: requests are counted, not slices."""
+    """None: requests are counted instead of slices."""
     slice_window: timedelta
-    """A minute where requests are counted."""
+    """One minute if requests are counted."""
 
     @property
-    def buckets(self) -> int:
-        """How many of the latency buckets are good: those that end at the threshold or before it."""
-        return 0 if self.threshold_ms is None else bisect_right(BUCKETS, self.threshold_ms * 1000)
+    def good_buckets(self) -> int:
+        """Number of good latency buckets: those that end at the threshold or below it."""
+        return 0 if self.threshold_ms is None else bisect_right(LATENCY_BUCKETS_US, self.threshold_ms * 1000)
 
     @property
     def counted_to_ms(self) -> float | None:
-        """Where the last of them ends."""
-        return BUCKETS[self.buckets - 1] / 1000 if self.buckets else None
+        """End of the last good latency bucket in ms."""
+        return LATENCY_BUCKETS_US[self.good_buckets - 1] / 1000 if self.good_buckets else None
 
     @property
-    def budget(self) -> Decimal:
-        """Share of bad requests, or slices, that is allowed."""
+    def error_budget(self) -> Decimal:
+        """Ratio of bad requests, or slices, that is allowed."""
         return 1 - self.target
 
     @property
-    def alerts(self) -> dict[str, float]:
-        """By alert, the burn rate above which it goes off: that which takes the same share of the budget as in 30 d."""
-        return {name: rate * (self.period / DAY) / ALERTS_DAYS for name, (_, _, rate) in ALERTS.items()}
+    def alert_burn_rates(self) -> dict[str, float]:
+        """By alert, the burn rate above which it fires, scaled to the period of the objective."""
+        return {
+            name: rate * (self.period / DAY) / BURN_RATE_PERIOD_DAYS for name, (_, _, rate) in BURN_RATE_ALERTS.items()
+        }
 
-    def described(self) -> list[str]:
-        """Return what is aimed at and what is counted, for a person: one line."""
+    def describe(self) -> list[str]:
+        """Return one line with the target and the criterion, as text."""
         unit = "requests" if self.slice_target is None else f"slices of {self.slice_window // MINUTE} min"
         good = {"latency": "in time", "errors": "answered without an error", "answered": "answered"}[self.sli]
         text = f"{self.slo}, {self.name}: {_percent(self.target)} of {unit} {good} in {self.period // DAY} days"
@@ -309,8 +313,10 @@ class Objective:
             text += f"; a slice is good from {_percent(self.slice_target)} on"
         if self.threshold_ms is not None:
             text += f"; counted to {self.counted_to_ms} ms"
-            if self.threshold_ms * 1000 != BUCKETS[self.buckets - 1]:
-                near = " and ".join(f"{end / 1000}" for end in BUCKETS[self.buckets - 1 : self.buckets + 1])
+            if self.threshold_ms * 1000 != LATENCY_BUCKETS_US[self.good_buckets - 1]:
+                near = " and ".join(
+                    f"{end / 1000}" for end in LATENCY_BUCKETS_US[self.good_buckets - 1 : self.good_buckets + 1]
+                )
                 text += f", not {self.threshold_ms:f} ms: exact are {near}"
         return [text]
 

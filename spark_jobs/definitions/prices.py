@@ -1,4 +1,4 @@
-"""``kind: Prices``, ``Owners``, ``Zones``: what is charged, to whom, and where clients and brokers are."""
+"""``kind: Prices``, ``Owners``, ``Zones``: what is charged, to whom, and in which zones clients and brokers are."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from spark_jobs.definitions.model import Pattern, Strict
+from spark_jobs.definitions.model import Pattern, StrictModel
 
-DECIMALS = 10
-"""Digits after the point that money has, in prices and in the table."""
+MONEY_DECIMALS = 10
+"""Decimal places of money, in prices and in the table."""
 
-LIMIT = Decimal(10) ** 12
-"""Prices are below it, so that all products fit into the 38 digits of Spark's decimals."""
+PRICE_LIMIT = Decimal(10) ** 12
+"""Prices are less than this, so that all products fit into the 38 digits of Spark's decimals."""
 
 CURRENCIES = (
     "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF"
@@ -28,99 +28,106 @@ CURRENCIES = (
     " QAR RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TND TOP TRY TTD"
     " TWD TZS UAH UGX USD UYU UZS VED VES VND VUV WST XAF XCD XOF XPF YER ZAR ZMW ZWG"
 )
-"""ISO 4217."""
+"""Currency codes of ISO 4217."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """What a price may be of."""
+    """A quantity that can have a price."""
 
     unit: str
-    """What the price is of, as FOCUS writes units."""
-    words: str
+    """Unit of the price, in the notation of FOCUS."""
+    description: str
     size: int = 1
-    """How many of what is counted make one of ``unit``."""
+    """Measured quantity of one ``unit``."""
     consumed_unit: str | None = None
-    """``consumed_size`` of what is counted make one of it; None where nothing is used up."""
+    """Unit of the consumed quantity, whose measured quantity is ``consumed_size``; None if nothing is consumed."""
     consumed_size: int = 1
     shared: bool = False
-    """A sum that is there whoever does what, and is split among those who do something."""
-    by: tuple[str, ...] = ()
-    """What may be selected by, besides clusters."""
+    """Whether it is a fixed cost, which is split among those who use the cluster."""
+    selectors: tuple[str, ...] = ()
+    """Selectors that are allowed besides ``clusters``."""
 
 
-_DATA = ("listeners", "topics", "principals")
-_CLIENT = ("listeners", "principals")
+_DATA_SELECTORS = ("listeners", "topics", "principals")
+_CLIENT_SELECTORS = ("listeners", "principals")
 
 DIMENSIONS = {
-    "data_in_gb": Dimension("GB", "Data produced", 10**9, "B", by=_DATA),
-    "data_out_gb": Dimension("GB", "Data consumed", 10**9, "B", by=_DATA),
-    "cross_zone_gb": Dimension("GB", "Data between zones", 10**9, "B", by=_DATA),
-    "requests": Dimension("1000 Requests", "Requests", 1_000, "Requests", by=_CLIENT),
+    "data_in_gb": Dimension("GB", "Data produced", 10**9, "B", selectors=_DATA_SELECTORS),
+    "data_out_gb": Dimension("GB", "Data consumed", 10**9, "B", selectors=_DATA_SELECTORS),
+    "cross_zone_gb": Dimension("GB", "Data between zones", 10**9, "B", selectors=_DATA_SELECTORS),
+    "requests": Dimension("1000 Requests", "Requests", 1_000, "Requests", selectors=_CLIENT_SELECTORS),
     "connection_hours": Dimension(
-        "Connection-Hours", "Open connections", 3_600_000_000, "Connection-Seconds", 1_000_000, by=_CLIENT
+        "Connection-Hours",
+        "Open connections",
+        3_600_000_000,
+        "Connection-Seconds",
+        1_000_000,
+        selectors=_CLIENT_SELECTORS,
     ),
-    "partition_hours": Dimension("Partition-Hours", "Partitions", 1, "Partition-Hours", by=("topics",)),
-    "cluster_hours": Dimension("Cluster-Hours", "Running clusters", 1, "Cluster-Hours", shared=True, by=_CLIENT),
-    "fixed_daily": Dimension("Days", "Fixed daily amount", shared=True, by=_CLIENT),
-    "fixed_monthly": Dimension("Months", "Fixed monthly amount", shared=True, by=_CLIENT),
+    "partition_hours": Dimension("Partition-Hours", "Partitions", 1, "Partition-Hours", selectors=("topics",)),
+    "cluster_hours": Dimension(
+        "Cluster-Hours", "Running clusters", 1, "Cluster-Hours", shared=True, selectors=_CLIENT_SELECTORS
+    ),
+    "fixed_daily": Dimension("Days", "Fixed daily amount", shared=True, selectors=_CLIENT_SELECTORS),
+    "fixed_monthly": Dimension("Months", "Fixed monthly amount", shared=True, selectors=_CLIENT_SELECTORS),
 }
-"""By name: connections are counted in µs, data in bytes."""
+"""By name. Connection time is measured in µs, data in bytes."""
 
 SELECTORS = ("clusters", "listeners", "topics", "principals")
 
 
-def _amount(value: object) -> Decimal:
-    allowed = f"must be an amount from 0 to below {LIMIT:,} with at most {DECIMALS} decimals"
+def _parse_amount(value: object) -> Decimal:
+    allowed = f"must be an amount from 0 to below {PRICE_LIMIT:,} with at most {MONEY_DECIMALS} decimals"
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise ValueError(allowed)
     try:
-        amount = Decimal(str(value))  # of a YAML number what is written, not what its binary form is
+        amount = Decimal(str(value))  # the decimal text of a YAML number, not its binary value
     except InvalidOperation:
         raise ValueError(allowed) from None
-    if not amount.is_finite() or not 0 <= amount < LIMIT or amount != round(amount, DECIMALS):
+    if not amount.is_finite() or not 0 <= amount < PRICE_LIMIT or amount != round(amount, MONEY_DECIMALS):
         raise ValueError(allowed)
     return amount
 
 
-def _day(value: object) -> date:
+def _parse_day(value: object) -> date:
     if isinstance(value, str):
         try:
             value = date.fromisoformat(value)
         except ValueError:
             value = None
     if not isinstance(value, date) or isinstance(value, datetime):
-        raise ValueError("must be a day as 2026-01-31")
+        raise ValueError("must be a day such as 2026-01-31")
     return value
 
 
-Amount = Annotated[Decimal, BeforeValidator(_amount)]
+Amount = Annotated[Decimal, BeforeValidator(_parse_amount)]
 """An amount of money: exact, as written."""
 
-Day = Annotated[date, BeforeValidator(_day)]
+Day = Annotated[date, BeforeValidator(_parse_day)]
 """A day; it begins at midnight UTC."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """A name of a price or a team."""
 
 
-class Account(Strict):
-    """An id and what people call it."""
+class NamedId(StrictModel):
+    """An id with a display name."""
 
     id: str = Field(min_length=1)
     name: str = ""
 
 
-class Split(Strict):
-    """How a sum that is shared is split."""
+class Split(StrictModel):
+    """How a shared cost is split."""
 
     by: Literal["bytes", "requests", "even"] = "bytes"
     among: Literal["rows", "teams"] = "rows"
-    """``rows``: everyone who did something, by cluster, topic, principal and client id."""
+    """``rows``: every combination of cluster, topic, principal and client id with usage."""
 
 
-class Price(Strict):
-    """One price, from a day on: until ``valid_to`` or the next of the same name and selection."""
+class Price(StrictModel):
+    """One price. It is valid until ``valid_to`` or until the next price of the same name and selection."""
 
     name: Name
     dimension: Literal[
@@ -130,7 +137,7 @@ class Price(Strict):
     price: Amount
     valid_from: Day = Field(alias="validFrom")
     valid_to: Day | None = Field(default=None, alias="validTo")
-    """The first day on which it is not valid any more."""
+    """The first day on which it is no longer valid."""
     clusters: tuple[Pattern, ...] = ()
     listeners: tuple[Pattern, ...] = ()
     topics: tuple[Pattern, ...] = ()
@@ -139,17 +146,17 @@ class Price(Strict):
 
     @property
     def selection(self) -> str:
-        """What it is limited to, in words; empty without limits."""
+        """The selectors as text; empty if there are none."""
         return "; ".join(f"{name}={'|'.join(getattr(self, name))}" for name in SELECTORS if getattr(self, name))
 
     @property
     def id(self) -> str:
-        """Name, first day and selection: no other price has the same."""
+        """Name, first day and selection. It is unique."""
         return f"{self.name}@{self.valid_from}{f' [{self.selection}]' if self.selection else ''}"
 
     @property
     def shared(self) -> Split | None:
-        """How it is split; None where it is charged to who caused it."""
+        """How it is split; None if it is charged to the client that caused it."""
         return (self.split or Split()) if DIMENSIONS[self.dimension].shared else None
 
     @model_validator(mode="after")
@@ -157,8 +164,10 @@ class Price(Strict):
         wrong = []
         if self.split and not self.shared:
             shared = ", ".join(name for name, each in DIMENSIONS.items() if each.shared)
-            wrong.append(f"split: {self.dimension} is charged to who caused it; split is for {shared}")
-        by = DIMENSIONS[self.dimension].by
+            wrong.append(
+                f"split: {self.dimension} is charged to the client that caused it; split is allowed for {shared}"
+            )
+        by = DIMENSIONS[self.dimension].selectors
         if self.shared and self.shared.by != "requests":
             by = (*by, "topics")
         wrong += [
@@ -173,22 +182,22 @@ class Price(Strict):
         return self
 
 
-class Prices(Strict):
+class Prices(StrictModel):
     """The prices of one account, all in one currency."""
 
     name: str = ""
     """From ``metadata.name``."""
     currency: str
-    account: Account
+    account: NamedId
     provider: str = Field(min_length=1)
-    region: Account | None = None
+    region: NamedId | None = None
     prices: tuple[Price, ...]
 
     @field_validator("currency")
     @classmethod
     def _is_a_currency(cls, value: str) -> str:
         if value not in CURRENCIES.split():
-            raise ValueError("must be a currency of ISO 4217 as EUR")
+            raise ValueError("must be a currency code of ISO 4217 such as EUR")
         return value
 
     @field_validator("prices")
@@ -200,31 +209,33 @@ class Prices(Strict):
         for price in value:
             other = dimensions.setdefault(price.name, price.dimension)
             if other != price.dimension:
-                raise ValueError(f"{price.name}: is a price of {other} and of {price.dimension}; one name is of one")
-        for before, after in _pairs(value):
+                raise ValueError(
+                    f"{price.name}: is a price of {other} and of {price.dimension}; use one name for each dimension"
+                )
+        for before, after in _consecutive_prices(value):
             if before.valid_from == after.valid_from or (before.valid_to and before.valid_to > after.valid_from):
                 until = f" to {before.valid_to}" if before.valid_to else ""
                 raise ValueError(
-                    f"{after.id}: {before.name} has a price from {before.valid_from}{until} already; two may not be"
-                    " valid on one day for the same selection"
+                    f"{after.id}: {before.name} already has a price from {before.valid_from}{until};"
+                    " only one price may be valid on one day for the same selection"
                 )
         return value
 
     def periods(self) -> list[tuple[Price, date | None]]:
-        """Return every price with the first day on which it is not valid any more; None: valid until further notice."""
-        next_from = {before.id: after.valid_from for before, after in _pairs(self.prices)}
+        """Return every price with the first day on which it is no longer valid, None if it has no end."""
+        next_from = {before.id: after.valid_from for before, after in _consecutive_prices(self.prices)}
         return [(price, price.valid_to or next_from.get(price.id)) for price in self.prices]
 
     def gaps(self) -> list[tuple[Price, date, date]]:
-        """Return each price that ends before the next of its name and selection begins, with first and last day."""
+        """Return each price with a gap before the next one of its name and selection, and both ends of the gap."""
         return [
             (before, before.valid_to, after.valid_from)
-            for before, after in _pairs(self.prices)
+            for before, after in _consecutive_prices(self.prices)
             if before.valid_to and before.valid_to < after.valid_from
         ]
 
 
-def _pairs(prices: Sequence[Price]) -> list[tuple[Price, Price]]:
+def _consecutive_prices(prices: Sequence[Price]) -> list[tuple[Price, Price]]:
     """Return each price with the one of the same name and selection that follows it."""
     ordered = sorted(prices, key=lambda each: (each.name, each.selection, each.valid_from))
     return [
@@ -234,8 +245,8 @@ def _pairs(prices: Sequence[Price]) -> list[tuple[Price, Price]]:
     ]
 
 
-class Rule(Strict):
-    """What belongs to a team: all that is given must match. What a charge does not have matches nothing."""
+class OwnerRule(StrictModel):
+    """What belongs to a team. All given fields must match. A field that a charge does not have matches nothing."""
 
     team: Name
     clusters: tuple[Pattern, ...] = ()
@@ -244,10 +255,10 @@ class Rule(Strict):
     client_ids: tuple[Pattern, ...] = Field(default=(), alias="clientIds")
 
 
-class Owners(Strict):
-    """Who owns what: the first rule that matches says the team; where none does it is ``unowned``."""
+class Owners(StrictModel):
+    """Who owns what. The first matching rule determines the team; without a match it is ``unowned``."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[OwnerRule, ...] = ()
     tags: dict[Name, dict[str, str]] = Field(default_factory=dict)
     """Tags of teams."""
 
@@ -259,20 +270,20 @@ class Owners(Strict):
         return self
 
 
-def _network(value: str) -> str:
+def _parse_network(value: str) -> str:
     try:
         return str(ip_network(value))
     except ValueError as error:
-        raise ValueError(f"must be a range of addresses as 10.0.0.0/8: {error}") from None
+        raise ValueError(f"must be an address range such as 10.0.0.0/8: {error}") from None
 
 
 Zone = Annotated[str, Field(min_length=1)]
 
 
-class Zones(Strict):
-    """In which zone clients and brokers are. Of several ranges that have an address, the smallest one counts."""
+class Zones(StrictModel):
+    """Zones of clients and brokers. If several ranges contain an address, the smallest range is used."""
 
-    clients: dict[Annotated[str, BeforeValidator(_network)], Zone] = Field(default_factory=dict)
+    clients: dict[Annotated[str, BeforeValidator(_parse_network)], Zone] = Field(default_factory=dict)
     """Zones by range of addresses."""
     brokers: dict[str, dict[Annotated[int, Field(ge=0)], Zone]] = Field(default_factory=dict)
     """Zones by cluster id and broker id."""
@@ -285,7 +296,7 @@ class Zones(Strict):
             try:
                 network = str(ip_network(text))
             except ValueError:
-                continue  # said by its own validator
+                continue  # reported by the validator of the range
             if network in seen:
                 raise ValueError(f"{text}: is the same range as {seen[network]}")
             seen[network] = text

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong in a definition, in words for its author."""
+"""Translates validation errors of pydantic into messages for the author of a definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-_MUST = {
+_MESSAGES = {
     "missing": "is missing",
     "string_type": "must be text; a number or a date needs quotes",
     "string_too_short": "must not be empty",
@@ -21,40 +21,40 @@ _MUST = {
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
-    "extra_forbidden": "is unknown; there are: {fields}",
+    "extra_forbidden": "is unknown; the fields are: {fields}",
     "recursion_loop": "must not be a part of itself",
 }
-"""By pydantic's name of the mistake; in braces what it knows of it."""
+"""By pydantic's name of the error. In braces: values of the error's context."""
 
-_MUST |= dict.fromkeys(("tuple_type", "list_type"), "must be a list")
-_MUST |= dict.fromkeys(
+_MESSAGES |= dict.fromkeys(("tuple_type", "list_type"), "must be a list")
+_MESSAGES |= dict.fromkeys(
     ("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be an object with fields"
 )
-_MUST |= dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number")
-_MUST |= dict.fromkeys(
+_MESSAGES |= dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number")
+_MESSAGES |= dict.fromkeys(
     ("float_type", "float_parsing", "decimal_type", "decimal_parsing", "finite_number"), "must be a number"
 )
-_MUST |= dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
+_MESSAGES |= dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
 
 
-def path_of(error: ErrorDetails) -> tuple[int | str, ...]:
-    """Return the path in its document of what ``error`` is about."""
+def error_path(error: ErrorDetails) -> tuple[int | str, ...]:
+    """Return the path of the field of ``error`` in its document."""
     return ("spec", *(step for step in error["loc"] if step != "[key]"))
 
 
-def said(error: ErrorDetails, model: type[BaseModel]) -> Iterator[str]:
-    """Give a line for each mistake in ``error``, of a ``spec`` that ``model`` reads: value, and what is allowed."""
-    steps = path_of(error)[1:]
-    context = {**error.get("ctx", {}), "fields": ", ".join(_fields(model, steps[:-1]))}
-    text = _MUST.get(error["type"], error["msg"].removeprefix("Value error, ")).format_map(_Known(context))
-    # A part as a whole would be a page of text, and of what is missing there is none.
-    value = "" if isinstance(error["input"], dict | list | tuple) else f"{shown(error['input'])}: "
+def error_lines(error: ErrorDetails, model: type[BaseModel]) -> Iterator[str]:
+    """Yield a line for each message of ``error`` in the ``spec`` of ``model``: value, and what is allowed."""
+    steps = error_path(error)[1:]
+    context = {**error.get("ctx", {}), "fields": ", ".join(_known_fields(model, steps[:-1]))}
+    text = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, ")).format_map(_KeepUnknown(context))
+    # A whole object would be too long, and a missing field has no value.
+    value = "" if isinstance(error["input"], dict | list | tuple) else f"{format_value(error['input'])}: "
     for line in text.split("\n"):
         yield f"{value}{line}"
 
 
-def shown(value: object) -> str:
-    """Return ``value`` about as YAML writes it."""
+def format_value(value: object) -> str:
+    """Return ``value`` in the notation of YAML."""
     match value:
         case None:
             return "null"
@@ -66,23 +66,23 @@ def shown(value: object) -> str:
             return repr(value)
 
 
-def _fields(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
-    """Return what may be written in the part of ``model`` that is at ``steps``."""
+def _known_fields(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """Return the names of the fields that are allowed at the path ``steps`` of ``model``."""
     for step in steps:
         field = next((one for name, one in model.model_fields.items() if (one.alias or name) == step), None)
-        # A step that is no field is a place in a list or a key of an object: its values are of the same model.
+        # A step that is not a field is an index of a list or a key of an object, whose values are of the same model.
         if field is not None:
-            model = _model(field.annotation) or model
-    # A definition's name is in its metadata.
+            model = _model_of(field.annotation) or model
+    # The name of a definition is in its metadata, not in its spec.
     return [field.title or field.alias or name for name, field in model.model_fields.items() if steps or name != "name"]
 
 
-def _model(annotation: Any) -> type[BaseModel] | None:
+def _model_of(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(filter(None, map(_model, get_args(annotation))), None)
+    return next(filter(None, map(_model_of, get_args(annotation))), None)
 
 
-class _Known(dict[str, Any]):
+class _KeepUnknown(dict[str, Any]):
     def __missing__(self, name: str) -> str:
         return f"{{{name}}}"

@@ -1,7 +1,7 @@
-"""What others read of the tables, without a JVM.
+"""Exports the tables to the formats of other systems, without a JVM.
 
-costs.py       reads ``cost``, in an order of its own; for the next two.
+costs.py       reads ``cost`` in a stable order, for FOCUS and OpenCost.
 focus.py       ``cost`` as a CSV file of FOCUS.
-opencost.py    ``cost`` as OpenCost takes custom costs.
-prometheus.py  objectives as rules for Prometheus.
+opencost.py    ``cost`` as custom costs of OpenCost.
+prometheus.py  objectives as recording and alerting rules of Prometheus.
 """

@@ -1,4 +1,4 @@
-"""Reads ``cost`` for the exports, in an order of its own."""
+"""Reads ``cost`` for the exports, in a stable order."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from spark_jobs.render import strip_trailing_zeros
 from spark_jobs.schemas import COST
 
 
-def days(root: Path | str, first: date | None, last: date | None) -> Iterator[tuple[date, list[dict[str, Any]]]]:
-    """Give each day from ``first`` to ``last`` (None: no limit) that has costs, with its rows, by name of the column.
+def read_costs_by_day(
+    root: Path | str, first: date | None, last: date | None
+) -> Iterator[tuple[date, list[dict[str, Any]]]]:
+    """Yield each day from ``first`` to ``last`` (None: unlimited) with costs, and its rows as dicts by column.
 
-    Raises QueryError where there is no table ``cost``, or ``last`` is before ``first``.
+    Raises QueryError if there is no table ``cost``, or if ``last`` is before ``first``.
     """
     if first is not None and last is not None and last < first:
         raise QueryError(f"the last day, {last}, is before the first one, {first}")
     between = "coalesce(day >= $first, true) AND coalesce(day <= $last, true)"
     with query.open_tables(root) as reader:
         if COST.name not in reader.tables:
-            raise QueryError(reader.absent(COST.name))
+            raise QueryError(reader.explain_missing(COST.name))
         limits = {"first": first, "last": last}
-        _, found = reader.rows(f"SELECT DISTINCT day FROM cost WHERE {between} ORDER BY day", limits)  # noqa: S608
+        _, found = reader.fetch_rows(f"SELECT DISTINCT day FROM cost WHERE {between} ORDER BY day", limits)  # noqa: S608
         for (day,) in found:
-            names, rows = reader.rows("SELECT * FROM cost WHERE day = $day ORDER BY ALL", {"day": day})
+            names, rows = reader.fetch_rows("SELECT * FROM cost WHERE day = $day ORDER BY ALL", {"day": day})
             yield day, [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def plain(value: Decimal) -> str:
-    """Return ``value`` with all its digits, without zeros at the end and without an exponent."""
+def format_decimal(value: Decimal) -> str:
+    """Return ``value`` with all its digits, without trailing zeros and without an exponent."""
     return strip_trailing_zeros(f"{value:f}")  # normalize() would round to 28 digits

@@ -10,55 +10,57 @@ from typing import Any, TextIO
 
 import msgspec
 
-from spark_jobs.export.costs import days, plain
+from spark_jobs.export.costs import format_decimal, read_costs_by_day
 from spark_jobs.render import csv_writer, escape_formula
 from spark_jobs.schemas import COST
 
-NOT_OURS = (
+COMMITMENT_DISCOUNT_COLUMNS = (
     "CommitmentDiscountCategory",
     "CommitmentDiscountId",
     "CommitmentDiscountName",
     "CommitmentDiscountStatus",
     "CommitmentDiscountType",
 )
-"""Columns of discounts, which there are none of here: always empty. FOCUS 1.0 wants them in any case."""
+"""Columns of commitment discounts. They are always empty, but FOCUS 1.0 requires them."""
 
-COLUMNS = (*sorted([*[c.name for c in COST.columns if c.source == "FOCUS"], *NOT_OURS]),
+FOCUS_COLUMNS = (*sorted([*[c.name for c in COST.columns if c.source == "FOCUS"], *COMMITMENT_DISCOUNT_COLUMNS]),
            *[c.name for c in COST.columns if c.name.startswith("x_")])  # fmt: skip
-"""Those of FOCUS by name, then our own."""
+"""The columns of FOCUS sorted by name, then the custom columns."""
 
 
-def write(root: Path | str, out: TextIO, first: date | None = None, last: date | None = None) -> int:
+def write_focus_csv(root: Path | str, out: TextIO, first: date | None = None, last: date | None = None) -> int:
     """Write the costs of ``first`` to ``last`` below ``root`` to ``out``, which was opened with ``newline=""``.
 
-    Returns the number of rows. Raises QueryError, with one sentence on what is wrong.
+    Returns the number of rows. Raises QueryError with one sentence on the cause.
     """
     writer = csv_writer(out)
-    writer.writerow(COLUMNS)
+    writer.writerow(FOCUS_COLUMNS)
     count = 0
-    for _, rows in days(root, first, last):
-        writer.writerows(csv_rows(rows))
+    for _, rows in read_costs_by_day(root, first, last):
+        writer.writerows(focus_rows(rows))
         count += len(rows)
     return count
 
 
-def csv_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Give ``rows`` of ``cost`` as FOCUS writes values: instants in UTC with a Z, numbers plain, tags as JSON.
+def focus_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Yield ``rows`` of ``cost`` in the value formats of FOCUS: times in UTC with a Z, plain numbers, tags as JSON.
 
-    FOCUS wants texts in its own columns as they are; in those that are ours no text is a formula to a spreadsheet.
+    FOCUS requires texts in its own columns to be unchanged. In custom columns, texts that look like formulas are
+    escaped.
     """
     for row in rows:
         yield [
-            escape_formula(_text(row.get(name))) if name.startswith("x_") else _text(row.get(name)) for name in COLUMNS
+            escape_formula(_format_value(row.get(name))) if name.startswith("x_") else _format_value(row.get(name))
+            for name in FOCUS_COLUMNS
         ]
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     match value:
         case None:
             return ""
         case Decimal():
-            return plain(value)
+            return format_decimal(value)
         case datetime():
             return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         case dict():

@@ -1,4 +1,4 @@
-"""``cost`` as OpenCost takes custom costs: the JSON of its ``CustomCostResponse``, one for each day and currency."""
+"""``cost`` as custom costs of OpenCost: JSON of its ``CustomCostResponse``, one for each day and currency."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from spark_jobs.export.costs import days
+from spark_jobs.export.costs import read_costs_by_day
 
-DOMAIN = "brokerside"
+COST_DOMAIN = "brokerside"
 
-VERSION = "1"
-"""Of what is said here, as the shape itself has no version."""
+RESPONSE_VERSION = "1"
+"""Version of the content of this plugin; the format itself has no version."""
 
-COST = {
+COST_FIELDS = {
     "zone": "AvailabilityZone",
     "accountName": "BillingAccountName",
     "chargeCategory": "ChargeCategory",
@@ -32,9 +32,9 @@ COST = {
     "usageQuantity": "PricingQuantity",
     "usageUnit": "PricingUnit",
 }
-"""Columns by field."""
+"""Column by field."""
 
-EXTENDED = {
+EXTENDED_ATTRIBUTES = {
     "billingPeriodStart": "BillingPeriodStart",
     "billingPeriodEnd": "BillingPeriodEnd",
     "accountId": "BillingAccountId",
@@ -54,7 +54,7 @@ EXTENDED = {
     "pricingCategory": "PricingCategory",
 }
 
-LABELS = {
+LABEL_COLUMNS = {
     "kafka_cluster": "x_ClusterId",
     "kafka_topic": "x_Topic",
     "kafka_principal": "x_PrincipalId",
@@ -63,32 +63,32 @@ LABELS = {
     "kafka_client_zone": "x_ClientZone",
     "team": "x_Team",
 }
-"""Labels besides the team's tags, which do not replace them."""
+"""Column by label. The tags of the team are added as labels and do not replace these."""
 
 
-def text(root: Path | str, first: date | None = None, last: date | None = None) -> str:
-    """Return the costs of ``first`` to ``last`` below ``root`` as a JSON array of responses, in order of time.
+def opencost_json(root: Path | str, first: date | None = None, last: date | None = None) -> str:
+    """Return the costs of ``first`` to ``last`` below ``root`` as a JSON array of responses, ordered by time.
 
-    Raises QueryError, with one sentence on what is wrong.
+    Raises QueryError with one sentence on the cause.
     """
-    return msgspec.json.format(_JSON.encode(list(responses(root, first, last))), indent=1).decode()
+    return msgspec.json.format(_JSON.encode(list(cost_responses(root, first, last))), indent=1).decode()
 
 
-def responses(root: Path | str, first: date | None = None, last: date | None = None) -> Iterator[dict[str, Any]]:
-    """Give the responses as objects."""
-    for _, rows in days(root, first, last):
+def cost_responses(root: Path | str, first: date | None = None, last: date | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the responses of ``opencost_json`` as dicts."""
+    for _, rows in read_costs_by_day(root, first, last):
         by_currency = sorted(rows, key=_currency)
         for currency, of_currency in groupby(by_currency, key=_currency):
             some = list(of_currency)
             yield {
                 "metadata": {"source": "brokerside"},
                 "costSource": "messaging",
-                "domain": DOMAIN,
-                "version": VERSION,
+                "domain": COST_DOMAIN,
+                "version": RESPONSE_VERSION,
                 "currency": currency,
                 "start": some[0]["ChargePeriodStart"],
                 "end": some[0]["ChargePeriodEnd"],
-                "costs": [_cost(row) for row in some],
+                "costs": [_cost_object(row) for row in some],
                 "errors": [],
             }
 
@@ -97,26 +97,26 @@ def _currency(row: Mapping[str, Any]) -> str:
     return str(row["BillingCurrency"])
 
 
-def _cost(row: Mapping[str, Any]) -> dict[str, Any]:
-    labels = {**(row["Tags"] or {}), **_present(row, LABELS)}
+def _cost_object(row: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {**(row["Tags"] or {}), **_present_values(row, LABEL_COLUMNS)}
     return {
-        "id": _id(row),
-        **_present(row, COST),
+        "id": _cost_id(row),
+        **_present_values(row, COST_FIELDS),
         "labels": labels,
-        "extendedAttributes": _present(row, EXTENDED),
+        "extendedAttributes": _present_values(row, EXTENDED_ATTRIBUTES),
     }
 
 
-def _present(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+def _present_values(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     return {field: row[column] for field, column in columns.items() if row[column] is not None}
 
 
-def _id(row: Mapping[str, Any]) -> str:
-    """Return what tells the row from all others, and stays when it is computed again."""
-    keys = ("day", "BillingAccountId", "SkuPriceId", *LABELS.values(), "AvailabilityZone")
+def _cost_id(row: Mapping[str, Any]) -> str:
+    """Return a unique id of the row, which stays the same when the row is computed again."""
+    keys = ("day", "BillingAccountId", "SkuPriceId", *LABEL_COLUMNS.values(), "AvailabilityZone")
     told = msgspec.json.encode([row[key] for key in keys])
     return hashlib.sha256(told).hexdigest()[:32]
 
 
 _JSON = msgspec.json.Encoder(decimal_format="number")
-"""Money keeps its digits."""
+"""Encodes decimals with all their digits."""

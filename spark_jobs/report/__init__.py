@@ -1,13 +1,13 @@
-"""One page of HTML that shows people what the tables say: ``page``. Self-contained, readable offline and printed.
+"""The HTML report of the tables: ``render_page``. The page is self-contained and can be read offline or printed.
 
-sections.py    what is told, in which order: questions, charts and a sentence for each.
-charts.py      the charts, as Vega-Lite has them.
-formatting.py  numbers, sizes and texts as people read them, escaped.
-page.py        the page around them; page.css and page.js are inside of it.
+sections.py    the sections of the report: a finding, charts and a table for each.
+charts.py      the charts as Vega-Lite specifications.
+formatting.py  formats numbers, sizes and texts, and escapes them.
+page.py        the page with all sections; page.css and page.js are embedded in it.
 """
 
 from __future__ import annotations
 
-from spark_jobs.report.page import page
+from spark_jobs.report.page import render_page
 
-__all__ = ["page"]
+__all__ = ["render_page"]

@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite has them. Colours are variables of the page's style, so light, dark and paper need no other."""
+"""Charts as Vega-Lite specifications. Colours are CSS variables, so one chart serves light, dark and print styles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 Values = Sequence[dict[str, Any]]
 Spec = dict[str, Any]
 
-WIDTH = 860
-"""Pixels of a chart where no script can make it fit."""
+CHART_WIDTH = 860
+"""Width in pixels of a chart that is drawn without a script."""
 
 _NARROW = "containerSize()[0] < 500"
-"""Whether there is little room, as on a phone; where no script draws it there is enough."""
+"""Vega expression: the chart is narrow, as on a phone. Only charts drawn by the script can be."""
 
 _CONFIG: Spec = {
     "background": "transparent",
@@ -47,26 +47,26 @@ _CONFIG: Spec = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart: what it shows, in a sentence for who cannot see it, and how."""
+    """One chart. ``caption``: a sentence that describes it, also for screen readers."""
 
     caption: str
     spec: Spec
 
     @property
     def zooms(self) -> bool:
-        """Whether it can be moved and zoomed where scripts run."""
+        """Whether it can be moved and zoomed if scripts run."""
         return "params" in self.spec
 
 
-def _made(caption: str, height: int, values: Values, **parts: Any) -> Chart:
+def _chart(caption: str, height: int, values: Values, **parts: Any) -> Chart:
     top = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "description": caption, "height": height}
     return Chart(caption, {**top, "data": {"values": list(values)}, "config": _CONFIG, **parts})
 
 
-_NUMBER = "abs(datum.value) < 1000 ? format(datum.value, ',~g') : format(datum.value, '~s')"
-"""A number of an axis, each with a prefix of its own: 0, 0.5, 20, 1.5k, 2M. One for all makes 0M of 0."""
+_AXIS_NUMBER = "abs(datum.value) < 1000 ? format(datum.value, ',~g') : format(datum.value, '~s')"
+"""Label expression of an axis. Each number has its own prefix: 0, 0.5, 20, 1.5k, 2M."""
 
-_AT: Spec = {
+_TIME_AXIS: Spec = {
     "field": "at",
     "type": "temporal",
     "scale": {"type": "utc"},
@@ -79,15 +79,21 @@ _AT: Spec = {
         "utcFormat(datum.value, utchours(datum.value) + utcminutes(datum.value) ? '%H:%M' : '%d %b')",
     },
 }
-_WHEN: Spec = {"field": "at", "type": "temporal", "title": "UTC", "scale": {"type": "utc"}, "format": "%Y-%m-%d %H:%M"}
+_TIME_TOOLTIP: Spec = {
+    "field": "at",
+    "type": "temporal",
+    "title": "UTC",
+    "scale": {"type": "utc"},
+    "format": "%Y-%m-%d %H:%M",
+}
 _ZOOM: Spec = {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales",
                "zoom": "wheel![event.shiftKey]"}  # fmt: skip
-"""Without the key the page could not be scrolled past a chart."""
+"""Zooming needs Shift, so that the page can be scrolled past a chart."""
 
 
-def moved(values: Values, step: str) -> Chart:
-    """Bytes over time: ``at``, ``direction``, ``rate`` in bytes/s, the mean of a ``step``."""
-    return _made(
+def throughput_chart(values: Values, step: str) -> Chart:
+    """Return bytes over time. ``values``: ``at``, ``direction``, ``rate`` in bytes/s, the mean of each ``step``."""
+    return _chart(
         f"Bytes per second that clients produced and consumed: the mean of each {step}.",
         260,
         values,
@@ -95,21 +101,24 @@ def moved(values: Values, step: str) -> Chart:
         mark={"type": "area", "line": {"strokeWidth": 1.8, "interpolate": "step-after"}, "fillOpacity": 0.07,
               "interpolate": "step-after", "clip": True},
         encoding={
-            "x": _AT,
+            "x": _TIME_AXIS,
             "y": {"field": "rate", "type": "quantitative", "stack": None,
-                  "axis": {"title": "bytes per second", "labelExpr": _NUMBER, "tickCount": 5}},
+                  "axis": {"title": "bytes per second", "labelExpr": _AXIS_NUMBER, "tickCount": 5}},
             "color": {"field": "direction", "type": "nominal", "scale": {"domain": ["produced", "consumed"]}},
-            "tooltip": [_WHEN, {"field": "direction", "type": "nominal"},
+            "tooltip": [_TIME_TOOLTIP, {"field": "direction", "type": "nominal"},
                         {"field": "rate", "type": "quantitative", "format": ".3s", "title": "bytes/s"}],
         },
     )  # fmt: skip
 
 
-def talkers(values: Values) -> Chart:
-    """Bytes by client: ``who``, ``direction``, ``bytes``; ``order`` and ``place`` from 0, of clients and directions."""
+def talkers_chart(values: Values) -> Chart:
+    """Return bytes by client.
+
+    ``values``: ``who``, ``direction``, ``bytes``; ``order`` of clients, ``place`` of directions.
+    """
     shown = list(dict.fromkeys(value["direction"] for value in values))
     count = len({value["who"] for value in values})
-    return _made(
+    return _chart(
         f"Bytes of the largest clients: {', '.join(shown)}.",
         max(60, 30 * count),
         values,
@@ -117,7 +126,7 @@ def talkers(values: Values) -> Chart:
         encoding={
             "y": {"field": "who", "type": "nominal", "sort": {"field": "order"}, "axis": {"title": None}},
             "x": {"field": "bytes", "type": "quantitative",
-                  "axis": {"title": "bytes", "labelExpr": _NUMBER, "tickCount": 5}},
+                  "axis": {"title": "bytes", "labelExpr": _AXIS_NUMBER, "tickCount": 5}},
             "color": {"field": "direction", "type": "nominal", "scale": {"domain": shown}},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "who", "type": "nominal", "title": "client"},
@@ -127,31 +136,34 @@ def talkers(values: Values) -> Chart:
     )  # fmt: skip
 
 
-def latencies(values: Values) -> Chart:
-    """Percentiles over time: ``at``, ``api``, ``percentile``, ``ms``; at least one value."""
-    ticks = _ticks([value["ms"] for value in values])
-    return _made(
+def latency_chart(values: Values) -> Chart:
+    """Return percentiles over time. ``values``: ``at``, ``api``, ``percentile``, ``ms``; at least one value."""
+    ticks = _log_ticks([value["ms"] for value in values])
+    return _chart(
         "Half of the requests, and 99 of 100, took at most this long.",
         260,
         values,
         params=[_ZOOM],
         mark={"type": "line", "strokeWidth": 1.8, "interpolate": "step-after", "clip": True},
         encoding={
-            "x": _AT,
+            "x": _TIME_AXIS,
             "y": {"field": "ms", "type": "quantitative", "scale": {"type": "log", "domain": [ticks[0], ticks[-1]]},
                   "axis": {"title": "milliseconds", "format": "~g", "values": ticks}},
             "color": {"field": "api", "type": "nominal"},
             "strokeDash": {"field": "percentile", "type": "nominal",
                            "scale": {"domain": ["p99", "p50"], "range": [[1, 0], [3, 3]]},
                            "legend": {"symbolType": "stroke"}},
-            "tooltip": [_WHEN, {"field": "api", "type": "nominal"}, {"field": "percentile", "type": "nominal"},
+            "tooltip": [_TIME_TOOLTIP, {"field": "api", "type": "nominal"}, {"field": "percentile", "type": "nominal"},
                         {"field": "ms", "type": "quantitative", "format": ",.3~f"}],
         },
     )  # fmt: skip
 
 
-def budgets(values: Values) -> Chart:
-    """Error budgets: ``what``, ``left`` as a ratio; ``shown`` is that between -1 and 1, ``cut`` tells what is less."""
+def budget_chart(values: Values) -> Chart:
+    """Return error budgets.
+
+    ``values``: ``what``, ``left`` (ratio), ``shown`` (clamped to -1..1), ``cut`` (label below -1).
+    """
     axes: Spec = {
         "y": {"field": "what", "type": "nominal", "sort": None,
               "axis": {"title": None, "labelLimit": {"expr": f"{_NARROW} ? 120 : 360"}}},
@@ -159,7 +171,7 @@ def budgets(values: Values) -> Chart:
               "axis": {"title": "budget left", "format": "%", "tickCount": 5}},
     }  # fmt: skip
     bad, scarce = "datum.left < 0", "datum.left < 0.25"
-    return _made(
+    return _chart(
         "Share of each objective's error budget that is left; below 0 it is overspent.",
         max(60, 32 * len(values)),
         values,
@@ -187,9 +199,9 @@ def budgets(values: Values) -> Chart:
     )
 
 
-def costs(values: Values, teams: Sequence[str], currency: str) -> Chart:
-    """Cost by day: ``day``, ``team`` one of ``teams``, ``cost``, ``order``."""
-    return _made(
+def cost_chart(values: Values, teams: Sequence[str], currency: str) -> Chart:
+    """Return cost by day. ``values``: ``day``, ``team`` (one of ``teams``), ``cost``, ``order``."""
+    return _chart(
         f"Cost of each day by team, in {currency}.",
         240,
         values,
@@ -206,8 +218,8 @@ def costs(values: Values, teams: Sequence[str], currency: str) -> Chart:
     )  # fmt: skip
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
-    """Return 1, 2, 5, 10, … around all of ``values``, which are above 0."""
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """Return the ticks 1, 2, 5, 10, … that enclose all of ``values``, which are greater than 0."""
     ladder = [factor * 10.0**power for power in range(-2, 6) for factor in (1, 2, 5)]
     first = max((place for place, end in enumerate(ladder) if end <= min(values)), default=0)
     last = min((place for place, end in enumerate(ladder) if end >= max(values)), default=len(ladder) - 1)

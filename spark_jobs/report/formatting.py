@@ -1,4 +1,4 @@
-"""Numbers, sizes and texts as people read them; ``cell`` and ``escape`` escape what a client may have chosen."""
+"""Formats numbers, sizes and texts for the report. ``cell`` and ``escape`` escape values that clients can choose."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ from typing import Any
 
 from spark_jobs.render import escape_control_characters, format_money
 
-_SPACE = "\xa0"
-"""Between a number and its unit: no line ends there."""
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_NO_BREAK_SPACE = "\xa0"
+"""Separates a number from its unit without a line break."""
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def escape(value: object) -> str:
-    """Return ``value`` as text of a page: nothing in it is markup, or hidden."""
+    """Return ``value`` as HTML text, with escaped markup and visible control characters."""
     return html.escape(escape_control_characters(str(value)), quote=True)
 
 
 def escape_with_code(value: str) -> str:
-    """Return ``value`` as ``escape`` does, with what is between backticks as code."""
+    """Return ``value`` as ``escape`` does, with text between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(value))
 
 
 def number(value: float) -> str:
-    """Return a number with separators, and as few digits after the point as say something."""
+    """Return a number with thousands separators and at most three significant digits after the point."""
     if isinstance(value, float) and not value.is_integer():
         return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3g}"
     return f"{int(value):,}"
 
 
 def size(value: float) -> str:
-    """Return a number of bytes in a unit of 1000s."""
-    for unit in _SIZES[:-1]:
+    """Return a number of bytes in a decimal unit such as kB or MB."""
+    for unit in _BYTE_UNITS[:-1]:
         if abs(value) < 1000:
             whole = unit == "B" and (value == int(value) or abs(value) >= 1)
-            return f"{value:.0f}{_SPACE}B" if whole else f"{value:.3g}{_SPACE}{unit}"
+            return f"{value:.0f}{_NO_BREAK_SPACE}B" if whole else f"{value:.3g}{_NO_BREAK_SPACE}{unit}"
         value /= 1000
-    return f"{value:,.3g}{_SPACE}{_SIZES[-1]}"
+    return f"{value:,.3g}{_NO_BREAK_SPACE}{_BYTE_UNITS[-1]}"
 
 
 def percent(value: float, digits: int = 2) -> str:
-    """Return a ratio in percent; it says 100 % only where it is."""
+    """Return a ratio in percent. A ratio below 1 is never rounded to 100 %."""
     shown = f"{value * 100:.{digits}f}"
     while value < 1 and float(shown) >= 100 and digits < 9:
         digits += 1
         shown = f"{value * 100:.{digits}f}"
-    return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown}{_SPACE}%"
+    return f"{shown.rstrip('0').rstrip('.') if '.' in shown else shown}{_NO_BREAK_SPACE}%"
 
 
 def money(value: Decimal, currency: str) -> str:
     """Return an amount with its currency."""
-    return f"{format_money(value)}{_SPACE}{currency}"
+    return f"{format_money(value)}{_NO_BREAK_SPACE}{currency}"
 
 
 def minute(value: datetime) -> str:
-    """Return an instant to the minute."""
+    """Return a time with minutes."""
     return value.strftime("%Y-%m-%d %H:%M")
 
 
 def interval(seconds: int) -> str:
-    """Return ``minute``, ``10 minutes``, ``day``: after "each"."""
+    """Return an interval as text that follows "each": ``minute``, ``10 minutes``, ``day``."""
     unit, length = next(one for one in (("day", 86_400), ("hour", 3600), ("minute", 60)) if seconds % one[1] == 0)
     return unit if seconds == length else f"{seconds // length} {unit}s"
 
@@ -74,7 +74,7 @@ def count(number_of: int, one: str, many: str = "") -> str:
 
 
 def heading(column: str) -> str:
-    """Return what stands above a column."""
+    """Return the heading of a column."""
     name = column.removesuffix("_bytes") if column.endswith("d_bytes") else column
     for suffix, unit in (("_ms", " (ms)"), ("_seconds", " (s)")):
         if name.endswith(suffix):
@@ -83,7 +83,7 @@ def heading(column: str) -> str:
 
 
 def cell(column: str, value: Any) -> str:
-    """Return one value of a table, escaped."""
+    """Return the HTML of one table cell, escaped."""
     if value is None or value == [] or value == "":
         return '<span class="none">–</span>'
     if isinstance(value, bool):
@@ -101,11 +101,11 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, int | float):
         if column.endswith("_bytes"):
             return f'<span title="{value:,} bytes">{size(value)}</span>'
-        if column in RATIOS:
+        if column in RATIO_COLUMNS:
             return percent(value, 3)
         return number(value)
     return f'<span class="t">{escape(value)}</span>'
 
 
-RATIOS = frozenset({"complete", "share", "error_ratio", "attainment", "target", "budget_left", "coverage"})
-"""Columns of questions whose values are shown in percent."""
+RATIO_COLUMNS = frozenset({"complete", "share", "error_ratio", "attainment", "target", "budget_left", "coverage"})
+"""Columns of saved queries whose values are shown in percent."""

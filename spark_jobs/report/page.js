@@ -1,4 +1,4 @@
-// Draws the charts again so that they answer: what is there without a script stays if one cannot be drawn.
+// Draws interactive charts. The static chart stays if the interactive one cannot be drawn.
 const drawing = [];
 for (const live of document.querySelectorAll("[data-chart]")) {
   const spec = JSON.parse(document.getElementById(live.dataset.chart).textContent);

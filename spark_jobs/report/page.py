@@ -1,4 +1,4 @@
-"""The page: everything inside of one file, nothing loaded, nothing that a client chose taken for markup."""
+"""Renders the report page: one file that loads nothing, in which all values chosen by clients are escaped."""
 
 from __future__ import annotations
 
@@ -18,60 +18,62 @@ import vl_convert
 from spark_jobs.errors import QueryError
 from spark_jobs.query import TableReader, open_tables
 from spark_jobs.report import formatting
-from spark_jobs.report.charts import WIDTH, Chart
-from spark_jobs.report.sections import MOST_ROWS, Row, Scope, Section, sections
+from spark_jobs.report.charts import CHART_WIDTH, Chart
+from spark_jobs.report.sections import MAX_TABLE_ROWS, ReportScope, ReportSection, Row, build_sections
 from spark_jobs.schemas import TABLES
 
-_HINT = '<span class="hint"> Drag to move; Shift and scroll to zoom.</span>'
+_ZOOM_HINT = '<span class="hint"> Drag to move; Shift and scroll to zoom.</span>'
 
-DAYS = 7
-"""Days that a report is about if nothing else is said."""
+DEFAULT_DAYS = 7
+"""Days of a report by default."""
 
 
-def page(root: Path | str, since: date | None = None, until: date | None = None) -> str:
-    """Return the page, HTML, of the tables below ``root``, for the days from ``since`` to ``until``.
+def render_page(root: Path | str, since: date | None = None, until: date | None = None) -> str:
+    """Return the HTML page of the tables below ``root`` for the days from ``since`` to ``until``.
 
-    Default: up to the newest day in the tables, and a week if there is one. The same tables give the same page. Raises
-    QueryError: no tables, no rows, or the days are the wrong way round.
+    Default: the last ``DEFAULT_DAYS`` days up to the newest day in the tables. The same tables give the same page.
+    Raises QueryError if there are no tables or no rows, or if ``since`` is after ``until``.
     """
     with open_tables(root) as reader:
-        scope = _scope(reader, since, until)
-        told = sections(scope)
-        return _html(scope, told, _figures(scope, told))
+        scope = _report_scope(reader, since, until)
+        told = build_sections(scope)
+        return _render_html(scope, told, _headline_figures(scope, told))
 
 
-def _scope(reader: TableReader, since: date | None, until: date | None) -> Scope:
+def _report_scope(reader: TableReader, since: date | None, until: date | None) -> ReportScope:
     known = [name for name in reader.tables if name in TABLES]
     if not known:
-        raise QueryError(f"there are no tables of Brokerside in {reader.root}")
-    days = [day for name in known for day in _ends(reader, "day", name)]
+        raise QueryError(f"there are no Brokerside tables in {reader.root}")
+    days = [day for name in known for day in _min_and_max(reader, "day", name)]
     last = until or max(days, default=None)
     if last is None:
         raise QueryError(f"the tables in {reader.root} have no rows")
-    first = since or min(last, max(min(days, default=last), last - timedelta(days=DAYS - 1)))
+    first = since or min(last, max(min(days, default=last), last - timedelta(days=DEFAULT_DAYS - 1)))
     if first > last:
         raise QueryError(f"the first day, {first}, is after the last one, {last}")
     columns = (("completeness", "last_status"), ("traffic", "minute"))
-    seen = [at for name, column in columns if name in known for at in _ends(reader, column, name)]
+    seen = [at for name, column in columns if name in known for at in _min_and_max(reader, column, name)]
     midnight = datetime(last.year, last.month, last.day, tzinfo=UTC)
     days_long = ((last - first).days + 1) * 86_400
-    minutes = _ends(reader, "minute", "traffic", first, last) if "traffic" in known else []
+    minutes = _min_and_max(reader, "minute", "traffic", first, last) if "traffic" in known else []
     long = int((minutes[1] - minutes[0]).total_seconds()) + 60 if minutes else days_long
-    return Scope(reader, first, last, max(seen, default=midnight), min(long, days_long))
+    return ReportScope(reader, first, last, max(seen, default=midnight), min(long, days_long))
 
 
-def _ends(reader: TableReader, column: str, table: str, since: date = date.min, until: date = date.max) -> list[Any]:
-    """Return the least and the greatest value of a column in these days; nothing without rows, or of a broken table."""
+def _min_and_max(
+    reader: TableReader, column: str, table: str, since: date = date.min, until: date = date.max
+) -> list[Any]:
+    """Return the minimum and maximum of a column in these days; an empty list without rows or for a broken table."""
     sql = f"SELECT min({column}), max({column}) FROM {table} WHERE day BETWEEN $since AND $until"  # noqa: S608 - constants
     try:
-        (ends,) = reader.rows(sql, {"since": since, "until": until})[1]
-    except QueryError:  # its section says so
+        (ends,) = reader.fetch_rows(sql, {"since": since, "until": until})[1]
+    except QueryError:  # reported in the section of the table
         return []
     return [end for end in ends if end is not None]
 
 
-def _figures(scope: Scope, told: Sequence[Section]) -> list[tuple[str, str]]:
-    """Return the numbers at the top: what, how much."""
+def _headline_figures(scope: ReportScope, told: Sequence[ReportSection]) -> list[tuple[str, str]]:
+    """Return the headline figures: name and value."""
     found: list[tuple[str, str]] = []
     by_id = {section.id: section for section in told}
     if "traffic" in scope.reader.tables and by_id["traffic"].state != "bad":
@@ -102,9 +104,9 @@ FROM cost WHERE day BETWEEN $since AND $until""")
     return found
 
 
-def _html(scope: Scope, told: Sequence[Section], figures: Sequence[tuple[str, str]]) -> str:
-    style, script = _read("page.css"), _script()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_hash(script)}'"
+def _render_html(scope: ReportScope, told: Sequence[ReportSection], figures: Sequence[tuple[str, str]]) -> str:
+    style, script = _read_asset("page.css"), _chart_script()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_csp_hash(script)}'"
     days = f"{scope.since}" if scope.since == scope.until else f"{scope.since} to {scope.until}"
     tiles = "".join(
         f"<div><dt>{formatting.escape(name)}</dt><dd>{formatting.escape(value)}</dd></div>" for name, value in figures
@@ -126,68 +128,71 @@ def _html(scope: Scope, told: Sequence[Section], figures: Sequence[tuple[str, st
 <a class="skip" href="#{first.id}">Skip to the report</a>
 <header>
 <h1>What passed through Kafka</h1>
-<p>{days}, as the sidecars told up to {formatting.minute(scope.as_of)} UTC. All times are UTC.</p>
+<p>{days}, as observed by the sidecars up to {formatting.minute(scope.as_of)} UTC. All times are UTC.</p>
 <dl class="figures">{tiles}</dl>
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 </header>
 <main>
-{_section(first)}
-{"".join(_section(each) for each in others)}
+{_render_section(first)}
+{"".join(_render_section(each) for each in others)}
 </main>
-<footer><p>Made by <code>brokerside report</code>. The tables can be asked more: <code>brokerside query --list</code>.
-Requests that did not pass a sidecar are not in here.</p></footer>
+<footer><p>Made by <code>brokerside report</code>. More queries: <code>brokerside query --list</code>.
+Requests that did not pass through a sidecar are not included.</p></footer>
 <script>{script}</script>
 </body>
 </html>
 """
 
 
-def _section(section: Section) -> str:
+def _render_section(section: ReportSection) -> str:
     state = f' class="{section.state}"' if section.state else ""
-    drawn = "".join(_figure(f"{section.id}-{place}", chart) for place, chart in enumerate(section.charts))
+    drawn = "".join(_render_chart(f"{section.id}-{place}", chart) for place, chart in enumerate(section.charts))
     return f"""<section id="{section.id}"{state} aria-labelledby="{section.id}-title">
 <h2 id="{section.id}-title">{formatting.escape(section.title)}</h2>
 <p class="finding">{formatting.escape_with_code(section.finding)}</p>
-{drawn}{_table(section.title, section.rows)}</section>
+{drawn}{_render_table(section.title, section.rows)}</section>
 """
 
 
-def _figure(name: str, chart: Chart) -> str:
-    drawn = _named(vl_convert.vegalite_to_svg({**chart.spec, "width": WIDTH}, allowed_base_urls=[]), name)
+def _render_chart(name: str, chart: Chart) -> str:
+    drawn = _with_unique_ids(
+        vl_convert.vegalite_to_svg({**chart.spec, "width": CHART_WIDTH}, allowed_base_urls=[]), name
+    )
     spec = {**chart.spec, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return f"""<figure>
 <div class="drawn" role="img" aria-label="{formatting.escape(chart.caption)}">{drawn}</div>
 <div class="live" data-chart="{name}-data" hidden></div>
-<script type="application/json" id="{name}-data">{_json(spec)}</script>
-<figcaption>{formatting.escape(chart.caption)}{_HINT if chart.zooms else ""}</figcaption>
+<script type="application/json" id="{name}-data">{_script_json(spec)}</script>
+<figcaption>{formatting.escape(chart.caption)}{_ZOOM_HINT if chart.zooms else ""}</figcaption>
 </figure>
 """
 
 
-def _named(svg: str, name: str) -> str:
-    """Return ``svg`` with ids of its own: they are counted through all that was ever drawn, here and in a browser."""
+def _with_unique_ids(svg: str, name: str) -> str:
+    """Return ``svg`` with unique ids. The renderer continues its own numbering over all charts of the process."""
     ids = dict.fromkeys(re.findall(r'id="([^"]+)"', svg))
     for place, old in enumerate(ids):
         svg = svg.replace(f'id="{old}"', f'id="{name}-{place}"').replace(f"url(#{old})", f"url(#{name}-{place})")
     return svg
 
 
-def _table(title: str, rows: Sequence[Row]) -> str:
+def _render_table(title: str, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
-    shown = rows[:MOST_ROWS]
+    shown = rows[:MAX_TABLE_ROWS]
     columns = [name for name in shown[0] if any(row[name] not in (None, "", []) for row in shown)]
-    right = {name for name in columns if all(_counts(row[name]) for row in shown)}
+    right = {name for name in columns if all(_is_numeric(row[name]) for row in shown)}
     head = "".join(
-        f'<th scope="col"{_right(name in right)}>{formatting.escape(formatting.heading(name))}</th>' for name in columns
+        f'<th scope="col"{_number_class(name in right)}>{formatting.escape(formatting.heading(name))}</th>'
+        for name in columns
     )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{_right(name in right)}>{formatting.cell(name, row[name])}</td>" for name in columns)
+        + "".join(f"<td{_number_class(name in right)}>{formatting.cell(name, row[name])}</td>" for name in columns)
         + "</tr>\n"
         for row in shown
     )
-    more = "<p class=more>There are more; the first of them are shown.</p>" if len(rows) > len(shown) else ""
+    more = "<p class=more>Only the first rows are shown.</p>" if len(rows) > len(shown) else ""
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="{formatting.escape(title)}, table"><table>
 <thead><tr>{head}</tr></thead>
 <tbody>
@@ -196,30 +201,32 @@ def _table(title: str, rows: Sequence[Row]) -> str:
 """
 
 
-def _counts(value: object) -> bool:
+def _is_numeric(value: object) -> bool:
     return value is None or (not isinstance(value, bool | str | list | date))
 
 
-def _right(numeric: bool) -> str:
+def _number_class(numeric: bool) -> str:
     return ' class="number"' if numeric else ""
 
 
-def _json(value: object) -> str:
-    """Return ``value`` for inside of a script element, which ends at the first ``</script``."""
+def _script_json(value: object) -> str:
+    """Return ``value`` as JSON for a script element, which would end at the first ``</script``."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache
-def _script() -> str:
-    """Return Vega, Vega-Lite and what draws the charts of the page."""
+def _chart_script() -> str:
+    """Return the script with Vega, Vega-Lite and the code that draws the charts."""
     return (
-        str(vl_convert.javascript_bundle(_read("page.js"))).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+        str(vl_convert.javascript_bundle(_read_asset("page.js")))
+        .replace("</script", "<\\/script")
+        .replace("<!--", "<\\!--")
     )
 
 
-def _hash(script: str) -> str:
+def _csp_hash(script: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
-def _read(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("spark_jobs.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,11 +1,11 @@
-"""What the report tells, in its order: for each subject a sentence, charts, and a table."""
+"""The sections of the report in their order: each has a finding, charts, and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spark_jobs.errors import QueryError
 from spark_jobs.query import TableReader
@@ -14,111 +14,126 @@ from spark_jobs.report.charts import Chart
 from spark_jobs.saved_queries import SAVED_QUERIES, run_saved_query
 
 Row = dict[str, Any]
-State = Literal["", "good", "warn", "bad"]
+SectionState = Literal["", "good", "warn", "bad"]
 
-MOST_ROWS = 20
-"""Rows of a table of the page."""
-MOST_POINTS = 240
-"""Points of time of a chart."""
-STEPS = (60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
-"""Seconds between two points."""
-MOST_TEAMS = 7
-"""Teams that have a colour of their own; the others are told together."""
+MAX_TABLE_ROWS = 20
+"""Rows of a table that are shown."""
+MAX_CHART_POINTS = 240
+"""Greatest number of points of a chart."""
+CHART_STEPS_S = (60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
+"""Possible intervals of a chart in seconds."""
+MAX_TEAMS = 7
+"""Teams with their own colour; the others are shown together."""
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What the report is about: tables, and days."""
+class ReportScope:
+    """The tables and days of a report."""
 
     reader: TableReader
     since: date
     until: date
     as_of: datetime
-    """When something was last told."""
+    """Time of the newest data."""
     seconds: int
-    """From the first minute with traffic to the last one; all of the days where that is not known."""
+    """Seconds from the first to the last minute with traffic, or of all days if there is none."""
 
-    def ask(self, name: str, limit: int = MOST_ROWS + 1) -> list[Row]:
-        """Return the answer to a question for these days."""
+    def run_saved_query(self, name: str, limit: int = MAX_TABLE_ROWS + 1) -> list[Row]:
+        """Return the rows of a saved query for the days of the report."""
         offered = {"since": self.since, "until": self.until, "at": self.as_of, "limit": limit}
         given = {key: value for key, value in offered.items() if key in SAVED_QUERIES[name].parameters}
         columns, rows = run_saved_query(self.reader, name, given)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def select(self, sql: str) -> list[Row]:
-        """Return the rows of a SELECT in which $since and $until are these days."""
-        columns, rows = self.reader.rows(sql, {"since": self.since, "until": self.until})
+        """Return the rows of a SELECT in which $since and $until are the days of the report."""
+        columns, rows = self.reader.fetch_rows(sql, {"since": self.since, "until": self.until})
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     @property
     def step(self) -> int:
-        """Seconds between two points of a chart."""
-        return next((step for step in STEPS if self.seconds / step <= MOST_POINTS), STEPS[-1])
+        """Interval of a chart in seconds."""
+        return next((step for step in CHART_STEPS_S if self.seconds / step <= MAX_CHART_POINTS), CHART_STEPS_S[-1])
 
 
 @dataclass(frozen=True)
-class Section:
-    """One subject; all texts are plain, to be escaped."""
+class ReportSection:
+    """One section. All texts are plain text that has to be escaped."""
 
     id: str
     title: str
     finding: str
-    """What there is to know, in a sentence or two."""
-    state: State = ""
+    """The result in one or two sentences."""
+    state: SectionState = ""
     charts: tuple[Chart, ...] = ()
     rows: Sequence[Row] = ()
-    """Rows of its table, all with the same columns; those beyond ``MOST_ROWS`` are not shown."""
+    """Rows of the table, all with the same columns. Only the first ``MAX_TABLE_ROWS`` are shown."""
 
 
-def sections(scope: Scope) -> list[Section]:
-    """Return all of them. A table that does not exist gives a sentence on how it comes to be, a broken one on why."""
-    return [_section(scope, *subject) for subject in _SUBJECTS]
+class _Subject(NamedTuple):
+    """A section that is built from tables."""
+
+    id: str
+    title: str
+    tables: tuple[str, ...]
+    build: Callable[[ReportScope, str, str], ReportSection]
 
 
-def _section(scope: Scope, name: str, title: str, tables: Sequence[str], tell: Callable[..., Section]) -> Section:
-    for table in tables:
+def build_sections(scope: ReportScope) -> list[ReportSection]:
+    """Return all sections.
+
+    The section of a missing table says what creates it, that of a broken table why it is broken.
+    """
+    return [_build_section(scope, subject) for subject in _SUBJECTS]
+
+
+def _build_section(scope: ReportScope, subject: _Subject) -> ReportSection:
+    name, title = subject.id, subject.title
+    for table in subject.tables:
         if table not in scope.reader.tables:
-            state: State = "bad" if table in scope.reader.broken else ""
-            return Section(name, title, _sentence(scope.reader.absent(table)), state)
+            state: SectionState = "bad" if table in scope.reader.broken else ""
+            return ReportSection(name, title, _sentence(scope.reader.explain_missing(table)), state)
     try:
-        return tell(scope, name, title)
-    except QueryError as error:  # a file of a table is lost
-        return Section(name, title, _sentence(str(error)), "bad")
+        return subject.build(scope, name, title)
+    except QueryError as error:  # for example a missing file of a table
+        return ReportSection(name, title, _sentence(str(error)), "bad")
 
 
-def _belief(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("completeness", limit=1000)
-    silent = [row for row in scope.ask("stale-sidecars", limit=1000) if not row["ended"]]
+def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("completeness", limit=1000)
+    silent = [row for row in scope.run_saved_query("stale-sidecars", limit=1000) if not row["ended"]]
     events, lost, missing, conflicts = (
         sum(row[key] for row in rows) for key in ("events", "lost", "missing", "conflicts")
     )
     told = events + lost + missing
     parts = []
     if conflicts:
-        of = ", ".join(str(row["broker_id"]) for row in rows if row["conflicts"])
-        said = f"{formatting.count(conflicts, 'record')} of broker {of} contradict others of the same numbers"
-        parts.append(f"{said}, so somebody else may write to the audit topic")
+        brokers = ", ".join(str(row["broker_id"]) for row in rows if row["conflicts"])
+        conflicting = f"{formatting.count(conflicts, 'record')} of broker {brokers}"
+        reason = "contradict other records with the same event numbers"
+        parts.append(f"{conflicting} {reason}, so someone else may write to the audit topic")
     if lost:
         reasons = sorted({reason for row in rows for reason in row["reasons"] or ()})
-        parts.append(f"{formatting.count(lost, 'event')} lost, and counted ({', '.join(reasons)})")
+        parts.append(f"{formatting.count(lost, 'event')} lost and reported as lost ({', '.join(reasons)})")
     if missing:
-        parts.append(f"{formatting.count(missing, 'event')} not arrived yet, or lost without a word")
+        parts.append(f"{formatting.count(missing, 'event')} not arrived yet, or lost without a report")
     parts += [f"broker {row['broker_id']} silent since {formatting.minute(row['last_status'])}" for row in silent]
     if not told:
-        return Section(name, title, "Nothing was told by any sidecar.", "bad")
+        return ReportSection(name, title, "No sidecar sent any event.", "bad")
     if not parts:
-        finding = f"Yes: all {told:,} events that {formatting.count(len(rows), 'sidecar')} told have arrived."
-        return Section(name, title, finding, "good", rows=rows)
+        finding = f"Yes: all {told:,} events that {formatting.count(len(rows), 'sidecar')} sent have arrived."
+        return ReportSection(name, title, finding, "good", rows=rows)
     share = events / told
-    word: tuple[str, State] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
+    word: tuple[str, SectionState] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
     if conflicts:
         finding = f"No: {'; '.join(parts)}. {formatting.percent(share, 3)} of {told:,} events have arrived."
-        return Section(name, title, finding, "bad", rows=rows)
-    finding = f"{word[0]}: {formatting.percent(share, 3)} of {told:,} events have arrived. Not all: {'; '.join(parts)}."
-    return Section(name, title, finding, word[1], rows=rows)
+        return ReportSection(name, title, finding, "bad", rows=rows)
+    arrived = f"{formatting.percent(share, 3)} of {told:,} events have arrived"
+    finding = f"{word[0]}: {arrived}. Not all of them: {'; '.join(parts)}."
+    return ReportSection(name, title, finding, word[1], rows=rows)
 
 
-def _traffic(scope: Scope, name: str, title: str) -> Section:
+def _traffic_section(scope: ReportScope, name: str, title: str) -> ReportSection:
     found = scope.select(f"""
 WITH minutes AS (
     SELECT epoch(minute)::BIGINT AS second, coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::DOUBLE AS produced,
@@ -129,107 +144,111 @@ SELECT second // {scope.step} * {scope.step} AS step, sum(produced) AS produced,
     max(produced + consumed) AS most, arg_max(second, (produced + consumed, -second)) AS most_at
 FROM minutes GROUP BY step ORDER BY step""")  # noqa: S608 - a number
     if not found:
-        return Section(name, title, "No request passed in these days.")
+        return ReportSection(name, title, "There were no requests on these days.")
     by_step = {row["step"]: row for row in found}
     values = [
         {
-            "at": _instant(second),
+            "at": _milliseconds(second),
             "direction": direction,
             "rate": by_step.get(second, {}).get(direction, 0) / scope.step,
         }
-        # one more, of nothing, ends the last one
+        # one more point with the value 0 ends the last interval
         for second in range(found[0]["step"], found[-1]["step"] + scope.step + 1, scope.step)
         for direction in ("produced", "consumed")
     ]
     row = max(found, key=lambda row: float(row["most"]))
-    at = formatting.minute(_at(row["most_at"]))
-    finding = f"At most {formatting.size(row['most'] / 60)}/s passed, both directions together: in the minute of {at}."
-    return Section(name, title, finding, charts=(charts.moved(values, formatting.interval(scope.step)),))
+    at = formatting.minute(_datetime_of(row["most_at"]))
+    finding = f"The peak was {formatting.size(row['most'] / 60)}/s in both directions together, in the minute of {at}."
+    return ReportSection(
+        name, title, finding, charts=(charts.throughput_chart(values, formatting.interval(scope.step)),)
+    )
 
 
-def _talkers(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("top-talkers")
+def _talkers_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("top-talkers")
     if not rows:
-        return Section(name, title, "No request passed in these days.")
+        return ReportSection(name, title, "There were no requests on these days.")
     (whole,) = scope.select(
         "SELECT sum(bytes + unconfirmed_bytes)::DOUBLE AS bytes FROM traffic WHERE day BETWEEN $since AND $until"
     )
     first = rows[0]
     both = first["produced_bytes"] + first["consumed_bytes"] + first["unconfirmed_bytes"]
     share = f", {formatting.percent(both / whole['bytes'], 1)} of all" if whole["bytes"] else ""
-    finding = f"{_client(first)} moved most: {formatting.size(both)}{share}."
+    finding = f"{_client_name(first)} transferred most: {formatting.size(both)}{share}."
     directions = ["produced", "consumed"]
     if any(row["unconfirmed_bytes"] for row in rows):
         directions.append("unconfirmed")
     else:
-        rows = _without(rows, "unconfirmed_bytes")
+        rows = _without_columns(rows, "unconfirmed_bytes")
     values = [
-        {"who": _client(row), "direction": each, "bytes": row[f"{each}_bytes"], "order": order, "place": place}
+        {"who": _client_name(row), "direction": each, "bytes": row[f"{each}_bytes"], "order": order, "place": place}
         for order, row in enumerate(rows[:10])
         for place, each in enumerate(directions)
     ]
-    return Section(name, title, finding, charts=(charts.talkers(values),), rows=rows)
+    return ReportSection(name, title, finding, charts=(charts.talkers_chart(values),), rows=rows)
 
 
-def _latency(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("slowest-apis")
+def _latency_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("slowest-apis")
     if not rows:
-        return Section(name, title, "No request was answered in these days.")
+        return ReportSection(name, title, "No request was answered on these days.")
     found = scope.select(f"""
 SELECT epoch(minute)::BIGINT // {scope.step} * {scope.step} AS second, api,
     quantile_ms(merge_counts(latencies), 0.5) AS p50, quantile_ms(merge_counts(latencies), 0.99) AS p99
 FROM latency WHERE topic IS NULL AND api IN ('Produce', 'Fetch') AND day BETWEEN $since AND $until
 GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
     values = [
-        {"at": _instant(row["second"]), "api": row["api"], "percentile": percentile, "ms": row[percentile]}
+        {"at": _milliseconds(row["second"]), "api": row["api"], "percentile": percentile, "ms": row[percentile]}
         for row in found
         for percentile in ("p50", "p99")
         if row[percentile] is not None
     ]
     newest = {(value["api"], value["percentile"]): value for value in values}
-    values += [{**value, "at": value["at"] + _instant(scope.step)} for value in newest.values()]  # where they end
+    values += [
+        {**value, "at": value["at"] + _milliseconds(scope.step)} for value in newest.values()
+    ]  # the end of the last interval
     told = [f"99 of 100 {row['api']} requests took at most {formatting.number(row['p99_ms'])}\xa0ms"
             for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
-    finding = f"{'; '.join(told) or 'Nothing was produced or fetched'}. Fetches that waited for data are left out."
-    return Section(name, title, finding, charts=(charts.latencies(values),) if values else (), rows=rows)
+    percentiles = "; ".join(told) or "There were no Produce or Fetch requests"
+    finding = f"{percentiles}. Fetches that waited for data are not included."
+    return ReportSection(name, title, finding, charts=(charts.latency_chart(values),) if values else (), rows=rows)
 
 
-def _objectives(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("budget-left", limit=1000)
+def _objectives_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("budget-left", limit=1000)
     if not rows:
-        return Section(name, title, "No objective was judged in these days.")
+        return ReportSection(name, title, "No objective was judged on these days.")
     if len({row["cluster_id"] for row in rows}) == 1:
-        rows = _without(rows, "cluster_id")
+        rows = _without_columns(rows, "cluster_id")
     judged = [row for row in rows if row["budget_left"] is not None]
-    nothing = [_objective(row) for row in rows if row["total"] == 0]
+    nothing = [_objective_name(row) for row in rows if row["total"] == 0]
     over = [row for row in judged if row["budget_left"] < 0]
     finding = f"{len(judged) - len(over)} of {formatting.count(len(rows), 'objective')} have error budget left."
     if over:
         worst = over[0]
-        finding += (
-            f" {_objective(worst)} has overspent most: {formatting.percent(worst['attainment'], 3)} of its requests"
-        )
-        finding += f" were good, {formatting.percent(worst['target'], 3)} should be."
+        attainment, target = formatting.percent(worst["attainment"], 3), formatting.percent(worst["target"], 3)
+        finding += f" {_objective_name(worst)} has exceeded its budget most: {attainment} of its requests"
+        finding += f" were good; the target is {target}."
     if nothing:
-        finding += f" Nothing matched {', '.join(nothing)}."
+        finding += f" No request matched {', '.join(nothing)}."
     values = [
         {
-            "what": _objective(row),
+            "what": _objective_name(row),
             "left": row["budget_left"],
             "shown": max(-1, min(1, row["budget_left"])),
             "cut": f"◂ {formatting.percent(row['budget_left'], 0)}" if row["budget_left"] < -1 else "",
         }
-        for row in judged[:MOST_ROWS]
+        for row in judged[:MAX_TABLE_ROWS]
     ]
-    drawn = (charts.budgets(values),) if values else ()
-    state: State = "bad" if over else "warn" if nothing else "good"
-    return Section(name, title, finding, state, drawn, _without(rows, "good", "as_of"))
+    drawn = (charts.budget_chart(values),) if values else ()
+    state: SectionState = "bad" if over else "warn" if nothing else "good"
+    return ReportSection(name, title, finding, state, drawn, _without_columns(rows, "good", "as_of"))
 
 
-def _cost(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("chargeback")
+def _cost_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("chargeback")
     if not rows:
-        return Section(name, title, "Nothing was charged in these days.")
+        return ReportSection(name, title, "There were no charges on these days.")
     found = scope.select("""
 SELECT BillingCurrency AS currency, day, coalesce(x_Team, '–') AS team, sum(BilledCost) AS cost FROM cost
 WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
@@ -242,88 +261,93 @@ WHERE day BETWEEN $since AND $until GROUP BY ALL ORDER BY ALL""")
         if row["currency"] == currency:
             teams[row["team"]] = teams.get(row["team"], 0) + row["cost"]
     largest = sorted(teams, key=lambda team: (-teams[team], team))
-    own = set(largest[:MOST_TEAMS])
+    own = set(largest[:MAX_TEAMS])
     days: dict[tuple[str, str], float] = {}
     for row in found:
         if row["currency"] == currency:
             place = (row["day"].isoformat(), row["team"] if row["team"] in own else "others")
             days[place] = days.get(place, 0.0) + float(row["cost"])
-    shown = [*largest[:MOST_TEAMS], *(["others"] if len(largest) > MOST_TEAMS else [])]
+    shown = [*largest[:MAX_TEAMS], *(["others"] if len(largest) > MAX_TEAMS else [])]
     values = [
         {"day": day, "team": team, "cost": cost, "order": shown.index(team)}
         for (day, team), cost in sorted(days.items())
     ]
     amounts = " and ".join(formatting.money(totals[one], one) for one in sorted(totals))
     finding = (
-        f"{amounts} in these days; {largest[0]} has the largest part, {formatting.money(teams[largest[0]], currency)}."
+        f"{amounts} on these days; {largest[0]} has the largest share, {formatting.money(teams[largest[0]], currency)}."
     )
-    return Section(name, title, finding, charts=(charts.costs(values, shown, currency),), rows=rows)
+    return ReportSection(name, title, finding, charts=(charts.cost_chart(values, shown, currency),), rows=rows)
 
 
-def _unused(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("unused-topics", limit=1000)
+def _unused_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("unused-topics", limit=1000)
     counts = {state: sum(row["state"] == state for row in rows) for state in ("unused", "polled_only", "unknown")}
     if not rows:
-        return Section(name, title, "Every topic is used.", "good")
-    finding = f"{formatting.count(counts['unused'], 'topic')} unused, {counts['polled_only']} asked for but never given"
-    finding += f" anything, {counts['unknown']} of which it cannot be told, as not every sidecar saw everything"
-    return Section(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
+        return ReportSection(name, title, "Every topic is used.", "good")
+    finding = f"{formatting.count(counts['unused'], 'topic')} unused, {counts['polled_only']} polled without receiving"
+    finding += f" records, {counts['unknown']} unknown, because not every sidecar observed all traffic"
+    return ReportSection(name, title, _sentence(finding), "warn" if counts["unused"] else "", rows=rows)
 
 
-def _mirrors(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("mirrors", limit=1000)
+def _mirrors_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("mirrors", limit=1000)
     if not rows:
-        return Section(name, title, "No mirror was judged in these days.")
-    rows = _without(rows, "retried_records", "unconfirmed_records", "exact", "as_of")
+        return ReportSection(name, title, "No mirror was checked on these days.")
+    rows = _without_columns(rows, "retried_records", "unconfirmed_records", "exact", "as_of")
     wrong = [row for row in rows if row["state"] in ("missing", "surplus")]
     missing = sum(row["missing_records"] for row in wrong)
     topics = formatting.count(len(rows), "mirrored topic")
     if not wrong:
-        return Section(name, title, f"All that was due has arrived, in {topics}.", "good", rows=rows)
-    finding = f"{formatting.count(missing, 'record')} missing, {len(wrong)} of {topics} not as it was produced"
-    return Section(name, title, _sentence(finding), "bad", rows=rows)
+        return ReportSection(name, title, f"All records that were due have arrived, in {topics}.", "good", rows=rows)
+    finding = f"{formatting.count(missing, 'record')} missing, {len(wrong)} of {topics} differ from their source"
+    return ReportSection(name, title, _sentence(finding), "bad", rows=rows)
 
 
-def _refused(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("old-clients", limit=1000)
+def _refused_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("old-clients", limit=1000)
     if not rows:
-        return Section(name, title, "Every client that came in these days could stay.", "good")
-    finding = f"{formatting.count(len(rows), 'client')} must be upgraded before the brokers are"
-    return Section(name, title, _sentence(finding), "warn", rows=rows)
+        return ReportSection(name, title, "Kafka 4 accepts every client of these days.", "good")
+    finding = f"{formatting.count(len(rows), 'client')} must be upgraded before the brokers"
+    return ReportSection(name, title, _sentence(finding), "warn", rows=rows)
 
 
-def _throttles(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("throttled")
+def _throttles_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("throttled")
     if not rows:
-        return Section(name, title, "Nobody met a limit in these days.", "good")
+        return ReportSection(name, title, "No client met a limit on these days.", "good")
     addresses = len({row["client_ip"] for row in rows})
-    shown = f"more than {MOST_ROWS}" if len(rows) > MOST_ROWS else formatting.count(addresses, "address", "addresses")
-    return Section(name, title, _sentence(f"{shown} met a limit"), "warn", rows=_without(rows, "action", "first_at"))
-
-
-def _errors(scope: Scope, name: str, title: str) -> Section:
-    rows = scope.ask("errors")
-    if not rows:
-        return Section(name, title, "Every request of these days was answered without an error.", "good")
-    first = rows[0]
-    finding = (
-        f"{_client(first)} has most: {formatting.count(first['errors'], 'error')} of {first['requests']:,} requests."
+    shown = (
+        f"more than {MAX_TABLE_ROWS}"
+        if len(rows) > MAX_TABLE_ROWS
+        else formatting.count(addresses, "address", "addresses")
     )
-    return Section(name, title, finding, rows=rows)
+    return ReportSection(
+        name, title, _sentence(f"{shown} met a limit"), "warn", rows=_without_columns(rows, "action", "first_at")
+    )
 
 
-_SUBJECTS: tuple[tuple[str, str, tuple[str, ...], Callable[[Scope, str, str], Section]], ...] = (
-    ("completeness", "Can this be believed?", ("completeness",), _belief),
-    ("traffic", "Traffic over time", ("traffic",), _traffic),
-    ("talkers", "Top talkers", ("traffic",), _talkers),
-    ("latency", "How long answers take", ("latency",), _latency),
-    ("objectives", "Objectives and error budgets", ("slo",), _objectives),
-    ("cost", "Cost by team", ("cost",), _cost),
-    ("unused", "Topics that nobody uses", ("topics",), _unused),
-    ("mirrors", "What mirrors copied", ("mirror_check",), _mirrors),
-    ("refused", "Clients that Kafka 4 refuses", ("clients",), _refused),
-    ("throttles", "Who is slowed down", ("throttles", "connections", "traffic"), _throttles),
-    ("errors", "Errors", ("traffic",), _errors),
+def _errors_section(scope: ReportScope, name: str, title: str) -> ReportSection:
+    rows = scope.run_saved_query("errors")
+    if not rows:
+        return ReportSection(name, title, "No request of these days had an error response.", "good")
+    first = rows[0]
+    errors = formatting.count(first["errors"], "error")
+    finding = f"{_client_name(first)} has most: {errors} of {first['requests']:,} requests."
+    return ReportSection(name, title, finding, rows=rows)
+
+
+_SUBJECTS = (
+    _Subject("completeness", "Completeness of this report", ("completeness",), _completeness_section),
+    _Subject("traffic", "Traffic over time", ("traffic",), _traffic_section),
+    _Subject("talkers", "Top talkers", ("traffic",), _talkers_section),
+    _Subject("latency", "Response times", ("latency",), _latency_section),
+    _Subject("objectives", "Objectives and error budgets", ("slo",), _objectives_section),
+    _Subject("cost", "Cost by team", ("cost",), _cost_section),
+    _Subject("unused", "Unused topics", ("topics",), _unused_section),
+    _Subject("mirrors", "Mirrors", ("mirror_check",), _mirrors_section),
+    _Subject("refused", "Clients that Kafka 4 rejects", ("clients",), _refused_section),
+    _Subject("throttles", "Throttled clients", ("throttles", "connections", "traffic"), _throttles_section),
+    _Subject("errors", "Errors", ("traffic",), _errors_section),
 )
 
 
@@ -331,22 +355,22 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _without(rows: Sequence[Row], *columns: str) -> list[Row]:
-    """Return ``rows`` without what the page has no room for."""
+def _without_columns(rows: Sequence[Row], *columns: str) -> list[Row]:
+    """Return ``rows`` without ``columns``, for which the page has no room."""
     return [{key: value for key, value in row.items() if key not in columns} for row in rows]
 
 
-def _client(row: Row) -> str:
+def _client_name(row: Row) -> str:
     return f"{row['principal']} · {row['client_id'] or '–'}"
 
 
-def _objective(row: Row) -> str:
+def _objective_name(row: Row) -> str:
     return " · ".join(part for part in (row["slo"], row["objective"], row["judged"], row.get("cluster_id")) if part)
 
 
-def _at(second: int) -> datetime:
+def _datetime_of(second: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
 
 
-def _instant(second: int) -> int:
+def _milliseconds(second: int) -> int:
     return second * 1000

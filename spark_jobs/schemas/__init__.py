@@ -1,20 +1,20 @@
-"""Every table that the jobs write, column by column. Imports nothing but Python.
+"""Every table that the jobs write, with its columns. Imports only the standard library.
 
-model.py      what a table and a column are.
-traffic.py    what passed: ``traffic`` and ``latency``.
-clients.py    who the clients are: ``clients``, ``connections``, ``throttles``, ``quota_advice``.
-topics.py     what becomes of topics: ``inventory``, ``topics``, ``produced``, ``mirror_check``.
+model.py      the description of tables and columns.
+traffic.py    traffic by minute: ``traffic`` and ``latency``.
+clients.py    clients and their connections: ``clients``, ``connections``, ``throttles``, ``quota_advice``.
+topics.py     topics and their mirrors: ``inventory``, ``topics``, ``produced``, ``mirror_check``.
 slo.py        objectives and how they are met: ``slo``.
-cost.py       who costs what: ``cost``.
-health.py     how far the tables can be believed: ``completeness``, ``dead_letters``.
-reference.py  docs/tables.md, of the same descriptions that the tables carry as comments.
+cost.py       costs: ``cost``.
+health.py     completeness of the data: ``completeness``, ``dead_letters``.
+reference.py  generates docs/tables.md from these descriptions, which the tables have as comments.
 """
 
 from __future__ import annotations
 
 from spark_jobs.schemas.clients import CLIENTS, CONNECTIONS, QUOTA_ADVICE, THROTTLES
 from spark_jobs.schemas.cost import COST
-from spark_jobs.schemas.health import COMPLETENESS, DEAD_LETTERS, REASONS
+from spark_jobs.schemas.health import COMPLETENESS, DEAD_LETTER_REASONS, DEAD_LETTERS
 from spark_jobs.schemas.model import Column, Table
 from spark_jobs.schemas.slo import SLO
 from spark_jobs.schemas.topics import INVENTORY, MIRROR_CHECK, PRODUCED, TOPICS
@@ -26,13 +26,13 @@ __all__ = [
     "CONNECTIONS",
     "COST",
     "DEAD_LETTERS",
+    "DEAD_LETTER_REASONS",
     "DERIVED",
     "INVENTORY",
     "LATENCY",
     "MIRROR_CHECK",
     "PRODUCED",
     "QUOTA_ADVICE",
-    "REASONS",
     "SLO",
     "STREAMED",
     "TABLES",
@@ -49,10 +49,10 @@ STREAMED = {
         COMPLETENESS, TRAFFIC, LATENCY, CLIENTS, CONNECTIONS, THROTTLES, INVENTORY, PRODUCED, DEAD_LETTERS,
     )
 }  # fmt: skip
-"""Tables that each batch of the audit topic adds to, by name. The first of them gets every batch."""
+"""Tables that each batch of the audit topic adds to, by name. The first one is written with every batch."""
 
 DERIVED = {table.name: table for table in (SLO, COST, TOPICS, MIRROR_CHECK, QUOTA_ADVICE)}
-"""Tables that are computed from those, by name."""
+"""Tables that are computed from streamed tables, by name."""
 
 TABLES = STREAMED | DERIVED
 """Every table, by name."""

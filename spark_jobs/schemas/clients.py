@@ -1,4 +1,4 @@
-"""Who the clients are: ``clients``, ``connections``, ``throttles``, and the limits they need, ``quota_advice``."""
+"""Clients: ``clients``, ``connections``, ``throttles``, and the quotas that they need, ``quota_advice``."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from spark_jobs.schemas.model import (
     PRINCIPAL,
     Column,
     Table,
-    key,
-    merged,
-    total,
+    key_column,
+    merged_column,
+    sum_column,
 )
 
 CLIENTS = Table(
     "clients",
-    "Which clients there are, with their software and the versions of the apis they use: who must be upgraded before "
-    "the brokers are.",
+    "Which clients there are, with their software and the api versions they use: which clients must be upgraded before "
+    "the brokers.",
     (
-        key("day", "date", "Day in which the requests arrived; the table is partitioned by it.", "UTC"),
+        key_column("day", "date", "Day in which the requests arrived; the table is partitioned by it.", "UTC"),
         CLUSTER,
         PRINCIPAL,
         CLIENT_ID,
         CLIENT_IP,
-        key(
+        key_column(
             "software_name",
             "string",
-            "As the client told with ApiVersions (KIP-511); NULL of older clients.",
+            "Sent by the client with ApiVersions (KIP-511); NULL for older clients.",
             source="client_software_name",
         ),
-        key("software_version", "string", "Likewise.", source="client_software_version"),
+        key_column("software_version", "string", "Sent with `software_name`.", source="client_software_version"),
         API,
-        key("api_version", "int", "Version of the requests.", source="api_version"),
-        total("requests", "Requests.", "requests", "audit event"),
-        merged("min", "first_seen", "timestamp", "Minute of the first of them.", "UTC", "ts_request, minute"),
-        merged("max", "last_seen", "timestamp", "Minute of the last of them.", "UTC", "ts_request, minute"),
-        merged(
+        key_column("api_version", "int", "Version of the requests.", source="api_version"),
+        sum_column("requests", "Requests.", "requests", "audit event"),
+        merged_column("min", "first_seen", "timestamp", "Minute of the first of them.", "UTC", "ts_request, minute"),
+        merged_column("max", "last_seen", "timestamp", "Minute of the last of them.", "UTC", "ts_request, minute"),
+        merged_column(
             "max",
             "refused_since",
             "string",
-            "First release of Kafka whose brokers refuse this version of the api (KIP-896: `4.0`); NULL where the"
-            " newest known here accepts it.",
+            "First release of Kafka whose brokers reject this version of the api (KIP-896: `4.0`); NULL if the newest"
+            " release known here accepts it.",
             source="api_key, api_version",
         ),
     ),
@@ -54,45 +54,59 @@ CLIENTS = Table(
     " FROM clients WHERE refused_since IS NOT NULL GROUP BY ALL ORDER BY ALL",
 )
 
-_CLOSED = "NULL as long as it is open."
+_CLOSED = "NULL while it is open."
 
 CONNECTIONS = Table(
     "connections",
-    "One row for each connection of a client, in the words of Redpanda's `KafkaConnection`. What was not told, because "
-    "it is still open or was lost, is NULL.",
+    "One row for each connection of a client, with the names of Redpanda's `KafkaConnection`. Unknown values, "
+    "because the connection is still open or events were lost, are NULL.",
     (
-        merged("max", "day", "date", "Day in which something was last told of it; partitions the table.", "UTC", "ts"),
+        merged_column(
+            "max", "day", "date", "Day of the last event of the connection; partitions the table.", "UTC", "ts"
+        ),
         CLUSTER,
         BROKER,
         BOOT,
-        key("connection_id", "string", "Id of the connection, unique within one run.", source="connection_id"),
-        merged("last", "listener", "string", "Listener the client came in by.", source="listener"),
-        merged("last", "client_ip", "string", "Address of the client.", source="client_ip"),
-        merged("last", "client_port", "int", "Port of the client.", source="client_port"),
-        merged("last", "principal", "string", "Who the client is, as last known.", source="principal"),
-        merged("last", "principal_source", "string", "How that is known.", source="principal_source"),
-        merged(
+        key_column("connection_id", "string", "Id of the connection, unique within one run.", source="connection_id"),
+        merged_column("last", "listener", "string", "Listener that the client connected to.", source="listener"),
+        merged_column("last", "client_ip", "string", "Address of the client.", source="client_ip"),
+        merged_column("last", "client_port", "int", "Port of the client.", source="client_port"),
+        merged_column("last", "principal", "string", "Last known principal of the client.", source="principal"),
+        merged_column("last", "principal_source", "string", "How the principal is known.", source="principal_source"),
+        merged_column(
             "last",
             "refused_principal",
             "string",
-            "Who it said to be when a login last failed; NULL: none did.",
+            "Principal claimed in the last failed login; NULL without one.",
             source="principal of `authentication_failed`",
         ),
-        merged("last", "sasl_mechanism", "string", "SASL mechanism; NULL without.", source="sasl_mechanism"),
-        merged("last", "client_id", "string", f"Client id of its last request. {_CLOSED}", source="client_id"),
-        merged("last", "software_name", "string", "As the client told.", source="client_software_name"),
-        merged("last", "software_version", "string", "As the client told.", source="client_software_version"),
-        merged("min", "opened_at", "timestamp", "When it was accepted.", "UTC", "ts of `opened`"),
-        merged("max", "authenticated_at", "timestamp", "When it last logged in.", "UTC", "ts of `authenticated`"),
-        merged("max", "closed_at", "timestamp", f"When it ended. {_CLOSED}", "UTC", "ts of `closed`"),
-        total("authentications", "Successful logins.", "logins", "`authenticated`"),
-        total("authentication_failures", "Failed logins.", "logins", "`authentication_failed`"),
-        merged("max", "cause", "string", f"Why it ended. {_CLOSED}", source="cause"),
-        merged("max", "duration_ms", "bigint", f"How long it was open. {_CLOSED}", "ms", "duration_ms"),
-        merged("max", "requests", "bigint", f"Requests it carried. {_CLOSED}", "requests", "requests"),
-        merged("max", "received_bytes", "bigint", f"Bytes from the client. {_CLOSED}", "bytes", "received_bytes"),
-        merged("max", "sent_bytes", "bigint", f"Bytes to the client. {_CLOSED}", "bytes", "sent_bytes"),
-        merged("max", "last_seq", "bigint", "Number of the last event that told of it.", source="seq"),
+        merged_column("last", "sasl_mechanism", "string", "SASL mechanism; NULL without.", source="sasl_mechanism"),
+        merged_column("last", "client_id", "string", f"Client id of its last request. {_CLOSED}", source="client_id"),
+        merged_column(
+            "last", "software_name", "string", "Sent by the client with ApiVersions.", source="client_software_name"
+        ),
+        merged_column(
+            "last",
+            "software_version",
+            "string",
+            "Sent by the client with ApiVersions.",
+            source="client_software_version",
+        ),
+        merged_column("min", "opened_at", "timestamp", "When it was accepted.", "UTC", "ts of `opened`"),
+        merged_column(
+            "max", "authenticated_at", "timestamp", "When it last logged in.", "UTC", "ts of `authenticated`"
+        ),
+        merged_column("max", "closed_at", "timestamp", f"When it ended. {_CLOSED}", "UTC", "ts of `closed`"),
+        sum_column("authentications", "Successful logins.", "logins", "`authenticated`"),
+        sum_column("authentication_failures", "Failed logins.", "logins", "`authentication_failed`"),
+        merged_column("max", "cause", "string", f"Why it ended. {_CLOSED}", source="cause"),
+        merged_column("max", "duration_ms", "bigint", f"How long it was open. {_CLOSED}", "ms", "duration_ms"),
+        merged_column("max", "requests", "bigint", f"Requests it carried. {_CLOSED}", "requests", "requests"),
+        merged_column(
+            "max", "received_bytes", "bigint", f"Bytes from the client. {_CLOSED}", "bytes", "received_bytes"
+        ),
+        merged_column("max", "sent_bytes", "bigint", f"Bytes to the client. {_CLOSED}", "bytes", "sent_bytes"),
+        merged_column("max", "last_seq", "bigint", "Number of the last event of the connection.", source="seq"),
     ),
     example="SELECT client_ip, principal, count(*) AS connections, sum(requests) AS requests,"
     " sum(authentication_failures) AS failed_logins FROM connections GROUP BY ALL ORDER BY ALL",
@@ -101,23 +115,25 @@ CONNECTIONS = Table(
 
 THROTTLES = Table(
     "throttles",
-    "Whose connections met which limit, by minute.",
+    "Which connections met which quota, by minute.",
     (
         DAY,
-        key("minute", "timestamp", "Minute in which the first of them met the limit.", "UTC", "ts_first"),
+        key_column("minute", "timestamp", "Minute in which the first of them met the limit.", "UTC", "ts_first"),
         CLUSTER,
         BROKER,
         LISTENER,
-        key("client_ip", "string", "Address of the clients; `*` for many together.", source="client_ip"),
-        key("scope", "string", "Whose limit: `broker`, `listener`, `ip`.", source="scope"),
-        key("quota", "string", "`connection_creation_rate` or `connections`.", source="quota"),
-        key("action", "string", "`delay`, `hold`, `drop`, `observe`.", source="action"),
-        total("count", "Connections.", "connections", "count"),
-        merged("max", "quota_limit", "bigint", "The limit.", "connections/s or connections", "limit"),
-        merged("max", "observed", "double", "The most that was compared with it.", "as `quota_limit`", "observed"),
-        merged("max", "delay_ms", "bigint", "The longest that one of them had to wait.", "ms", "delay_ms"),
-        merged("min", "first_at", "timestamp", "When the first of them met the limit.", "UTC", "ts_first"),
-        merged("max", "last_at", "timestamp", "When the last of them did.", "UTC", "ts_last"),
+        key_column("client_ip", "string", "Address of the clients; `*` for many together.", source="client_ip"),
+        key_column("scope", "string", "Whose limit: `broker`, `listener`, `ip`.", source="scope"),
+        key_column("quota", "string", "`connection_creation_rate` or `connections`.", source="quota"),
+        key_column("action", "string", "`delay`, `hold`, `drop`, `observe`.", source="action"),
+        sum_column("count", "Connections.", "connections", "count"),
+        merged_column("max", "quota_limit", "bigint", "The limit.", "connections/s or connections", "limit"),
+        merged_column(
+            "max", "observed", "double", "The greatest value that was compared with it.", "as `quota_limit`", "observed"
+        ),
+        merged_column("max", "delay_ms", "bigint", "The longest delay of one of them.", "ms", "delay_ms"),
+        merged_column("min", "first_at", "timestamp", "When the first of them met the limit.", "UTC", "ts_first"),
+        merged_column("max", "last_at", "timestamp", "When the last of them did.", "UTC", "ts_last"),
     ),
     example="SELECT client_ip, scope, quota, action, sum(count) AS connections, max(observed) AS observed,"
     " max(quota_limit) AS quota_limit FROM throttles GROUP BY ALL ORDER BY ALL",

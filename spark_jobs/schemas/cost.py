@@ -1,4 +1,4 @@
-"""Who costs what: ``cost``, in the columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification)."""
+"""Costs: ``cost``, with the columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification)."""
 
 from __future__ import annotations
 

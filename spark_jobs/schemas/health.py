@@ -1,50 +1,50 @@
-"""How far the tables can be believed: ``completeness`` and ``dead_letters``."""
+"""Completeness of the data: ``completeness`` and ``dead_letters``."""
 
 from __future__ import annotations
 
-from spark_jobs.schemas.model import BOOT, BROKER, CLUSTER, DAY, Column, Table, key, merged, total
+from spark_jobs.schemas.model import BOOT, BROKER, CLUSTER, DAY, Column, Table, key_column, merged_column, sum_column
 
-_STATUS = "As the newest status of the row's minute says; NULL without one."
+_STATUS = "Value of the newest status in the minute of the row; NULL without one."
 
 COMPLETENESS = Table(
     "completeness",
-    "Whether everything the sidecars told has arrived, by run of a sidecar. Events are numbered from 1 in each run: "
-    "what is neither in `events` nor in `lost` is missing; where it is less than 0, so many were counted twice. Of a "
-    "run that is older than the table the first numbers went with their days: the example counts from the lowest that "
-    "is there. A sidecar that lives tells a status each ten seconds, so a minute without one is a minute in which it "
-    "was not seen alive.",
+    "Whether all events that the sidecars sent have arrived, by boot of a sidecar. Events are numbered from 1 in each "
+    "boot. Numbers that are neither in `events` nor in `lost` are missing; a negative difference is the number of "
+    "duplicates. If a boot is older than the table, its first numbers were deleted with their days: the example counts "
+    "from the lowest number in the table. A living sidecar sends a status every ten seconds, so a minute without a "
+    "status is a minute in which it was not seen alive.",
     (
         DAY,
-        key("minute", "timestamp", "Minute in which the record was sent: of one that was kept on disk, with what it"
-            " says is lost, that in which it was sent at last, maybe days later. Of statuses that of the status.",
+        key_column("minute", "timestamp", "Minute in which the record was sent. A record that was spooled on disk may"
+            " be sent days later, with the events it reports as lost. For statuses: the minute of the status.",
             "UTC", "sent_at, ts"),
         CLUSTER,
         BROKER,
         BOOT,
-        key("reason", "string", "Why events were lost; NULL on rows of what arrived.", source="reason"),
-        total("envelopes", "Records of the audit topic, each once.", "records", "envelope"),
-        total("events", "Events in them.", "events", "events"),
-        merged("min", "first_seq", "bigint", "Lowest number of an event.", "", "first_seq"),
-        merged("max", "last_seq", "bigint", "Highest number of an event.", "", "last_seq"),
-        total("lost", "Events that the sidecar says are lost. On rows with a reason.", "events", "gap"),
-        merged("min", "lost_first_seq", "bigint", "Lowest number of those.", "", "lost_first_seq"),
-        merged("max", "lost_last_seq", "bigint", "Highest number of those.", "", "lost_last_seq"),
-        total("conflicts", "Records that claim numbers for which another record has other events: one of both is"
-              " forged. What was taken first is in the tables; the other one is in `dead_letters`. In the minute that"
-              " its `sent_at` says.", "records", "first_seq, last_seq"),
-        total("statuses", "Statuses of that minute: about six of a sidecar that lives.", "events", "sidecar_status"),
-        merged("max", "last_status", "timestamp", "When the newest of them was told.", "UTC", "ts"),
-        merged("min", "started_at", "timestamp", f"When the run began. {_STATUS}", "UTC", "started_at"),
-        merged("max", "seen", "bigint", f"What the sidecar has seen so far. {_STATUS}", "events", "seen"),
-        merged("max", "emitted", "bigint", f"Numbers given so far. {_STATUS}", "events", "emitted"),
-        merged("max", "delivered", "bigint", f"Events acknowledged so far. {_STATUS}", "events", "delivered"),
-        merged("max", "hidden", "bigint", f"Seen and not told of so far. {_STATUS}", "events", "hidden"),
-        merged("max", "dropped", "bigint", f"Events lost so far, for any reason. {_STATUS}", "events", "dropped"),
-        merged("last", "waiting", "bigint", f"Events in memory or on disk. {_STATUS}", "events",
+        key_column("reason", "string", "Why events were lost; NULL on rows of events that arrived.", source="reason"),
+        sum_column("envelopes", "Records of the audit topic, each once.", "records", "envelope"),
+        sum_column("events", "Events in them.", "events", "events"),
+        merged_column("min", "first_seq", "bigint", "Lowest number of an event.", "", "first_seq"),
+        merged_column("max", "last_seq", "bigint", "Highest number of an event.", "", "last_seq"),
+        sum_column("lost", "Events that the sidecar reports as lost. On rows with a reason.", "events", "gap"),
+        merged_column("min", "lost_first_seq", "bigint", "Lowest number of those.", "", "lost_first_seq"),
+        merged_column("max", "lost_last_seq", "bigint", "Highest number of those.", "", "lost_last_seq"),
+        sum_column("conflicts", "Records with event numbers for which another record has other events: one of them is"
+              " forged. The record that was read first is in the tables, the other one in `dead_letters`. The minute is"
+              " that of its `sent_at`.", "records", "first_seq, last_seq"),
+        sum_column("statuses", "Statuses of that minute: about six of a living sidecar.", "events", "sidecar_status"),
+        merged_column("max", "last_status", "timestamp", "Time of the newest of them.", "UTC", "ts"),
+        merged_column("min", "started_at", "timestamp", f"When the boot started. {_STATUS}", "UTC", "started_at"),
+        merged_column("max", "seen", "bigint", f"What the sidecar has seen so far. {_STATUS}", "events", "seen"),
+        merged_column("max", "emitted", "bigint", f"Numbers given so far. {_STATUS}", "events", "emitted"),
+        merged_column("max", "delivered", "bigint", f"Events acknowledged so far. {_STATUS}", "events", "delivered"),
+        merged_column("max", "hidden", "bigint", f"Events seen but not sent so far. {_STATUS}", "events", "hidden"),
+        merged_column("max", "dropped", "bigint", f"Events lost so far for any reason. {_STATUS}", "events", "dropped"),
+        merged_column("last", "waiting", "bigint", f"Events in memory or on disk. {_STATUS}", "events",
                "waiting, queued, spooled"),
-        total("clock_step_ms", "By how much the wall clock was set, in either direction.", "ms", "clock_step_ms"),
-        merged("max", "ended", "boolean", "Whether the run ended in good order with this status.", "", "last"),
-        merged("max", "sidecar_version", "string", "Version of the sidecar.", "", "sidecar_version"),
+        sum_column("clock_step_ms", "By how much the wall clock was set, in either direction.", "ms", "clock_step_ms"),
+        merged_column("max", "ended", "boolean", "Whether the sidecar stopped cleanly with this status.", "", "last"),
+        merged_column("max", "sidecar_version", "string", "Version of the sidecar.", "", "sidecar_version"),
     ),
     example="SELECT cluster_id, broker_id, boot_id, sum(events) AS events, sum(lost) AS lost,"
     " greatest(max(last_seq), max(lost_last_seq)) + 1 - least(min(first_seq), min(lost_first_seq)) - sum(events)"
@@ -54,8 +54,8 @@ COMPLETENESS = Table(
 
 DEAD_LETTERS = Table(
     "dead_letters",
-    "Records of the audit topic that are not audit envelopes this job can read. One row each; nothing of such a "
-    "record is counted in any other table.",
+    "Records of the audit topic that are not valid audit envelopes. One row for each record; it is not counted in any "
+    "other table.",
     (
         Column("day", "date", "Day of `timestamp`; the table is partitioned by it.", "UTC", "Kafka record"),
         Column("timestamp", "timestamp", "Timestamp of the Kafka record.", "UTC", "Kafka record"),
@@ -63,7 +63,7 @@ DEAD_LETTERS = Table(
         Column("partition", "int", "Its partition.", source="Kafka record"),
         Column("offset", "bigint", "Its offset.", source="Kafka record"),
         Column("reason", "string", "Why; see the list of reasons."),
-        Column("detail", "string", "Which field, or which value, as far as it can be told; may be NULL."),
+        Column("detail", "string", "Which field, or which value, if that is known; may be NULL."),
         Column("value_bytes", "bigint", "Size of the record's value; 0 where it has none.", "bytes", "Kafka record"),
         Column("value_sample", "string", "The first 1,024 bytes of the value, base64; NULL without one.", "base64",
                "Kafka record"),
@@ -72,16 +72,16 @@ DEAD_LETTERS = Table(
     retention_days=90,
 )  # fmt: skip
 
-REASONS = {
+DEAD_LETTER_REASONS = {
     "empty": "The record has no value.",
     "not_utf8": "The value is not UTF-8.",
     "not_json": "The value is not one whole JSON value, or one too deep or too long for the reader.",
     "schema_level_too_high": "Written by a newer sidecar than this job can read; `detail` is the level.",
     "missing_field": "A required field is missing or null; `detail` names it.",
-    "bad_value": "A value is of the wrong type or out of range; `detail` names it where it can be told.",
-    "conflict": "It claims numbers for which a record before it has other events; `detail` says which numbers, and "
-    "where the other one is. Events of numbers that nobody had claimed are counted in the other tables.",
-    "sequence_mismatch": "`first_seq`, `last_seq` and the events in between do not agree.",
+    "bad_value": "A value is of the wrong type or out of range; `detail` names it if that is known.",
+    "conflict": "It has event numbers for which an earlier record has other events; `detail` has the numbers and the "
+    "position of the earlier record. Events with new numbers are counted in the other tables.",
+    "sequence_mismatch": "`first_seq`, `last_seq` and the events in between do not match.",
     "unsigned": "It has no header `brokerside-hmac`. Only with `--hmac-keys`, as the next two.",
     "unknown_key": "It is signed with a key whose id is not in the file.",
     "bad_signature": "It is signed, but not with the key of this id: forged, or changed afterwards.",

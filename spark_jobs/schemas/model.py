@@ -1,4 +1,4 @@
-"""What a table and a column are. Imports nothing but Python: read by the jobs, by queries, and by the docs."""
+"""The description of tables and columns, for jobs, queries and docs. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Merge = Literal["key", "sum", "min", "max", "last", "counts"]
-"""How values of stored rows with equal keys become one. NULL is passed over by all of them.
+"""How the values of stored rows with equal keys are merged into one value. NULL values are ignored.
 
-``key``: what the row is about. ``last``: that of the row whose column ``Table.order`` is greatest. ``counts``: arrays,
-added element by element.
+``key``: a key column. ``last``: the value of the row with the greatest value in the column ``Table.order``. ``counts``:
+arrays, which are added element by element.
 """
 
 
@@ -19,12 +19,12 @@ class Column:
 
     name: str
     type: str
-    """Spark's name of the type; see ``spark_jobs.spark_types.SPARK_TYPES``."""
+    """Spark's name of the type, one of ``spark_jobs.spark_types.SPARK_TYPES``."""
     meaning: str
     unit: str = ""
     source: str = ""
     merge: Merge | None = None
-    """None in a table whose rows each stand for themselves."""
+    """None in a table without keys, whose rows are never merged."""
 
 
 @dataclass(frozen=True)
@@ -35,49 +35,49 @@ class Table:
     meaning: str
     columns: tuple[Column, ...]
     example: str
-    """A SELECT over the tables as ``brokerside query`` shows them; its answer on the test's ledger is in the docs."""
+    """A SELECT over the tables with merged rows, as in ``brokerside query``."""
     partitioned_by: tuple[str, ...] = ("day",)
     retention_days: int = 400
-    """Days that are kept, by ``day``, unless the definitions say otherwise."""
+    """Days of ``day`` that are retained, unless a definition overrides it."""
     derived_from: tuple[str, ...] = ()
-    """Tables that this one is computed from; empty where the audit topic itself is read."""
+    """Tables that this one is computed from; empty for streamed tables."""
     whole: bool = False
-    """Of a derived table: computed anew as a whole, not from the first day on whose inputs changed."""
+    """Only for derived tables: it is always computed as a whole, not from the first changed day on."""
     order: str = ""
-    """Column that says which of several stored rows is the last; needed for ``last``."""
+    """Column by which the last of several stored rows is determined; required for the merge rule ``last``."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the key columns, in order; empty where each row stands for itself."""
+        """Names of the key columns in order; empty if rows are never merged."""
         return tuple(column.name for column in self.columns if column.merge == "key")
 
     @property
     def merged(self) -> tuple[Column, ...]:
-        """The columns that are merged over rows with equal keys; empty where each row stands for itself."""
+        """The columns that are merged over rows with equal keys; empty if rows are never merged."""
         return tuple(column for column in self.columns if column.merge not in (None, "key"))
 
 
-def key(name: str, type: str, meaning: str, unit: str = "", source: str = "") -> Column:
-    """Return a column that is part of what a row is about."""
+def key_column(name: str, type: str, meaning: str, unit: str = "", source: str = "") -> Column:
+    """Return a key column."""
     return Column(name, type, meaning, unit, source, "key")
 
 
-def total(name: str, meaning: str, unit: str, source: str = "") -> Column:
-    """Return a column of counts that add up."""
+def sum_column(name: str, meaning: str, unit: str, source: str = "") -> Column:
+    """Return a column of counts that are summed."""
     return Column(name, "bigint", meaning, unit, source, "sum")
 
 
-def merged(merge: Merge, name: str, type: str, meaning: str, unit: str = "", source: str = "") -> Column:
-    """Return a column that is merged in another way."""
+def merged_column(merge: Merge, name: str, type: str, meaning: str, unit: str = "", source: str = "") -> Column:
+    """Return a column with another merge rule."""
     return Column(name, type, meaning, unit, source, merge)
 
 
-DAY = key("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC")
-CLUSTER = key("cluster_id", "string", "The Kafka cluster's own id.", source="cluster_id")
-BROKER = key("broker_id", "int", "The broker whose sidecar told it.", source="broker_id")
-BOOT = key("boot_id", "string", "Run of the sidecar, or of one of its workers.", source="boot_id")
-LISTENER = key("listener", "string", "Listener the client came in by.", source="listener")
-API = key("api", "string", "Kind of request: `Produce`, `Fetch`, `Metadata`, …", source="api")
-PRINCIPAL = key("principal", "string", "Who the client is, `User:<name>`.", source="principal")
-CLIENT_ID = key("client_id", "string", "Client id as the client chose it; may be NULL.", source="client_id")
-CLIENT_IP = key("client_ip", "string", "Address of the client.", source="client_ip")
+DAY = key_column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC")
+CLUSTER = key_column("cluster_id", "string", "The Kafka cluster's own id.", source="cluster_id")
+BROKER = key_column("broker_id", "int", "The broker whose sidecar sent the events.", source="broker_id")
+BOOT = key_column("boot_id", "string", "Boot of the sidecar, or of one of its workers.", source="boot_id")
+LISTENER = key_column("listener", "string", "Listener that the client connected to.", source="listener")
+API = key_column("api", "string", "Kind of request: `Produce`, `Fetch`, `Metadata`, …", source="api")
+PRINCIPAL = key_column("principal", "string", "Principal of the client, `User:<name>`.", source="principal")
+CLIENT_ID = key_column("client_id", "string", "Client id chosen by the client; may be NULL.", source="client_id")
+CLIENT_IP = key_column("client_ip", "string", "Address of the client.", source="client_ip")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from spark_jobs.schemas.model import Column, Table
 
-WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "2h": 120, "6h": 360, "1d": 1_440, "3d": 4_320}
+BURN_RATE_WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "2h": 120, "6h": 360, "1d": 1_440, "3d": 4_320}
 """Windows of the burn rates, short to long, in minutes."""
 
-ALERTS = {
+BURN_RATE_ALERTS = {
     "page_quick": ("5m", "1h", 14.4),
     "page_slow": ("30m", "6h", 6.0),
     "ticket_quick": ("2h", "1d", 3.0),
     "ticket_slow": ("6h", "3d", 1.0),
 }
-"""Pairs of windows that must both burn above a rate: 2 %, 5 %, 10 % and 10 % of the budget of ``ALERTS_DAYS`` in the
-longer one (Google SRE workbook, Sloth)."""
+"""By alert: a short and a long window, and the burn rate that both must exceed. The rates use 2 %, 5 %, 10 % and 10 %
+of the budget of ``BURN_RATE_PERIOD_DAYS`` in the long window (Google SRE workbook, Sloth)."""
 
-ALERTS_DAYS = 30
-"""Period for which the rates of ``ALERTS`` are; for another one they grow with its length."""
+BURN_RATE_PERIOD_DAYS = 30
+"""Period in days of the rates of ``BURN_RATE_ALERTS``. For other periods they are scaled by the length."""
 
 _BURN = "Burn rate: share of bad ones in the window's minutes up to `as_of`, as a multiple of `error_budget_ratio`"
 
@@ -58,10 +58,10 @@ SLO = Table(
         Column("period_error_budget_remaining_ratio", "double", "Share of the period's budget that is left; below 0 it"
                " is overspent. NULL where `total` is 0.", "ratio"),
         *[Column(f"burn_rate_{window}", "double", f"{_BURN}. NULL without requests in it.", "ratio")
-          for window in WINDOWS],
+          for window in BURN_RATE_WINDOWS],
         *[Column(name, "boolean", f"Both `burn_rate_{short}` and `burn_rate_{long}` are above {rate:g} ×"
-                 f" `window_days` / {ALERTS_DAYS}.")
-          for name, (short, long, rate) in ALERTS.items()],
+                 f" `window_days` / {BURN_RATE_PERIOD_DAYS}.")
+          for name, (short, long, rate) in BURN_RATE_ALERTS.items()],
     ),
     example="SELECT slo, objective, topic, total, good, attainment, period_error_budget_remaining_ratio AS budget_left"
     " FROM slo WHERE day = (SELECT max(day) FROM slo) ORDER BY ALL",

@@ -1,26 +1,26 @@
-"""What becomes of topics: ``inventory``, ``topics``, and what a mirror copies, ``produced`` and ``mirror_check``."""
+"""Topics: ``inventory`` and ``topics``; and the topics of mirrors: ``produced`` and ``mirror_check``."""
 
 from __future__ import annotations
 
-from spark_jobs.schemas.model import CLUSTER, Column, Table, key, merged, total
+from spark_jobs.schemas.model import CLUSTER, Column, Table, key_column, merged_column, sum_column
 
 INVENTORY = Table(
     "inventory",
-    "Which topics there were, by hour, as the cluster told the sidecars.",
+    "Which topics existed, by hour, as reported by the cluster to the sidecars.",
     (
-        key("day", "date", "Day of `hour`; the table is partitioned by it.", "UTC", "ts"),
-        key("hour", "timestamp", "Hour in which the cluster was asked.", "UTC", "ts"),
+        key_column("day", "date", "Day of `hour`; the table is partitioned by it.", "UTC", "ts"),
+        key_column("hour", "timestamp", "Hour in which the cluster was asked.", "UTC", "ts"),
         CLUSTER,
-        key("topic", "string", "Name of the topic.", source="inventory[].topic"),
-        merged("last", "topic_id", "string", "Its id, as last told in the hour.", source="inventory[].topic_id"),
-        merged("max", "partitions", "int", "Its partitions: the most in the hour.", "partitions",
+        key_column("topic", "string", "Name of the topic.", source="inventory[].topic"),
+        merged_column("last", "topic_id", "string", "Its id, as last listed.", source="inventory[].topic_id"),
+        merged_column("max", "partitions", "int", "Its partitions: the most in the hour.", "partitions",
                "inventory[].partitions"),
-        merged("last", "internal", "boolean", "Whether it is one of Kafka's own.", source="inventory[].internal"),
-        merged("last", "part", "int", "Part of the list that told it last in the hour.", "", "part"),
-        merged("last", "parts", "int", "Parts of that list.", "", "parts"),
-        merged("min", "first_seen", "timestamp", "When it was first told in the hour.", "UTC", "ts"),
-        merged("max", "last_seen", "timestamp", "When it was last told in the hour.", "UTC", "ts"),
-        total("told", "How often it was told, by all brokers' sidecars.", "lists", "topic_inventory"),
+        merged_column("last", "internal", "boolean", "Whether it is internal to Kafka.", source="inventory[].internal"),
+        merged_column("last", "part", "int", "Part of the inventory that listed it last in the hour.", "", "part"),
+        merged_column("last", "parts", "int", "Number of parts of that inventory.", "", "parts"),
+        merged_column("min", "first_seen", "timestamp", "When it was first listed in the hour.", "UTC", "ts"),
+        merged_column("max", "last_seen", "timestamp", "When it was last listed in the hour.", "UTC", "ts"),
+        sum_column("told", "How often it was listed, by the sidecars of all brokers.", "lists", "topic_inventory"),
     ),
     example="SELECT topic, max(partitions) AS partitions FROM inventory WHERE NOT internal GROUP BY topic"
     " ORDER BY topic",
@@ -29,18 +29,18 @@ INVENTORY = Table(
 
 TOPICS = Table(
     "topics",
-    "Every topic that there is or that was used: when it was last written, read and asked for, and by whom. `unused` "
-    "is said of the time since `covered_since`, from when on the sidecars of all brokers saw everything: each had a "
-    "living sidecar without a pause of a minute or more, no event is lost or missing, and no sidecar was killed. A "
-    "broker whose sidecar ended in good order is gone a day later; as long as another one is silent nothing is called "
-    "unused. What does not pass a sidecar is never seen.",
+    "Every topic that there is or that was used: when it was last written, read and polled, and by whom. `unused` "
+    "refers to the time since `covered_since`, from which on the sidecars of all brokers observed all traffic: each "
+    "broker had a living sidecar without a pause of a minute or more, no event is lost or missing, and no sidecar was "
+    "killed. A broker whose sidecar was stopped cleanly counts as decommissioned a day later. While a sidecar is "
+    "silent, no topic is called unused. Traffic that does not pass through a sidecar is never seen.",
     (
         Column("day", "date", "Day up to which this was judged; only the newest day is kept.", "UTC"),
         Column("cluster_id", "string", "The Kafka cluster's own id."),
-        Column("topic", "string", "Name of the topic; `id:<topic id>` where nobody told it."),
-        Column("topic_id", "string", "Its id; NULL where no inventory told it."),
-        Column("partitions", "int", "Its partitions, as last told.", "partitions"),
-        Column("internal", "boolean", "Whether it is one of Kafka's own."),
+        Column("topic", "string", "Name of the topic; `id:<topic id>` if the name is not known."),
+        Column("topic_id", "string", "Its id; NULL without an inventory."),
+        Column("partitions", "int", "Its partitions, as last listed.", "partitions"),
+        Column("internal", "boolean", "Whether it is internal to Kafka."),
         Column("present", "boolean", "Whether the newest complete inventory of the cluster has it; NULL: there is"
                " none."),
         Column("state", "string", "`used` (written or read), `polled_only` (asked for, never given anything), `unused`,"

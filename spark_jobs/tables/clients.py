@@ -1,4 +1,4 @@
-"""The table ``clients``: which clients there are, and what newer brokers would refuse them."""
+"""The table ``clients``: which clients there are, and which of their requests newer brokers reject."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pyspark.sql import functions as F
 
 from spark_jobs.kafka_versions import LOWEST_VERSIONS
 from spark_jobs.schemas import CLIENTS
-from spark_jobs.tables.columns import columns_of
+from spark_jobs.tables.columns import table_columns
 
 
 def clients(requests: DataFrame) -> DataFrame:
-    """Return the rows of ``clients``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it)."""
+    """Return the rows of ``clients``, one for each key. ``requests``: result of ``measure_requests``."""
     rows = (
         requests.where("topic IS NULL AND requests > 0")
         .withColumn("refused_since", F.expr(_refused_since()))
@@ -23,11 +23,11 @@ def clients(requests: DataFrame) -> DataFrame:
             F.max("refused_since").alias("refused_since"),
         )
     )
-    return rows.select(*columns_of(CLIENTS))
+    return rows.select(*table_columns(CLIENTS))
 
 
 def _refused_since() -> str:
-    """Return SQL of the first release that refuses ``api_version`` of ``api_key``, NULL if the newest accepts it."""
+    """Return SQL of the first release that rejects ``api_version`` of ``api_key``, NULL if the newest accepts it."""
     refused = [
         f"WHEN api_key = {api_key} AND api_version >= 0 AND api_version < {lowest} THEN '{release}'"
         for release, lowest_versions in LOWEST_VERSIONS.items()

@@ -1,4 +1,4 @@
-"""The table ``completeness``: what arrived, what is said to be lost, and when the sidecars were alive, by minute."""
+"""The table ``completeness``: which events arrived or were lost, and when the sidecars were alive, by minute."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from spark_jobs.events import GAP_EVENT, MAX_SUM, STATUS_EVENT
 from spark_jobs.merge import merge_rows
 from spark_jobs.parse import CONFLICT_REASON, RECORD_ID, fields_with_defaults
 from spark_jobs.schemas import COMPLETENESS
-from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
+from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, table_columns
 
 
 def completeness(parsed: DataFrame) -> DataFrame:
-    """Return partial rows of ``completeness``, one for each key: of envelopes, gaps, statuses and conflicts."""
+    """Return partial rows of ``completeness``, one for each key, from envelopes, gaps, statuses and conflicts."""
     envelopes = parsed.where(F.col("reason").isNull())
-    shares = _arrived(envelopes)
-    for part in (_lost(envelopes), _statuses(envelopes), _conflicts(parsed)):
+    shares = _arrived_rows(envelopes)
+    for part in (_gap_rows(envelopes), _status_rows(envelopes), _conflict_rows(parsed)):
         shares = shares.unionByName(part, allowMissingColumns=True)
-    rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of('at', MINUTE_US)} AS minute")
-    # What is not told of is 0, as a sum, and not unknown.
+    rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of_interval('at', MINUTE_US)} AS minute")
+    # Sums without a value are 0, not unknown.
     rows = rows.fillna(0, [column.name for column in COMPLETENESS.merged if column.merge == "sum"])
-    return merge_rows(rows, COMPLETENESS).select(*columns_of(COMPLETENESS))
+    return merge_rows(rows, COMPLETENESS).select(*table_columns(COMPLETENESS))
 
 
-def _arrived(envelopes: DataFrame) -> DataFrame:
+def _arrived_rows(envelopes: DataFrame) -> DataFrame:
     return envelopes.selectExpr(
         *RECORD_ID[:3],
         "sent_at AS at",
@@ -37,13 +37,13 @@ def _arrived(envelopes: DataFrame) -> DataFrame:
     )
 
 
-def _conflicts(parsed: DataFrame) -> DataFrame:
+def _conflict_rows(parsed: DataFrame) -> DataFrame:
     conflicts = parsed.where(F.col("reason") == CONFLICT_REASON)
     return conflicts.selectExpr(*RECORD_ID[:3], "sent_at AS at", "CAST(NULL AS STRING) AS reason", "1 AS conflicts")
 
 
-def _lost(envelopes: DataFrame) -> DataFrame:
-    """A gap is told of the run that lost it, which may be a dead one; it has no time of its own."""
+def _gap_rows(envelopes: DataFrame) -> DataFrame:
+    """Return one row for each gap. It belongs to the boot that lost the events, and has the time of its envelope."""
     told = envelopes.selectExpr(
         "cluster_id", "broker_id", "sent_at AS at", "explode(filter(events, one -> one.kind = 'gap')) AS event"
     ).selectExpr("cluster_id", "broker_id", "at", *fields_with_defaults("event", GAP_EVENT))
@@ -59,7 +59,7 @@ def _lost(envelopes: DataFrame) -> DataFrame:
     )
 
 
-def _statuses(envelopes: DataFrame) -> DataFrame:
+def _status_rows(envelopes: DataFrame) -> DataFrame:
     told = envelopes.selectExpr(
         *RECORD_ID[:3], "sidecar_version", "explode(filter(events, one -> one.kind = 'sidecar_status')) AS event"
     ).selectExpr(*RECORD_ID[:3], "sidecar_version", *fields_with_defaults("event", STATUS_EVENT))

@@ -1,4 +1,4 @@
-"""The table ``connections``: one row for each connection, put together from what was told of it."""
+"""The table ``connections``: one row for each connection, assembled from its events."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyspark.sql import functions as F
 from spark_jobs.events import CONNECTION_EVENT
 from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import CONNECTIONS
-from spark_jobs.tables.columns import columns_of, day_of
+from spark_jobs.tables.columns import day_of, table_columns
 
-LAST = {
+LAST_KNOWN_COLUMNS = {
     "listener": "listener",
     "client_ip": "client_ip",
     "client_port": "client_port",
-    # Of a failed login the event names who the client said to be; who it is stays what it was.
+    # The event of a failed login has the claimed principal. The principal of the connection does not change.
     "principal": "if(change != 'authentication_failed', principal, NULL)",
     "principal_source": "if(change != 'authentication_failed', principal_source, NULL)",
     "refused_principal": "if(change = 'authentication_failed', principal, NULL)",
@@ -23,16 +23,16 @@ LAST = {
     "software_name": "client_software_name",
     "software_version": "client_software_version",
 }
-"""Columns that are as last told, and of what."""
+"""Columns with the last known value, and the SQL of the value."""
 
-OF_CLOSED = ("cause", "duration_ms", "requests", "received_bytes", "sent_bytes")
-"""Columns that only the end of a connection tells."""
+CLOSE_COLUMNS = ("cause", "duration_ms", "requests", "received_bytes", "sent_bytes")
+"""Columns that only the event of a closed connection has."""
 
 
 def connections(parsed: DataFrame) -> DataFrame:
-    """Return partial rows of ``connections``: of each day one for each that ``parsed`` tells something of.
+    """Return partial rows of ``connections``: for each day, one row for each connection with events in ``parsed``.
 
-    A day's rows hold what that day's events say and nothing else, so that a day can be computed again by itself.
+    The rows of a day are computed from the events of that day only, so that one day can be computed again.
     """
     told = explode_events(parsed, "connection").selectExpr(
         "cluster_id", "broker_id", "boot_id", *fields_with_defaults("event", CONNECTION_EVENT)
@@ -40,13 +40,16 @@ def connections(parsed: DataFrame) -> DataFrame:
     told = told.withColumn("day", F.expr(day_of("ts")))
     at = "timestamp_micros(ts)"
     rows = told.groupBy(*CONNECTIONS.keys, "day").agg(
-        *[F.expr(f"max_by({value}, if({value} IS NULL, NULL, seq))").alias(name) for name, value in LAST.items()],
+        *[
+            F.expr(f"max_by({value}, if({value} IS NULL, NULL, seq))").alias(name)
+            for name, value in LAST_KNOWN_COLUMNS.items()
+        ],
         F.expr(f"min(if(change = 'opened', {at}, NULL))").alias("opened_at"),
         F.expr(f"max(if(change = 'authenticated', {at}, NULL))").alias("authenticated_at"),
         F.expr(f"max(if(change = 'closed', {at}, NULL))").alias("closed_at"),
         F.expr("count_if(change = 'authenticated')").alias("authentications"),
         F.expr("count_if(change = 'authentication_failed')").alias("authentication_failures"),
-        *[F.expr(f"max(if(change = 'closed', {name}, NULL))").alias(name) for name in OF_CLOSED],
+        *[F.expr(f"max(if(change = 'closed', {name}, NULL))").alias(name) for name in CLOSE_COLUMNS],
         F.max("seq").alias("last_seq"),
     )
-    return rows.select(*columns_of(CONNECTIONS))
+    return rows.select(*table_columns(CONNECTIONS))

@@ -1,9 +1,9 @@
-"""How much of a cluster its sidecars saw, told from ``completeness``: for tables that speak of what did not happen.
+"""How much of a cluster its sidecars observed, computed from ``completeness``. Used by tables that report absence.
 
-A broker is covered from the beginning of a run of its sidecar to the run's last status. A pause of less than a minute
-between two of them is a restart, during which clients had no way in either. What nobody can say: what passed while a
-sidecar was away for longer, what was in events that were lost or are in conflict with others, and what a run did last
-that was killed. A broker whose sidecar ended in good order a day ago or more, and did not come back, is gone with it.
+A broker is covered from the start of a boot of its sidecar to the last status of the boot. A pause of less than a
+minute between two boots is a restart, during which clients could not connect either. Not covered are: longer pauses,
+events that were lost or are in conflict with others, and the end of a boot that was killed. A broker whose sidecar was
+stopped cleanly a day ago or earlier, and did not come back, counts as decommissioned.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-AWAY = "INTERVAL 60 SECONDS"
-"""A sidecar that tells no status for this long was away; it tells one each ten seconds."""
+ABSENCE_LIMIT = "INTERVAL 60 SECONDS"
+"""A sidecar without a status for this long was absent. It sends one every ten seconds."""
 
-ON_THE_WAY = "INTERVAL 120 SECONDS"
-"""Numbers that are missing in the newest data may be on their way, by another partition; for so long they are not
-missed."""
+DELIVERY_GRACE = "INTERVAL 120 SECONDS"
+"""Event numbers that are missing in data newer than this may still arrive by another partition. They do not count
+yet."""
 
-TAKEN_DOWN = "INTERVAL 1 DAY"
-"""A sidecar that ended in good order so long ago was taken down together with its broker."""
+DECOMMISSIONED_AFTER = "INTERVAL 1 DAY"
+"""A sidecar that was stopped cleanly this long ago was decommissioned together with its broker."""
 
 
 def coverage(completeness: DataFrame) -> DataFrame:
-    """Return one row for each cluster of ``completeness``, which is merged.
+    """Return one row for each cluster of ``completeness`` (merged rows).
 
-    cluster_id; since, as_of: the first and the last instant in which any of its sidecars was seen alive, NULL without
-    a status; covered_since: from when on all brokers were covered and nothing was lost, equal to since where that is
-    so throughout; coverage: the share of that time in which brokers were covered; uncovered_brokers: those that were
-    not, or whose events were lost. Brokers are those that any sidecar of the cluster stood in front of.
+    Columns: cluster_id; since, as_of: the first and the last time at which any of its sidecars was alive, NULL without
+    a status; covered_since: the time from which on all brokers were covered and no event was lost, equal to since if
+    that was always so; coverage: the share of the time in which brokers were covered; uncovered_brokers: the brokers
+    that were not covered or whose events were lost. Only brokers with a sidecar are known.
 
-    Grows with runs × minutes; only those of one broker, or of one run, are ever sorted together.
+    The work grows with boots × minutes. Only rows of one broker, or of one boot, are sorted together.
     """
-    brokers = _brokers(in_time(completeness))
-    losses = _losses(completeness, brokers.select("cluster_id", "since", "as_of").distinct())
+    brokers = _broker_coverage(without_future_statuses(completeness))
+    losses = _coverage_losses(completeness, brokers.select("cluster_id", "since", "as_of").distinct())
     unseen = brokers.unionByName(losses, allowMissingColumns=True)
     return (
         unseen.groupBy("cluster_id")
@@ -52,21 +52,21 @@ def coverage(completeness: DataFrame) -> DataFrame:
     )
 
 
-def in_time(completeness: DataFrame) -> DataFrame:
-    """Return ``completeness`` without statuses of a clock that was ahead.
+def without_future_statuses(completeness: DataFrame) -> DataFrame:
+    """Return ``completeness`` without statuses that were sent while the clock of a sidecar was ahead.
 
-    It was where the run told of an earlier time later, by its own count of events.
+    The clock was ahead if the boot sent an earlier time later, in the order of its event numbers.
     """
     run = Window.partitionBy("cluster_id", "broker_id", "boot_id")
     newest = F.max_by("last_status", F.expr("if(emitted IS NULL, NULL, struct(emitted, last_status))"))
     told = completeness.withColumn("now", newest.over(run))
-    return told.where(f"coalesce(last_status < now + {AWAY}, true)").drop("now")
+    return told.where(f"coalesce(last_status < now + {ABSENCE_LIMIT}, true)").drop("now")
 
 
-def runs(completeness: DataFrame) -> DataFrame:
-    """Return one row for each run of a sidecar: cluster_id, broker_id, boot_id, last_seen, ended (in good order)."""
+def sidecar_runs(completeness: DataFrame) -> DataFrame:
+    """Return one row for each boot of a sidecar: cluster_id, broker_id, boot_id, last_seen, ended (stopped cleanly)."""
     return (
-        in_time(completeness)
+        without_future_statuses(completeness)
         .where("reason IS NULL")
         .groupBy("cluster_id", "broker_id", "boot_id")
         .agg(
@@ -76,17 +76,17 @@ def runs(completeness: DataFrame) -> DataFrame:
     )
 
 
-def _brokers(completeness: DataFrame) -> DataFrame:
-    """Return one row for each broker: since and as_of of its cluster, away_us, and unseen_until (NULL: all seen)."""
+def _broker_coverage(completeness: DataFrame) -> DataFrame:
+    """Return since and as_of of the cluster, away_us, and unseen_until (NULL: fully covered) for each broker."""
     told = completeness.selectExpr(
         *["cluster_id", "broker_id", "last_status", "ended"],
-        # A run's first status comes ten seconds after its beginning, which may be in the minute before.
-        f"if(statuses > 0, if(started_at > minute - {AWAY}, started_at, minute), NULL) AS begun",
-        f"if(lost > 0 OR conflicts > 0, minute + {AWAY}, NULL) AS lost_until",
+        # The first status is sent ten seconds after the start of a boot, which may be in the minute before.
+        f"if(statuses > 0, if(started_at > minute - {ABSENCE_LIMIT}, started_at, minute), NULL) AS begun",
+        f"if(lost > 0 OR conflicts > 0, minute + {ABSENCE_LIMIT}, NULL) AS lost_until",
     )
     before = Window.partitionBy("cluster_id", "broker_id").orderBy("begun").rowsBetween(Window.unboundedPreceding, -1)
     told = told.withColumn("reached", F.max("last_status").over(before))
-    told = told.withColumn("paused", F.expr(f"begun >= reached + {AWAY}"))
+    told = told.withColumn("paused", F.expr(f"begun >= reached + {ABSENCE_LIMIT}"))
     brokers = told.groupBy("cluster_id", "broker_id").agg(
         F.min("begun").alias("first"),
         F.max("last_status").alias("last"),
@@ -99,10 +99,10 @@ def _brokers(completeness: DataFrame) -> DataFrame:
     return (
         brokers.withColumn("since", F.min("first").over(cluster))
         .withColumn("as_of", F.max("last").over(cluster))
-        .withColumn("taken_down", F.expr(f"coalesce(ended AND last <= as_of - {TAKEN_DOWN}, false)"))
+        .withColumn("taken_down", F.expr(f"coalesce(ended AND last <= as_of - {DECOMMISSIONED_AFTER}, false)"))
         .selectExpr(
-            *["*", f"first >= since + {AWAY} AS late"],
-            f"coalesce(last <= as_of - {AWAY}, true) AND NOT taken_down AS gone",
+            *["*", f"first >= since + {ABSENCE_LIMIT} AS late"],
+            f"coalesce(last <= as_of - {ABSENCE_LIMIT}, true) AND NOT taken_down AS gone",
         )
         .selectExpr(
             *["cluster_id", "broker_id", "since", "as_of"],
@@ -113,11 +113,11 @@ def _brokers(completeness: DataFrame) -> DataFrame:
     )
 
 
-def _losses(completeness: DataFrame, clusters: DataFrame) -> DataFrame:
-    """Return cluster_id, broker_id, unseen_until of runs that were killed, and of numbers that are missing.
+def _coverage_losses(completeness: DataFrame, clusters: DataFrame) -> DataFrame:
+    """Return cluster_id, broker_id and unseen_until of boots that were killed, and of missing event numbers.
 
-    Those that a sidecar says are lost are no longer missing. Numbers of a run that began before the oldest row are
-    counted from the first one that is there.
+    Numbers that a sidecar reported as lost are not missing. The numbers of a boot that started before the oldest row
+    are counted from the first number in the table.
     """
     minutes = (
         completeness.groupBy("cluster_id", "boot_id", "minute")
@@ -132,22 +132,22 @@ def _losses(completeness: DataFrame, clusters: DataFrame) -> DataFrame:
     )
     run = Window.partitionBy("cluster_id", "boot_id")
     so_far = run.orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    # Backwards: a frame that ends with the partition would be gone through for each of its rows.
+    # In descending order: Spark would scan a frame that ends with the partition again for each row.
     from_here = run.orderBy(F.desc("minute")).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     missing = (
         minutes.withColumn("from_its_start", F.min("started_at").over(run) >= F.col("since"))
         .withColumn("base", F.when(F.col("from_its_start"), 0).otherwise(F.min("first").over(run) - 1))
         .withColumn("open", F.max("last").over(so_far) - F.col("base") - F.sum("known").over(so_far))
-        # What comes later, from a spool, may fill a hole.
+        # Events that arrive later, from a spool, may fill a gap.
         .withColumn("never_filled", F.min("open").over(from_here))
         .withColumn("before", F.lag("never_filled", 1, 0).over(run.orderBy("minute")))
-        .where(f"never_filled > greatest(before, 0) AND minute <= as_of - {ON_THE_WAY}")
-        .selectExpr("cluster_id", "broker_id", f"minute + {AWAY} AS unseen_until")
+        .where(f"never_filled > greatest(before, 0) AND minute <= as_of - {DELIVERY_GRACE}")
+        .selectExpr("cluster_id", "broker_id", f"minute + {ABSENCE_LIMIT} AS unseen_until")
     )
     killed = (
-        runs(completeness)
+        sidecar_runs(completeness)
         .join(F.broadcast(clusters), "cluster_id")
-        .where(f"NOT ended AND last_seen <= as_of - {AWAY}")
-        .selectExpr("cluster_id", "broker_id", f"last_seen + {AWAY} AS unseen_until")
+        .where(f"NOT ended AND last_seen <= as_of - {ABSENCE_LIMIT}")
+        .selectExpr("cluster_id", "broker_id", f"last_seen + {ABSENCE_LIMIT} AS unseen_until")
     )
     return missing.unionByName(killed)

@@ -1,4 +1,4 @@
-"""The table ``inventory``: which topics there were, by hour."""
+"""The table ``inventory``: which topics existed, by hour."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pyspark.sql import functions as F
 from spark_jobs.events import INVENTORY_EVENT, INVENTORY_TOPIC
 from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import INVENTORY
-from spark_jobs.tables.columns import HOUR_US, columns_of, day_of, start_of
+from spark_jobs.tables.columns import HOUR_US, day_of, start_of_interval, table_columns
 
-LAST = ("internal", "part", "parts")
-"""Columns of the list that told a topic last; those that may be NULL are passed over where they are."""
+LAST_LISTED_COLUMNS = ("internal", "part", "parts")
+"""Columns with the value of the last list that has the topic."""
 
 
 def inventory(parsed: DataFrame) -> DataFrame:
@@ -26,14 +26,14 @@ def inventory(parsed: DataFrame) -> DataFrame:
         "parts",
         *fields_with_defaults("one", INVENTORY_TOPIC),
         f"{day_of('ts')} AS day",
-        f"{start_of('ts', HOUR_US)} AS hour",
+        f"{start_of_interval('ts', HOUR_US)} AS hour",
     )
     rows = told.groupBy(*INVENTORY.keys).agg(
         F.expr("max_by(topic_id, if(topic_id IS NULL, NULL, ts))").alias("topic_id"),
         F.max("partitions").alias("partitions"),
-        *[F.max_by(name, "ts").alias(name) for name in LAST],
+        *[F.max_by(name, "ts").alias(name) for name in LAST_LISTED_COLUMNS],
         F.expr("min(timestamp_micros(ts))").alias("first_seen"),
         F.expr("max(timestamp_micros(ts))").alias("last_seen"),
         F.count(F.lit(1)).alias("told"),
     )
-    return rows.select(*columns_of(INVENTORY))
+    return rows.select(*table_columns(INVENTORY))

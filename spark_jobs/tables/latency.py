@@ -1,4 +1,4 @@
-"""The table ``latency``: how long answers took, by minute, as histograms that add up."""
+"""The table ``latency``: how long responses took, by minute, as histograms that can be added."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.schemas import LATENCY
-from spark_jobs.tables.columns import columns_of
-from spark_jobs.tables.request_measures import HISTOGRAMS, counts
+from spark_jobs.tables.columns import table_columns
+from spark_jobs.tables.request_measures import HISTOGRAM_COLUMNS, histogram_counts
 
 
 def latency(requests: DataFrame) -> DataFrame:
-    """Return the rows of ``latency``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it).
+    """Return the rows of ``latency``, one for each key. ``requests``: result of ``measure_requests``.
 
-    There is none where nothing was answered.
+    Keys without a response have no row.
     """
-    histograms = [F.expr(counts(name)).alias(name) for name in HISTOGRAMS]
+    histograms = [F.expr(histogram_counts(name)).alias(name) for name in HISTOGRAM_COLUMNS]
     rows = (
         requests.groupBy(*LATENCY.keys)
         .agg(F.sum("idle").alias("idle"), *histograms)
@@ -23,4 +23,4 @@ def latency(requests: DataFrame) -> DataFrame:
         .withColumn("upstream_latencies", F.expr("if(topic IS NULL, upstream_latencies, NULL)"))
         .where("requests > 0 OR idle > 0")
     )
-    return rows.select(*columns_of(LATENCY))
+    return rows.select(*table_columns(LATENCY))

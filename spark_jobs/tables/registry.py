@@ -1,4 +1,4 @@
-"""Which function makes which table, and of what."""
+"""Maps each table to the function that computes it, its inputs, and the definitions it uses."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from spark_jobs.tables.latency import latency
 from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
 from spark_jobs.tables.quota_advice import quota_advice
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.throttles import throttles
 from spark_jobs.tables.topics import topics
 from spark_jobs.tables.traffic import traffic
-from spark_jobs.tables.unmatched import charges, objectives
+from spark_jobs.tables.unmatched import unmatched_charges, unmatched_objectives
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What one batch of the stream, or a whole backfill, has to give."""
+class ParsedBatch:
+    """The parsed records of one batch of the stream, or of a whole backfill."""
 
     parsed: DataFrame
     """The records, as ``parse.deduplicate`` gives them."""
@@ -40,26 +40,26 @@ class Batch:
 
     @cached_property
     def requests(self) -> DataFrame:
-        """What requests and rollups add up to; made once, by the first table that needs it."""
-        return summed(self.parsed).persist()
+        """The sums of requests and rollups. They are computed once and cached, because several tables use them."""
+        return measure_requests(self.parsed).persist()
 
-    def release(self) -> None:
-        """Forget what was kept for the tables. To be called when they are written."""
+    def unpersist(self) -> None:
+        """Release the cached data. Called when the tables are written."""
         if "requests" in self.__dict__:
             self.requests.unpersist()
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What the tables that were written from the audit topic say, merged but for ``AS_STORED``."""
+class InputTables:
+    """The inputs of a derived table: streamed tables with merged rows, except for ``UNMERGED_INPUTS``."""
 
     tables: Mapping[str, DataFrame]
     definitions: Definitions
     since: date | None
-    """The first day that is computed again; None: all of them."""
+    """The first day to be computed; None: all days."""
 
 
-STREAMED: dict[str, Callable[[Batch], DataFrame]] = {
+STREAMED_FUNCTIONS: dict[str, Callable[[ParsedBatch], DataFrame]] = {
     "traffic": lambda batch: traffic(batch.requests),
     "latency": lambda batch: latency(batch.requests),
     "clients": lambda batch: clients(batch.requests),
@@ -70,9 +70,9 @@ STREAMED: dict[str, Callable[[Batch], DataFrame]] = {
     "produced": lambda batch: produced(batch.parsed, batch.definitions.mirrors),
     "dead_letters": lambda batch: dead_letter_rows(batch.parsed),
 }
-"""Makes partial rows of one batch, by table; see ``schemas.STREAMED``."""
+"""By table, the function that computes the partial rows of one batch; see ``schemas.STREAMED``."""
 
-DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
+DERIVED_FUNCTIONS: dict[str, Callable[[InputTables], DataFrame]] = {
     "slo": lambda stored: slo(
         stored.tables["latency"], stored.tables["traffic"], stored.definitions.objectives, stored.since
     ),
@@ -94,25 +94,28 @@ DERIVED: dict[str, Callable[[Stored], DataFrame]] = {
         stored.tables["connections"], stored.tables["throttles"], stored.tables["completeness"]
     ),
 }
-"""Makes all rows of ``since`` and later, by table; see ``schemas.DERIVED``."""
+"""By table, the function that computes all rows of the day ``since`` and later; see ``schemas.DERIVED``."""
 
-UNMATCHED: dict[str, Callable[[DataFrame, Definitions], list[str]]] = {"slo": objectives, "cost": charges}
-"""Tells, of all rows of a table, which of the definitions met nothing."""
+UNMATCHED_FUNCTIONS: dict[str, Callable[[DataFrame, Definitions], list[str]]] = {
+    "slo": unmatched_objectives,
+    "cost": unmatched_charges,
+}
+"""By table, the function that returns the definitions that no row of the table matches."""
 
-AS_STORED: dict[str, tuple[str, ...]] = {
+UNMERGED_INPUTS: dict[str, tuple[str, ...]] = {
     "slo": ("latency", "traffic"),
     "cost": ("traffic",),
     "topics": ("traffic",),
 }
-"""Inputs that a table gets without being merged first: it takes only sums, the greatest and the least of them. To merge
-them costs more than the table itself."""
+"""By table, the inputs that are not merged first, because only sums, maxima and minima of them are used. Merging them
+would cost more than computing the table."""
 
-EDITIONS: dict[str, int] = {"slo": 2, "cost": 1, "topics": 1, "mirror_check": 1, "quota_advice": 1}
-"""To be raised with a release that computes other values of the same inputs: the table is then computed anew."""
+COMPUTATION_VERSIONS: dict[str, int] = {"slo": 2, "cost": 1, "topics": 1, "mirror_check": 1, "quota_advice": 1}
+"""Version of each computation. Increase it when the same inputs give other values: the table is then computed again."""
 
-DEAD = "dead letter"
+DEAD_LETTER_KIND = "dead letter"
 
-FED_BY: dict[str, tuple[str, ...]] = {
+EVENT_KINDS: dict[str, tuple[str, ...]] = {
     "traffic": ("request", "rollup"),
     "latency": ("request", "rollup"),
     "clients": ("request", "rollup"),
@@ -120,30 +123,33 @@ FED_BY: dict[str, tuple[str, ...]] = {
     "connections": ("connection",),
     "throttles": ("throttle",),
     "inventory": ("topic_inventory",),
-    "dead_letters": (DEAD,),
+    "dead_letters": (DEAD_LETTER_KIND,),
 }
-"""Kinds of events that a table's rows are made of, where that are not all: a batch without them has nothing for it."""
+"""Kinds of events that a table is computed from. A batch without them has no rows for it. Not listed: all kinds."""
 
-DECLARED: dict[str, Callable[[Definitions], object]] = {
+DEFINITIONS_USED: dict[str, Callable[[Definitions], object]] = {
     "produced": lambda definitions: definitions.mirrors,
     "mirror_check": lambda definitions: definitions.mirrors,
     "slo": lambda definitions: definitions.objectives,
     "cost": lambda definitions: definitions.prices and (definitions.prices, definitions.owners, definitions.zones),
 }
-"""What of the definitions a table is made of: without that there are no rows of it, and with other ones it is made
-anew."""
+"""By table, the definitions that it uses. Without any it has no rows. When they change, it is computed again."""
 
 
-def undeclared(names: Collection[str], definitions: Definitions) -> list[str]:
-    """Return those of the tables ``names`` that the definitions have nothing for: they are not made."""
-    return [name for name in names if name in DECLARED and not DECLARED[name](definitions)]
+def tables_without_definitions(names: Collection[str], definitions: Definitions) -> list[str]:
+    """Return those of the tables ``names`` that need definitions and have none. They are not written."""
+    return [name for name in names if name in DEFINITIONS_USED and not DEFINITIONS_USED[name](definitions)]
 
 
-def chosen(only: Collection[str] | None) -> tuple[str, ...]:
-    """Return the names of the tables that are made, inputs before what is computed of them.
+def selected_tables(only: Collection[str] | None) -> tuple[str, ...]:
+    """Return the names of the tables to be written, inputs before the tables that are computed from them.
 
-    ``only``: names of tables, which are made with all they are computed from; None: all.
+    ``only``: names of the tables wanted; the tables they are computed from are added. None: all tables.
     """
     names = {*(TABLES if only is None else only)}
     names |= {source for name in names for source in TABLES[name].derived_from}
-    return tuple(name for name in (*schemas.STREAMED, *schemas.DERIVED) if name in names & {*STREAMED, *DERIVED})
+    return tuple(
+        name
+        for name in (*schemas.STREAMED, *schemas.DERIVED)
+        if name in names & {*STREAMED_FUNCTIONS, *DERIVED_FUNCTIONS}
+    )

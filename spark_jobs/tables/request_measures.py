@@ -1,4 +1,4 @@
-"""What requests and rollups add to ``traffic``, ``latency`` and ``clients``: gone through once for all of them."""
+"""Sums of requests and rollups, computed in one pass for ``traffic``, ``latency`` and ``clients``."""
 
 from __future__ import annotations
 
@@ -10,53 +10,54 @@ from pyspark.sql import functions as F
 from spark_jobs.events import MAX_SUM, PRODUCE, REQUEST_EVENT, ROLLUP_EVENT
 from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import TRAFFIC
-from spark_jobs.schemas.traffic import BUCKETS
-from spark_jobs.tables.columns import MINUTE_US, day_of, start_of
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
+from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval
 
-FETCHES = "(1, 78)"
-"""Fetch and ShareFetch: the broker lets them wait for data as long as the client says."""
+FETCH_API_KEYS = "(1, 78)"
+"""Api keys of Fetch and ShareFetch: the broker lets them wait for data for a time that the client chooses."""
 
-KEYS = (*TRAFFIC.keys, "api_key", "api_version", "software_name", "software_version")
-"""Whom and what a row is about."""
+MEASURE_KEYS = (*TRAFFIC.keys, "api_key", "api_version", "software_name", "software_version")
+"""Key columns of the sums."""
 
-TIMES = {
+HISTOGRAM_TIMES = {
     "latencies": "latency_us",
     "upstream_latencies": "upstream_us",
-    # Less what the client or a quota asked for. The one says a client and the other a broker, so it may be anything.
+    # Without the wait that the client asked for and the time of a quota. Both are values of others, so they are
+    # bounded.
     "service_latencies": "greatest(latency_us - muted_us - 1000 * greatest(max_wait_ms, 0L), 0L)",
 }
-"""Of each histogram the time in µs that a single request has there."""
+"""By histogram, SQL of the time in µs of a single request."""
 
-HISTOGRAMS = {
+HISTOGRAM_COLUMNS = {
     "latencies": "if(rolled_up, if(whole, latencies, of_topic.latencies), NULL)",
     "upstream_latencies": "if(rolled_up AND whole, upstream_latencies, NULL)",
     "service_latencies": "if(rolled_up, if(whole, {}, {}), NULL)".format(
         *[f"if(size({of}service_latencies) > 0, {of}service_latencies, {of}latencies)" for of in ("", "of_topic.")]
     ),
 }
-"""Counts of what was rolled up; NULL of single requests."""
+"""By histogram, SQL of the bucket counts of a rollup; NULL for single requests."""
 
-PLACES = {
+BUCKET_COLUMNS = {
     "place_in_latencies": "if(whole OR first_of_topic, latencies_place, NULL)",
     "place_in_upstream_latencies": "if(whole, upstream_latencies_place, NULL)",
     "place_in_service_latencies": "if(whole OR first_of_topic, service_latencies_place, NULL)",
 }
-"""Which of a histogram's counts a single request adds to, from 0; NULL for none."""
+"""SQL of the bucket index, from 0, that a single request is counted in; NULL for none."""
 
-OF_BOTH = ["listener", "api", "principal", "client_id", "client_ip", "api_key", "request_bytes", "response_bytes",
+SHARED_FIELDS = ["listener", "api", "principal", "client_id", "client_ip", "api_key", "request_bytes", "response_bytes",
            "throttle_ms", "polled"]  # fmt: skip
-OF_REQUEST = ["outcome", "latency_us", "upstream_us", "max_wait_ms", "muted_us", "error_code", "topics"]
-OF_ROLLUP = ["requests", "errors", "connection_lost", "idle", *HISTOGRAMS, "per_topic"]
-FIELDS = [field for field in REQUEST_EVENT if field.name in OF_BOTH + OF_REQUEST]
-FIELDS += [field for field in ROLLUP_EVENT if field.name in OF_ROLLUP]
+REQUEST_FIELDS = ["outcome", "latency_us", "upstream_us", "max_wait_ms", "muted_us", "error_code", "topics"]
+ROLLUP_FIELDS = ["requests", "errors", "connection_lost", "idle", *HISTOGRAM_COLUMNS, "per_topic"]
+USED_FIELDS = [field for field in REQUEST_EVENT if field.name in SHARED_FIELDS + REQUEST_FIELDS]
+USED_FIELDS += [field for field in ROLLUP_EVENT if field.name in ROLLUP_FIELDS]
 
-SUMMANDS = {
+SUMMED_COLUMNS = {
     "requests": "if(whole, if(rolled_up, requests, 1), 0)",
     "request_bytes": "if(whole, request_bytes, 0)",
     "response_bytes": "if(whole, response_bytes, 0)",
     "errors": "if(whole, if(rolled_up, errors, if(failed, 1, 0)), 0)",
     "connection_lost": "if(whole, if(rolled_up, connection_lost, if(outcome = 'connection_lost', 1, 0)), 0)",
-    # A broker says it, so it may be anything.
+    # The value comes from a broker, so it is bounded.
     "throttle_ms": f"if(whole, least(greatest(throttle_ms, 0), {MAX_SUM}), 0)",
     "idle": "if(whole, if(rolled_up, idle, if(waited, 1, 0)), 0)",
     "topic_requests": "coalesce(of_topic.topic_requests, if(first_of_topic, 1, 0))",
@@ -68,49 +69,54 @@ SUMMANDS = {
     "rejected_records": "coalesce(of_topic.rejected_records, if(rejected, part.records, 0), 0)",
     "rejected_bytes": "coalesce(of_topic.rejected_bytes, if(rejected, part.bytes, 0), 0)",
 }
-"""What each share adds to each sum."""
+"""SQL of the value that each share adds to each sum."""
 
 
-def summed(parsed: DataFrame) -> DataFrame:
-    """Return what the requests and rollups of ``parsed`` (as ``parse.parse_records`` gives it) add up to.
+def measure_requests(parsed: DataFrame) -> DataFrame:
+    """Return the sums of the requests and rollups in ``parsed``, the result of ``parse.parse_records``.
 
-    A row of a topic is about the topic's part in requests, one without about requests as a whole. There is one for each
-    of ``KEYS``, ``PLACES`` and ``HISTOGRAMS`` that occurs; its ``shares`` says how often, so that the histograms of any
-    rows are their ``counts``. Besides, there are the sums of traffic, ``idle``, and ``polled``.
+    A row with a topic is about the topic's part of requests, a row without one about whole requests. There is one row
+    for each combination of ``MEASURE_KEYS``, ``BUCKET_COLUMNS`` and ``HISTOGRAM_COLUMNS`` that occurs. Its ``shares``
+    is the number of occurrences, which ``histogram_counts`` uses. The other columns are the sums of ``traffic``,
+    ``idle``, and ``polled``.
     """
-    alike = [*KEYS, *PLACES, *HISTOGRAMS]
-    adding = _shares(parsed).selectExpr(
-        *KEYS, *_named(PLACES | HISTOGRAMS | SUMMANDS), "1L AS shares", "if(polled_topic IS NULL, 0L, 1L) AS polled"
+    alike = [*MEASURE_KEYS, *BUCKET_COLUMNS, *HISTOGRAM_COLUMNS]
+    adding = _explode_shares(parsed).selectExpr(
+        *MEASURE_KEYS,
+        *_aliased(BUCKET_COLUMNS | HISTOGRAM_COLUMNS | SUMMED_COLUMNS),
+        "1L AS shares",
+        "if(polled_topic IS NULL, 0L, 1L) AS polled",
     )
-    sums = [F.sum(name).alias(name) for name in ("shares", *SUMMANDS)]
+    sums = [F.sum(name).alias(name) for name in ("shares", *SUMMED_COLUMNS)]
     return adding.groupBy(*alike).agg(*sums, F.max("polled").alias("polled"))
 
 
-def counts(histogram: str) -> str:
-    """Return SQL that aggregates rows of ``summed`` to one of ``HISTOGRAMS``, an array with a count for each bucket."""
+def histogram_counts(histogram: str) -> str:
+    """Return SQL that aggregates rows of ``measure_requests`` to a histogram: an array of counts by bucket."""
     each = [
         f"sum(shares * if({histogram} IS NULL, if(place_in_{histogram} = {place}, 1, 0),"
         f" least(greatest(get({histogram}, {place}), 0), {MAX_SUM})))"
-        for place in range(len(BUCKETS) + 1)
+        for place in range(len(LATENCY_BUCKETS_US) + 1)
     ]
     return f"array({', '.join(each)})"
 
 
-def place(time: str) -> str:
-    """Return SQL of the place of the bucket that ``time`` (SQL of whole µs) falls into."""
-    # Ends are at 64·√2^i, rounded down. A hundredth is more than a logarithm errs by, and takes no time out of its
-    # bucket: no end lies less than that below a whole number, but for those that are whole numbers.
-    return f"CAST(least(greatest(ceil(2 * log2(({time} - 0.01D) / {BUCKETS[0]})), 0), {len(BUCKETS)}) AS INT)"
+def bucket_index(time: str) -> str:
+    """Return SQL of the index of the bucket that contains ``time`` (SQL; whole µs)."""
+    # Buckets end at 64·√2^i, rounded down. Subtracting 0.01 exceeds the rounding error of the logarithm and moves no
+    # time to another bucket: no end is closer than that below a whole number, except for those that are whole numbers.
+    index = f"ceil(2 * log2(({time} - 0.01D) / {LATENCY_BUCKETS_US[0]}))"
+    return f"CAST(least(greatest({index}, 0), {len(LATENCY_BUCKETS_US)}) AS INT)"
 
 
-def _shares(parsed: DataFrame) -> DataFrame:
-    """Return the shares of each request and rollup: one of the whole, and one of each of its parts.
+def _explode_shares(parsed: DataFrame) -> DataFrame:
+    """Return the shares of each request and rollup: one for the whole, and one for each of its parts.
 
-    Those are the partitions of a request or the topics of a rollup, and the topics that were polled.
+    The parts are the partitions of a request, the topics of a rollup, and the topics that were polled.
     """
     told = explode_events(parsed, "request", "rollup").selectExpr(
         *["cluster_id", "broker_id", "coalesce(event.ts_request, event.minute) AS at"],
-        *fields_with_defaults("event", FIELDS),
+        *fields_with_defaults("event", USED_FIELDS),
         "nullif(event.api_version, -1) AS api_version",
         "event.client_software_name AS software_name",
         "event.client_software_version AS software_version",
@@ -122,13 +128,14 @@ def _shares(parsed: DataFrame) -> DataFrame:
         "size(topics) + size(per_topic) AS parts",
         "outcome = 'answered' AS answered",
         "error_code != 0 OR size(failed_topics) > 0 AS failed",
-        f"api_key IN {FETCHES} AND outcome = 'answered' AND size(topics) = 0 AND error_code = 0 AS waited",
+        f"api_key IN {FETCH_API_KEYS} AND outcome = 'answered' AND size(topics) = 0 AND error_code = 0 AS waited",
     )
     places = {
-        f"{name}_place": f"if(rolled_up OR waited OR NOT answered, NULL, {place(time)})" for name, time in TIMES.items()
+        f"{name}_place": f"if(rolled_up OR waited OR NOT answered, NULL, {bucket_index(time)})"
+        for name, time in HISTOGRAM_TIMES.items()
     }
-    # Place 0 is the whole, so places count the others from 1, as array_position does.
-    shares = told.selectExpr("*", *_named(places), "explode(sequence(0, parts + size(polled))) AS place").selectExpr(
+    # Place 0 is the whole. The parts are counted from 1, as array_position does.
+    shares = told.selectExpr("*", *_aliased(places), "explode(sequence(0, parts + size(polled))) AS place").selectExpr(
         "*",
         "place = 0 AS whole",
         "get(topics, place - 1) AS part",
@@ -139,7 +146,7 @@ def _shares(parsed: DataFrame) -> DataFrame:
     return shares.selectExpr(
         "*",
         f"{day_of('at')} AS day",
-        f"{start_of('at', MINUTE_US)} AS minute",
+        f"{start_of_interval('at', MINUTE_US)} AS minute",
         "coalesce(part.topic, of_topic.topic, polled_topic) AS topic",
         "array_position(topics.topic, part.topic) = place AS first_of_topic",
         "part IS NOT NULL AND coalesce(part.error_code, 0) = 0 AS accepted",
@@ -151,5 +158,5 @@ def _shares(parsed: DataFrame) -> DataFrame:
     )
 
 
-def _named(columns: Mapping[str, str]) -> list[str]:
+def _aliased(columns: Mapping[str, str]) -> list[str]:
     return [f"{sql} AS {name}" for name, sql in columns.items()]

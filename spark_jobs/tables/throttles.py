@@ -1,4 +1,4 @@
-"""The table ``throttles``: whose connections met which limit, by minute."""
+"""The table ``throttles``: which connections met which quota, by minute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from spark_jobs.events import THROTTLE_EVENT
 from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import THROTTLES
-from spark_jobs.tables.columns import MINUTE_US, columns_of, day_of, start_of
+from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, table_columns
 
 
 def throttles(parsed: DataFrame) -> DataFrame:
@@ -18,7 +18,7 @@ def throttles(parsed: DataFrame) -> DataFrame:
         "broker_id",
         *fields_with_defaults("event", THROTTLE_EVENT),
         f"{day_of('event.ts_first')} AS day",
-        f"{start_of('event.ts_first', MINUTE_US)} AS minute",
+        f"{start_of_interval('event.ts_first', MINUTE_US)} AS minute",
     )
     rows = told.groupBy(*THROTTLES.keys).agg(
         F.sum("count").alias("count"),
@@ -28,4 +28,4 @@ def throttles(parsed: DataFrame) -> DataFrame:
         F.expr("min(timestamp_micros(ts_first))").alias("first_at"),
         F.expr("max(timestamp_micros(ts_last))").alias("last_at"),
     )
-    return rows.select(*columns_of(THROTTLES))
+    return rows.select(*table_columns(THROTTLES))

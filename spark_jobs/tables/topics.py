@@ -1,4 +1,4 @@
-"""The table ``topics``: when each topic was last written, read and asked for, and which of them nobody uses."""
+"""The table ``topics``: when each topic was last written, read and polled, and which topics are unused."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.schemas import TOPICS
-from spark_jobs.tables.columns import columns_of
+from spark_jobs.tables.columns import table_columns
 from spark_jobs.tables.coverage import coverage
 
-# acks=0 counts as written: the broker may have it.
-WRITTEN = "api = 'Produce' AND (records > 0 OR bytes > 0 OR unconfirmed_records > 0 OR unconfirmed_bytes > 0)"
-READ = "api IN ('Fetch', 'ShareFetch') AND (records > 0 OR bytes > 0)"
+# acks=0 counts as written, because the broker may have the records.
+IS_WRITTEN = "api = 'Produce' AND (records > 0 OR bytes > 0 OR unconfirmed_records > 0 OR unconfirmed_bytes > 0)"
+IS_READ = "api IN ('Fetch', 'ShareFetch') AND (records > 0 OR bytes > 0)"
 
-INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-"""Kafka's own topics, where no inventory says so."""
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Kafka's internal topics, for clusters without an inventory."""
 
-REPLACED = ("internal", "producers", "consumers", "produced_bytes", "consumed_bytes")
+REPLACED_COLUMNS = ("internal", "producers", "consumers", "produced_bytes", "consumed_bytes")
 
-BY_ID = "id:"
-"""Begins a topic's name in events where the sidecar knew its id alone."""
+TOPIC_ID_PREFIX = "id:"
+"""Prefix of a topic's name in events if the sidecar knew only its id."""
 
 
 def topics(traffic: DataFrame, inventory: DataFrame, completeness: DataFrame) -> DataFrame:
-    """Return all rows of ``topics``: of every topic in ``traffic`` or ``inventory``. All three are merged.
+    """Return all rows of ``topics``: one for every topic in ``traffic`` or ``inventory``. All inputs have merged rows.
 
-    One pass over ``traffic``; what is sorted grows with ``completeness``, see ``coverage``.
+    ``traffic`` is read once. For the work on ``completeness`` see ``coverage``.
     """
-    existing = _existing(inventory)
-    rows = _named(_used(traffic), existing).join(existing, ["cluster_id", "topic"], "full")
+    existing = _listed_topics(inventory)
+    rows = _with_names_of_ids(_usage_by_topic(traffic), existing).join(existing, ["cluster_id", "topic"], "full")
     rows = rows.join(F.broadcast(coverage(completeness)), "cluster_id", "left")
-    rows = rows.join(F.broadcast(_newest_list(inventory)), "cluster_id", "left")
-    # Where traffic is kept for a shorter time than completeness, it is judged from its own first day on.
+    rows = rows.join(F.broadcast(_newest_complete_list(inventory)), "cluster_id", "left")
+    # If traffic is retained for a shorter time than completeness, topics are judged from its first day on.
     first_day = F.min("first_day").over(Window.partitionBy("cluster_id"))
     rows = rows.withColumn("first_day", first_day).where("topic IS NOT NULL")
     rows = rows.withColumn("since", F.expr("greatest(since, if(first_day > CAST(since AS DATE), first_day, NULL))"))
     rows = rows.withColumn("covered_since", F.expr("if(covered_since IS NULL, NULL, greatest(covered_since, since))"))
     rows = rows.selectExpr(
-        *[column for column in rows.columns if column not in REPLACED],
+        *[column for column in rows.columns if column not in REPLACED_COLUMNS],
         *[f"coalesce({name}, array()) AS {name}" for name in ("producers", "consumers")],
         *[f"coalesce({name}, 0) AS {name}" for name in ("produced_bytes", "consumed_bytes")],
-        f"coalesce(internal, topic IN {INTERNAL}) AS internal",
+        f"coalesce(internal, topic IN {INTERNAL_TOPICS}) AS internal",
         "if(listed_at IS NULL, NULL, coalesce(last_seen >= listed_at, false)) AS present",
         """CASE
             WHEN last_produced IS NOT NULL OR last_consumed IS NOT NULL THEN 'used'
@@ -51,27 +51,27 @@ def topics(traffic: DataFrame, inventory: DataFrame, completeness: DataFrame) ->
         "greatest(last_produced, last_consumed, covered_since) AS unused_since",
         "CAST(as_of AS DATE) AS day",
     )
-    return rows.select(*columns_of(TOPICS))
+    return rows.select(*table_columns(TOPICS))
 
 
-def _used(traffic: DataFrame) -> DataFrame:
-    """Return one row for each topic, and for what is of none."""
+def _usage_by_topic(traffic: DataFrame) -> DataFrame:
+    """Return one row for each topic, and one for whole requests (topic NULL)."""
     return traffic.groupBy("cluster_id", "topic").agg(
-        F.expr(f"max(if({WRITTEN}, minute, NULL))").alias("last_produced"),
-        F.expr(f"max(if({READ}, minute, NULL))").alias("last_consumed"),
+        F.expr(f"max(if({IS_WRITTEN}, minute, NULL))").alias("last_produced"),
+        F.expr(f"max(if({IS_READ}, minute, NULL))").alias("last_consumed"),
         F.expr("max(if(polled > 0, minute, NULL))").alias("last_polled"),
-        F.expr(f"collect_set(if({WRITTEN}, principal, NULL))").alias("producers"),
-        F.expr(f"collect_set(if({READ}, principal, NULL))").alias("consumers"),
-        F.expr(f"sum(if({WRITTEN}, bytes, 0))").alias("produced_bytes"),
-        F.expr(f"sum(if({READ}, bytes, 0))").alias("consumed_bytes"),
+        F.expr(f"collect_set(if({IS_WRITTEN}, principal, NULL))").alias("producers"),
+        F.expr(f"collect_set(if({IS_READ}, principal, NULL))").alias("consumers"),
+        F.expr(f"sum(if({IS_WRITTEN}, bytes, 0))").alias("produced_bytes"),
+        F.expr(f"sum(if({IS_READ}, bytes, 0))").alias("consumed_bytes"),
         F.min("day").cast("timestamp").alias("first_day"),
     )
 
 
-def _named(used: DataFrame, existing: DataFrame) -> DataFrame:
-    """Return ``used`` with names in place of ids, as far as the inventory knows them."""
+def _with_names_of_ids(used: DataFrame, existing: DataFrame) -> DataFrame:
+    """Return ``used`` with topic names instead of ids, if the inventory has them."""
     names = existing.where("topic_id IS NOT NULL").selectExpr(
-        "cluster_id", f"concat('{BY_ID}', topic_id) AS topic", "topic AS name"
+        "cluster_id", f"concat('{TOPIC_ID_PREFIX}', topic_id) AS topic", "topic AS name"
     )
     named = used.join(F.broadcast(names), ["cluster_id", "topic"], "left")
     return named.groupBy("cluster_id", F.coalesce("name", "topic").alias("topic")).agg(
@@ -85,8 +85,8 @@ def _named(used: DataFrame, existing: DataFrame) -> DataFrame:
     )
 
 
-def _existing(inventory: DataFrame) -> DataFrame:
-    """Return one row for each topic that was ever listed, as it was told last."""
+def _listed_topics(inventory: DataFrame) -> DataFrame:
+    """Return one row for each topic that was ever listed, with its last listed values."""
     return inventory.groupBy("cluster_id", "topic").agg(
         F.expr("max_by(topic_id, if(topic_id IS NULL, NULL, last_seen))").alias("topic_id"),
         F.max_by("partitions", "last_seen").alias("partitions"),
@@ -95,8 +95,8 @@ def _existing(inventory: DataFrame) -> DataFrame:
     )
 
 
-def _newest_list(inventory: DataFrame) -> DataFrame:
-    """Return cluster_id and ``listed_at``: the time of the newest list all of whose parts are there."""
+def _newest_complete_list(inventory: DataFrame) -> DataFrame:
+    """Return cluster_id and ``listed_at``: the time of the newest inventory with all its parts."""
     lists = inventory.groupBy("cluster_id", "last_seen").agg(
         F.countDistinct(F.coalesce("part", F.lit(1))).alias("there"),
         F.max(F.coalesce("parts", F.lit(1))).alias("parts"),

@@ -1,4 +1,4 @@
-"""The table ``traffic``: who did how much, by minute. Requests told one by one and rolled up give the same rows."""
+"""The table ``traffic``: who transferred how much, by minute. Single requests and rollups give the same rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.merge import merge_rows
 from spark_jobs.schemas import TRAFFIC
-from spark_jobs.tables.columns import columns_of
+from spark_jobs.tables.columns import table_columns
 
 
 def traffic(requests: DataFrame) -> DataFrame:
-    """Return the rows of ``traffic``, one for each key, of ``requests`` (as ``request_measures.summed`` gives it)."""
-    return merge_rows(requests, TRAFFIC).select(*columns_of(TRAFFIC))
+    """Return the rows of ``traffic``, one for each key. ``requests``: result of ``measure_requests``."""
+    return merge_rows(requests, TRAFFIC).select(*table_columns(TRAFFIC))

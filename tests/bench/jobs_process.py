@@ -224,7 +224,7 @@ def _write(spark: SparkSession, target: TableRoot, name: str, rows: int, said: M
     made = day.withColumn("topic", F.expr(sql["topic"])).selectExpr(
         *[f"CAST({sql.get(column.name, 'NULL')} AS {column.type}) AS {column.name}" for column in columns]
     )
-    made.write.format("delta").mode("append").save(target.path(name))
+    made.write.format("delta").mode("append").save(target.table_path(name))
 
 
 def _decode(spark: SparkSession, bootstrap: str, topic: str) -> None:

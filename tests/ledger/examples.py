@@ -48,7 +48,7 @@ def markdown(root: Path | str) -> str:
         )
         for table in TABLES.values():
             parts.append(f"### `{table.name}`\n\n```sql\n{table.example}\n```\n")
-            parts.append(_answer(*reader.rows(table.example)))
+            parts.append(_answer(*reader.fetch_rows(table.example)))
     return "\n".join(parts).rstrip() + "\n"
 
 

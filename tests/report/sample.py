@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 from tests.spark.stored import write
 
 FIRST = datetime(2026, 9, 20, tzinfo=UTC)
@@ -64,10 +64,10 @@ TOPICS = ("orders", "payments", "clicks", "invoices", "orders-old", "audit-archi
 
 def counts(dice: random.Random, requests: int, ms: float) -> list[int]:
     """A histogram of log-normal times around ``ms``."""
-    found = [0] * (len(BUCKETS) + 1)
+    found = [0] * (len(LATENCY_BUCKETS_US) + 1)
     for _ in range(requests):
         us = ms * 1000 * math.exp(dice.gauss(0, 0.7))
-        found[bisect_left(BUCKETS, us)] += 1
+        found[bisect_left(LATENCY_BUCKETS_US, us)] += 1
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.errors import QueryError
-from spark_jobs.report import page as report
+from spark_jobs.report import render_page as report
 from spark_jobs.schemas import TABLES
 from tests.report import browser, sample
 from tests.spark.stored import write
@@ -109,13 +109,14 @@ def test_findings_are_what_the_tables_say(text: str) -> None:
     assert next(iter(told)) == "completeness"
     assert "Mostly: 99.995 % of 775,840 events have arrived." in told["completeness"]
     assert (
-        "40 events lost, and counted (observer_queue); broker 2 silent since 2026-09-22 23:20." in told["completeness"]
+        "40 events lost and reported as lost (observer_queue); broker 2 silent since 2026-09-22 23:20."
+        in told["completeness"]
     )
-    assert "User:clickstream · web-collector moved most" in told["talkers"]
+    assert "User:clickstream · web-collector transferred most" in told["talkers"]
     assert "3 of 4 objectives have error budget left. produce-latency · fast · orders" in told["objectives"]
-    assert "284.67 EUR in these days; web has the largest part, 179.01 EUR." in told["cost"]
-    assert "1 topic unused, 1 asked for but never given anything, 1 of which it cannot be told" in told["unused"]
-    assert "7 records missing, 1 of 1 mirrored topic not as it was produced." in told["mirrors"]
+    assert "284.67 EUR on these days; web has the largest share, 179.01 EUR." in told["cost"]
+    assert "1 topic unused, 1 polled without receiving records, 1 unknown" in told["unused"]
+    assert "7 records missing, 1 of 1 mirrored topic differ from their source." in told["mirrors"]
     assert "1 client must be upgraded" in told["refused"]
     assert "3 addresses met a limit." in told["throttles"]
 
@@ -138,7 +139,7 @@ def test_the_peak_is_that_of_the_busiest_minute(tmp_path: Path) -> None:
     bursts(tmp_path, (42, 26_220_000), (43, 60), (57, 6000), (23 * 60, 26_220_000))
     text = report(tmp_path)
     told = " ".join(Parsed(text).sections["traffic"].split())
-    assert "At most 437 kB/s passed, both directions together: in the minute of 2026-09-20 00:42." in told
+    assert "The peak was 437 kB/s in both directions together, in the minute of 2026-09-20 00:42." in told
     assert "the mean of each 10 minutes." in told
     produced = [v["rate"] for v in chart(text, "traffic")["data"]["values"] if v["direction"] == "produced"]
     assert produced[:3] == [26_220_060 / 600, 6000 / 600, 0]
@@ -174,7 +175,7 @@ def test_a_broken_table_is_a_sentence_and_the_others_are_told(tmp_path: Path, wh
     told = {name: " ".join(words.split()) for name, words in Parsed(report(tmp_path)).sections.items()}
     assert f"The table latency in {tmp_path} cannot be read: " in told["latency"]
     assert f"The table cost in {tmp_path} cannot be read: " in told["cost"]
-    assert "At most 1 B/s passed" in told["traffic"]
+    assert "The peak was 1 B/s" in told["traffic"]
     for file in (tmp_path / "traffic").glob(where):
         file.write_text("garbage")
     write(tmp_path, "completeness", {"day": sample.FIRST.date()})
@@ -187,7 +188,7 @@ def test_conflicts_are_no_reason_to_believe_the_tables(tmp_path: Path) -> None:
     write(tmp_path, "completeness", {**row, "conflicts": 3})
     text = report(tmp_path)
     (found,) = [" ".join(text.split()) for name, text in Parsed(text).sections.items() if name == "completeness"]
-    assert "No: 3 records of broker 7 contradict others of the same numbers" in found
+    assert "No: 3 records of broker 7 contradict other records with the same event numbers" in found
     assert 'id="completeness"' in text
     assert "bad" in text.split('id="completeness"')[1].split("</section>")[0]
 
@@ -204,10 +205,10 @@ def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
 def test_days_can_be_chosen(root: Path) -> None:
     first = sample.FIRST.date()
     told = Parsed(report(root, since=first, until=first)).sections
-    assert "94.89\xa0EUR in these days" in told["cost"]
-    assert "Every client that came in these days could stay." not in told["refused"]
+    assert "94.89\xa0EUR on these days" in told["cost"]
+    assert "Kafka 4 accepts every client of these days." not in told["refused"]
     later = Parsed(report(root, since=first + timedelta(9), until=first + timedelta(9))).sections
-    assert "No request passed in these days." in later["traffic"]
+    assert "There were no requests on these days." in later["traffic"]
     with pytest.raises(QueryError, match="the first day, 2026-09-21, is after the last one, 2026-09-20"):
         report(root, since=first + timedelta(1), until=first)
 
@@ -215,10 +216,10 @@ def test_days_can_be_chosen(root: Path) -> None:
 def test_a_table_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
     write(tmp_path, "traffic", {"day": sample.FIRST.date(), "minute": sample.FIRST, "api": "Fetch", "requests": 1})
     told = Parsed(report(tmp_path)).sections
-    assert "There is no table completeness: brokerside jobs run makes it." in told["completeness"]
-    assert "a document of kind Prices is in PATH." in told["cost"]
-    assert "a document of kind SLO is in PATH." in told["objectives"]
-    assert "Every request of these days was answered without an error." in told["errors"]
+    assert "There is no table completeness: brokerside jobs run creates it." in told["completeness"]
+    assert "if PATH has a document of kind Prices." in told["cost"]
+    assert "if PATH has a document of kind SLO." in told["objectives"]
+    assert "No request of these days had an error response." in told["errors"]
 
 
 def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_tables_without_rows_are_refused_and_one_row_is_enough(tmp_path: Path) -
     with pytest.raises(QueryError, match="have no rows"):
         report(tmp_path)
     write(tmp_path, "inventory", {"day": sample.FIRST.date()})
-    assert "Nothing was told by any sidecar." in Parsed(report(tmp_path)).sections["completeness"]
+    assert "No sidecar sent any event." in Parsed(report(tmp_path)).sections["completeness"]
 
 
 READY = """new Promise((done, failed) => {

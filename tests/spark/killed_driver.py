@@ -58,7 +58,7 @@ def main() -> None:
     fate = Fate(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     arguments = json.loads(sys.argv[4])
     append, replace, create, write, look_after = (
-        io.append_once, io.replace_rows, io.create_table, sink.TableSink.__call__, maintenance.upkeep
+        io.append_once, io.replace_rows, io.create_table, sink.TableSink.__call__, maintenance.maintain_tables
     )  # fmt: skip
 
     def append_once(rows: DataFrame, path: str, writer: str, number: int) -> None:
@@ -87,7 +87,7 @@ def main() -> None:
 
     io.append_once, io.replace_rows, io.create_table = append_once, replaced, create_table
     sink.TableSink.__call__ = call  # type: ignore[method-assign]
-    maintenance.upkeep = looked_after
+    maintenance.maintain_tables = looked_after
     kafka.MAX_RECORDS_PER_BATCH = arguments.pop("records_per_batch")
     maintenance.MAINTENANCE_INTERVAL_S, compaction.MIN_FILES_TO_COMPACT = 0.0, 2
     arguments["jars"] = [Path(jar) for jar in arguments["jars"]]

@@ -135,11 +135,15 @@ class Sweep:
         source = kafka.AuditTopicSource(self._audit.bootstrap, self._audit.name)
         records = kafka.read_range(spark, source, kafka.fetch_offset_range(spark, source))
         definitions = load(self._definitions)
-        batch = registry.Batch(deduplicate(parse_records(records)).persist(), definitions)
-        whole = {name: merge_rows(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED.items()}
-        stored = registry.Stored(whole, definitions, None)
-        names = registry.DERIVED.keys() - registry.undeclared(registry.DERIVED, definitions)
-        whole |= {name: registry.DERIVED[name](stored) for name in names}
+        batch = registry.ParsedBatch(deduplicate(parse_records(records)).persist(), definitions)
+        whole = {
+            name: merge_rows(make(batch), TABLES[name]).persist() for name, make in registry.STREAMED_FUNCTIONS.items()
+        }
+        stored = registry.InputTables(whole, definitions, None)
+        names = registry.DERIVED_FUNCTIONS.keys() - registry.tables_without_definitions(
+            registry.DERIVED_FUNCTIONS, definitions
+        )
+        whole |= {name: registry.DERIVED_FUNCTIONS[name](stored) for name in names}
         found: dict[str, int] = {}
         root = Path(self._arguments["tables"])
         for name in (*STREAMED, *DERIVED):

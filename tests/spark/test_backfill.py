@@ -103,7 +103,7 @@ def test_days_are_computed_again_as_far_as_the_job_has_read(job: Job, audit: Aud
 def test_a_root_without_a_checkpoint_is_filled_and_stays_without(
     job: Job, audit: AuditTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("streamed", "chosen"):
+    for name in ("streamed_table_names", "selected_tables"):
         monkeypatch.setattr(module, name, lambda only: ONLY)
     audit.send(*envelopes([0, 1]))
     job(backfill)
@@ -122,10 +122,10 @@ def test_what_cannot_be_computed_again_is_refused(job: Job, audit: AuditTopic, b
     (checkpoint,) = (job.root / "_checkpoints").glob(f"*/{audit.name}")
 
     (checkpoint / "backfill").touch()
-    with pytest.raises(JobError, match="a backfill replaces rows of these tables; if it was broken off, run it again"):
+    with pytest.raises(JobError, match="a backfill replaces rows of these tables; if it was interrupted, run it again"):
         job(run)
     (checkpoint / "offsets" / "1").write_bytes((checkpoint / "offsets" / "0").read_bytes())
-    with pytest.raises(JobError, match=r"batch 1 of the checkpoint .* is at work, or was broken off"):
+    with pytest.raises(JobError, match=r"batch 1 of the checkpoint .* is running, or was interrupted"):
         job(backfill)
     (checkpoint / "offsets" / "1").unlink()
     assert not (checkpoint / "backfill").exists()

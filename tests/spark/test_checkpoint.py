@@ -70,8 +70,8 @@ def test_a_checkpoint_gets_the_tables_that_are_new() -> None:
 @pytest.mark.parametrize(
     ("cluster", "topic", "stored", "only", "message"),
     [
-        ("kafka", "other", tables(), None, "is of the topic audit, not of other"),
-        ("elsewhere", "audit", tables(), None, "is of the Kafka cluster kafka, not of elsewhere"),
+        ("kafka", "other", tables(), None, "belongs to the topic audit, not to other"),
+        ("elsewhere", "audit", tables(), None, "belongs to the Kafka cluster kafka, not to elsewhere"),
         ("kafka", "audit", tables(), ["traffic"], "fills all tables, not only traffic"),
         ("kafka", "audit", tables(traffic_id="t-2"), None, "table traffic that is another table"),
         ("kafka", "audit", {**tables(), "traffic": TableState()}, None, "table traffic that is missing"),

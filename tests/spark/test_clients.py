@@ -17,7 +17,7 @@ from spark_jobs.parse import parse_records
 from spark_jobs.schemas import CLIENTS
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.clients import clients
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
 from tests.tools.generate_apis import REQUEST, definition
@@ -29,7 +29,7 @@ KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
 def table(kafka_rows: KafkaRows, *events: Event) -> DataFrame:
     values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-    return clients(summed(kept(parse_records(kafka_rows(values)))))
+    return clients(measure_requests(kept(parse_records(kafka_rows(values)))))
 
 
 def test_who_uses_what_and_since_when(kafka_rows: KafkaRows) -> None:

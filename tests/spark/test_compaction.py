@@ -27,8 +27,8 @@ Append = Callable[..., None]
 @pytest.fixture
 def target(spark: SparkSession, tmp_path: Path) -> TableRoot:
     target = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
-    io.create_table(spark, TRAFFIC, target.path("traffic"))
-    io.create_table(spark, DEAD_LETTERS, target.path("dead_letters"))
+    io.create_table(spark, TRAFFIC, target.table_path("traffic"))
+    io.create_table(spark, DEAD_LETTERS, target.table_path("dead_letters"))
     return target
 
 
@@ -42,28 +42,30 @@ def append(spark: SparkSession, target: TableRoot) -> Append:
         names = ("day", "principal", "requests")
         schema = table_schema(TRAFFIC)
         values = [tuple(dict(zip(names, row, strict=True)).get(field.name) for field in schema) for row in rows]
-        io.append_once(spark.createDataFrame(values, schema), target.path("traffic"), "writer", next(number))
+        io.append_once(spark.createDataFrame(values, schema), target.table_path("traffic"), "writer", next(number))
 
     return make
 
 
-def look_after(
-    spark: SparkSession, target: TableRoot, definitions: Definitions | None = None, *, clean: bool = False
+def maintain(
+    spark: SparkSession, target: TableRoot, definitions: Definitions | None = None, *, vacuum: bool = False
 ) -> None:
     said: list[Notice] = []
     compaction.maintain_tables(
-        spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append, clean=clean
+        spark, target, ["traffic", "dead_letters", "slo"], definitions or Definitions(), said.append, vacuum=vacuum
     )
     assert said == []
 
 
 def files(spark: SparkSession, target: TableRoot) -> dict[int, int]:
-    return {(day - FIRST).days: count for day, count in io.count_files_by_day(spark, target.path("traffic")).items()}
+    return {
+        (day - FIRST).days: count for day, count in io.count_files_by_day(spark, target.table_path("traffic")).items()
+    }
 
 
 def requests(spark: SparkSession, target: TableRoot) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
-    for row in spark.read.format("delta").load(target.path("traffic")).collect():
+    for row in spark.read.format("delta").load(target.table_path("traffic")).collect():
         found[(row["day"] - FIRST).days, row["principal"]] += row["requests"]
     return found
 
@@ -78,7 +80,7 @@ def test_days_that_are_over_become_one_row_for_each_key(
     for days in ([0, 3], [0, 1, 3], [0, 3], [2], [2]):
         append(*days)
     before = requests(spark, target)
-    look_after(spark, target)
+    maintain(spark, target)
     assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 3}
     assert (
         requests(spark, target)
@@ -91,15 +93,15 @@ def test_days_that_are_over_become_one_row_for_each_key(
             }
         )
     )
-    assert spark.read.format("delta").load(target.path("traffic")).where(f"day = '{FIRST}'").count() == 2
-    version = io.StoredTable(spark, target.path("traffic")).version
-    look_after(spark, target)
-    assert io.StoredTable(spark, target.path("traffic")).version == version
+    assert spark.read.format("delta").load(target.table_path("traffic")).where(f"day = '{FIRST}'").count() == 2
+    version = io.StoredTable(spark, target.table_path("traffic")).version
+    maintain(spark, target)
+    assert io.StoredTable(spark, target.table_path("traffic")).version == version
     append(0, 3)
-    look_after(spark, target)
+    maintain(spark, target)
     assert files(spark, target) == {0: 1, 1: 1, 2: 2, 3: 1}
     assert requests(spark, target) == before + Counter({(0, "a"): 2, (0, "b"): 10, (3, "a"): 2, (3, "b"): 10})
-    assert io.StoredTable(spark, target.path("traffic")).writers == {"writer": 5}
+    assert io.StoredTable(spark, target.table_path("traffic")).writers == {"writer": 5}
 
 
 def test_what_is_appended_while_files_are_joined_is_kept(
@@ -114,15 +116,15 @@ def test_what_is_appended_while_files_are_joined_is_kept(
         replace(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(io, "replace_rows", late)
-    look_after(spark, target)
+    maintain(spark, target)
     assert requests(spark, target)[0, "a"] == 6
 
 
 def test_days_are_kept_as_long_as_their_table_says(spark: SparkSession, target: TableRoot, append: Append) -> None:
     append(0, 10, 399, 400)
-    look_after(spark, target)
+    maintain(spark, target)
     assert set(files(spark, target)) == {10, 399, 400}
-    look_after(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
+    maintain(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
     assert set(files(spark, target)) == {399, 400}
 
 
@@ -130,24 +132,24 @@ def test_files_that_nothing_needs_any_more_are_removed_also_where_a_table_is_rep
     spark: SparkSession, target: TableRoot, append: Append
 ) -> None:
     append(0)
-    path = target.path("traffic")
+    path = target.table_path("traffic")
     rows = spark.createDataFrame(spark.read.format("delta").load(path).collect(), table_schema(TRAFFIC))
     io.replace_rows(rows, path, "", {})
     files = lambda: sorted(Path(path).glob("day=*/*.parquet"))  # noqa: E731
     assert len(files()) == 2
-    look_after(spark, target, clean=True)
+    maintain(spark, target, vacuum=True)
     assert len(files()) == 2, "a reader may be at it"
     at_once = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({at_once})")
-    look_after(spark, target)
+    maintain(spark, target)
     assert len(files()) == 2
-    look_after(spark, target, clean=True)
+    maintain(spark, target, vacuum=True)
     assert len(files()) == 1
     assert requests(spark, target) == Counter({(0, "a"): 2, (0, "b"): 10})
 
 
 def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSession, target: TableRoot) -> None:
-    path = target.path("traffic")
+    path = target.table_path("traffic")
     assert io.StoredTable(spark, path).properties == io.DELTA_PROPERTIES
     names = ", ".join(f"'{name}'" for name in io.DELTA_PROPERTIES)
     spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({names})")
@@ -161,7 +163,7 @@ def test_tables_keep_two_days_of_their_log_also_those_of_before(spark: SparkSess
 def test_a_clock_that_is_years_ahead_deletes_nothing(spark: SparkSession, target: TableRoot, append: Append) -> None:
     today = (datetime.now(UTC).date() - FIRST).days
     append(today - 1, today, 700_000)
-    look_after(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
+    maintain(spark, target, Definitions(retention={"traffic": timedelta(days=2)}))
     assert set(files(spark, target)) == {today - 1, today, 700_000}
 
 
@@ -180,6 +182,8 @@ def test_a_table_that_cannot_be_looked_after_is_said_and_does_not_stop_the_other
 
     monkeypatch.setattr(io, "count_files_by_day", failing)
     said: list[Notice] = []
-    compaction.maintain_tables(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, clean=False)
-    assert list(map(str, said)) == ["table dead_letters is looked after later: OSError: the disk is away"]
+    compaction.maintain_tables(spark, target, ["dead_letters", "traffic"], Definitions(), said.append, vacuum=False)
+    assert list(map(str, said)) == [
+        "table dead_letters: maintenance failed and is retried later: OSError: the disk is away"
+    ]
     assert files(spark, target) == {0: 1, 5: 1}

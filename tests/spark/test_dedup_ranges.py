@@ -1,4 +1,4 @@
-"""What was taken is known by numbers: whenever it comes again, in whatever parts. No Spark."""
+"""Written events are known by number: whenever they come again, in whatever parts. No Spark."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def record(
     return AuditRecord(partition, offset, boot, first, last, (whole, front, back))
 
 
-def take(taken: DedupRanges, first: int, last: int, boot: SidecarBoot = BOOT) -> list[tuple[int, int]] | None:
+def add(taken: DedupRanges, first: int, last: int, boot: SidecarBoot = BOOT) -> list[tuple[int, int]] | None:
     """Intervals of the one record that are new; None: all of it."""
-    pieces = taken.take([record(first, last, boot=boot)]).pieces
+    pieces = taken.add_records([record(first, last, boot=boot)]).new_ranges
     assert all((piece.partition, piece.offset) == (0, 7) for piece in pieces)
     return [(piece.first, piece.last) for piece in pieces if piece.first <= piece.last] if pieces else None
 
 
 def test_a_record_that_comes_again_has_nothing_new() -> None:
     taken = DedupRanges()
-    assert [take(taken, *each) for each in ((1, 200), (201, 400), (1, 200))] == [None, None, []]
-    assert take(taken, 1, 200, OTHER) is None
-    assert take(taken, 1, 200, SidecarBoot("elsewhere", 1, "boot")) is None
+    assert [add(taken, *each) for each in ((1, 200), (201, 400), (1, 200))] == [None, None, []]
+    assert add(taken, 1, 200, OTHER) is None
+    assert add(taken, 1, 200, SidecarBoot("elsewhere", 1, "boot")) is None
     records = [record(1, 200, partition=3, offset=9), record(401, 402, partition=3, offset=10)]
-    decision = taken.take(records)
-    assert (decision.pieces, decision.conflicts, decision.duplicates) == ([NewRange(3, 9, 1, 0)], [], 1)
+    decision = taken.add_records(records)
+    assert (decision.new_ranges, decision.conflicts, decision.duplicates) == ([NewRange(3, 9, 1, 0)], [], 1)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_parts_and_wholes(
 ) -> None:
     taken = DedupRanges()
     for each in before:
-        assert take(taken, *each) is None
-    assert take(taken, *numbers) == new
-    assert take(taken, *numbers) == []
+        assert add(taken, *each) is None
+    assert add(taken, *numbers) == new
+    assert add(taken, *numbers) == []
 
 
 def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
@@ -69,12 +69,12 @@ def test_any_order_of_any_intervals_is_what_a_set_says() -> None:
     for _ in range(500):
         first = chance.randrange(1, 2_000)
         asked = range(first, first + chance.randrange(1, 30))
-        found = take(taken, asked[0], asked[-1])
+        found = add(taken, asked[0], asked[-1])
         new = set(asked) - known
         assert (set(asked) if found is None else {n for a, b in found for n in range(a, b + 1)}) == new
         known |= new
-        taken = DedupRanges.read(taken.text())
-    ((*_, found_ranges, _, _),) = json.loads(taken.text())
+        taken = DedupRanges.from_json(taken.to_json())
+    ((*_, found_ranges, _, _),) = json.loads(taken.to_json())
     assert found_ranges == ranges(known)
 
 
@@ -93,23 +93,23 @@ def test_those_heard_of_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RANGES_PER_BOOT", 2)
     taken = DedupRanges()
     for name in ("a", "b", "a", "c"):
-        take(taken, 1, 1, SidecarBoot("kafka", 1, name))
+        add(taken, 1, 1, SidecarBoot("kafka", 1, name))
     for number in (3, 5):
-        take(taken, number, number, SidecarBoot("kafka", 1, "c"))
-    told = [each[:4] for each in json.loads(taken.text())]
+        add(taken, number, number, SidecarBoot("kafka", 1, "c"))
+    told = [each[:4] for each in json.loads(taken.to_json())]
     assert told == [["kafka", 1, "a", [[1, 1]]], ["kafka", 1, "c", [[3, 3], [5, 5]]]]
-    assert take(taken, 1, 1, SidecarBoot("kafka", 1, "b")) is None
+    assert add(taken, 1, 1, SidecarBoot("kafka", 1, "b")) is None
 
 
 def conflicts(taken: DedupRanges, *records: AuditRecord) -> list[str]:
-    return [conflict.detail for conflict in taken.take(records).conflicts]
+    return [conflict.detail for conflict in taken.add_records(records).conflicts]
 
 
 def noted(*records: AuditRecord) -> DedupRanges:
     """What was taken of ``records``, as the next batch of another run reads it."""
     taken = DedupRanges()
     assert not conflicts(taken, *records)
-    return DedupRanges.read(taken.text())
+    return DedupRanges.from_json(taken.to_json())
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,11 @@ def test_what_is_no_longer_known_is_a_conflict_within_a_process_and_none_of_one_
     monkeypatch.setattr(module, "MAX_DIGESTS", 2)
     taken = noted(*[record(number, number) for number in (1, 2, 3)])
     assert conflicts(taken, record(3, 3), record(2, 2)) == []
-    assert conflicts(taken, record(1, 1)) == ["1 to 1 were taken long before"]
-    taken = DedupRanges.read(
-        DedupRanges.read(noted(record(1, 1), record(1, 1, boot=OTHER), record(2, 2, boot=OTHER)).text()).text()
+    assert conflicts(taken, record(1, 1)) == ["1 to 1 repeat numbers too old to be compared"]
+    taken = DedupRanges.from_json(
+        DedupRanges.from_json(
+            noted(record(1, 1), record(1, 1, boot=OTHER), record(2, 2, boot=OTHER)).to_json()
+        ).to_json()
     )
     assert conflicts(taken, record(1, 1, other=1), record(1, 1, boot=OTHER)) == []
     assert len(conflicts(taken, record(1, 1, boot=OTHER, other=1))) == 1

@@ -15,7 +15,7 @@ import yaml
 from proxy.core.apis import APIS, api_name
 from spark_jobs import kafka_versions
 from spark_jobs.definitions import Definitions, load
-from spark_jobs.definitions.load import KINDS, fingerprint
+from spark_jobs.definitions.load import DOCUMENT_KINDS, fingerprint
 from spark_jobs.errors import JobError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,7 +55,7 @@ SPECS: dict[str, dict[str, Any]] = {
 def document(kind: str, name: str = "x", **changes: Any) -> dict[str, Any]:
     """A document of ``kind`` with changes to its spec; ``...`` leaves a field out."""
     spec = {key: value for key, value in {**SPECS[kind], **changes}.items() if value is not ...}
-    return {"apiVersion": KINDS[kind], "kind": kind, "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": DOCUMENT_KINDS[kind], "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def without_place(line: str) -> str:
 
 
 def test_the_smallest_of_each_kind_is_read(file: Path) -> None:
-    assert set(SPECS) == set(KINDS)
-    made = loaded(file, *[document(kind) for kind in KINDS])
+    assert set(SPECS) == set(DOCUMENT_KINDS)
+    made = loaded(file, *[document(kind) for kind in DOCUMENT_KINDS])
     assert [mirror.name for mirror in made.mirrors] == ["x"]
     assert made.retention == {"traffic": timedelta(days=30)}
     assert [prices.name for prices in made.prices] == ["x"]
@@ -103,7 +103,7 @@ def test_the_examples_are_right(example: Path) -> None:
 
 def test_there_is_an_example_of_each_kind() -> None:
     kinds = {document["kind"] for example in EXAMPLES for document in yaml.safe_load_all(example.read_text())}
-    assert kinds == set(KINDS)
+    assert kinds == set(DOCUMENT_KINDS)
 
 
 def test_the_documents_in_the_docs_are_right(file: Path) -> None:
@@ -157,8 +157,8 @@ def test_a_key_that_is_there_twice_is_told_with_its_lines(file: Path) -> None:
     with pytest.raises(JobError) as error:
         load([file])
     assert str(error.value).splitlines() == [
-        f"{file}: line 8: traffic: is there already, in line 7",
-        f"{file}: line 9: spec: is there already, in line 5",
+        f"{file}: line 8: traffic: is a duplicate of line 7",
+        f"{file}: line 9: spec: is a duplicate of line 5",
         f"{file}: document 1: spec.tables.slo: 'soon': {LENGTH} at line 9, column 17",
     ]
 
@@ -173,7 +173,9 @@ def test_what_is_merged_into_an_object_may_be_replaced(file: Path) -> None:
     )
     with pytest.raises(JobError) as error:
         load([file])
-    assert str(error.value) == f"{file}: document 1: kind: null is none of {', '.join(KINDS)} at line 1, column 1"
+    assert str(error.value) == (
+        f"{file}: document 1: kind: null is not one of {', '.join(DOCUMENT_KINDS)} at line 1, column 1"
+    )
 
 
 def test_mistakes_are_told_in_the_order_of_the_documents_and_none_hides_another(file: Path) -> None:
@@ -208,12 +210,12 @@ def test_an_unknown_field_is_told_with_those_there_are(file: Path) -> None:
     prices = [{**SPECS["Prices"]["prices"][0], "vlaidTo": date(2026, 1, 1)}]
     (said,) = mistakes(file, document("Prices", prices=prices))
     there = "name, dimension, price, validFrom, validTo, clusters, listeners, topics, principals, split"
-    assert said == f"document 1: spec.prices.0.vlaidTo: 2026-01-01: is unknown; there are: {there}"
+    assert said == f"document 1: spec.prices.0.vlaidTo: 2026-01-01: is unknown; the fields are: {there}"
     assert mistakes(file, {**document("Mirror"), "spec": {**SPECS["Mirror"], "name": "y"}}) == [
         "document 1: spec.name: is unknown"
     ]
     (said,) = mistakes(file, document("SLO", indicatorref="y"))
-    assert "there are: description, service, indicator or indicatorRef, timeWindow" in said
+    assert "the fields are: description, service, indicator or indicatorRef, timeWindow" in said
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     )
     assert f"{one}: document 1: spec.lag: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w{at}" in lines
     assert f"{one}: document 3: must be an object with apiVersion, kind, metadata and spec" in lines
-    assert f"{one}: document 4: kind: 'Planet' is none of {', '.join(KINDS)} at line 13, column 1" in lines
+    assert f"{one}: document 4: kind: 'Planet' is not one of {', '.join(DOCUMENT_KINDS)} at line 13, column 1" in lines
 
 
 def test_a_mistake_is_told_at_its_field_or_at_the_nearest_one_above_it(file: Path) -> None:
@@ -264,28 +266,28 @@ def test_a_mistake_is_told_at_its_field_or_at_the_nearest_one_above_it(file: Pat
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DOCUMENT_KINDS)
 def test_what_all_kinds_have_in_common_is_checked(file: Path, kind: str) -> None:
     right = document(kind)
-    assert mistakes(file, {**right, "apiVersion": "v0"}) == [f"document 1: apiVersion: must be {KINDS[kind]}"]
+    assert mistakes(file, {**right, "apiVersion": "v0"}) == [f"document 1: apiVersion: must be {DOCUMENT_KINDS[kind]}"]
     assert mistakes(file, {**right, "status": {}}) == ["document 1: status: is unknown"]
     assert mistakes(file, {**right, "spec": 5}) == ["document 1: spec: must be an object"]
     (said,) = mistakes(file, document(kind, planet="Mars"))
     assert said.startswith("document 1: spec.planet: 'Mars': ")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in ("Mirror", "Prices", "SLI", "SLO")])
+@pytest.mark.parametrize("kind", [kind for kind in DOCUMENT_KINDS if kind in ("Mirror", "Prices", "SLI", "SLO")])
 def test_names_are_needed_once(file: Path, kind: str) -> None:
     assert mistakes(file, {**document(kind), "metadata": {}}) == ["document 1: metadata.name: is missing"]
     assert mistakes(file, document(kind), document(kind)) == [
-        f"document 2: metadata.name: x is also that of {file}: document 1"
+        f"document 2: metadata.name: x is also the name of {file}: document 1"
     ]
 
 
 @pytest.mark.parametrize("kind", ["Retention", "Owners", "Zones"])
 def test_of_some_kinds_there_is_one(file: Path, kind: str) -> None:
     assert mistakes(file, document(kind), document(kind)) == [
-        f"document 2: kind: there is one already, {file}: document 1"
+        f"document 2: kind: only one document of this kind is allowed; the first is {file}: document 1"
     ]
 
 
@@ -322,8 +324,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "bad requests counted": (
         "SLI", {"thresholdMetric": ..., "ratioMetric": {"good": GOOD, "bad": GOOD, "total": SOURCE}}, "Metric.bad: "),
     "a calendar": (
-        "SLO", {"timeWindow": [{"duration": "1M", "calendar": {"startTime": "2026-01-01 00:00:00"}}]}, "rolling one"),
-    "a period that does not roll": ("SLO", {"timeWindow": [{"duration": "30d", "isRolling": False}]}, "rolling one"),
+        "SLO", {"timeWindow": [{"duration": "1M", "calendar": {"startTime": "2026-01-01 00:00:00"}}]}, "a rolling"),
+    "a period that does not roll": ("SLO", {"timeWindow": [{"duration": "30d", "isRolling": False}]}, "a rolling"),
     "two periods": ("SLO", {"timeWindow": [{"duration": "30d"}, {"duration": "7d"}]}, "must be exactly one"),
     "a period of hours": ("SLO", {"timeWindow": [{"duration": "36h"}]}, "must be whole days, 1d to 366d"),
     "a period of years": ("SLO", {"timeWindow": [{"duration": "90w"}]}, "must be whole days, 1d to 366d"),
@@ -336,10 +338,10 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "no room for good": ("SLO", {"objectives": objective(value=0.05)}, "spec.objectives.0.value: 0.05: "),
     "more is better": ("SLO", {"objectives": objective(op="gte")}, "spec.objectives.0.op: 'gte': "),
     "a latency without a threshold": ("SLO", {"objectives": objective(value=...)}, "1: a thresholdMetric needs op"),
-    "a threshold of errors": ("SLO", {"indicator": ERRORS}, "1: op and value are for a thresholdMetric alone"),
+    "a threshold of errors": ("SLO", {"indicator": ERRORS}, "1: op and value are only allowed with a thresholdMetric"),
     "two of a name": ("SLO", {"objectives": objective(displayName="a") * 2}, "displayName a: each objective needs"),
     "slices without a length": ("SLO", {"budgetingMethod": "Timeslices"}, "1: Timeslices need timeSliceTarget and"),
-    "slices where there are none": ("SLO", {"objectives": objective(**SLICES)}, "are for Timeslices alone"),
+    "slices where there are none": ("SLO", {"objectives": objective(**SLICES)}, "are only allowed with Timeslices"),
     "slices over midnight": (
         "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "7m"})}, "that divide a day, as 1m, 5m or 1h"),
     "slices of seconds": (
@@ -366,7 +368,7 @@ def test_an_indicator_by_reference_is_the_one_written_out(file: Path) -> None:
 
 def test_shares_are_exact(file: Path) -> None:
     told = loaded(file, document("SLO", objectives=objective(target=..., targetPercent=99.95))).objectives
-    assert [(each.target, each.budget) for each in told] == [(Decimal("0.9995"), Decimal("0.0005"))]
+    assert [(each.target, each.error_budget) for each in told] == [(Decimal("0.9995"), Decimal("0.0005"))]
 
 
 @pytest.mark.parametrize(
@@ -382,10 +384,10 @@ def test_what_a_threshold_within_a_bucket_means_is_said(file: Path) -> None:
     between, exact = loaded(
         file, document("SLO", objectives=[*objective(displayName="a"), *objective(displayName="b", value=92.681)])
     ).objectives
-    assert between.described() == [
+    assert between.describe() == [
         "x, a: 99 % of requests in time in 30 days; counted to 92.681 ms, not 100 ms: exact are 92.681 and 131.072"
     ]
-    assert exact.described() == ["x, b: 99 % of requests in time in 30 days; counted to 92.681 ms"]
+    assert exact.describe() == ["x, b: 99 % of requests in time in 30 days; counted to 92.681 ms"]
 
 
 @pytest.mark.parametrize(("days", "rates"), [(30, [14.4, 6, 3, 1]), (7, [3.36, 1.4, 0.7, 7 / 30])])
@@ -393,7 +395,7 @@ def test_alerts_take_the_same_share_of_the_budget_whatever_the_period(
     file: Path, days: int, rates: list[float]
 ) -> None:
     (told,) = loaded(file, document("SLO", timeWindow=[{"duration": f"{days}d"}])).objectives
-    assert list(told.alerts.values()) == pytest.approx(rates)
+    assert list(told.alert_burn_rates.values()) == pytest.approx(rates)
 
 
 def test_slices_may_be_given_in_minutes(file: Path) -> None:

@@ -18,7 +18,7 @@ from spark_jobs.progress import Notice
 from spark_jobs.schemas import COMPLETENESS, INVENTORY, LATENCY, SLO, TOPICS, TRAFFIC, Table
 from spark_jobs.spark_types import table_schema
 from spark_jobs.table_root import TableRoot
-from spark_jobs.tables.registry import Stored, undeclared
+from spark_jobs.tables.registry import InputTables, tables_without_definitions
 
 pytestmark = pytest.mark.spark
 
@@ -30,21 +30,21 @@ class Root:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
-        self.target = TableRoot(str(folder), str(folder / "checkpoint"))
+        self.table_root = TableRoot(str(folder), str(folder / "checkpoint"))
         self.since: list[date | None] = []
         self.said: list[str] = []
         self._number = iter(range(1000))
         for table in (TRAFFIC, LATENCY, INVENTORY, COMPLETENESS):
-            io.create_table(spark, table, self.target.path(table.name))
+            io.create_table(spark, table, self.table_root.table_path(table.name))
 
     def append(self, table: Table, *days: int, **values: Any) -> None:
         schema = table_schema(table)
         rows = [{"day": FIRST + timedelta(days=day), **values} for day in days]
         frame = self.spark.createDataFrame([tuple(row.get(f.name) for f in schema) for row in rows], schema)
-        io.append_once(frame, self.target.path(table.name), "writer", next(self._number))
+        io.append_once(frame, self.table_root.table_path(table.name), "writer", next(self._number))
 
-    def requests_by_day(self, table: Table, column: str) -> Callable[[Stored], DataFrame]:
-        def make(stored: Stored) -> DataFrame:
+    def requests_by_day(self, table: Table, column: str) -> Callable[[InputTables], DataFrame]:
+        def make(stored: InputTables) -> DataFrame:
             self.since.append(stored.since)
             sums = stored.tables["traffic"].groupBy("day").agg(F.sum("requests").alias(column))
             return sums.select(
@@ -61,11 +61,11 @@ class Root:
         say: Callable[[Notice], None] = lambda note: self.said.append(str(note))  # noqa: E731
         definitions = Definitions(**{"objectives": ("any",), **changes})
         return derived_tables.compute_derived_tables(
-            self.spark, self.target, names or ("slo", "topics"), definitions, say
+            self.spark, self.table_root, names or ("slo", "topics"), definitions, say
         )
 
     def stored(self, table: Table, column: str) -> dict[int, int]:
-        rows = self.spark.read.format("delta").load(self.target.path(table.name)).collect()
+        rows = self.spark.read.format("delta").load(self.table_root.table_path(table.name)).collect()
         return {(row["day"] - FIRST).days: row[column] for row in rows}
 
 
@@ -73,8 +73,8 @@ class Root:
 def root(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     root = Root(spark, tmp_path)
     made = {"slo": root.requests_by_day(SLO, "total"), "topics": root.requests_by_day(TOPICS, "produced_bytes")}
-    monkeypatch.setattr(derived_tables, "DERIVED", made)
-    monkeypatch.setattr(derived_tables, "UNMATCHED", {})  # what is declared here are no objectives
+    monkeypatch.setattr(derived_tables, "DERIVED_FUNCTIONS", made)
+    monkeypatch.setattr(derived_tables, "UNMATCHED_FUNCTIONS", {})  # what is declared here are no objectives
     return root
 
 
@@ -94,7 +94,7 @@ def test_days_are_computed_again_from_the_first_on_that_changed(root: Root) -> N
     assert root.stored(SLO, "total") == {0: 5, 1: 6, 2: 5, 3: 1}
 
     root.append(LATENCY, 2)
-    compaction.maintain_tables(root.spark, root.target, ["traffic"], Definitions(), lambda note: None, clean=False)
+    compaction.maintain_tables(root.spark, root.table_root, ["traffic"], Definitions(), lambda note: None, vacuum=False)
     root.derive("slo")
     assert root.since == [FIRST + timedelta(days=2)], "joined files are no change"
 
@@ -119,7 +119,7 @@ def test_days_whose_inputs_were_deleted_for_their_age_stay_as_they_were(root: Ro
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
     compaction.maintain_tables(
-        root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False
+        root.spark, root.table_root, ["traffic"], Definitions(**kept), lambda note: None, vacuum=False
     )
     root.append(TRAFFIC, 4, 5, requests=5)
     assert root.derive("slo", objectives=("other",), **kept) == ()
@@ -134,10 +134,10 @@ def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_w
     root.derive("slo")
     kept = {"retention": {"traffic": timedelta(days=2)}}
     compaction.maintain_tables(
-        root.spark, root.target, ["traffic"], Definitions(**kept), lambda note: None, clean=False
+        root.spark, root.table_root, ["traffic"], Definitions(**kept), lambda note: None, vacuum=False
     )
     monkeypatch.setattr(io, "HISTORY_COMMITS", 1)
-    root.spark.sql(f"ALTER TABLE delta.`{root.target.path('slo')}` SET TBLPROPERTIES ('note' = 'pushed out')")
+    root.spark.sql(f"ALTER TABLE delta.`{root.table_root.table_path('slo')}` SET TBLPROPERTIES ('note' = 'pushed out')")
     root.append(TRAFFIC, 4, requests=5)
     assert root.derive("slo", **kept) == ()
     assert root.since == [FIRST + timedelta(days=3)]
@@ -147,7 +147,7 @@ def test_days_whose_inputs_are_gone_stay_also_where_nothing_says_any_more_what_w
 def test_a_release_that_computes_other_values_does_so_of_every_day(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.append(TRAFFIC, 0, requests=5)
     root.derive("slo")
-    monkeypatch.setitem(derived_tables.EDITIONS, "slo", derived_tables.EDITIONS["slo"] + 1)
+    monkeypatch.setitem(derived_tables.COMPUTATION_VERSIONS, "slo", derived_tables.COMPUTATION_VERSIONS["slo"] + 1)
     root.derive("slo")
     assert root.since == [FIRST - timedelta(days=399)]
     root.derive("slo")
@@ -161,21 +161,21 @@ def test_what_only_adds_up_is_not_merged_first(root: Root) -> None:
     root.append(INVENTORY, 0, topic="t", part=1)
     rows: dict[str, int] = {}
 
-    def count(stored: Stored) -> DataFrame:
+    def count(stored: InputTables) -> DataFrame:
         rows.update({name: stored.tables[name].count() for name in ("traffic", "inventory")})
         return root.requests_by_day(TOPICS, "produced_bytes")(stored)
 
-    derived_tables.DERIVED["topics"] = count
+    derived_tables.DERIVED_FUNCTIONS["topics"] = count
     assert root.derive("topics") == ()
     assert rows == {"traffic": 2, "inventory": 1}
     assert root.stored(TOPICS, "produced_bytes") == {0: 11}
 
 
 def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(stored: Stored) -> DataFrame:
+    def broken(stored: InputTables) -> DataFrame:
         raise ValueError("too many cooks\nand more")
 
-    monkeypatch.setitem(derived_tables.DERIVED, "slo", broken)
+    monkeypatch.setitem(derived_tables.DERIVED_FUNCTIONS, "slo", broken)
     root.append(TRAFFIC, 0, requests=5)
     assert root.derive() == ("slo",)
     assert root.said[0] == "table slo could not be computed: ValueError: too many cooks"
@@ -183,9 +183,9 @@ def test_one_that_fails_is_said_and_does_not_stop_the_others(root: Root, monkeyp
 
 
 def test_what_nothing_is_declared_for_is_not_made(root: Root) -> None:
-    assert undeclared(["traffic", "slo", "topics"], Definitions()) == ["slo"]
+    assert tables_without_definitions(["traffic", "slo", "topics"], Definitions()) == ["slo"]
     assert root.derive("slo", objectives=()) == ()
-    assert not Path(root.target.path("slo")).exists()
+    assert not Path(root.table_root.table_path("slo")).exists()
 
 
 def test_another_job_that_replaces_rows_meanwhile_is_tried_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_lost_records_are_named(reason: str) -> None:
 
 def test_a_topic_that_vanished_is_named() -> None:
     said = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic"
-    assert str(explain_spark_error(said, "audit", "/cp")).startswith("the topic audit is gone")
+    assert str(explain_spark_error(said, "audit", "/cp")).startswith("the topic audit was deleted")
 
 
 def test_what_the_jobs_say_themselves_is_taken_out_of_the_traceback() -> None:

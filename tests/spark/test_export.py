@@ -72,7 +72,7 @@ def root(tmp_path: Path) -> Path:
 
 def exported(root: Path, *limits: date | None) -> list[dict[str, str]]:
     out = io.StringIO(newline="")
-    count = focus.write(root, out, *limits)
+    count = focus.write_focus_csv(root, out, *limits)
     rows = list(csv.DictReader(io.StringIO(out.getvalue(), newline="")))
     assert len(rows) == count
     return rows
@@ -119,7 +119,7 @@ def test_without_costs_it_is_said_what_makes_them(tmp_path: Path) -> None:
 
 def test_opencost_gets_a_response_for_each_day_and_currency(root: Path) -> None:
     write(root, "cost", row(BillingCurrency="USD", BilledCost=Decimal("2"), Tags={"team": "of the tag"}))
-    responses = json.loads(opencost.text(root))
+    responses = json.loads(opencost.opencost_json(root))
     assert [(each["start"], each["end"], each["currency"], len(each["costs"])) for each in responses] == [
         ("2026-09-22T00:00:00Z", "2026-09-23T00:00:00Z", "EUR", 1),
         ("2026-09-22T00:00:00Z", "2026-09-23T00:00:00Z", "USD", 1),
@@ -143,12 +143,12 @@ def test_opencost_gets_a_response_for_each_day_and_currency(root: Path) -> None:
 
 
 def test_ids_of_costs_are_their_own_and_stay(root: Path) -> None:
-    ids = [cost["id"] for each in opencost.responses(root) for cost in each["costs"]]
+    ids = [cost["id"] for each in opencost.cost_responses(root) for cost in each["costs"]]
     assert len(set(ids)) == 2
-    assert ids == [cost["id"] for each in opencost.responses(root) for cost in each["costs"]]
+    assert ids == [cost["id"] for each in opencost.cost_responses(root) for cost in each["costs"]]
 
 
 def test_no_digit_of_money_is_lost(tmp_path: Path) -> None:
     write(tmp_path, "cost", row(BilledCost=Decimal("12345678901234567890.0123456789")))
-    assert '"billedCost": 12345678901234567890.0123456789' in opencost.text(tmp_path)
+    assert '"billedCost": 12345678901234567890.0123456789' in opencost.opencost_json(tmp_path)
     assert exported(tmp_path)[0]["BilledCost"] == "12345678901234567890.0123456789"

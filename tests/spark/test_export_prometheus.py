@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from spark_jobs.definitions import load
-from spark_jobs.export.prometheus import left_out, rules
+from spark_jobs.export.prometheus import prometheus_rules, unsupported_objectives
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "definitions" / "slo.yaml"
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -50,7 +50,7 @@ def made(tmp_path: Path) -> Any:
         file = tmp_path / "slo.yaml"
         file.write_text(slo(*args, **kwargs))
         definitions = load([file])
-        return yaml.safe_load(rules(definitions)), left_out(definitions)
+        return yaml.safe_load(prometheus_rules(definitions)), unsupported_objectives(definitions)
 
     return make
 
@@ -72,7 +72,7 @@ def test_each_objective_has_the_rules_and_labels_of_sloth(made: Any) -> None:
 
 def test_metrics_that_are_asked_for_exist() -> None:
     known = set(re.findall(r"^\| `(\w+)`", METRICS.read_text(), re.MULTILINE))
-    asked = set(re.findall(r"\bbrokerside_\w+", rules(load([EXAMPLE]))))
+    asked = set(re.findall(r"\bbrokerside_\w+", prometheus_rules(load([EXAMPLE]))))
     assert asked
     assert asked <= known
 
@@ -99,15 +99,15 @@ def test_what_metrics_cannot_tell_is_left_out_and_said(made: Any, kwargs: dict[s
 def test_what_is_left_out_is_a_comment_of_one_line_whatever_its_name(tmp_path: Path) -> None:
     file = tmp_path / "slo.yaml"
     file.write_text(slo("success").replace("{target", '{displayName: "a\\ngroups: 1", target'))
-    text = rules(load([file]))
-    assert "\n# Not here: up, a groups: 1: " in text
+    text = prometheus_rules(load([file]))
+    assert "\n# Not included: up, a groups: 1: " in text
     assert yaml.safe_load(text) == {"groups": []}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on PATH")
 def test_prometheus_makes_of_them_what_they_say(tmp_path: Path) -> None:
     (tmp_path / "slo.yaml").write_text(slo(selection="apis: [Metadata, Heartbeat], listeners: [C], by: [api]"))
-    (tmp_path / "rules.yaml").write_text(rules(load([tmp_path / "slo.yaml"])))
+    (tmp_path / "rules.yaml").write_text(prometheus_rules(load([tmp_path / "slo.yaml"])))
     labels = "".join(f', {name}="{value}"' for name, value in sorted(ID.items()))
 
     script = {

@@ -50,7 +50,7 @@ def exported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     )
     bill.write.format("delta").partitionBy("day").save(str(root / "cost"))
     with (root / "focus.csv").open("w", newline="") as out:
-        focus.write(root, out)
+        focus.write_focus_csv(root, out)
     return root / "focus.csv"
 
 
@@ -71,7 +71,7 @@ def test_the_export_keeps_the_rules_of_focus(exported: Path) -> None:
 
 
 def test_the_rules_of_focus_can_be_broken() -> None:
-    row = dict.fromkeys((*focus.COLUMNS,), "")
+    row = dict.fromkeys((*focus.FOCUS_COLUMNS,), "")
     assert {each.partition(":")[0] for each in broken(row, [row])} >= {
         "never null",
         "numbers",

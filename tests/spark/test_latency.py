@@ -16,7 +16,7 @@ from spark_jobs.parse import parse_records
 from spark_jobs.schemas import LATENCY
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables.latency import latency
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, Event, encoded, event, partition, rollup
 from tests.spark.frames import kept
 
@@ -34,7 +34,7 @@ def table_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Calla
 
     def make(*events: Event) -> DataFrame:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return latency(summed(kept(parse_records(kafka_rows(values)))))
+        return latency(measure_requests(kept(parse_records(kafka_rows(values)))))
 
     return make
 

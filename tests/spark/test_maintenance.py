@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import maintenance
 from spark_jobs.definitions import Definitions
-from spark_jobs.maintenance import MaintenanceScheduler
+from spark_jobs.maintenance import MaintainedTables, MaintenanceScheduler
 from spark_jobs.table_root import TableRoot
 
 pytestmark = pytest.mark.spark
@@ -31,12 +31,12 @@ class Clocks:
 
     monotonic = time
 
-    def derive(self, *given: Any) -> tuple[str, ...]:
+    def compute_derived_tables(self, *given: Any) -> tuple[str, ...]:
         self.done.append("derive")
         return ("slo",)
 
-    def upkeep(self, *given: Any, clean: bool) -> None:
-        self.done.append("clean" if clean else "upkeep")
+    def maintain_tables(self, *given: Any, vacuum: bool) -> None:
+        self.done.append("vacuum" if vacuum else "maintain")
 
     def did(self) -> list[str]:
         done, self.done = self.done, []
@@ -46,7 +46,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    for name in ("time", "derive", "upkeep"):
+    for name in ("time", "compute_derived_tables", "maintain_tables"):
         monkeypatch.setattr(maintenance, name, clocks if name == "time" else getattr(clocks, name))
     return clocks
 
@@ -55,8 +55,8 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 def start(spark: SparkSession, tmp_path: Path, clocks: Clocks) -> Callable[..., MaintenanceScheduler]:
     def make(*names: str, continuous: bool, say: Callable[..., None] = lambda note: None) -> MaintenanceScheduler:
         target = TableRoot(str(tmp_path), str(tmp_path / "checkpoint"))
-        of = (spark, target, names or ("traffic", "topics"), Definitions(), say)
-        return MaintenanceScheduler(*of, continuous=continuous)
+        tables = MaintainedTables(spark, target, names or ("traffic", "topics"), Definitions(), say)
+        return MaintenanceScheduler(tables, continuous=continuous)
 
     return make
 
@@ -66,20 +66,20 @@ def test_tables_are_computed_by_the_time_and_not_by_the_number_of_batches(
 ) -> None:
     said: list[str] = []
     job = start(continuous=True, say=lambda note: said.append(str(note)))
-    job.at_rest()
+    job.run_when_idle()
     assert clocks.did() == ["derive"], "what an earlier run left undone"
     for _ in range(100):
-        job.after_batch()
+        job.run_after_batch()
     assert clocks.did() == []
-    assert job.at_end() == ()
-    assert said == ["the next run computes what the last batches changed in topics"]
+    assert job.run_at_end() == ()
+    assert said == ["the last batches are not in topics yet; the next run computes them"]
     clocks.now += 300
-    job.at_rest()
+    job.run_when_idle()
     assert clocks.did() == ["derive"], "also if nothing comes any more"
     clocks.now += 300
-    job.at_rest()
+    job.run_when_idle()
     assert clocks.did() == []
-    assert job.at_end() == ()
+    assert job.run_at_end() == ()
     assert len(said) == 1
 
 
@@ -88,30 +88,30 @@ def test_a_job_of_which_nothing_is_computed_is_never_behind(
 ) -> None:
     said: list[str] = []
     job = start("traffic", "slo", continuous=True, say=lambda note: said.append(str(note)))
-    job.after_batch()
-    job.at_end()
+    job.run_after_batch()
+    job.run_at_end()
     assert (clocks.did(), said) == ([], [])
 
 
-def test_tables_are_looked_after_each_hour_and_cleaned_once_a_day(
+def test_tables_are_maintained_each_hour_and_vacuumed_once_a_day(
     start: Callable[..., MaintenanceScheduler], clocks: Clocks
 ) -> None:
     job = start("traffic", continuous=True)
     done = []
     for _ in range(49):
-        job.after_batch()
+        job.run_after_batch()
         done += clocks.did()
         clocks.now += 3_600
-    assert done == [*["upkeep"] * 23, "clean", *["upkeep"] * 23, "clean"]
+    assert done == [*["maintain"] * 23, "vacuum", *["maintain"] * 23, "vacuum"]
 
 
-def test_runs_that_end_by_themselves_clean_when_a_day_has_passed(
+def test_runs_that_end_by_themselves_vacuum_when_a_day_has_passed(
     start: Callable[..., MaintenanceScheduler], clocks: Clocks
 ) -> None:
-    for passed, expected in ((0, []), (DAY - 1, []), (1, ["clean"]), (1, []), (DAY, ["clean"]), (-1, ["clean"])):
+    for passed, expected in ((0, []), (DAY - 1, []), (1, ["vacuum"]), (1, []), (DAY, ["vacuum"]), (-1, ["vacuum"])):
         clocks.now += passed
         job = start(continuous=False)
-        job.after_batch()
+        job.run_after_batch()
         assert clocks.did() == []
-        assert job.at_end() == ("slo",)
+        assert job.run_at_end() == ("slo",)
         assert clocks.did() == ["derive", *expected]

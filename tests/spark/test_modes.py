@@ -29,7 +29,7 @@ from spark_jobs.parse import deduplicate, explode_events, parse_records
 from spark_jobs.schemas import CLIENTS, TRAFFIC
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.latency import latency
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import Event, encoded
 from tests.spark.frames import kept
@@ -140,7 +140,7 @@ def test_both_modes_and_a_change_between_them_give_the_same_tables(kafka_rows: K
     ]
     parsed = kept(parse_records(kafka_rows(values)))
     assert parsed.where("reason IS NOT NULL").isEmpty()
-    requests = summed(parsed).persist()
+    requests = measure_requests(parsed).persist()
     for table in (traffic, latency, clients):
         rows: dict[str, list[str]] = {}
         for row in table(requests).collect():
@@ -218,7 +218,7 @@ def stored(spark: SparkSession, bootstrap: str, mode: str) -> list[str]:
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"audit-{mode}"}
     parsed = deduplicate(parse_records(spark.read.format("kafka").options(**source).load()))
     assert explode_events(parsed, "request" if mode == "rollup" else "rollup").isEmpty()
-    requests = summed(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()
+    requests = measure_requests(parsed).where("client_id NOT LIKE 'brokerside-%'").persist()
     rows: list[str] = []
     for rows_of, table in ((traffic, TRAFFIC), (clients, CLIENTS)):
         keys = [name for name in table.keys if name not in ("day", "minute")]

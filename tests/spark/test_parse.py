@@ -24,7 +24,7 @@ from spark_jobs.parse import (
     fields_with_defaults,
     parse_records,
 )
-from spark_jobs.schemas import DEAD_LETTERS, REASONS
+from spark_jobs.schemas import DEAD_LETTER_REASONS, DEAD_LETTERS
 from tests.spark.envelopes import (
     FETCH,
     METADATA,
@@ -195,17 +195,17 @@ def _faults(path: str, fields: Sequence[EventField]) -> Iterator[tuple[str, Any,
     for field in fields:
         if field.required:
             yield path + field.name, None, "missing_field"
-        if field.least is not None:
-            yield path + field.name, field.least - 1, "bad_value"
-        if field.most is not None:
-            yield path + field.name, field.most + 1, "bad_value"
+        if field.minimum is not None:
+            yield path + field.name, field.minimum - 1, "bad_value"
+        if field.maximum is not None:
+            yield path + field.name, field.maximum + 1, "bad_value"
         if field.allowed:
             yield path + field.name, "else", "bad_value"
 
 
 def test_every_reason_is_documented() -> None:
     signatures = {"unsigned", "unknown_key", "bad_signature"}
-    assert {CONFLICT_REASON, *signatures, *(reason for _, reason, _ in POISON.values())} == set(REASONS)
+    assert {CONFLICT_REASON, *signatures, *(reason for _, reason, _ in POISON.values())} == set(DEAD_LETTER_REASONS)
 
 
 def test_a_dead_letter_keeps_where_it_was_and_the_start_of_it(kafka_rows: KafkaRows) -> None:
@@ -266,16 +266,17 @@ def test_so_have_its_batches(kafka_rows: KafkaRows) -> None:
     for batch in BLOCKS:
         rows = kept(parse_records(kafka_rows(batch)))
         decision, again = (
-            taken.take(collect_valid_records(rows)) for taken in (DedupRanges.read(noted), DedupRanges.read(noted))
+            ranges.add_records(collect_valid_records(rows))
+            for ranges in (DedupRanges.from_json(noted), DedupRanges.from_json(noted))
         )
         assert decision == again
         new = kept(apply_decision(rows, decision))
         assert new.columns == rows.columns
         found += numbers(new)
         letters += dead_letter_rows(new).count()
-        taken = DedupRanges.read(noted)
-        taken.take(collect_valid_records(rows))
-        noted = taken.text()
+        ranges = DedupRanges.from_json(noted)
+        ranges.add_records(collect_valid_records(rows))
+        noted = ranges.to_json()
     assert sorted(found) == EACH_ONCE
     assert letters == 3
     told = sorted(each[:4] for each in json.loads(noted))

@@ -25,7 +25,7 @@ from spark_jobs.progress import BatchProgress, RunSummary
 from spark_jobs.query import describe_tables, query
 from spark_jobs.run import run
 from spark_jobs.schemas import DEAD_LETTERS, TRAFFIC
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from spark_jobs.tables.traffic import traffic
 from tests.integration.conftest import free_port
 from tests.ledger.stored import rows
@@ -180,7 +180,7 @@ def _assert_same_as_a_batch(spark: SparkSession, audit: AuditTopic, root: Path) 
         .load()
     )
     once = deduplicate(parse_records(records)).persist()
-    for table, whole in ((TRAFFIC, traffic(summed(once))), (DEAD_LETTERS, dead_letter_rows(once))):
+    for table, whole in ((TRAFFIC, traffic(measure_requests(once))), (DEAD_LETTERS, dead_letter_rows(once))):
         expected = whole.select([column.name for column in table.columns]).toArrow().to_pylist()
         assert _sorted(rows(root, table.name)) == _sorted(expected)
     once.unpersist()
@@ -286,7 +286,7 @@ def test_tables_and_checkpoint_stay_together(audit: AuditTopic, run_job: Run, tm
     assert run_job(tables=str(tmp_path / "moved")).records == 0
     shutil.rmtree(checkpoint_of(tmp_path / "moved", audit) / "taken")
     audit.send(*envelopes(1, boot="a third"))
-    with pytest.raises(JobError, match="taken/1 was removed; restore it, or begin anew"):
+    with pytest.raises(JobError, match="taken/1 is missing; restore it, or start over"):
         run_job(tables=str(tmp_path / "moved"))
 
 
@@ -321,7 +321,7 @@ def test_a_table_made_by_definitions_gets_no_hole_by_a_run_without_them(audit: A
     run_job(only=only, definitions=Definitions(mirrors=(mirror,)))
     audit.send(*envelopes(1, boot="another"))
     assert run_job(only=only, definitions=Definitions(mirrors=(mirror,))).records == 1
-    with pytest.raises(JobError, match="the table produced was made by definitions, and this run has none"):
+    with pytest.raises(JobError, match="the table produced was written with definitions, and this run has none"):
         run_job(only=only)
     assert run_job(only=only, definitions=Definitions(retention={"traffic": timedelta(days=9)})).records == 0
 
@@ -337,7 +337,7 @@ def test_topics_fill_the_same_tables_side_by_side(
     audit.send(*envelopes(1, boot="later"))
     run_job()
     assert totals(tmp_path / "tables") == tuple(map(sum, zip(expected(2), expected(3), expected(1), strict=True)))
-    with pytest.raises(JobError, match=f"is of the topic {other.name}, not of {audit.name}"):
+    with pytest.raises(JobError, match=f"belongs to the topic {other.name}, not to {audit.name}"):
         run_job(checkpoint=str(checkpoint_of(tmp_path / "tables", other)))
 
 
@@ -356,7 +356,7 @@ def test_new_tables_and_columns_are_added(spark: SparkSession, audit: AuditTopic
     summary = run_job(checkpoint=str(checkpoint), only=None, progress=lambda note: said.append(str(note)))
     assert (summary.records, summary.dead_letters, summary.duplicates, summary.failed) == (3, 1, 1, ())
     assert totals(root) == tuple(map(sum, zip(expected(2), expected(1), strict=True)))
-    assert "table traffic: new columns topic_errors, polled; they are empty in older rows" in said
+    assert "table traffic: new columns topic_errors, polled; they are NULL in older rows" in said
     assert any(line.startswith("new tables: completeness, latency, clients, connections") for line in said)
     found = query(root, "SELECT count(*), count(topic_errors) FROM traffic")[1]
     assert found == [(5, 5)], "keys of old and new rows are the same here"
@@ -399,7 +399,7 @@ def test_what_is_missing_is_said_in_one_sentence(run_job: Run, audit: AuditTopic
             bootstrap_servers=f"127.0.0.1:{port}",
             kafka_options={"default.api.timeout.ms": "2000", "request.timeout.ms": "1000"},
         )
-    with pytest.raises(JobError, match=r"the Kafka client refuses its settings: .*security.protocol"):
+    with pytest.raises(JobError, match=r"the Kafka client rejects its settings: .*security.protocol"):
         run_job(kafka_options={"security.protocol": "CARRIER_PIGEON"})
     with pytest.raises(JobError, match="there is no table costs; there are: completeness, traffic"):
         run_job(only=["costs"])

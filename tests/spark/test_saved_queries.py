@@ -16,7 +16,7 @@ from spark_jobs.errors import QueryError
 from spark_jobs.query import TableReader
 from spark_jobs.saved_queries import PARAMETERS, SAVED_QUERIES, run_saved_query
 from spark_jobs.schemas import TABLES
-from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 from tests.report import sample
 from tests.spark.stored import write
 
@@ -85,16 +85,16 @@ def test_the_page_lists_every_question() -> None:
 def test_a_table_that_is_missing_is_named_with_what_makes_it(tmp_path: Path, name: str) -> None:
     write(tmp_path, "inventory")
     first = SAVED_QUERIES[name].tables[0]
-    with pytest.raises(QueryError, match=f"the question {name} cannot be answered: there is no table {first}: `bro"):
+    with pytest.raises(QueryError, match=f"the saved query {name} cannot be run: there is no table {first}: `bro"):
         answer(tmp_path, name)
 
 
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("nothing", {}, "there is no question nothing; there are: top-talkers, "),
-        ("topic-users", {}, "the question topic-users needs --topic"),
-        ("connections", {"since": DAY}, "the question connections has no parameter since; it has: limit"),
+        ("nothing", {}, "there is no saved query nothing; the saved queries are: top-talkers, "),
+        ("topic-users", {}, "the saved query topic-users needs --topic"),
+        ("connections", {"since": DAY}, "the saved query connections has no parameter since; its parameters are: limit"),
     ],
 )
 def test_what_cannot_be_asked_is_said(company: TableReader, name: str, given: dict[str, Any], message: str) -> None:
@@ -318,7 +318,7 @@ def test_objectives_are_those_of_the_newest_day(tmp_path: Path) -> None:
 
 def test_percentiles_are_those_of_all_rows_together(tmp_path: Path) -> None:
     def counts(**places: int) -> list[int]:
-        return [places.get(f"b{place}", 0) for place in range(len(BUCKETS) + 1)]
+        return [places.get(f"b{place}", 0) for place in range(len(LATENCY_BUCKETS_US) + 1)]
 
     key = {**WHERE, "minute": AT, "api": "Fetch"}
     write(
@@ -330,7 +330,7 @@ def test_percentiles_are_those_of_all_rows_together(tmp_path: Path) -> None:
     )
     columns = ("api", "requests", "p50_ms", "p99_ms", "broker_p99_ms", "service_p99_ms")
     assert picked(answer(tmp_path, "slowest-apis"), *columns) == [
-        ("Fetch", 100, BUCKETS[3] / 1000, BUCKETS[9] / 1000, BUCKETS[2] / 1000, None)
+        ("Fetch", 100, LATENCY_BUCKETS_US[3] / 1000, LATENCY_BUCKETS_US[9] / 1000, LATENCY_BUCKETS_US[2] / 1000, None)
     ]
 
 

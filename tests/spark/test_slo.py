@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.definitions import Definitions, load
-from spark_jobs.definitions.objectives import Objective
+from spark_jobs.definitions.objectives import SloObjective
 from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COST, SLO
 from spark_jobs.spark_types import table_schema
 from spark_jobs.tables import unmatched
 from spark_jobs.tables.latency import latency
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from spark_jobs.tables.slo import slo
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import FETCH, PRODUCE, encoded, event, partition
@@ -99,10 +99,10 @@ class Asked:
 
 
 @pytest.fixture
-def declared(tmp_path: Path) -> Callable[..., tuple[Objective, ...]]:
+def declared(tmp_path: Path) -> Callable[..., tuple[SloObjective, ...]]:
     """Makes the objectives of SLOs by name."""
 
-    def make(**asked: Asked) -> tuple[Objective, ...]:
+    def make(**asked: Asked) -> tuple[SloObjective, ...]:
         file = tmp_path / "slo.yaml"
         file.write_text("---\n".join(each.yaml(name) for name, each in asked.items()))
         return load([file]).objectives
@@ -319,7 +319,7 @@ def test_what_matched_nothing_on_any_day_is_named(spark: SparkSession, declared:
     told = [{"slo": name, "objective": "o", "total": total} for name, total in (
         ("whole", 0), ("whole", 7), ("mistyped", 0), ("mistyped", 0), ("by-client", 1))]  # fmt: skip
     rows = stored_rows(spark, SLO, *told)
-    assert unmatched.objectives(rows, Definitions(objectives=objectives)) == ["objective mistyped, o"]
+    assert unmatched.unmatched_objectives(rows, Definitions(objectives=objectives)) == ["objective mistyped, o"]
 
     (tmp_path / "prices.yaml").write_text(
         "apiVersion: brokerside/v1\nkind: Prices\nmetadata: {name: p}\nspec:\n  currency: EUR\n"
@@ -330,7 +330,7 @@ def test_what_matched_nothing_on_any_day_is_named(spark: SparkSession, declared:
         "spec: {rules: [{team: shop, topics: [orders]}, {team: web, topics: [cliks]}]}\n"
     )
     rows = stored_rows(spark, COST, {"BillingAccountId": "a", "SkuId": "in", "x_Team": "shop"})
-    assert unmatched.charges(rows, load([tmp_path / "prices.yaml"])) == ["price out", "team web"]
+    assert unmatched.unmatched_charges(rows, load([tmp_path / "prices.yaml"])) == ["price out", "team web"]
 
 
 def test_a_quick_burn_pages_until_it_is_over(spark: SparkSession, declared: Any) -> None:
@@ -365,7 +365,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         event(PRODUCE, partition(error_code=6), latency_us=900),
     ]
     parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(told, 1)]))
-    requests = summed(parsed).persist()
+    requests = measure_requests(parsed).persist()
     tables = [spark.createDataFrame(made.collect(), made.schema) for made in (latency(requests), traffic(requests))]
     requests.unpersist()
     objectives = declared(

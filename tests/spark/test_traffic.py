@@ -14,7 +14,7 @@ from spark_jobs.merge import merge_rows
 from spark_jobs.parse import parse_records
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.spark_types import table_schema
-from spark_jobs.tables.request_measures import summed
+from spark_jobs.tables.request_measures import measure_requests
 from spark_jobs.tables.traffic import traffic
 from tests.spark.envelopes import (
     FETCH,
@@ -47,7 +47,7 @@ def rows_of(kafka_rows: Callable[[Sequence[bytes | None]], DataFrame]) -> Callab
 
     def make(*events: Event) -> list[Row]:
         values = [encoded(each, first_seq=number) for number, each in enumerate(events, 1)]
-        return traffic(summed(kept(parse_records(kafka_rows(values))))).collect()
+        return traffic(measure_requests(kept(parse_records(kafka_rows(values))))).collect()
 
     return make
 
@@ -66,7 +66,7 @@ def by_topic(rows: Sequence[Row]) -> dict[str | None, dict[str, int]]:
 
 
 def test_the_columns_are_those_of_the_schema(kafka_rows: Any) -> None:
-    made = traffic(summed(parse_records(kafka_rows([])))).schema
+    made = traffic(measure_requests(parse_records(kafka_rows([])))).schema
     assert [(field.name, field.dataType) for field in made] == [
         (field.name, field.dataType) for field in table_schema(TRAFFIC)
     ]
@@ -187,8 +187,8 @@ def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
         event(number % 2, *[partition(f"t{each}", bytes=number) for each in range(number % 4)]) for number in range(40)
     ]
     halves = [encoded(*told[:15], first_seq=1), encoded(*told[15:], first_seq=16)]
-    whole = traffic(summed(kept(parse_records(kafka_rows(halves)))))
-    one, other = (kept(traffic(summed(kept(parse_records(kafka_rows([half])))))) for half in halves)
+    whole = traffic(measure_requests(kept(parse_records(kafka_rows(halves)))))
+    one, other = (kept(traffic(measure_requests(kept(parse_records(kafka_rows([half])))))) for half in halves)
     again = merge_rows(one.union(other), TRAFFIC)
     assert sorted(map(tuple, again.collect()), key=str) == sorted(map(tuple, whole.collect()), key=str)
 

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from spark_jobs import query
 from spark_jobs.schemas import TABLES
-from spark_jobs.schemas.traffic import BUCKETS
+from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 from tests.spark.stored import write
 
 AT = datetime(2026, 9, 22, 12, tzinfo=UTC)
@@ -28,7 +28,7 @@ def only(root: Path, sql: str) -> tuple[Any, ...]:
 
 def counts(*places: int) -> list[int]:
     """Each place once more."""
-    return [places.count(place) for place in range(len(BUCKETS) + 1)]
+    return [places.count(place) for place in range(len(LATENCY_BUCKETS_US) + 1)]
 
 
 def test_first_last_and_greatest_pass_over_what_is_not_known(tmp_path: Path) -> None:
@@ -63,12 +63,12 @@ def test_histograms_are_added_element_by_element(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_percentile_is_the_end_of_the_bucket_it_is_in(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    places = sorted(dice.choices(range(len(BUCKETS) + 1), k=100 * (seed + 1)))
+    places = sorted(dice.choices(range(len(LATENCY_BUCKETS_US) + 1), k=100 * (seed + 1)))
     write(tmp_path, "latency", {"day": AT.date(), "latencies": counts(*places)})
     for hundredths in (0, 1, 7, 29, 50, 57, 95, 99, 100):
         rank = max(1, math.ceil(hundredths * len(places) / 100)) if hundredths else 1
         place = places[rank - 1]
-        end = BUCKETS[min(place, len(BUCKETS) - 1)] / 1000
+        end = LATENCY_BUCKETS_US[min(place, len(LATENCY_BUCKETS_US) - 1)] / 1000
         assert only(tmp_path, f"SELECT quantile_ms(latencies, {hundredths / 100}) FROM latency") == (end,), hundredths
 
 

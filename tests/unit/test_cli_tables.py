@@ -191,7 +191,7 @@ def test_passwords_are_given_in_a_file_and_never_shown(
         (b"a=1\n\nhunter2\n", f"{config}: line 3: must be NAME=VALUE"),
         (b"a=1\n=hunter2", f"{config}: line 2: must be NAME=VALUE"),
         (b"hunter2\xff", f"{config} cannot be read: it is not text in UTF-8"),
-        (b"bootstrap.servers=hunter2", "bootstrap.servers is not a setting of the client here"),
+        (b"bootstrap.servers=hunter2", "bootstrap.servers must not be a Kafka option"),
         (None, f"{config} cannot be read: No such file or directory"),
     ):
         config.unlink() if content is None else config.write_bytes(content)
@@ -224,7 +224,7 @@ def test_days_the_wrong_way_round_are_refused(brokerside: Terminal, root: str, t
         (["jobs", "check"], "the following arguments are required: PATH"),
         (["query"], "one of the arguments SQL --ask --list is required"),
         (["query", "SELECT 1", "--ask", "errors"], "not allowed with argument"),
-        (["query", "SELECT 1", "--since", "2026-09-22"], "--since is for questions: --ask NAME"),
+        (["query", "SELECT 1", "--since", "2026-09-22"], "--since is only for saved queries: --ask NAME"),
         (["query", "--ask", "errors", "--limit", "0"], "'0': allowed is a number of at least 1"),
         (["query", "--ask", "stale-sidecars", "--at", "noon"], "'noon': allowed is an instant"),
         (["export", "prometheus"], "the following arguments are required: --definitions"),
@@ -276,7 +276,7 @@ def test_parquet_does_not_go_to_a_terminal(brokerside: Terminal, root: str) -> N
     brokerside.is_one = True
     done = brokerside("query", "SELECT 1", "--tables", root, "-o", "parquet")
     assert (done.code, done.raw) == (2, b"")
-    assert "parquet is not for a terminal: --out FILE, or a pipe" in done.err
+    assert "parquet cannot be written to a terminal; give --out FILE, or use a pipe" in done.err
 
 
 def test_questions_are_listed_with_their_options(brokerside: Terminal) -> None:
@@ -288,7 +288,7 @@ def test_questions_are_listed_with_their_options(brokerside: Terminal) -> None:
 def test_what_cannot_be_answered_or_written_is_said(brokerside: Terminal, root: str, tmp_path: Path) -> None:
     done = brokerside("query", "--tables", root, "--ask", "chargeback")
     assert (done.code, done.out) == (1, "")
-    assert "there is no table cost: `brokerside jobs run --definitions PATH` makes it" in done.err
+    assert "there is no table cost: `brokerside jobs run --definitions PATH` creates it" in done.err
     nowhere = str(tmp_path / "missing" / "x.csv")
     done = brokerside("query", "SELECT 1", "--tables", root, "--out", nowhere)
     assert (done.code, done.err) == (1, f"brokerside: {nowhere} cannot be written: No such file or directory\n")
@@ -310,7 +310,7 @@ def test_exports_go_to_a_file_or_a_pipe(brokerside: Terminal, tmp_path: Path) ->
     done = brokerside("export", "prometheus", "--definitions", "deploy/examples/definitions/slo.yaml")
     assert done.code == 0
     assert "groups:" in done.out
-    assert "not among the rules: " in done.err
+    assert "not exported: " in done.err
 
 
 def test_a_report_is_written(brokerside: Terminal, root: str, tmp_path: Path) -> None:
