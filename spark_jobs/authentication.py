@@ -72,5 +72,5 @@ def _with_length(part: bytes) -> bytes:
     return len(part).to_bytes(4) + part
 
 
-def _sha256(of: str) -> str:
-    return f"unhex(sha2({of}, 256))"
+def _sha256(message: str) -> str:
+    return f"unhex(sha2({message}, 256))"

@@ -209,22 +209,22 @@ def _fault_column() -> Column:
             "'sequence_mismatch'", f"format_string('%d to %d, %d events', {first}, {last}, {size})"
         ),
     }
-    return F.expr("CASE " + " ".join(f"WHEN {case} THEN {said}" for case, said in cases.items()) + " END")
+    return F.expr("CASE " + " ".join(f"WHEN {case} THEN {fault}" for case, fault in cases.items()) + " END")
 
 
 def _reason_struct(reason: str, detail: str = "CAST(NULL AS STRING)") -> str:
     return f"struct({reason} AS reason, {detail} AS detail)"
 
 
-def _field_fault(of: str, fields: Sequence[EventField], path: str = "") -> str:
-    """Return SQL of the first fault in a field of the object ``of``: ``<reason> <path>``, NULL if there is none.
+def _field_fault(parent: str, fields: Sequence[EventField], path: str = "") -> str:
+    """Return SQL of the first fault in a field of the object ``parent``: ``<reason> <path>``, NULL if there is none.
 
     NULL is a fault only in a required field; other fields have a default.
     """
     faults = [
         f"WHEN {fails} THEN '{reason} {path}{field.name}'"
         for field in fields
-        for reason, fails in _field_checks(of, field)
+        for reason, fails in _field_checks(parent, field)
     ]
     parts = [f"CASE {' '.join(faults)} END"] if faults else []
     for field in fields:
@@ -237,13 +237,13 @@ def _field_fault(of: str, fields: Sequence[EventField], path: str = "") -> str:
                     for kind, more in field.fields_by_kind.items()
                 ]
                 first = f"coalesce({first}, CASE {item}.kind {' '.join(of_kind)} END)"
-            parts.append(f"get(array_compact(transform({of}.{field.name}, {item} -> {first})), 0)")
+            parts.append(f"get(array_compact(transform({parent}.{field.name}, {item} -> {first})), 0)")
     return f"coalesce({', '.join(parts)})"
 
 
-def _field_checks(of: str, field: EventField) -> Iterator[tuple[str, str]]:
-    """Yield reason and SQL condition of each fault that one field of ``of`` can have, without array elements."""
-    value = f"{of}.{field.name}"
+def _field_checks(parent: str, field: EventField) -> Iterator[tuple[str, str]]:
+    """Yield reason and SQL condition of each fault that one field of ``parent`` can have, without array elements."""
+    value = f"{parent}.{field.name}"
     if field.required:
         yield "missing_field", f"{value} IS NULL"
     ends = [f"{value} < {field.minimum}"] if field.minimum is not None else []

@@ -250,9 +250,9 @@ def _open_table(place: str) -> _DeltaDataset | Exception | None:
 
 def _unreadable_message(name: str, root: str, why: object) -> str:
     """Return one sentence on a table that cannot be read, from an error text of delta-rs, Arrow or DuckDB."""
-    said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(why)).split()).replace(" ↳ ", ": ")
-    said = re.split(r" 0: (?:<unknown>|[\w<]\S*::)", said, maxsplit=1)[0]  # stack frames follow
-    return f"the table {name} in {root} cannot be read: {said.rstrip('. ')}"
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(why)).split()).replace(" ↳ ", ": ")
+    text = re.split(r" 0: (?:<unknown>|[\w<]\S*::)", text, maxsplit=1)[0]  # stack frames follow
+    return f"the table {name} in {root} cannot be read: {text.rstrip('. ')}"
 
 
 def _describe_table(root: str, name: str, table: DeltaTable, rows: pyarrow.dataset.Dataset) -> TableInfo:
@@ -279,24 +279,24 @@ def _describe_table(root: str, name: str, table: DeltaTable, rows: pyarrow.datas
 
 def _explain_error(error: duckdb.Error, sql: str, reader: TableReader) -> QueryError:
     """Return the cause of a failed query in one sentence. For an unknown name it lists the names that exist."""
-    said = str(error).split("\n", 1)[0]
-    said = re.sub(r"^(?:\w+ )+Error: ", "", said).rstrip("!. ")
-    missing = re.match(r"Table with name (\w+) does not exist", said)
+    text = str(error).split("\n", 1)[0]
+    text = re.sub(r"^(?:\w+ )+Error: ", "", text).rstrip("!. ")
+    missing = re.match(r"Table with name (\w+) does not exist", text)
     if isinstance(error, duckdb.CatalogException) and missing:
         name = missing[1].lower()
         if name in reader.broken:
             return QueryError(reader.broken[name])
-        said = explain_missing_table(name) if name in TABLES else said
-        return QueryError(f"{said}; the tables are: {', '.join(reader.tables)}")
-    lost = re.match(r"reading the stream registered as '(.+?)' failed: (.*)", said)
+        text = explain_missing_table(name) if name in TABLES else text
+        return QueryError(f"{text}; the tables are: {', '.join(reader.tables)}")
+    lost = re.match(r"reading the stream registered as '(.+?)' failed: (.*)", text)
     if lost:
         return QueryError(_unreadable_message(lost[1].removesuffix(_AS_STORED), reader.root, lost[2]))
-    if isinstance(error, duckdb.BinderException) and ("not found" in said or "column named" in said):
+    if isinstance(error, duckdb.BinderException) and ("not found" in text or "column named" in text):
         columns = {
             name: [field.name for field in table.schema().fields]
             for name, table in reader.tables.items()
             if re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE)
         }
         there = "; ".join(f"{name} ({', '.join(names)})" for name, names in columns.items())
-        return QueryError(f"{said}; the columns are: {there}" if there else said)
-    return QueryError(said)
+        return QueryError(f"{text}; the columns are: {there}" if there else text)
+    return QueryError(text)

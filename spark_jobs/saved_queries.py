@@ -217,7 +217,7 @@ ORDER BY requests DESC, principal, client_id, software_name, software_version LI
     ),
     SavedQuery(
         "connections",
-        "Who is connected, as far as living sidecars told, and which clients come from there as that principal?",
+        "Who is connected to living sidecars, and which clients use that address and principal?",
         ("connections", "completeness", "clients"),
         """
 WITH alive AS (
@@ -226,7 +226,7 @@ WITH alive AS (
         AND max(last_status) >= max(max(last_status)) OVER (PARTITION BY cluster_id) - INTERVAL 60 SECONDS
 ), still AS (
     SELECT connections.* FROM connections JOIN alive USING (cluster_id, broker_id, boot_id) WHERE closed_at IS NULL
-), behind AS (  -- a connection tells its own client id when it ends
+), behind AS (  -- the client id of a connection is known when it ends
     SELECT still.client_ip, still.principal,
         list(DISTINCT c.client_id ORDER BY c.client_id) FILTER (c.client_id IS NOT NULL) AS client_ids,
         list(DISTINCT concat_ws(' ', c.software_name, c.software_version)) FILTER (c.software_name IS NOT NULL) AS told

@@ -126,8 +126,8 @@ def _read_contents(file: Path, number: int, errors: DefinitionErrors) -> Iterato
             loader.duplicates.clear()
             yield root, content
     except (OSError, ValueError, yaml.YAMLError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        errors.add(number + 1, f"{file}: cannot be read: {' '.join(str(said).split())}")
+        reason = error.strerror if isinstance(error, OSError) else error
+        errors.add(number + 1, f"{file}: cannot be read: {' '.join(str(reason).split())}")
     except RecursionError:
         errors.add(number + 1, f"{file}: cannot be read: it is nested too deeply")
 

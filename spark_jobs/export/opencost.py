@@ -114,8 +114,8 @@ def _present_values(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[
 def _cost_id(row: Mapping[str, Any]) -> str:
     """Return a unique id of the row, which stays the same when the row is computed again."""
     keys = ("day", "BillingAccountId", "SkuPriceId", *LABEL_COLUMNS.values(), "AvailabilityZone")
-    told = msgspec.json.encode([row[key] for key in keys])
-    return hashlib.sha256(told).hexdigest()[:32]
+    encoded = msgspec.json.encode([row[key] for key in keys])
+    return hashlib.sha256(encoded).hexdigest()[:32]
 
 
 _JSON = msgspec.json.Encoder(decimal_format="number")

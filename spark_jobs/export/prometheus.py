@@ -43,61 +43,65 @@ def unsupported_objectives(definitions: Definitions) -> list[str]:
     return [f"{each.slo}, {each.name}: {why}; see the table slo" for each, why in found if why is not None]
 
 
-def _unsupported_reason(of: SloObjective) -> str | None:
+def _unsupported_reason(objective: SloObjective) -> str | None:
     """Return why an objective cannot be computed from metrics, None if it can."""
-    by = of.selection
-    if of.sli == "latency":
+    by = objective.selection
+    if objective.sli == "latency":
         return "metrics have no latencies"
-    if of.sli == "errors":
+    if objective.sli == "errors":
         return "metrics do not distinguish responses with an error from others"
     if by.principals or by.client_ids or by.clusters or set(by.by) - {"api"}:
         return "metrics have neither clusters, principals nor client ids"
     if not by.apis or set(by.apis) & set(APIS_WITHOUT_RESPONSE):
         return f"metrics support it only for named apis other than {', '.join(APIS_WITHOUT_RESPONSE)}"
-    if of.slice_target is not None:
+    if objective.slice_target is not None:
         return "metrics have no time slices"
     return None
 
 
-def _rule_groups(of: SloObjective) -> Iterator[PrometheusRule]:
+def _rule_groups(objective: SloObjective) -> Iterator[PrometheusRule]:
     """Yield the rule groups of one objective."""
-    name = f"{of.slo}-{of.name}"
-    labels = {"sloth_id": f"{of.service}-{name}", "sloth_service": of.service, "sloth_slo": name}
+    name = f"{objective.slo}-{objective.name}"
+    labels = {"sloth_id": f"{objective.service}-{name}", "sloth_service": objective.service, "sloth_slo": name}
     own = "{" + ", ".join(f"{label}={_promql_string(value)}" for label, value in labels.items()) + "}"
-    period = f"{of.period // DAY}d"
+    period = f"{objective.period // DAY}d"
 
     def recorded(record: str, expr: str, **more: str) -> PrometheusRule:
         return {"record": record, "expr": expr, "labels": labels | more}
 
-    ratios = [recorded(f"slo:sli_error:ratio_rate{w}", _error_ratio(of, w), sloth_window=w) for w in BURN_RATE_WINDOWS]
+    ratios = [
+        recorded(f"slo:sli_error:ratio_rate{w}", _error_ratio(objective, w), sloth_window=w) for w in BURN_RATE_WINDOWS
+    ]
     over = f"slo:sli_error:ratio_rate5m{own}[{period}]"
     mean = f"sum_over_time({over}) / ignoring (sloth_window) count_over_time({over})"
     if period not in BURN_RATE_WINDOWS:
         ratios.append(recorded(f"slo:sli_error:ratio_rate{period}", mean, sloth_window=period))
     budget = f"on (sloth_id, sloth_slo, sloth_service) group_left () slo:error_budget:ratio{own}"
     meta = [
-        recorded("slo:objective:ratio", f"vector({of.target:f})"),
-        recorded("slo:error_budget:ratio", f"vector({of.error_budget:f})"),
-        recorded("slo:time_period:days", f"vector({of.period // DAY})"),
+        recorded("slo:objective:ratio", f"vector({objective.target:f})"),
+        recorded("slo:error_budget:ratio", f"vector({objective.error_budget:f})"),
+        recorded("slo:time_period:days", f"vector({objective.period // DAY})"),
         recorded("slo:current_burn_rate:ratio", f"slo:sli_error:ratio_rate5m{own} / {budget}"),
         recorded("slo:period_burn_rate:ratio", f"slo:sli_error:ratio_rate{period}{own} / {budget}"),
         recorded("slo:period_error_budget_remaining:ratio", f"1 - slo:period_burn_rate:ratio{own}"),
-        recorded("sloth_slo_info", "vector(1)", sloth_objective=f"{of.target * 100:f}", sloth_spec=OPENSLO_API_VERSION),
+        recorded(
+            "sloth_slo_info", "vector(1)", sloth_objective=f"{objective.target * 100:f}", sloth_spec=OPENSLO_API_VERSION
+        ),
     ]
     yield {"name": f"brokerside-slo-sli-recordings-{name}", "rules": ratios}
     yield {"name": f"brokerside-slo-meta-recordings-{name}", "rules": meta}
     yield {
         "name": f"brokerside-slo-alerts-{name}",
-        "rules": [_alert_rule(of, own, each) for each in ("page", "ticket")],
+        "rules": [_alert_rule(objective, own, each) for each in ("page", "ticket")],
     }
 
 
-def _error_ratio(of: SloObjective, window: str) -> str:
+def _error_ratio(objective: SloObjective, window: str) -> str:
     """Return PromQL of the ratio of requests without a response; no value if there were no requests."""
-    matched = [f"api=~{_promql_string('|'.join(map(re.escape, of.selection.apis)))}"]
-    if of.selection.listeners:
-        matched.append(f"listener=~{_promql_string('|'.join(of.selection.listeners))}")
-    summed = "sum by (api)" if "api" in of.selection.by else "sum"
+    matched = [f"api=~{_promql_string('|'.join(map(re.escape, objective.selection.apis)))}"]
+    if objective.selection.listeners:
+        matched.append(f"listener=~{_promql_string('|'.join(objective.selection.listeners))}")
+    summed = "sum by (api)" if "api" in objective.selection.by else "sum"
     of_requests, of_responses = (
         f"{summed} (rate({metric}{{{', '.join(matched)}}}[{window}]))" for metric in (REQUESTS_METRIC, RESPONSES_METRIC)
     )
@@ -105,10 +109,10 @@ def _error_ratio(of: SloObjective, window: str) -> str:
     return f"clamp_min(1 - ({of_responses} or {of_requests} * 0) / ({of_requests} > 0), 0)"
 
 
-def _alert_rule(of: SloObjective, own: str, severity: str) -> PrometheusRule:
+def _alert_rule(objective: SloObjective, own: str, severity: str) -> PrometheusRule:
     def burns(name: str) -> str:
         short, long, _ = BURN_RATE_ALERTS[name]
-        limit = f"({of.alert_burn_rates[name]:g} * {of.error_budget:f})"
+        limit = f"({objective.alert_burn_rates[name]:g} * {objective.error_budget:f})"
         both = (f"max without (sloth_window) (slo:sli_error:ratio_rate{each}{own} > {limit})" for each in (short, long))
         return f"({' and '.join(both)})"
 
@@ -117,7 +121,7 @@ def _alert_rule(of: SloObjective, own: str, severity: str) -> PrometheusRule:
         "expr": "\nor\n".join(burns(name) for name in BURN_RATE_ALERTS if name.startswith(severity)),
         "labels": {"sloth_severity": severity},
         "annotations": {
-            "summary": f"{of.slo}, {of.name}: the error budget burns too fast",
+            "summary": f"{objective.slo}, {objective.name}: the error budget burns too fast",
             "description": "The burn rate is in slo:current_burn_rate:ratio, what is left of the budget in"
             " slo:period_error_budget_remaining:ratio.",
         },

@@ -36,8 +36,8 @@ def render_page(root: Path | str, since: date | None = None, until: date | None 
     """
     with open_tables(root) as reader:
         scope = _report_scope(reader, since, until)
-        told = build_sections(scope)
-        return _render_html(scope, told, _headline_figures(scope, told))
+        sections = build_sections(scope)
+        return _render_html(scope, sections, _headline_figures(scope, sections))
 
 
 def _report_scope(reader: TableReader, since: date | None, until: date | None) -> ReportScope:
@@ -72,10 +72,10 @@ def _min_and_max(
     return [end for end in ends if end is not None]
 
 
-def _headline_figures(scope: ReportScope, told: Sequence[ReportSection]) -> list[tuple[str, str]]:
+def _headline_figures(scope: ReportScope, sections: Sequence[ReportSection]) -> list[tuple[str, str]]:
     """Return the headline figures: name and value."""
     found: list[tuple[str, str]] = []
-    by_id = {section.id: section for section in told}
+    by_id = {section.id: section for section in sections}
     if "traffic" in scope.reader.tables and by_id["traffic"].state != "bad":
         (row,) = scope.select("""
 SELECT coalesce(sum(bytes) FILTER (api = 'Produce'), 0)::BIGINT AS produced,
@@ -104,15 +104,15 @@ FROM cost WHERE day BETWEEN $since AND $until""")
     return found
 
 
-def _render_html(scope: ReportScope, told: Sequence[ReportSection], figures: Sequence[tuple[str, str]]) -> str:
+def _render_html(scope: ReportScope, sections: Sequence[ReportSection], figures: Sequence[tuple[str, str]]) -> str:
     style, script = _read_asset("page.css"), _chart_script()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{_csp_hash(script)}'"
     days = f"{scope.since}" if scope.since == scope.until else f"{scope.since} to {scope.until}"
     tiles = "".join(
         f"<div><dt>{formatting.escape(name)}</dt><dd>{formatting.escape(value)}</dd></div>" for name, value in figures
     )
-    links = "".join(f'<li><a href="#{each.id}">{formatting.escape(each.title)}</a></li>' for each in told)
-    first, *others = told
+    links = "".join(f'<li><a href="#{each.id}">{formatting.escape(each.title)}</a></li>' for each in sections)
+    first, *others = sections
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -105,7 +105,7 @@ def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSe
     events, lost, missing, conflicts = (
         sum(row[key] for row in rows) for key in ("events", "lost", "missing", "conflicts")
     )
-    told = events + lost + missing
+    total = events + lost + missing
     parts = []
     if conflicts:
         brokers = ", ".join(str(row["broker_id"]) for row in rows if row["conflicts"])
@@ -118,17 +118,17 @@ def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSe
     if missing:
         parts.append(f"{formatting.count(missing, 'event')} not arrived yet, or lost without a report")
     parts += [f"broker {row['broker_id']} silent since {formatting.minute(row['last_status'])}" for row in silent]
-    if not told:
+    if not total:
         return ReportSection(name, title, "No sidecar sent any event.", "bad")
     if not parts:
-        finding = f"Yes: all {told:,} events that {formatting.count(len(rows), 'sidecar')} sent have arrived."
+        finding = f"Yes: all {total:,} events that {formatting.count(len(rows), 'sidecar')} sent have arrived."
         return ReportSection(name, title, finding, "good", rows=rows)
-    share = events / told
+    share = events / total
     word: tuple[str, SectionState] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
     if conflicts:
-        finding = f"No: {'; '.join(parts)}. {formatting.percent(share, 3)} of {told:,} events have arrived."
+        finding = f"No: {'; '.join(parts)}. {formatting.percent(share, 3)} of {total:,} events have arrived."
         return ReportSection(name, title, finding, "bad", rows=rows)
-    arrived = f"{formatting.percent(share, 3)} of {told:,} events have arrived"
+    arrived = f"{formatting.percent(share, 3)} of {total:,} events have arrived"
     finding = f"{word[0]}: {arrived}. Not all of them: {'; '.join(parts)}."
     return ReportSection(name, title, finding, word[1], rows=rows)
 
@@ -207,9 +207,9 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
     values += [
         {**value, "at": value["at"] + _milliseconds(scope.step)} for value in newest.values()
     ]  # the end of the last interval
-    told = [f"99 of 100 {row['api']} requests took at most {formatting.number(row['p99_ms'])}\xa0ms"
+    p99_texts = [f"99 of 100 {row['api']} requests took at most {formatting.number(row['p99_ms'])}\xa0ms"
             for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]  # fmt: skip
-    percentiles = "; ".join(told) or "There were no Produce or Fetch requests"
+    percentiles = "; ".join(p99_texts) or "There were no Produce or Fetch requests"
     finding = f"{percentiles}. Fetches that waited for data are not included."
     return ReportSection(name, title, finding, charts=(charts.latency_chart(values),) if values else (), rows=rows)
 

@@ -23,7 +23,7 @@ _BURN = "Burn rate: share of bad ones in the window's minutes up to `as_of`, as 
 
 SLO = Table(
     "slo",
-    "How each objective is met, at the end of each day (of the newest day: at the newest minute told). One row for "
+    "How each objective is met, at the end of each day (for the newest day: at its newest minute). One row for "
     "each combination of what the objective is judged by, as long as its period has requests. An objective that has "
     "none at all has one row with a `total` of 0: nothing matches it, or nothing came.",
     (

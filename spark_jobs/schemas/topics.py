@@ -86,7 +86,7 @@ PRODUCED = Table(
         Column("producer_epoch", "int", "Producer epoch; likewise.", source="topics[].producer_epoch"),
         Column("base_sequence", "int", "Sequence number of the first record; likewise.",
                source="topics[].base_sequence"),
-        Column("base_offset", "bigint", "Offset the broker gave to the first record; −1 if it told none, NULL of a"
+        Column("base_offset", "bigint", "Offset the broker gave to the first record; −1 if it sent none, NULL for a"
                " rollup.",
                source="topics[].base_offset"),
         Column("outcome", "string", "`acknowledged`, `unconfirmed` (no answer), `rejected`.",
@@ -138,13 +138,13 @@ MIRROR_CHECK = Table(
                " up to then; more than 0 where the mirror repeats itself, or the source has producers without answers."
                " What arrived on the oldest day within the allowed lag of its beginning is left out.", "records"),
         Column("state", "string", "`equal`, `lagging` (fewer arrived than were produced, but none is overdue),"
-               " `missing`, `surplus`, or `unknown`: nothing was heard of one of the clusters, or a sidecar of"
-               " a broker is silent, so that nobody can say whether anything is overdue. One that ended in good order"
-               " is not silent; one that did not is for as long as `produced` keeps its last day."),
-        Column("exact", "boolean", "False where rollups took part up to then: retries inside of them cannot be told"
-               " apart; and where events of a cluster were lost: what they told of is missing, or surplus."),
-        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters: that all their"
-               " sidecars told a status of, or of a later one.", "UTC"),
+               " `missing`, `surplus`, or `unknown`: there are no events of one of the clusters, or a sidecar of"
+               " a broker is silent, so that it is not known whether records are overdue. A sidecar that stopped"
+               " cleanly is not silent; one that did not counts as silent while `produced` retains its last day."),
+        Column("exact", "boolean", "False if rollups are included up to then, because retries in them cannot be"
+               " distinguished; and if events of a cluster were lost, as their records are missing or surplus."),
+        Column("as_of", "timestamp", "Newest minute up to this day that is known of both clusters: for which all"
+               " their sidecars sent a status, or for a later one.", "UTC"),
     ),
     example="SELECT mirror, source_topic, produced_total, mirrored_total, retried_records, missing_records, state"
     " FROM mirror_check ORDER BY ALL",

@@ -44,10 +44,10 @@ def _conflict_rows(parsed: DataFrame) -> DataFrame:
 
 def _gap_rows(envelopes: DataFrame) -> DataFrame:
     """Return one row for each gap. It belongs to the boot that lost the events, and has the time of its envelope."""
-    told = envelopes.selectExpr(
+    fields = envelopes.selectExpr(
         "cluster_id", "broker_id", "sent_at AS at", "explode(filter(events, one -> one.kind = 'gap')) AS event"
     ).selectExpr("cluster_id", "broker_id", "at", *fields_with_defaults("event", GAP_EVENT))
-    return told.selectExpr(
+    return fields.selectExpr(
         "cluster_id",
         "broker_id",
         "lost_boot_id AS boot_id",
@@ -60,11 +60,11 @@ def _gap_rows(envelopes: DataFrame) -> DataFrame:
 
 
 def _status_rows(envelopes: DataFrame) -> DataFrame:
-    told = envelopes.selectExpr(
+    fields = envelopes.selectExpr(
         *RECORD_ID[:3], "sidecar_version", "explode(filter(events, one -> one.kind = 'sidecar_status')) AS event"
     ).selectExpr(*RECORD_ID[:3], "sidecar_version", *fields_with_defaults("event", STATUS_EVENT))
     lost = f"aggregate(map_values(dropped), 0L, (sum, one) -> sum + greatest(0, least(coalesce(one, 0), {MAX_SUM})))"
-    return told.selectExpr(
+    return fields.selectExpr(
         *RECORD_ID[:3],
         "ts AS at",
         "CAST(NULL AS STRING) AS reason",

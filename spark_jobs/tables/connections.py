@@ -34,12 +34,12 @@ def connections(parsed: DataFrame) -> DataFrame:
 
     The rows of a day are computed from the events of that day only, so that one day can be computed again.
     """
-    told = explode_events(parsed, "connection").selectExpr(
+    changes = explode_events(parsed, "connection").selectExpr(
         "cluster_id", "broker_id", "boot_id", *fields_with_defaults("event", CONNECTION_EVENT)
     )
-    told = told.withColumn("day", F.expr(day_of("ts")))
+    changes = changes.withColumn("day", F.expr(day_of("ts")))
     at = "timestamp_micros(ts)"
-    rows = told.groupBy(*CONNECTIONS.keys, "day").agg(
+    rows = changes.groupBy(*CONNECTIONS.keys, "day").agg(
         *[
             F.expr(f"max_by({value}, if({value} IS NULL, NULL, seq))").alias(name)
             for name, value in LAST_KNOWN_COLUMNS.items()

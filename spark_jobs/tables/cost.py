@@ -64,14 +64,16 @@ def _meter(price: Price) -> str:
 
 
 def _price_periods(spark: SparkSession, definitions: tuple[Prices, ...]) -> DataFrame:
-    periods = [_period_row(of, price, until) for of in definitions for price, until in of.periods()]
+    periods = [
+        _period_row(price_list, price, until) for price_list in definitions for price, until in price_list.periods()
+    ]
     rows = [{"charge": number, **period} for number, period in enumerate(periods)]
     schema = ", ".join(f"{name}: {PRICE_COLUMN_TYPES.get(name, 'STRING')}" for name in rows[0])
     # Rows created from Python objects would need Python in the executors.
     return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), f"array<struct<{schema}>>")))
 
 
-def _period_row(of: Prices, price: Price, until: date | None) -> dict[str, object]:
+def _period_row(price_list: Prices, price: Price, until: date | None) -> dict[str, object]:
     dimension, split = DIMENSIONS[price.dimension], price.shared
     patterns = {name: "|".join(f"(?:{each})" for each in getattr(price, name)) or None for name in SELECTORS}
     return patterns | {
@@ -90,12 +92,12 @@ def _period_row(of: Prices, price: Price, until: date | None) -> dict[str, objec
         "unit": dimension.unit,
         "consumed_unit": dimension.consumed_unit,
         "words": dimension.description,
-        "account_id": of.account.id,
-        "account_name": of.account.name or of.account.id,
-        "currency": of.currency,
-        "provider": of.provider,
-        "region_id": of.region and of.region.id,
-        "region_name": of.region and (of.region.name or of.region.id),
+        "account_id": price_list.account.id,
+        "account_name": price_list.account.name or price_list.account.id,
+        "currency": price_list.currency,
+        "provider": price_list.provider,
+        "region_id": price_list.region and price_list.region.id,
+        "region_name": price_list.region and (price_list.region.name or price_list.region.id),
     }
 
 

@@ -59,8 +59,8 @@ def without_future_statuses(completeness: DataFrame) -> DataFrame:
     """
     run = Window.partitionBy("cluster_id", "broker_id", "boot_id")
     newest = F.max_by("last_status", F.expr("if(emitted IS NULL, NULL, struct(emitted, last_status))"))
-    told = completeness.withColumn("now", newest.over(run))
-    return told.where(f"coalesce(last_status < now + {ABSENCE_LIMIT}, true)").drop("now")
+    rows = completeness.withColumn("now", newest.over(run))
+    return rows.where(f"coalesce(last_status < now + {ABSENCE_LIMIT}, true)").drop("now")
 
 
 def sidecar_runs(completeness: DataFrame) -> DataFrame:
@@ -78,16 +78,16 @@ def sidecar_runs(completeness: DataFrame) -> DataFrame:
 
 def _broker_coverage(completeness: DataFrame) -> DataFrame:
     """Return since and as_of of the cluster, away_us, and unseen_until (NULL: fully covered) for each broker."""
-    told = completeness.selectExpr(
+    minutes = completeness.selectExpr(
         *["cluster_id", "broker_id", "last_status", "ended"],
         # The first status is sent ten seconds after the start of a boot, which may be in the minute before.
         f"if(statuses > 0, if(started_at > minute - {ABSENCE_LIMIT}, started_at, minute), NULL) AS begun",
         f"if(lost > 0 OR conflicts > 0, minute + {ABSENCE_LIMIT}, NULL) AS lost_until",
     )
     before = Window.partitionBy("cluster_id", "broker_id").orderBy("begun").rowsBetween(Window.unboundedPreceding, -1)
-    told = told.withColumn("reached", F.max("last_status").over(before))
-    told = told.withColumn("paused", F.expr(f"begun >= reached + {ABSENCE_LIMIT}"))
-    brokers = told.groupBy("cluster_id", "broker_id").agg(
+    minutes = minutes.withColumn("reached", F.max("last_status").over(before))
+    minutes = minutes.withColumn("paused", F.expr(f"begun >= reached + {ABSENCE_LIMIT}"))
+    brokers = minutes.groupBy("cluster_id", "broker_id").agg(
         F.min("begun").alias("first"),
         F.max("last_status").alias("last"),
         F.expr("max_by(ended, if(last_status IS NULL, NULL, struct(last_status, ended)))").alias("ended"),

@@ -19,7 +19,7 @@ def inventory(parsed: DataFrame) -> DataFrame:
     lists = explode_events(parsed, "topic_inventory").selectExpr(
         "cluster_id", *fields_with_defaults("event", INVENTORY_EVENT)
     )
-    told = lists.selectExpr("cluster_id", "ts", "part", "parts", "explode(inventory) AS one").selectExpr(
+    listed = lists.selectExpr("cluster_id", "ts", "part", "parts", "explode(inventory) AS one").selectExpr(
         "cluster_id",
         "ts",
         "part",
@@ -28,7 +28,7 @@ def inventory(parsed: DataFrame) -> DataFrame:
         f"{day_of('ts')} AS day",
         f"{start_of_interval('ts', HOUR_US)} AS hour",
     )
-    rows = told.groupBy(*INVENTORY.keys).agg(
+    rows = listed.groupBy(*INVENTORY.keys).agg(
         F.expr("max_by(topic_id, if(topic_id IS NULL, NULL, ts))").alias("topic_id"),
         F.max("partitions").alias("partitions"),
         *[F.max_by(name, "ts").alias(name) for name in LAST_LISTED_COLUMNS],

@@ -212,8 +212,8 @@ def _status_history(completeness: DataFrame, oldest: DataFrame) -> DataFrame:
     ``until_us``: the end of the last minute that all sidecars have reported, without those that were stopped cleanly;
     ``silent``: a sidecar has not reported for ``SILENCE_LIMIT_US``; ``lossy``: events were lost so far.
     """
-    told = without_future_statuses(completeness).crossJoin(oldest).where("day >= oldest")
-    brokers = told.groupBy("cluster_id", "broker_id", "day").agg(
+    statuses = without_future_statuses(completeness).crossJoin(oldest).where("day >= oldest")
+    brokers = statuses.groupBy("cluster_id", "broker_id", "day").agg(
         F.expr(f"max(if(last_status IS NULL, NULL, unix_micros(minute) + {MINUTE_US}))").alias("until_us"),
         F.expr("max_by(struct(ended), last_status)").alias("newest"),
         F.expr("max(lost > 0)").alias("lossy"),

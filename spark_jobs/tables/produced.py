@@ -37,17 +37,17 @@ ROLLUP_OUTCOME_FIELDS = {
 
 def produced(parsed: DataFrame, mirrors: Sequence[Mirror]) -> DataFrame:
     """Return the rows of ``produced`` for the topics of ``mirrors`` in ``parsed``; none without mirrors."""
-    told = explode_events(parsed, "request", "rollup").where(F.col("event.api_key") == PRODUCE)
-    told = told.where(F.col("cluster_id").isin(sorted({id for one in mirrors for id in one.cluster_ids})))
-    told = told.selectExpr(
+    writes = explode_events(parsed, "request", "rollup").where(F.col("event.api_key") == PRODUCE)
+    writes = writes.where(F.col("cluster_id").isin(sorted({id for one in mirrors for id in one.cluster_ids})))
+    writes = writes.selectExpr(
         "cluster_id",
         "broker_id",
         "event.kind = 'rollup' AS rolled_up",
         "coalesce(event.ts_request, event.minute) AS at_us",
         *fields_with_defaults("event", USED_FIELDS),
     )
-    rows = _batches_of_requests(told.where("NOT rolled_up")).unionByName(
-        _batches_of_rollups(told.where("rolled_up")), allowMissingColumns=True
+    rows = _batches_of_requests(writes.where("NOT rolled_up")).unionByName(
+        _batches_of_rollups(writes.where("rolled_up")), allowMissingColumns=True
     )
     rows = rows.where(is_mirrored(mirrors)).selectExpr(
         "*", f"{day_of('at_us')} AS day", "timestamp_micros(at_us) AS at"
@@ -80,14 +80,14 @@ def source_topic(mirror: Mirror) -> Column:
     return F.expr(f"substring(topic, {len(mirror.prefix) + 1})")
 
 
-def _batches_of_requests(told: DataFrame) -> DataFrame:
-    parts = told.selectExpr(*WRITER_COLUMNS, "at_us", "outcome", "explode(topics) AS part")
+def _batches_of_requests(writes: DataFrame) -> DataFrame:
+    parts = writes.selectExpr(*WRITER_COLUMNS, "at_us", "outcome", "explode(topics) AS part")
     parts = parts.selectExpr(*WRITER_COLUMNS, "at_us", "outcome", *fields_with_defaults("part", TOPIC_PARTITION))
     return parts.withColumn("outcome", F.expr(OUTCOME_SQL)).where("records > 0")
 
 
-def _batches_of_rollups(told: DataFrame) -> DataFrame:
-    topics = told.selectExpr(*WRITER_COLUMNS, "at_us", "explode(per_topic) AS of_topic")
+def _batches_of_rollups(writes: DataFrame) -> DataFrame:
+    topics = writes.selectExpr(*WRITER_COLUMNS, "at_us", "explode(per_topic) AS of_topic")
     topics = topics.selectExpr(*WRITER_COLUMNS, "at_us", *fields_with_defaults("of_topic", ROLLUP_TOPIC))
     counted = [
         f"struct('{name}' AS outcome, {of[0]} AS records, {of[1]} AS bytes)"

@@ -76,14 +76,14 @@ def _connection_lifetimes(connections: DataFrame, completeness: DataFrame) -> Da
     gone = (
         sidecar_runs(completeness).withColumn("newest", newest).where(f"ended OR last_seen <= newest - {ABSENCE_LIMIT}")
     )
-    told = connections.join(F.broadcast(gone), ["cluster_id", "broker_id", "boot_id"], "left").selectExpr(
+    lifetimes = connections.join(F.broadcast(gone), ["cluster_id", "broker_id", "boot_id"], "left").selectExpr(
         *["cluster_id", "broker_id", "listener", "client_ip", "concat_ws(' ', client_ip, principal) AS who"],
         "coalesce(opened_at, timestamp_micros(unix_micros(closed_at) - 1000 * duration_ms)) AS at",
         "coalesce(closed_at, last_seen) AS until",
     )
     # No connection ends before it began, even where the clock was set back.
     ends = "if(until IS NULL, NULL, greatest(until, at + INTERVAL 1 MICROSECOND)) AS until"
-    return told.where("at IS NOT NULL").selectExpr(*[name for name in told.columns if name != "until"], ends)
+    return lifetimes.where("at IS NOT NULL").selectExpr(*[name for name in lifetimes.columns if name != "until"], ends)
 
 
 def _connections_by_limit(lives: DataFrame) -> DataFrame:

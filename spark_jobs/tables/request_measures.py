@@ -114,7 +114,7 @@ def _explode_shares(parsed: DataFrame) -> DataFrame:
 
     The parts are the partitions of a request, the topics of a rollup, and the topics that were polled.
     """
-    told = explode_events(parsed, "request", "rollup").selectExpr(
+    requests = explode_events(parsed, "request", "rollup").selectExpr(
         *["cluster_id", "broker_id", "coalesce(event.ts_request, event.minute) AS at"],
         *fields_with_defaults("event", USED_FIELDS),
         "nullif(event.api_version, -1) AS api_version",
@@ -123,7 +123,7 @@ def _explode_shares(parsed: DataFrame) -> DataFrame:
         "event.kind = 'rollup' AS rolled_up",
         "coalesce(filter(event.topics, each -> each.error_code != 0).topic, array()) AS failed_topics",
     )
-    told = told.selectExpr(
+    requests = requests.selectExpr(
         "*",
         "size(topics) + size(per_topic) AS parts",
         "outcome = 'answered' AS answered",
@@ -135,7 +135,9 @@ def _explode_shares(parsed: DataFrame) -> DataFrame:
         for name, time in HISTOGRAM_TIMES.items()
     }
     # Place 0 is the whole. The parts are counted from 1, as array_position does.
-    shares = told.selectExpr("*", *_aliased(places), "explode(sequence(0, parts + size(polled))) AS place").selectExpr(
+    shares = requests.selectExpr(
+        "*", *_aliased(places), "explode(sequence(0, parts + size(polled))) AS place"
+    ).selectExpr(
         "*",
         "place = 0 AS whole",
         "get(topics, place - 1) AS part",

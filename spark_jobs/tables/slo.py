@@ -49,18 +49,22 @@ def slo(latency: DataFrame, traffic: DataFrame, objectives: Sequence[SloObjectiv
     return rows.select(*[F.col(column.name).cast(column.type) for column in SLO.columns])
 
 
-def _objective_facts(place: int, of: SloObjective) -> tuple[object, ...]:
-    """Return the values that all rows of an objective share, in the order of ``_FACTS_SCHEMA``."""
-    threshold = None if of.threshold_ms is None else float(of.threshold_ms)
-    said = (place, of.slo, of.name, of.service, of.sli, threshold, of.counted_to_ms, float(of.target))
-    slice_target = None if of.slice_target is None else float(of.slice_target)
-    return (
-        *said,
-        float(of.error_budget),
-        of.period // DAY,
-        slice_target,
-        *(of.alert_burn_rates[name] for name in BURN_RATE_ALERTS),
-    )
+def _objective_facts(place: int, objective: SloObjective) -> dict[str, object]:
+    """Return the values that all rows of an objective share, by the names of ``_FACTS_SCHEMA``."""
+    return {
+        "place": place,
+        "slo": objective.slo,
+        "objective": objective.name,
+        "service": objective.service,
+        "sli": objective.sli,
+        "threshold_ms": None if objective.threshold_ms is None else float(objective.threshold_ms),
+        "counted_to_ms": objective.counted_to_ms,
+        "objective_ratio": float(objective.target),
+        "error_budget_ratio": float(objective.error_budget),
+        "period_days": objective.period // DAY,
+        "slice_target": None if objective.slice_target is None else float(objective.slice_target),
+        **{f"{name}_rate": objective.alert_burn_rates[name] for name in BURN_RATE_ALERTS},
+    }
 
 
 def _counted_units(
@@ -72,14 +76,14 @@ def _counted_units(
     failed = F.col("errors") + F.col("topic_errors")
     # An objective on errors uses both tables. Requests that have no response by design are in neither of them.
     of_latency = [
-        _verdict_struct(place, of, F.col("requests"), _requests_in_time(of)) if of.sli == "latency"
-        else _verdict_struct(place, of, answered, answered)
-        for place, of in enumerate(objectives)
+        _verdict_struct(place, objective, F.col("requests"), _requests_in_time(objective)) if objective.sli == "latency"
+        else _verdict_struct(place, objective, answered, answered)
+        for place, objective in enumerate(objectives)
     ]  # fmt: skip
     of_traffic = [
-        _verdict_struct(place, of, lost, -failed if of.sli == "errors" else F.lit(0))
-        for place, of in enumerate(objectives)
-        if of.sli != "latency"
+        _verdict_struct(place, objective, lost, -failed if objective.sli == "errors" else F.lit(0))
+        for place, objective in enumerate(objectives)
+        if objective.sli != "latency"
     ]
     units = _explode_verdicts(latency, of_latency)
     if of_traffic:
@@ -100,18 +104,19 @@ def _explode_verdicts(rows: DataFrame, verdicts: Sequence[Column]) -> DataFrame:
     return rows.select("cluster_id", "day", F.explode(had).alias("verdict")).select("cluster_id", "day", "verdict.*")
 
 
-def _verdict_struct(place: int, of: SloObjective, total: Column, good: Column) -> Column:
+def _verdict_struct(place: int, objective: SloObjective, total: Column, good: Column) -> Column:
     """Return what a row adds to an objective, NULL if the objective does not select the row."""
-    length = of.slice_window // MINUTE * 60
+    length = objective.slice_window // MINUTE * 60
     start = F.unix_seconds("minute")
     values = {
         "place": F.lit(place),
-        **{name: F.col(name) if name in of.selection.by else F.lit(None).cast("string") for name in JUDGED_BY},
+        **{name: F.col(name) if name in objective.selection.by else F.lit(None).cast("string") for name in JUDGED_BY},
         "at": (start - F.pmod(start, F.lit(length)) + (length - 60)).cast("bigint"),
         "total": total.cast("bigint"),
         "good": good.cast("bigint"),
     }
-    return F.when(_matches_selection(of.selection), F.struct(*[value.alias(name) for name, value in values.items()]))
+    verdict = F.struct(*[value.alias(name) for name, value in values.items()])
+    return F.when(_matches_selection(objective.selection), verdict)
 
 
 def _matches_selection(by: Selection) -> Column:
@@ -125,9 +130,9 @@ def _matches_selection(by: Selection) -> Column:
     return reduce(and_, conditions)
 
 
-def _requests_in_time(of: SloObjective) -> Column:
+def _requests_in_time(objective: SloObjective) -> Column:
     """Return the number of requests of a row in good buckets."""
-    good = F.slice("service_latencies", 1, of.good_buckets)
+    good = F.slice("service_latencies", 1, objective.good_buckets)
     return F.aggregate(good, F.lit(0).cast("bigint"), lambda so_far, count: so_far + F.coalesce(count, F.lit(0)))
 
 
@@ -183,7 +188,7 @@ def _verdict_columns() -> dict[str, Column]:
         name: f"coalesce({rates[short]} > {name}_rate AND {rates[long]} > {name}_rate, false)"
         for name, (short, long, _) in BURN_RATE_ALERTS.items()
     }
-    said = {
+    values = {
         "window_days": "period_days",
         "window_start": "timestampadd(MINUTE, 1 - period_days * 1440, as_of)",
         "attainment": "if(total > 0, good / total, NULL)",
@@ -191,4 +196,4 @@ def _verdict_columns() -> dict[str, Column]:
         **{f"burn_rate_{window}": rate for window, rate in rates.items()},
         **over,
     }
-    return {name: F.expr(sql) for name, sql in said.items()}
+    return {name: F.expr(sql) for name, sql in values.items()}

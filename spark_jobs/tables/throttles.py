@@ -13,14 +13,14 @@ from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, tabl
 
 def throttles(parsed: DataFrame) -> DataFrame:
     """Return partial rows of ``throttles``, one for each key, of ``parsed``."""
-    told = explode_events(parsed, "throttle").selectExpr(
+    throttled = explode_events(parsed, "throttle").selectExpr(
         "cluster_id",
         "broker_id",
         *fields_with_defaults("event", THROTTLE_EVENT),
         f"{day_of('event.ts_first')} AS day",
         f"{start_of_interval('event.ts_first', MINUTE_US)} AS minute",
     )
-    rows = told.groupBy(*THROTTLES.keys).agg(
+    rows = throttled.groupBy(*THROTTLES.keys).agg(
         F.sum("count").alias("count"),
         F.max("limit").alias("quota_limit"),
         F.max("observed").alias("observed"),

@@ -12,7 +12,7 @@ import pytest
 from observers import event
 from spark_jobs import events, schemas
 from spark_jobs.events import ENVELOPE, INVENTORY_TOPIC, KINDS, ROLLUP_TOPIC, TOPIC_PARTITION, EventField
-from spark_jobs.schemas.reference import tables_markdown
+from spark_jobs.schemas.reference import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -90,4 +90,4 @@ def test_every_column_says_what_it_means(table: schemas.Table) -> None:
 
 
 def test_the_committed_page_is_what_the_schemas_say() -> None:
-    assert PAGE.read_text() == tables_markdown(), "run: make docs"
+    assert PAGE.read_text() == markdown(), "run: make docs"
