@@ -27,7 +27,7 @@ LATENCY = {"spec": {"thresholdMetric": SOURCE}}
 ERRORS = {"spec": {"ratioMetric": {"good": GOOD, "total": SOURCE}}}
 IN_TIME = {"op": "lte", "value": 100, "target": 0.99}
 
-LENGTH = "must be a length of time as 90s, 5m, 1h, 30d or 4w"
+LENGTH = "must be a duration such as 90s, 5m, 1h, 30d or 4w"
 
 SPECS: dict[str, dict[str, Any]] = {
     "Mirror": {"sourceClusterId": "a", "targetClusterId": "b"},
@@ -139,7 +139,7 @@ def test_a_day_that_there_is_not_is_told_at_its_place(file: Path, day: str) -> N
     with pytest.raises(JobError) as error:
         load([file])
     place = f"{file}: document 1: spec.prices.0.validFrom"
-    assert str(error.value) == f"{place}: '{day}': must be a day as 2026-01-31 at line 13, column 5"
+    assert str(error.value) == f"{place}: '{day}': must be a day such as 2026-01-31 at line 13, column 5"
 
 
 @pytest.mark.parametrize("text", ["[" * 3_000, "a: &a {b: *a}\nspec: &s {prices: *s}", "a: 0b_\nb: " + "9" * 5_000])
@@ -224,8 +224,8 @@ def test_an_unknown_field_is_told_with_those_there_are(file: Path) -> None:
 )
 def test_an_api_that_there_is_not_is_refused(file: Path, api: str, meant: str | None) -> None:
     (said,) = mistakes(file, document("SLO", indicator=selecting(apis=["Produce", api])))
-    assert f"spec.apis.1: {api!r}: must be Kafka's name of an api, as Produce, or ApiKey(<n>)" in said
-    assert said.endswith(f"; is {meant} meant?") is (meant is not None)
+    assert f"spec.apis.1: {api!r}: must be the name of a Kafka api such as Produce, or ApiKey(<n>)" in said
+    assert said.endswith(f"; did you mean {meant}?") is (meant is not None)
 
 
 def test_apis_are_those_that_the_sidecars_tell(file: Path) -> None:
@@ -246,7 +246,7 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     assert sorted(line.split(": ")[0] for line in lines) == sorted(
         [str(one)] * 3 + [str(two), str(empty), str(tmp_path / "none.yaml")]
     )
-    assert f"{one}: document 1: spec.lag: 'soon': must be a length of time as 90s, 5m, 1h, 30d or 4w{at}" in lines
+    assert f"{one}: document 1: spec.lag: 'soon': must be a duration such as 90s, 5m, 1h, 30d or 4w{at}" in lines
     assert f"{one}: document 3: must be an object with apiVersion, kind, metadata and spec" in lines
     assert f"{one}: document 4: kind: 'Planet' is not one of {', '.join(DOCUMENT_KINDS)} at line 13, column 1" in lines
 
@@ -311,7 +311,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "an indicator of both": (
         "SLO", {"indicator": {"spec": {**LATENCY["spec"], **ERRORS["spec"]}}}, "either thresholdMetric or ratioMetric"),
     "no SLI of this name": ("SLO", {"indicator": ..., "indicatorRef": "y"}, "spec.indicatorRef: 'y': there is no SLI"),
-    "an indicator and a reference": ("SLO", {"indicatorRef": "y"}, "there is an indicator, too"),
+    "an indicator and a reference": ("SLO", {"indicatorRef": "y"}, "indicator is set, too"),
     "another source": (
         "SLI", {"thresholdMetric": {"metricSource": {"type": "Prometheus"}}}, "type: 'Prometheus': must be 'brok"),
     "no api of Kafka's": ("SLO", {"indicator": selecting(apis=["produce"])}, "spec.apis.0: 'produce': must be"),
@@ -320,17 +320,19 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "answers of topics": (
         "SLI", {"thresholdMetric": ..., "ratioMetric": {
             "good": {"metricSource": {"type": "brokerside", "spec": {"result": "answered"}}},
-            "total": {"metricSource": {"type": "brokerside", "spec": {"by": ["topic"]}}}}}, "cannot be told of topics"),
+            "total": {"metricSource": {"type": "brokerside", "spec": {"by": ["topic"]}}}}},
+        "cannot be judged by topic"),
     "bad requests counted": (
         "SLI", {"thresholdMetric": ..., "ratioMetric": {"good": GOOD, "bad": GOOD, "total": SOURCE}}, "Metric.bad: "),
     "a calendar": (
-        "SLO", {"timeWindow": [{"duration": "1M", "calendar": {"startTime": "2026-01-01 00:00:00"}}]}, "a rolling"),
+        "SLO", {"timeWindow": [{"duration": "1M", "calendar": {"startTime": "2026-01-01 00:00:00"}}]},
+        "use a rolling window"),
     "a period that does not roll": ("SLO", {"timeWindow": [{"duration": "30d", "isRolling": False}]}, "a rolling"),
     "two periods": ("SLO", {"timeWindow": [{"duration": "30d"}, {"duration": "7d"}]}, "must be exactly one"),
     "a period of hours": ("SLO", {"timeWindow": [{"duration": "36h"}]}, "must be whole days, 1d to 366d"),
     "a period of years": ("SLO", {"timeWindow": [{"duration": "90w"}]}, "must be whole days, 1d to 366d"),
     "ratios of slices": ("SLO", {"budgetingMethod": "RatioTimeslices"}, "'Occurrences' or 'Timeslices'"),
-    "policies": ("SLO", {"alertPolicies": ["page"]}, "spec.alertPolicies: are not read"),
+    "policies": ("SLO", {"alertPolicies": ["page"]}, "spec.alertPolicies: are not supported"),
     "no objective": ("SLO", {"objectives": []}, "spec.objectives: must be at least one"),
     "no target": ("SLO", {"objectives": objective(target=...)}, "either target or targetPercent"),
     "two targets": ("SLO", {"objectives": objective(targetPercent=99)}, "either target or targetPercent"),
@@ -343,9 +345,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "slices without a length": ("SLO", {"budgetingMethod": "Timeslices"}, "1: Timeslices need timeSliceTarget and"),
     "slices where there are none": ("SLO", {"objectives": objective(**SLICES)}, "are only allowed with Timeslices"),
     "slices over midnight": (
-        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "7m"})}, "that divide a day, as 1m, 5m or 1h"),
+        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "7m"})},
+        "must be whole minutes that divide a day, such as 1m, 5m or 1h"),
     "slices of seconds": (
-        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "90s"})}, "that divide a day, as 1m, 5m or 1h"),
+        "SLO", {"objectives": objective(**SLICES | {"timeSliceWindow": "90s"})},
+        "must be whole minutes that divide a day, such as 1m, 5m or 1h"),
 }  # fmt: skip
 
 

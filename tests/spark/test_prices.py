@@ -47,8 +47,8 @@ AMOUNT = "must be an amount from 0 to below 1,000,000,000,000 with at most 10 de
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({**SPEC, "currency": "EURO"}, "spec.currency: 'EURO': must be a currency of ISO 4217 as EUR"),
-        ({**SPEC, "currency": "ABC"}, "spec.currency: 'ABC': must be a currency of ISO 4217 as EUR"),
+        ({**SPEC, "currency": "EURO"}, "spec.currency: 'EURO': must be a currency code of ISO 4217 such as EUR"),
+        ({**SPEC, "currency": "ABC"}, "spec.currency: 'ABC': must be a currency code of ISO 4217 such as EUR"),
         ({**SPEC, "prices": []}, "spec.prices: must have at least one price"),
         (priced({"price": "-0.01"}), f"spec.prices.0.price: '-0.01': {AMOUNT}"),
         (priced({"price": "0.00000000001"}), f"spec.prices.0.price: '0.00000000001': {AMOUNT}"),
@@ -57,8 +57,8 @@ AMOUNT = "must be an amount from 0 to below 1,000,000,000,000 with at most 10 de
         (priced({"price": "much"}), f"spec.prices.0.price: 'much': {AMOUNT}"),
         (priced({"price": "NaN"}), f"spec.prices.0.price: 'NaN': {AMOUNT}"),
         (priced({"price": True}), f"spec.prices.0.price: true: {AMOUNT}"),
-        (priced({"validFrom": "soon"}), "spec.prices.0.validFrom: 'soon': must be a day as 2026-01-31"),
-        (priced({"validFrom": 20260101}), "spec.prices.0.validFrom: 20260101: must be a day as 2026-01-31"),
+        (priced({"validFrom": "soon"}), "spec.prices.0.validFrom: 'soon': must be a day such as 2026-01-31"),
+        (priced({"validFrom": 20260101}), "spec.prices.0.validFrom: 20260101: must be a day such as 2026-01-31"),
         (
             priced({"validTo": date(2026, 1, 1)}),
             "spec.prices.0: validTo: 2026-01-01 must be after validFrom, 2026-01-01",
@@ -74,27 +74,28 @@ AMOUNT = "must be an amount from 0 to below 1,000,000,000,000 with at most 10 de
         (
             priced({"split": {"by": "even"}}),
             (
-                "spec.prices.0: split: data_in_gb is charged to who caused it; split is for cluster_hours, fixed_daily,"
+                "spec.prices.0: split: data_in_gb is charged to the client that caused it;"
+                " split is allowed for cluster_hours, fixed_daily,"
                 " fixed_monthly"
             ),
         ),
         (
             priced({}, {"price": 2}),
             (
-                "spec.prices: in@2026-01-01: in has a price from 2026-01-01 already; two may not be valid on one"
-                " day for the same selection"
+                "spec.prices: in@2026-01-01: in already has a price from 2026-01-01; only one price may be"
+                " valid on one day for the same selection"
             ),
         ),
         (
             priced({"validTo": date(2026, 3, 1), "topics": ["t"]}, {"validFrom": date(2026, 2, 28), "topics": ["t"]}),
             (
-                "spec.prices: in@2026-02-28 [topics=t]: in has a price from 2026-01-01 to 2026-03-01 already;"
-                " two may not be valid on one day for the same selection"
+                "spec.prices: in@2026-02-28 [topics=t]: in already has a price from 2026-01-01 to 2026-03-01;"
+                " only one price may be valid on one day for the same selection"
             ),
         ),
         (
             priced({}, {"dimension": "data_out_gb", "validFrom": date(2027, 1, 1)}),
-            "spec.prices: in: is a price of data_in_gb and of data_out_gb; one name is of one",
+            "spec.prices: in: is a price of data_in_gb and of data_out_gb; use one name for each dimension",
         ),
     ],
 )
@@ -108,7 +109,7 @@ def test_prices_are_refused(tmp_path: Path, spec: dict[str, Any], said: str) -> 
         ("Owners", {"rules": [{"team": "a"}], "tags": {"b": {}}}, "spec: tags: b: no rule names this team"),
         ("Owners", {"rules": [{"team": "a b"}]}, "spec.rules.0.team: 'a b': "),
         ("Owners", {"rules": [{"team": "a", "topics": ["("]}]}, "spec.rules.0.topics.0: '(': must be a regular"),
-        ("Zones", {"clients": {"10.0.0.1/8": "a"}}, "spec.clients.10.0.0.1/8: '10.0.0.1/8': must be a range"),
+        ("Zones", {"clients": {"10.0.0.1/8": "a"}}, "spec.clients.10.0.0.1/8: '10.0.0.1/8': must be an address range"),
         (
             "Zones",
             {"clients": {"2001:db8::/32": "a", "2001:0db8::/32": "b"}},

@@ -80,7 +80,7 @@ def test_times_are_utc(root: Path) -> None:
     [
         ("SELECT * FROM nothing", "nothing does not exist; the tables are: notes, traffic"),
         ("SELECT * FROM Latency", "no table latency: `brokerside jobs run` creates it; the tables are: notes, traffic"),
-        ("SELECT * FROM cost", "no table cost: .*--definitions PATH.* a document of kind Prices is in PATH; the"),
+        ("SELECT * FROM cost", "no table cost: .*--definitions PATH.* if PATH has a document of kind Prices; the"),
         ("SELECT nothing FROM Notes", r'"nothing" not found.*the columns are: notes \(note\)$'),
         ("SELECT nothing FROM (SELECT 1)", r'"nothing" not found in FROM clause$'),
         ("SELECT notes.nothing FROM notes", r"nothing.*the columns are: notes \(note\)"),

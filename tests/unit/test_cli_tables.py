@@ -257,7 +257,7 @@ def test_check_says_what_is_declared_and_what_is_not(brokerside: Terminal, tmp_p
     done = brokerside("jobs", "check", str(tmp_path))
     assert (done.code, done.out) == (1, "")
     assert "spec.currency: 'gold'" in done.err
-    assert "'soon': must be a length of time" in done.err
+    assert "'soon': must be a duration" in done.err
 
 
 def test_a_question_is_answered_in_every_form(brokerside: Terminal, root: str, tmp_path: Path) -> None:
