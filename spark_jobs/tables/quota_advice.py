@@ -14,8 +14,8 @@ RATE_QUOTA, CONNECTIONS_QUOTA = "connection_creation_rate", "connections"
 RATE_WINDOW_SECONDS = 11
 MIN_RATE_DIVISOR_SECONDS = 10
 """Kafka counts the connections of the current sample and the ten before it, of 1 s each, and divides them by their
-duration, at least ten seconds (``proxy.limits.sampled_rate``). Here samples start at full seconds and the divisor is always
-ten: a constant rate is up to a tenth higher, and bursts eleven seconds apart may be a quarter lower."""
+duration, at least ten seconds (``proxy.limits.sampled_rate``). Here samples start at full seconds and the divisor is
+always ten: a constant rate is up to a tenth higher, and bursts eleven seconds apart may be a quarter lower."""
 
 HEADROOM_FACTOR = 1.5
 """The advice is the peak multiplied by this."""
