@@ -150,7 +150,7 @@ class Stage:
             for process, arguments in zip(running, alterations[at : at + cpus], strict=True):
                 said, _ = process.communicate(timeout=TOOL_TIMEOUT)
                 if process.returncode or "Completed" not in said:
-                    raise LocalError(f"kafka-configs {' '.join(arguments)} failed:\n{broker.last_words(said)}")
+                    raise LocalError(f"kafka-configs {' '.join(arguments)} failed:\n{broker.error_lines(said)}")
 
 
 def _plan(folder: Path, dialled: int, client: int, taken: Collection[int]) -> ClusterState:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from proxy.local import workload
 from proxy.local.broker import AUDIT_TOPIC
-from proxy.local.workload import Ledger
+from proxy.local.workload import ClientLedger
 from spark_jobs.definitions import load
 from spark_jobs.query import query
 from spark_jobs.run import run
@@ -60,7 +60,7 @@ class Load:
     root: Path
     source: Place
     target: Place
-    ledgers: list[Ledger] = field(default_factory=list)
+    ledgers: list[ClientLedger] = field(default_factory=list)
     connections: dict[str, int] = field(default_factory=dict)
     """Of the listener CLIENT, by cluster."""
     again: int = 0
@@ -96,7 +96,7 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield made
 
 
-def _work(bootstrap: str, sasl: str) -> Iterator[Ledger]:
+def _work(bootstrap: str, sasl: str) -> Iterator[ClientLedger]:
     for codec in CODECS:
         settings: dict[str, str | int] = {"compression.type": codec, "enable.idempotence": "true"}
         yield workload.confluent_produce(bootstrap, f"p-{codec}", f"with-{codec}", 2_000, settings)
