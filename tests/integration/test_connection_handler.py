@@ -324,7 +324,11 @@ async def test_a_log_level_is_that_of_all_workers_and_of_those_to_come(
     run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with run() as bench:
-        assert capfd.readouterr().err.count('"data_plane_started"') == 2
+        started = capfd.readouterr().err
+        async with asyncio.timeout(10):
+            while started.count('"data_plane_started"') < 2:  # a thread of each process writes its log
+                await asyncio.sleep(0.02)
+                started += capfd.readouterr().err
         bench.handler.update_config(bench.config.model_copy(update={"log_level": "error"}))
         os.kill(bench.handler._workers[1].pid, signal.SIGKILL)
         await bench.seen(
