@@ -21,8 +21,8 @@ from observers.learn import School
 from observers.shape import Shaped, construct, text_of
 from observers.topics import TopicNames
 from observers.weight import weight_of
+from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, ObservationInterest
 from proxy.core.schema import response_prefix
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, Interest
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 
@@ -44,7 +44,7 @@ class Dispatcher:
     """Take one finished exchange. A bound ``list.append`` that stays valid for the dispatcher's life."""
     note: Callable[[ConnectionChange], None]
     """Take one change of a connection. Likewise."""
-    interest: Interest
+    interest: ObservationInterest
     """What is wanted of each api key and version. There is none before ``start``."""
     observed: memoryview
     """One number of 64 bits, to be counted up for each call of ``record`` and ``note``; reports are counted here. It
@@ -93,7 +93,7 @@ class Dispatcher:
                 _close_all(self._shaped[:number])
                 raise ObserverError(f"observer {one.name!r} {doing}: {text_of(error)}") from error
         self.interest = together((one.interest for one in wishes), response_prefix)
-        self._keeps = any(flags & (KEEP_REQUEST | KEEP_RESPONSE) for flags in self.interest.table)
+        self._keeps = any(flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table)
         counters = [getattr(one.observer, "observed", None) for one in self._shaped]
         self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
         broker_id = self._configs.get("broker.id", -1)

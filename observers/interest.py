@@ -9,7 +9,15 @@ from typing import Any
 
 from observers.api import ExchangeObserver
 from observers.learn import carries_pairs
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, KEYS, TOLD, VERSIONS, WALKED, Interest
+from proxy.core.observation_interest import (
+    KEYS,
+    VERSIONS,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+    ObservationInterest,
+)
 
 MAX_OTHERS = 1_000
 """Api keys and versions outside of the table (Kafka has none) of which an observer's answer is remembered."""
@@ -26,7 +34,7 @@ class Wishes:
     def __init__(self, observer: Any) -> None:
         self._ask: Callable[[int, int], bool] | None = getattr(observer, "wants", None)
         self._others: dict[tuple[int, int], bool] = {}
-        self.interest = Interest(bytes(_flags(observer)), TOLD)
+        self.interest = ObservationInterest(bytes(_flags(observer)), WANT_EXCHANGE)
 
     @property
     def everything(self) -> bool:
@@ -36,13 +44,13 @@ class Wishes:
     def may_include(self, api_key: int, api_version: int) -> bool:
         """Whether it wants these, or has not been asked yet. Calls nothing of the observer."""
         if self._is_listed(api_key, api_version):
-            return bool(self.interest.of(api_key, api_version))
+            return bool(self.interest.flags(api_key, api_version))
         return self._others.get((api_key, api_version), True)
 
     def include(self, api_key: int, api_version: int) -> bool:
         """Whether it wants these. Asks for those outside of the table, once; may raise what the observer raises."""
         if self._ask is None or self._is_listed(api_key, api_version):
-            return bool(self.interest.of(api_key, api_version))
+            return bool(self.interest.flags(api_key, api_version))
         known = self._others.get((api_key, api_version))
         if known is None:
             known = bool(self._ask(api_key, api_version))
@@ -55,19 +63,19 @@ class Wishes:
         return 0 <= api_key < KEYS and 0 <= api_version < VERSIONS
 
 
-def together(interests: Iterable[Interest], prefix: Callable[[int, int], int]) -> Interest:
+def together(interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]) -> ObservationInterest:
     """What at least one of them wants, and what is needed besides: names of topics, errors, throttles.
 
-    ``prefix``: how the response of an api key and version begins, in flags of ``proxy.core.watch``.
+    ``prefix``: how the response of an api key and version begins, in flags of ``proxy.core.observation_interest``.
     """
     table = [reduce(or_, flags) for flags in zip(*(interest.table for interest in interests), strict=True)]
     names = any(table[key * VERSIONS + version] for key in TOPICAL for version in range(VERSIONS))
     for at, (key, version) in enumerate(_PAIRS):
         if names and carries_pairs(key, version):
-            table[at] |= TOLD | KEEP_RESPONSE
+            table[at] |= WANT_EXCHANGE | WANT_RESPONSE_BODY
         if table[at]:
             table[at] |= prefix(key, version)
-    return Interest(bytes(table), TOLD)
+    return ObservationInterest(bytes(table), WANT_EXCHANGE)
 
 
 def _flags(observer: Any) -> list[int]:
@@ -79,5 +87,7 @@ def _flags(observer: Any) -> list[int]:
     for pair in _PAIRS:
         told = wants is None or bool(wants(*pair))
         kept = told and (kept_by_default if keeps is None else bool(keeps(*pair)))
-        flags.append((TOLD | WALKED if told else 0) | (KEEP_REQUEST | KEEP_RESPONSE if kept else 0))
+        flags.append(
+            (WANT_EXCHANGE | WANT_FACTS if told else 0) | (WANT_REQUEST_BODY | WANT_RESPONSE_BODY if kept else 0)
+        )
     return flags

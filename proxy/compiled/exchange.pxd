@@ -96,7 +96,7 @@ cdef class Exchange:
     cdef object response_facts
     cdef public bint synthesized
     cdef public int64_t charged
-    cdef public uint8_t wanted  # flags of proxy.core.watch; 0: it is not to be told of
+    cdef public uint8_t wanted  # flags of proxy.core.observation_interest; 0: it is not to be told of
     cdef public Exchange next  # of the session that holds it: the one that was asked after it
     cpdef int drop_facts(self, bint response) noexcept  # of its request, or of its response
 

@@ -53,7 +53,7 @@ class Exchange:
     as the broker sent it.
 
     ``charged``: bytes that it takes of the process's budget; 0 once it is recorded. ``wanted``: flags of
-    ``proxy.core.watch``; 0: nobody observes it. ``next``: the request after it in the session that holds it.
+    ``proxy.core.observation_interest``; 0: nobody observes it. ``next``: the request after it in its session.
 
     Two are equal where all of this is; an exchange has no hash.
     """

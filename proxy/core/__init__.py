@@ -10,14 +10,17 @@ session.py           one client connection: bytes of both directions in, exchang
                      knows from one chunk to the next; session_states.py: its table of states and events.
 header.py            what stands before a body: client id, tagged fields, ``acks``; memory.py: bytes at an offset.
 observation.py       what observers learn of one session.
-answers.py           what a session forwards where that is not what came, and what the client is answered.
-produce_scan.py      where a Produce names a protected topic; protected.py: which topics are.
+interception.py      what a session forwards instead of what came, and what it answers itself.
+produce_scan.py      where a Produce names a protected topic; protected_topics.py: which topics are.
 account.py           what one session holds of the budget of its process: budget.py.
-intercept.py         what an interceptor is asked, and what it may say.
-identity.py          who the client is.
+interceptor.py       the contract of interceptors, which answer requests or rewrite responses.
+principal_tracker.py
+                     who the client is: principal and software.
 exchange.py          the facts of one request and its response; records.py: of the record batches in them; bodies.py:
                      which bodies are read, and within which bounds.
-watch.py             what observers want to know, by api and version; tally.py: what a process counts.
+observation_interest.py
+                     what observers want, by api and version.
+counters.py          the counters of one listener.
 apis.py              Kafka's apis and their versions.
 schema.py            the layouts of messages, made from schema_table.py; struct.py: a message as a struct; fields.py,
                      accessors.py: how its fields are read; steps.py: a message that comes in pieces.

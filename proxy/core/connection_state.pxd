@@ -17,7 +17,7 @@ cdef enum:
     API_VERSIONS = 18
 
 cdef int64_t min_frame
-cdef int keys, versions, walked, unread
+cdef int keys, versions, want_facts, unknown_version
 cdef bytes next_states, actions
 cdef int events, tokens_state, requests_kept_state, tokens_kept_state, closing_state, ended_state
 cdef int token_event, close_event, unasked_event, lost_event
@@ -36,7 +36,7 @@ cdef class Direction:
 @cython.no_gc  # refers to nothing that refers back
 cdef class ConnectionState:
     cdef readonly Account account
-    cdef readonly object client_id, answers
+    cdef readonly object client_id, interception
     cdef readonly int64_t requests, clean
     cdef readonly bint diverted
     cdef object known_as, topics, held
@@ -47,7 +47,7 @@ cdef class ConnectionState:
     cdef bytes client_id_raw, whole
     cdef bytearray table
     cdef int64_t max_frame, open, consecutive
-    cdef bint waits, full, touched
+    cdef bint pending, full, touched
     cdef readonly int state
 
     @cython.locals(entry=int)
@@ -58,15 +58,15 @@ cdef class ConnectionState:
     cdef bint is_closing(self) noexcept
     @cython.locals(exchange=Exchange, exchanges=list)
     cdef list open_exchanges(self)
-    cdef bint is_to_wait(self, bint response) except -1
-    cdef bint is_between_requests(self) noexcept
-    cdef int flags_of_rules(self, int key, int version) except -1
+    cdef bint must_pause_reading(self, bint response) except -1
+    cdef bint has_no_partial_request(self) noexcept
+    cdef int interceptor_flags(self, int key, int version) except -1
     cdef int enqueue(self, Exchange exchange) noexcept
     @cython.locals(exchange=Exchange)
     cdef int dequeue(self) noexcept
     @cython.locals(key=int16_t, version=int16_t)
     cdef int64_t read_token(self, const uint8_t *buf, int64_t at, int64_t limit, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
-    cdef int64_t read_token_reply(self, const uint8_t *buf, int64_t at, int64_t limit, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
+    cdef int64_t read_token_response(self, const uint8_t *buf, int64_t at, int64_t limit, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
     @cython.locals(size=int64_t, capture=BodyCapture)
     cdef int64_t pass_token(self, bint response, const uint8_t *buf, int64_t at, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
     @cython.locals(state=Direction, observation=Observation, start=int64_t, first=int64_t, ended=bint, upto=int64_t, lead=bytes)
@@ -82,6 +82,6 @@ cdef class ConnectionState:
     cdef int end_all(self, double now) except -1
     cdef int settle(self, bint response, const uint8_t *data, int64_t end, int64_t upto) except -1
     cdef bytes chunk(self, const uint8_t *data, int64_t end)
-    cdef int follow_answers(self) except -1
+    cdef int follow_interception(self) except -1
     @cython.locals(exchange=Exchange, answer=bytes, key=int, version=int, kind=Kind, body=int64_t)
-    cdef int answer(self, bytes data, int64_t at) except -1
+    cdef int send_responses(self, bytes data, int64_t at) except -1

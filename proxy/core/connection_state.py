@@ -11,20 +11,20 @@ from __future__ import annotations
 import cython
 
 from proxy.compiled.exchange import Exchange
-from proxy.core import intercept, watch
+from proxy.core import interceptor, observation_interest
 from proxy.core.account import Account
-from proxy.core.answers import Answers, Frame
 from proxy.core.budget import Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.header import MAX_FRAME, MIN_FRAME
-from proxy.core.identity import Identity
-from proxy.core.intercept import Rules
+from proxy.core.interception import Frame, Interception
+from proxy.core.interceptor import InterceptorChain
 from proxy.core.observation import BodyCapture, Observation
+from proxy.core.observation_interest import NO_SINK, ObservationSink
+from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.produce_scan import ProduceScan
-from proxy.core.protected import ProtectedTopics
+from proxy.core.protected_topics import ProtectedTopics
 from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, Action, Event, State
-from proxy.core.tally import Tally
-from proxy.core.watch import NOBODY, Watch
 from proxy.core.wire import Buffer
 from proxy.errors import PeerError
 
@@ -46,10 +46,10 @@ if not cython.compiled:
 NO_TABLE = bytearray()
 
 min_frame = MIN_FRAME
-keys = watch.KEYS
-versions = watch.VERSIONS
-walked = watch.WALKED
-unread = intercept.UNREAD
+keys = observation_interest.KEYS
+versions = observation_interest.VERSIONS
+want_facts = observation_interest.WANT_FACTS
+unknown_version = interceptor.UNKNOWN_VERSION
 events = EVENTS
 next_states = NEXT_STATES
 actions = ACTIONS
@@ -86,30 +86,32 @@ class ConnectionState:
     def __init__(
         self,
         connection: Connection,
-        tally: Tally,
-        watch: Watch | None = None,
+        counters: ListenerCounters,
+        sink: ObservationSink | None = None,
         max_frame: int = MAX_FRAME,
-        identity: Identity | None = None,
-        rules: Rules | None = None,
+        principal_tracker: PrincipalTracker | None = None,
+        interceptors: InterceptorChain | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.known_as = connection
         self.account = Account(budget or Budget())
-        self.answers: Answers | None = None
+        self.interception: Interception | None = None
         self.table = NO_TABLE
         self.topics: ProtectedTopics | None = None
-        if rules is not None:
-            self.answers = Answers(rules, tally, self.account)
-            self.table = rules.table
-            self.topics = rules.topics
-            if len(rules.table) != keys * versions:
-                raise ValueError(f"a table of {len(rules.table)} bytes, not {keys * versions}")
-            if watch is None and identity is not None:
-                watch = NOBODY
-        self.observation = None if watch is None else Observation(connection, tally, watch, identity, self.account)
-        self.requests_by_key = tally.requests
-        self.responses_by_key = tally.responses
-        self.decoded = tally.decoded
+        if interceptors is not None:
+            self.interception = Interception(interceptors, counters, self.account)
+            self.table = interceptors.table
+            self.topics = interceptors.topics
+            if len(interceptors.table) != keys * versions:
+                raise ValueError(f"a table of {len(interceptors.table)} bytes, not {keys * versions}")
+            if sink is None and principal_tracker is not None:
+                sink = NO_SINK
+        self.observation = (
+            None if sink is None else Observation(connection, counters, sink, principal_tracker, self.account)
+        )
+        self.requests_by_key = counters.requests
+        self.responses_by_key = counters.responses
+        self.decoded = counters.decoded
         self.max_frame = max_frame
         self.client = Direction()
         self.broker = Direction()
@@ -123,7 +125,7 @@ class ConnectionState:
         self.state = State.REQUESTS.value  # see session_states
         self.touched = False  # the answers were given something of this chunk
         self.diverted = False
-        self.waits = False  # as the answers have them, like those below
+        self.pending = False  # as the answers have them, like those below
         self.full = False
 
     def open_exchanges(self) -> list[Exchange]:
@@ -177,21 +179,21 @@ class ConnectionState:
         """Whether nothing more of the client is read, because an answer was the connection's last, or it has ended."""
         return self.state >= closing_state
 
-    def is_to_wait(self, response: bool) -> bool:
-        """As ``must_wait``."""
+    def must_pause_reading(self, response: bool) -> bool:
+        """As ``must_pause``."""
         if not self.account.is_full():
             return False
-        return not response or (self.broker.frame is not None and self.broker.frame.holds)
+        return not response or (self.broker.frame is not None and self.broker.frame.holds_bytes)
 
-    def is_between_requests(self) -> bool:
-        """As ``between_requests``."""
+    def has_no_partial_request(self) -> bool:
+        """As ``is_between_requests``."""
         return self.client.left == 0 and len(self.client.carry) == 0 and not self.keeps_rest()
 
-    def flags_of_rules(self, key: int, version: int) -> int:
+    def interceptor_flags(self, key: int, version: int) -> int:
         """The flags that the rules have for this api key and version."""
         if 0 <= key < keys and 0 <= version < versions:
             return self.table[key * versions + version]
-        return self.answers.rules.of(key, version)
+        return self.interception.interceptors.flags(key, version)
 
     # ---- raw SASL tokens ------------------------------------------------------------------------------------------
 
@@ -207,12 +209,16 @@ class ConnectionState:
                 return MORE
             key = int16_at(buf, at + 4)
             version = int16_at(buf, at + 6)
-            if is_known(key, version) or (self.answers is not None and self.flags_of_rules(key, version) & unread):
+            if is_known(key, version) or (
+                self.interception is not None and self.interceptor_flags(key, version) & unknown_version
+            ):
                 return REQUEST_AGAIN
         self.advance(token_event)
         return self.pass_token(False, buf, at, shift, data, end, now)
 
-    def read_token_reply(self, buf: Buffer, at: int, limit: int, shift: int, data: Buffer, end: int, now: float) -> int:
+    def read_token_response(
+        self, buf: Buffer, at: int, limit: int, shift: int, data: Buffer, end: int, now: float
+    ) -> int:
         """A frame that answers no request: right only while raw SASL tokens are exchanged."""
         if self.open or limit - at < 4:
             return MORE
@@ -224,7 +230,7 @@ class ConnectionState:
         """Forward a raw SASL token."""
         size = token_size(response, buf, at)
         capture = None
-        if self.observation is not None and self.observation.identity is not None:
+        if self.observation is not None and self.observation.principal_tracker is not None:
             capture = BodyCapture(size, False, True)
         return self.begin_body(
             response, None, None, Kind.NO_WALKER, capture, buf, at, at + 4, at + 4 + size, shift, data, end, now
@@ -260,10 +266,10 @@ class ConnectionState:
         stop += shift
         ended = stop <= end
         upto = stop if ended else end
-        if self.answers is not None and (start < 0 or frame is not None):
+        if self.interception is not None and (start < 0 or frame is not None):
             lead = sliced(buf, at, at - start) if start < 0 else b""
-            self.answers.open(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, ended)
-            self.follow_answers()
+            self.interception.begin_frame(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, ended)
+            self.follow_interception()
         if kind != Kind.NO_WALKER and (first < 0 or not ended):
             if capture is None:
                 capture = BodyCapture(stop - first, False, False)
@@ -299,8 +305,8 @@ class ConnectionState:
             self.scan_topics(state, exchange, data, taken)
         if state.frame is not None:
             whole = self.chunk(data, end)
-            self.answers.put(state.frame.take(whole[:taken], last), whole, 0, taken)
-            self.follow_answers()
+            self.interception.replace(state.frame.feed(whole[:taken], last), whole, 0, taken)
+            self.follow_interception()
         if self.observation is not None and (last or capture is not None):
             self.observation.add_piece(response, exchange, Kind.NO_WALKER, capture, None, data, 0, taken, last)
         if last:
@@ -314,8 +320,8 @@ class ConnectionState:
         state.scan.read(data, 0, size)
         if state.scan.found:
             state.scan = None
-            state.frame = self.answers.cut(exchange)
-            self.follow_answers()
+            state.frame = self.interception.cut_produce(exchange)
+            self.follow_interception()
             self.await_end(exchange)
         return 0
 
@@ -342,8 +348,8 @@ class ConnectionState:
             exchange.outcome_code = OutcomeCode.ANSWERED
             count(self.responses_by_key, exchange.api_key)
             self.release(exchange)
-        if self.waits:
-            self.answer(self.chunk(data, end), stop)
+        if self.pending:
+            self.send_responses(self.chunk(data, end), stop)
         return 0
 
     def release(self, exchange: Exchange) -> int:
@@ -351,7 +357,7 @@ class ConnectionState:
         return self.account.charge(-exchange.charged) if self.observation is None else 0
 
     def read_bodies(self, now: float) -> int:
-        """As ``walk``."""
+        """As ``observe``."""
         try:
             if self.observation is not None:
                 self.observation.read_bodies(now)
@@ -360,7 +366,7 @@ class ConnectionState:
         return 0
 
     def end_all(self, now: float) -> int:
-        """As ``lost``."""
+        """As ``close``."""
         self.advance(lost_event)
         ended = self.open_exchanges()
         for exchange in ended:
@@ -384,12 +390,12 @@ class ConnectionState:
 
     def settle(self, response: bool, data: Buffer, end: int, upto: int) -> int:
         """``data`` was read up to there."""
-        if not response and self.waits and not self.broker.left and not len(self.broker.carry):
-            self.answer(None, 0)
+        if not response and self.pending and not self.broker.left and not len(self.broker.carry):
+            self.send_responses(None, 0)
         if self.touched or upto < end:
-            self.answers.end(self.chunk(data, end), upto)
-            self.follow_answers()
-            self.diverted = self.answers.diverted
+            self.interception.finish_chunk(self.chunk(data, end), upto)
+            self.follow_interception()
+            self.diverted = self.interception.diverted
         self.whole = None
         return 0
 
@@ -399,23 +405,23 @@ class ConnectionState:
             self.whole = sliced(data, 0, end)
         return self.whole
 
-    def follow_answers(self) -> int:
-        """``answers`` may have changed: see what of it is read for each frame."""
+    def follow_interception(self) -> int:
+        """``interception`` may have changed: see what of it is read for each frame."""
         self.touched = True
-        self.waits = len(self.answers.waiting) != 0
-        self.full = self.answers.full
-        if self.answers.closing:
+        self.pending = len(self.interception.responses) != 0
+        self.full = self.interception.full
+        if self.interception.closing:
             self.advance(close_event)
         return 0
 
-    def answer(self, data: bytes | None, at: int) -> int:
+    def send_responses(self, data: bytes | None, at: int) -> int:
         """Between two frames of the broker, which are in its chunk ``data`` at ``at``: answer what is due."""
         exchange = self.first
-        while self.waits and exchange is not None and exchange.synthesized:
+        while self.pending and exchange is not None and exchange.synthesized:
             if exchange is self.client.exchange and not self.is_closing():
                 return 0  # its request has not ended yet
-            answer = self.answers.answer(data, at)
-            self.follow_answers()
+            answer = self.interception.take_response(data, at)
+            self.follow_interception()
             if not answer:
                 return 0
             self.dequeue()
@@ -428,7 +434,7 @@ class ConnectionState:
                 version = exchange.api_version
                 body = 8 + (key != API_VERSIONS and is_flexible(key, version))
                 kind = Kind.NO_WALKER
-                if exchange.wanted & walked and len(answer) > body:
+                if exchange.wanted & want_facts and len(answer) > body:
                     kind = kind_of(key, version, True)
                 self.observation.add_piece(True, exchange, kind, None, answer, answer, body, len(answer), True)
             exchange = self.first

@@ -12,7 +12,7 @@ import cython
 
 from proxy.compiled.exchange import Exchange
 from proxy.core import apis
-from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
+from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.wire import Buffer
 from proxy.errors import PeerError, Side
 

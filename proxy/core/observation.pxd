@@ -8,13 +8,13 @@ from proxy.core.account cimport Account
 from proxy.core.memory cimport count, sliced
 
 cdef int64_t max_learned
-cdef int handshake, authenticate, api_versions, keys, versions, told, keep_request, keep_response
+cdef int handshake, authenticate, api_versions, keys, versions, want_exchange, want_request_body, want_response_body
 
 cdef bint identifies(bint response, int key) noexcept
 
 @cython.final
 cdef class Subscribers:
-    cdef object watch, record, note
+    cdef object sink, record, record_change
     cdef bytes table
     cdef int others
     cdef int64_t max_body
@@ -24,7 +24,7 @@ cdef class Subscribers:
     cdef int flags(self, int key, int version) noexcept
 
 cdef Subscribers latest
-cdef Subscribers subscribers_of(watch)
+cdef Subscribers subscribers_of(sink)
 
 @cython.final
 @cython.no_gc
@@ -48,7 +48,7 @@ cdef class BodyPiece:
 @cython.final
 @cython.no_gc  # refers to nothing that refers back
 cdef class Observation:
-    cdef object connection, identity
+    cdef object connection, principal_tracker
     cdef object decoded
     cdef Subscribers subscribers
     cdef list pieces
@@ -67,13 +67,13 @@ cdef class Observation:
     cdef int read_facts(self, BodyPiece piece, Exchange exchange, BodyCapture capture) except -1
     @cython.locals(fits=bint)
     cdef bint hold(self, Exchange exchange, int64_t size) noexcept
-    cdef int forget(self, Exchange exchange, BodyCapture capture) except -1
-    cdef int give_back(self, Exchange exchange, int64_t size) except -1
+    cdef int drop_body(self, Exchange exchange, BodyCapture capture) except -1
+    cdef int uncharge(self, Exchange exchange, int64_t size) except -1
     @cython.locals(size=int64_t, short=bint, wanted=bint, had=int64_t, body=bytes)
-    cdef int gather(self, BodyPiece piece, Exchange exchange, BodyCapture capture, double now) except -1
-    cdef int learn(self, str method, tuple arguments) except -1
+    cdef int collect(self, BodyPiece piece, Exchange exchange, BodyCapture capture, double now) except -1
+    cdef int track_principal(self, str method, tuple arguments) except -1
     @cython.locals(pieces=list, piece=BodyPiece, exchange=Exchange)
     cdef int end(self, list exchanges, double now) except -1
-    cdef int lose(self, Exchange exchange) except -1
+    cdef int record_lost(self, Exchange exchange) except -1
     @cython.locals(charged=int64_t)
     cdef int record(self, Exchange exchange) except -1

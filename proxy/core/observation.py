@@ -12,12 +12,12 @@ from typing import Any
 import cython
 
 from proxy.compiled.exchange import Exchange
-from proxy.core import watch as watching
+from proxy.core import observation_interest
 from proxy.core.account import Account
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
-from proxy.core.tally import Tally
-from proxy.core.watch import Watch
+from proxy.core.observation_interest import ObservationSink
+from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, PrincipalTracker
 from proxy.core.wire import Buffer
 
 if not cython.compiled:
@@ -33,11 +33,11 @@ max_learned = MAX_LEARNED
 handshake = SASL_HANDSHAKE
 authenticate = SASL_AUTHENTICATE
 api_versions = API_VERSIONS
-keys = watching.KEYS
-versions = watching.VERSIONS
-told = watching.TOLD
-keep_request = watching.KEEP_REQUEST
-keep_response = watching.KEEP_RESPONSE
+keys = observation_interest.KEYS
+versions = observation_interest.VERSIONS
+want_exchange = observation_interest.WANT_EXCHANGE
+want_request_body = observation_interest.WANT_REQUEST_BODY
+want_response_body = observation_interest.WANT_RESPONSE_BODY
 
 
 def identifies(response: bool, key: int) -> bool:
@@ -49,14 +49,14 @@ def identifies(response: bool, key: int) -> bool:
 class Subscribers:
     """Those who observe the sessions of a process, as sessions see them: one object for all."""
 
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-        self.record = watch.record
-        self.note = watch.note
-        self.table = watch.interest.table
-        self.others = watch.interest.others
-        self.max_body = watch.max_body
-        self.observed = watch.observed
+    def __init__(self, sink: ObservationSink) -> None:
+        self.sink = sink
+        self.record = sink.record
+        self.record_change = sink.record_change
+        self.table = sink.interest.table
+        self.others = sink.interest.others
+        self.max_body = sink.max_body
+        self.observed = sink.observed
         if len(self.table) != keys * versions:
             raise ValueError(f"a table of {len(self.table)} bytes, not {keys * versions}")
 
@@ -65,25 +65,25 @@ class Subscribers:
         flags = self.others
         if 0 <= key < keys and 0 <= version < versions:
             flags = self.table[key * versions + version]
-        return flags if flags & told else 0
+        return flags if flags & want_exchange else 0
 
 
 latest: Subscribers | None = None
 
 
-def subscribers_of(watch: Watch) -> Subscribers:
+def subscribers_of(sink: ObservationSink) -> Subscribers:
     """Return the same object for all sessions of a watch: a process has one."""
     global latest
-    if latest is None or latest.watch is not watch:
-        latest = Subscribers(watch)
+    if latest is None or latest.sink is not sink:
+        latest = Subscribers(sink)
     return latest
 
 
 @cython.cclass
 class BodyCapture:
-    """One body that somebody wants, while it passes.
+    """One body that is wanted, while it passes.
 
-    ``raw``: the exchange is to have its bytes. ``learnt``: ``Identity`` is to have them. ``feed``: reads it as it
+    ``raw``: its bytes are for the exchange. ``learnt``: they are for ``PrincipalTracker``. ``feed``: reads it as it
     comes. ``charged``: bytes, for what the feed keeps.
     """
 
@@ -120,13 +120,18 @@ class Observation:
     """One per observed session. ``connection``: as it is known now."""
 
     def __init__(
-        self, connection: Connection, tally: Tally, watch: Watch, identity: Identity | None, account: Account
+        self,
+        connection: Connection,
+        counters: ListenerCounters,
+        sink: ObservationSink,
+        principal_tracker: PrincipalTracker | None,
+        account: Account,
     ) -> None:
         self.connection = connection
-        self.identity: Identity | None = identity
+        self.principal_tracker: PrincipalTracker | None = principal_tracker
         self.account = account
-        self.decoded = tally.decoded
-        self.subscribers = subscribers_of(watch)
+        self.decoded = counters.decoded
+        self.subscribers = subscribers_of(sink)
         self.pieces: list[BodyPiece] = []
         self.undecided = False  # only the broker's answer to something else shows that the client is logged in
 
@@ -134,7 +139,7 @@ class Observation:
         """Return what gathers a body of ``length`` bytes for those who want it; None where nobody does."""
         raw = False
         # What proves who a client is goes nowhere but to its session's identity.
-        if flags & (keep_response if response else keep_request) and key != authenticate:
+        if flags & (want_response_body if response else want_request_body) and key != authenticate:
             raw = length <= self.subscribers.max_body
             if not raw:
                 count(self.decoded, "not_kept")
@@ -186,13 +191,13 @@ class Observation:
         ):
             self.read_facts(piece, exchange, capture)
         if capture is not None and (capture.raw or capture.learnt):
-            self.gather(piece, exchange, capture, now)
+            self.collect(piece, exchange, capture, now)
         if not piece.last or exchange is None:
             return 0
         if piece.response:
             exchange.answered_at = now
             if self.undecided and not identifies(False, exchange.api_key) and not exchange.synthesized:
-                self.learn("passed", (now,))
+                self.track_principal("passed", (now,))
                 exchange.connection = self.connection  # this answer is what shows it
             return self.record(exchange)
         exchange.connection = self.connection
@@ -221,13 +226,13 @@ class Observation:
         except Exception:  # whatever it is, it concerns the record of this exchange only
             exchange.decode_code = DecodeCode.MALFORMED
             count(self.decoded, "malformed")
-            self.forget(exchange, capture)
+            self.drop_body(exchange, capture)
             complete = False
         if not fits:
             exchange.drop_facts(piece.response)
             if exchange.decode_code != DecodeCode.MALFORMED:
                 exchange.decode_code = DecodeCode.NOT_KEPT
-            self.forget(exchange, capture)
+            self.drop_body(exchange, capture)
             return count(self.decoded, "not_kept")
         if not complete:
             return 0
@@ -242,27 +247,27 @@ class Observation:
             exchange.charged += size
         return fits
 
-    def forget(self, exchange: Exchange, capture: BodyCapture | None) -> int:
+    def drop_body(self, exchange: Exchange, capture: BodyCapture | None) -> int:
         """The rest of this body passes unread, and what was read of it is not kept."""
         if capture is not None:
-            self.give_back(exchange, capture.charged)
+            self.uncharge(exchange, capture.charged)
             capture.feed = None
             capture.charged = 0
         return 0
 
-    def give_back(self, exchange: Exchange | None, size: int) -> int:
+    def uncharge(self, exchange: Exchange | None, size: int) -> int:
         """Hold ``size`` bytes less for ``exchange``."""
         exchange.charged -= size
         return self.account.charge(-size)
 
-    def gather(self, piece: BodyPiece, exchange: Exchange | None, capture: BodyCapture, now: float) -> int:
+    def collect(self, piece: BodyPiece, exchange: Exchange | None, capture: BodyCapture, now: float) -> int:
         """Gather a body whose bytes are wanted, and hand them on once it has ended."""
         size = piece.end - piece.start
         short = capture.length <= max_learned
         had = 0 if capture.gathered is None else len(capture.gathered)
         if capture.raw and not self.hold(exchange, size):
             capture.raw = False
-            self.give_back(exchange, had)
+            self.uncharge(exchange, had)
             count(self.decoded, "not_kept")
             if capture.learnt and short:
                 self.account.charge(had)
@@ -292,27 +297,27 @@ class Observation:
             body = None
         if piece.response:
             if exchange is None:
-                return self.learn("token_reply", (body, now))
-            return self.learn("response", (exchange.api_key, body, now))
+                return self.track_principal("token_reply", (body, now))
+            return self.track_principal("response", (exchange.api_key, body, now))
         if exchange is None:
-            return self.learn("token", (body,))
-        return self.learn("request", (exchange.api_version, exchange.api_key, body))
+            return self.track_principal("token", (body,))
+        return self.track_principal("request", (exchange.api_version, exchange.api_key, body))
 
-    def learn(self, method: str, arguments: tuple[Any, ...]) -> int:
-        """Let ``Identity`` learn, and record what changed of the connection."""
-        if self.identity is None:
+    def track_principal(self, method: str, arguments: tuple[Any, ...]) -> int:
+        """Let ``PrincipalTracker`` learn, and record what changed of the connection."""
+        if self.principal_tracker is None:
             return 0
         change = None
         try:
-            change = getattr(self.identity, method)(*arguments)
-            self.connection = self.identity.connection
-            self.undecided = self.identity.undecided
+            change = getattr(self.principal_tracker, method)(*arguments)
+            self.connection = self.principal_tracker.connection
+            self.undecided = self.principal_tracker.undecided
         except Exception:  # a mistake of ours: it costs the name, not the connection
-            self.identity = None
+            self.principal_tracker = None
             self.undecided = False
         if change is not None:
             self.subscribers.observed[0] += 1
-            self.subscribers.note(change)
+            self.subscribers.record_change(change)
         return 0
 
     def end(self, exchanges: list[Exchange], now: float) -> int:
@@ -326,12 +331,12 @@ class Observation:
                 and exchange is not None
                 and (piece.response or exchange.outcome_code == OutcomeCode.NO_RESPONSE)
             ):
-                self.lose(exchange)
+                self.record_lost(exchange)
         for exchange in exchanges:
-            self.lose(exchange)
-        return self.learn("closed", (now,))
+            self.record_lost(exchange)
+        return self.track_principal("closed", (now,))
 
-    def lose(self, exchange: Exchange) -> int:
+    def record_lost(self, exchange: Exchange) -> int:
         """Record ``exchange`` as one whose connection ended."""
         exchange.outcome_code = OutcomeCode.CONNECTION_LOST
         exchange.response_bytes = 0

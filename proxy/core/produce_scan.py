@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import cython
 
-from proxy.core.protected import MAX_ITEMS, MAX_NAME, PREFIXES, ProtectedTopics
+from proxy.core.protected_topics import MAX_ITEMS, MAX_NAME, PREFIXES, ProtectedTopics
 from proxy.core.wire import MAX_STRING, Buffer
 from proxy.errors import PeerError
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.schema_table import REQUESTS, RESPONSES
-from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 
 Version = tuple[int, int]
 """First and last version, both included."""
@@ -143,7 +143,7 @@ def layout(api_key: int, api_version: int, *, response: bool) -> Layout:
 
 
 def response_prefix(api_key: int, api_version: int) -> int:
-    """Return how the body of a response begins: a sum of the flags of ``proxy.core.watch``, 0 if unknown."""
+    """Return how the body of a response begins: flags of ``proxy.core.observation_interest``, 0 if unknown."""
     try:
         ordered = layout(api_key, api_version, response=True).ordered
     except UnknownMessage:

@@ -23,7 +23,7 @@ cdef enum:
 cdef int64_t max_in_flight, turn, answer_cost, max_prefix, carry_step, min_frame, first_topic
 cdef int64_t exchange_bytes, client_id_bytes
 cdef int chunk_event, request_event, handshake_event, keep_event, read_action, store_action
-cdef int told, walked, keep_request, keep_response, peeked, decided, asked, checked, of_requests, of_responses
+cdef int want_exchange, want_facts, want_request_body, want_response_body, peeked, on_header, on_body, on_topics, request_flags, response_flags
 
 @cython.final
 @cython.no_gc  # refers to nothing that refers back
@@ -47,4 +47,4 @@ cdef class Session(ConnectionState):
     )
     cdef int64_t read_response(self, const uint8_t *buf, int64_t at, int64_t limit, int64_t shift, const uint8_t *data, int64_t end, double now) except -1
     @cython.locals(state=Direction, upto=int64_t)
-    cdef int read_by_rules(self, bint response, const uint8_t *data, int64_t end, double now) except -1
+    cdef int read_intercepted(self, bint response, const uint8_t *data, int64_t end, double now) except -1

@@ -4,9 +4,9 @@
 Two rules. Everything that decides which response belongs to which request lives here; nothing here knows a socket, a
 clock or a thread.
 
-For each chunk the caller does three things: ``client_data`` (or ``broker_data``) reads frame sizes and headers and may
-refuse the chunk by raising; then the chunk is forwarded; then ``walk`` reads the bodies that somebody asked for and
-records what ended (see ``proxy.core.observation``). So nothing that goes wrong inside a body can hold back a byte.
+For each chunk the caller does three things. ``read_client_data`` or ``read_broker_data`` reads frame sizes and headers,
+and refuses the chunk by raising. Then the chunk is forwarded. Then ``observe`` reads the bodies that are wanted, and
+records the exchanges that have ended (see ``proxy.core.observation``). So an error in a body cannot hold back a byte.
 
 Responses belong to requests by position, as in Kafka: correlation ids are chosen by the client and may repeat. A
 Produce with ``acks=0`` takes no place in the queue, because its response does not exist.
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 import cython
 
 from proxy.compiled.exchange import Exchange
-from proxy.core import apis, intercept, watch
+from proxy.core import apis, interceptor, observation_interest
 from proxy.core.budget import CLIENT_ID, EXCHANGE
 from proxy.core.exchange import Connection
 from proxy.core.header import CARRY_STEP, MAX_PREFIX, MIN_FRAME, PEEKED
-from proxy.core.intercept import Request
+from proxy.core.interceptor import Request
 from proxy.core.produce_scan import FIRST_TOPIC, ProduceScan
 from proxy.core.session_states import Action, Event
 from proxy.core.wire import Buffer
@@ -73,16 +73,16 @@ min_frame = MIN_FRAME
 first_topic = FIRST_TOPIC
 exchange_bytes = EXCHANGE
 client_id_bytes = CLIENT_ID
-told = watch.TOLD
-walked = watch.WALKED
-keep_request = watch.KEEP_REQUEST
-keep_response = watch.KEEP_RESPONSE
+want_exchange = observation_interest.WANT_EXCHANGE
+want_facts = observation_interest.WANT_FACTS
+want_request_body = observation_interest.WANT_REQUEST_BODY
+want_response_body = observation_interest.WANT_RESPONSE_BODY
 peeked = PEEKED
-decided = intercept.DECIDED
-asked = intercept.ASKED
-checked = intercept.CHECKED
-of_requests = intercept.DECIDED | intercept.ASKED | intercept.CHECKED
-of_responses = intercept.EDITED | intercept.LED | intercept.STREAMED
+on_header = interceptor.ON_HEADER
+on_body = interceptor.ON_BODY
+on_topics = interceptor.ON_TOPICS
+request_flags = interceptor.ON_HEADER | interceptor.ON_BODY | interceptor.ON_TOPICS
+response_flags = interceptor.REWRITE | interceptor.REWRITE_PREFIX | interceptor.REWRITE_STREAM
 chunk_event = Event.CHUNK
 request_event = Event.REQUEST
 handshake_event = Event.HANDSHAKE
@@ -93,15 +93,17 @@ store_action = Action.STORE
 
 @cython.cclass
 class Session(ConnectionState):
-    """One per connection. ``watch``: those who observe; None means that nobody does, so no body is read. ``identity``:
-    learns for them, and for ``rules``, who the client is. ``rules``: what is answered or changed here; None: nothing.
-    ``budget``: what all sessions of the process hold is charged to; None: one of its own.
+    """One per connection.
 
-    Where there are rules the caller asks after each chunk whether it is ``diverted``: then ``answers`` says what is
-    forwarded in its place, what the client is answered, and whether the connection is to end.
+    ``sink``: where observations go; None: nobody observes, so no body is read. ``principal_tracker``: finds out who the
+    client is, for the sink and for ``interceptors``. ``interceptors``: None: nothing is answered or rewritten here.
+    ``budget``: of the process, which is charged with what all sessions hold; None: one of its own.
 
-    ``requests``: how many have begun; ``client_id``: as the last of them has it. ``clean``: how many bytes of the chunk
-    that raised PeerError precede the refused frame.
+    With interceptors the caller asks after each chunk whether it is ``diverted``. Then ``interception`` says what is
+    forwarded instead, what is sent to the client, and whether the connection ends.
+
+    ``requests``: how many have begun; ``client_id``: of the last of them. ``clean``: how many bytes of the chunk that
+    raised PeerError precede the refused frame.
     """
 
     @property
@@ -117,10 +119,10 @@ class Session(ConnectionState):
     @property
     def rest(self) -> bytes:
         """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
-        return b"" if self.answers is None else self.answers.rest
+        return b"" if self.interception is None else self.interception.rest
 
     @property
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether all that came has been forwarded, or is in the chunk at hand, just as it came."""
         held = (
             self.client.frame is not None
@@ -128,52 +130,52 @@ class Session(ConnectionState):
             or len(self.client.carry) != 0
             or len(self.broker.carry) != 0
         )
-        return self.answers is None or (self.answers.untouched and not held)
+        return self.interception is None or (self.interception.is_unchanged and not held)
 
     @property
-    def between_requests(self) -> bool:
+    def is_between_requests(self) -> bool:
         """Whether no request has been read in part."""
-        return self.is_between_requests()
+        return self.has_no_partial_request()
 
     @property
-    def quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is open and no frame of either direction is under way."""
         responding = self.broker.left != 0 or len(self.broker.carry) != 0
-        return not responding and not self.open and self.is_between_requests()
+        return not responding and not self.open and self.has_no_partial_request()
 
     @property
     def in_flight(self) -> Sequence[Exchange]:
         """Requests that wait for their response, in their order."""
         return self.open_exchanges()
 
-    def must_wait(self, side: Side) -> bool:
+    def must_pause(self, side: Side) -> bool:
         """Whether this side should not be read for now, because connections hold too much memory: of the broker only
         while a response is held back, for every other one makes room."""
-        return self.is_to_wait(side == "broker")
+        return self.must_pause_reading(side == "broker")
 
-    def client_data(self, data: bytes, now: float) -> bool:
+    def read_client_data(self, data: bytes, now: float) -> bool:
         """Read sizes and headers of the requests in ``data``; ``now``: seconds, monotonic.
 
-        Returns whether ``walk`` has something to do. Raises PeerError(client) where a broker closes too: a size out of
-        bounds, a header that does not fit its frame.
+        Returns whether ``observe`` has something to do. Raises PeerError(client) for what a broker refuses too: a size
+        out of bounds, a header that does not fit its frame.
         """
         self.held = data
         return self.read(False, data, len(data), now) != 0
 
-    def broker_data(self, data: bytes, now: float) -> bool:
-        """Read sizes and correlation ids of the responses in ``data``; as ``client_data``.
+    def read_broker_data(self, data: bytes, now: float) -> bool:
+        """Read sizes and correlation ids of the responses in ``data``; as ``read_client_data``.
 
         Raises PeerError(broker) for a response that no request asked for: from there on nothing can be matched.
         """
         self.held = data
         return self.read(True, data, len(data), now) != 0
 
-    def walk(self, now: float) -> None:
+    def observe(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
         it. Never raises."""
         self.read_bodies(now)
 
-    def lost(self, now: float) -> None:
+    def close(self, now: float) -> None:
         """The connection ended at ``now``: every open exchange is finished without a response."""
         self.end_all(now)
 
@@ -189,10 +191,10 @@ class Session(ConnectionState):
             return 0
         state = self.broker if response else self.client
         had = len(state.carry)
-        if self.answers is None:
+        if self.interception is None:
             self.read_frames(response, data, end, now)
         else:
-            self.read_by_rules(response, data, end, now)
+            self.read_intercepted(response, data, end, now)
         had = len(state.carry) - had
         if had:
             self.account.charge(had)
@@ -205,7 +207,7 @@ class Session(ConnectionState):
         pos = self.read_body(response, state, data, end, now) if state.left else 0
         frames = 0
         while pos < end:
-            if not response and self.answers is not None and (frames >= turn or self.full or self.is_closing()):
+            if not response and self.interception is not None and (frames >= turn or self.full or self.is_closing()):
                 return pos
             if len(carry):
                 start = pos - len(carry)  # of the frame, in coordinates of data
@@ -239,7 +241,7 @@ class Session(ConnectionState):
                 if done == MORE:
                     carry += sliced(data, pos, end)
                     break
-            frames += answer_cost if (self.touched or self.waits) and not self.answers.untouched else 1
+            frames += answer_cost if (self.touched or self.pending) and not self.interception.is_unchanged else 1
             pos = done
         return end
 
@@ -279,19 +281,19 @@ class Session(ConnectionState):
         kind = Kind.NO_WALKER
         if observation is not None:
             flags = observation.subscribers.flags(key, version)
-            learnt = observation.identity is not None and identifies(False, key)
-            if flags & walked:
+            learnt = observation.principal_tracker is not None and identifies(False, key)
+            if flags & want_facts:
                 kind = kind_of(key, version, False)
-        if self.answers is not None:
-            wanted = self.flags_of_rules(key, version) & of_requests
-            if wanted & asked:
-                most = self.answers.rules.max_asked(key, version)
+        if self.interception is not None:
+            wanted = self.interceptor_flags(key, version) & request_flags
+            if wanted & on_body:
+                most = self.interception.interceptors.max_held_request(key, version)
                 if size > most:
                     raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
         acks = 1
         acks_offset = 0
         there = limit if limit < stop else stop
-        if key == PRODUCE or kind != Kind.NO_WALKER or flags & keep_request or learnt or wanted & asked:
+        if key == PRODUCE or kind != Kind.NO_WALKER or flags & want_request_body or learnt or wanted & on_body:
             found = tags = body
             if is_flexible(key, version):
                 found = skip_tags(buf, body, there)
@@ -313,7 +315,7 @@ class Session(ConnectionState):
                 kind = Kind.NO_WALKER  # a version of the future: forwarded, and taken to have a response
 
         scan = None
-        if wanted & checked and self.topics is not None:
+        if wanted & on_topics and self.topics is not None:
             scan = ProduceScan(version, self.topics)
             scan.read(buf, acks_offset, there)
             if limit < stop and not scan.named:
@@ -329,16 +331,16 @@ class Session(ConnectionState):
         count(self.requests_by_key, key)
         self.requests += 1
         self.advance(request_event)
-        self.consecutive = self.consecutive + 1 if wanted & decided else 0
+        self.consecutive = self.consecutive + 1 if wanted & on_header else 0
         frame = None
-        if wanted & ~checked or (scan is not None and scan.found):
+        if wanted & ~on_topics or (scan is not None and scan.found):
             request = Request(connection, key, version, self.client_id, acks, self.consecutive)
-            frame = self.answers.request(wanted, request, exchange, body - at)
+            frame = self.interception.frame_of_request(wanted, request, exchange, body - at)
             if scan is not None and scan.found:
                 scan = None
                 if frame is None:
-                    frame = self.answers.deny(request, exchange, acks_offset - at)
-            self.follow_answers()
+                    frame = self.interception.refuse_produce(request, exchange, acks_offset - at)
+            self.follow_interception()
         if acks or exchange.synthesized:
             self.enqueue(exchange)
         else:
@@ -350,7 +352,7 @@ class Session(ConnectionState):
             count(self.decoded, "unsupported")
         capture = None
         learnt = learnt and not exchange.synthesized  # the broker will not answer it
-        if learnt or flags & keep_request:
+        if learnt or flags & want_request_body:
             capture = observation.capture(False, key, flags, stop - body, learnt)
         done = self.begin_body(False, exchange, frame, kind, capture, buf, at, body, stop, shift, data, end, now)
         if self.client.left:
@@ -363,7 +365,7 @@ class Session(ConnectionState):
         """Read the header of the response at ``buf[at:limit]``; as ``read_request``."""
         exchange = self.first
         if limit - at < 8 or exchange is None:
-            return self.read_token_reply(buf, at, limit, shift, data, end, now)
+            return self.read_token_response(buf, at, limit, shift, data, end, now)
         size = int32_at(buf, at)
         correlation_id = int32_at(buf, at + 4)
         if size < 4:
@@ -378,13 +380,13 @@ class Session(ConnectionState):
         key = exchange.api_key
         version = exchange.api_version
         flags = exchange.wanted
-        kind = kind_of(key, version, True) if flags & walked else Kind.NO_WALKER
-        learnt = observation is not None and observation.identity is not None and identifies(True, key)
-        wanted = 0 if self.answers is None else self.flags_of_rules(key, version) & of_responses
+        kind = kind_of(key, version, True) if flags & want_facts else Kind.NO_WALKER
+        learnt = observation is not None and observation.principal_tracker is not None and identifies(True, key)
+        wanted = 0 if self.interception is None else self.interceptor_flags(key, version) & response_flags
         body = at + 8
         stop = at + 4 + size
         if (
-            (flags & ~told or learnt or wanted)
+            (flags & ~want_exchange or learnt or wanted)
             and key != API_VERSIONS  # its header has no tags, whatever its body is (KIP-511)
             and is_flexible(key, version)
         ):
@@ -398,36 +400,36 @@ class Session(ConnectionState):
                 kind = Kind.NO_WALKER
                 flags = flags & ~peeked
                 if wanted:
-                    self.answers.failed(ValueError("the response's header cannot be read"))
-                    self.follow_answers()
+                    self.interception.record_failure(ValueError("the response's header cannot be read"))
+                    self.follow_interception()
                     wanted = 0
         if flags & peeked and not peek(exchange, flags, buf, body, limit, stop):
             return MORE
         self.dequeue()
         exchange.response_bytes = size + 4
         capture = None
-        if learnt or flags & keep_response:
+        if learnt or flags & want_response_body:
             capture = observation.capture(True, key, flags, stop - body, learnt)
         frame = None
         if wanted:
-            frame = self.answers.response(wanted, exchange, body - at, size + 4)
-            self.follow_answers()
+            frame = self.interception.frame_of_response(wanted, exchange, body - at, size + 4)
+            self.follow_interception()
         return self.begin_body(True, exchange, frame, kind, capture, buf, at, body, stop, shift, data, end, now)
 
     # ---- with rules ---------------------------------------------------------------------------------------------
 
-    def read_by_rules(self, response: bool, data: Buffer, end: int, now: float) -> int:
+    def read_intercepted(self, response: bool, data: Buffer, end: int, now: float) -> int:
         """Read a chunk, and put together what is forwarded where that is not the chunk as it is."""
         state = self.broker if response else self.client
         upto = 0
         if self.diverted:
-            self.answers.begin()
+            self.interception.start_chunk()
             self.diverted = False
         self.touched = False
         self.whole = None
         self.clean = 0
         if not response and self.keeps_rest():
-            self.answers.keep(b"")
+            self.interception.store_rest(b"")
         try:
             if response or self.advance(chunk_event) == read_action:
                 upto = self.read_frames(response, data, end, now)
@@ -435,7 +437,7 @@ class Session(ConnectionState):
             self.settle(response, data, end, self.clean)
             raise
         if not response and upto < end and self.advance(keep_event) == store_action:
-            self.answers.keep(self.chunk(data, end)[upto:])
+            self.interception.store_rest(self.chunk(data, end)[upto:])
         elif len(state.carry):
             upto = self.clean  # the beginning of a header waits for the rest of it
         return self.settle(response, data, end, upto)

@@ -19,7 +19,7 @@ import structlog
 from msgspec import structs
 
 from proxy.config import Config, Endpoint, hmac_keys
-from proxy.core.protected import REGISTRY
+from proxy.core.protected_topics import REGISTRY
 from proxy.core.wire import TRUNCATED
 from proxy.errors import BrokersideError
 from proxy.fleet import sidecar_record

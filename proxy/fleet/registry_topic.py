@@ -29,7 +29,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from observers.cluster import RECONNECT, RdkafkaLog
 from proxy.core.authentication import Authenticator
-from proxy.core.protected import REGISTRY
+from proxy.core.protected_topics import REGISTRY
 from proxy.errors import BrokersideError
 from proxy.fleet.membership import HEARTBEAT_INTERVAL, RegistryRecord
 

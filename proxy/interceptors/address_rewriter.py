@@ -13,7 +13,17 @@ from types import MappingProxyType
 
 from proxy.core.apis import APIS
 from proxy.core.fields import Plan, plan_of
-from proxy.core.intercept import DECIDED, EDITED, LED, STREAMED, Interceptor, Request, Stream, Verdict, Way
+from proxy.core.interceptor import (
+    ON_HEADER,
+    REWRITE,
+    REWRITE_PREFIX,
+    REWRITE_STREAM,
+    Disposition,
+    Interceptor,
+    Request,
+    Stream,
+    Verdict,
+)
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.wire import TRUNCATED, DecodeError
 from proxy.errors import MalformedBody
@@ -38,13 +48,13 @@ FIRST_VERSIONS: Mapping[int, int] = MappingProxyType(
 
 BUFFERING: Mapping[int, int] = MappingProxyType(
     {
-        PRODUCE: EDITED | STREAMED,  # its length depends on the client's request
-        FETCH: STREAMED,  # has records
-        METADATA: LED,
-        FIND_COORDINATOR: EDITED,
-        DESCRIBE_CLUSTER: LED,
-        SHARE_FETCH: STREAMED,
-        SHARE_ACKNOWLEDGE: EDITED | STREAMED,
+        PRODUCE: REWRITE | REWRITE_STREAM,  # its length depends on the client's request
+        FETCH: REWRITE_STREAM,  # has records
+        METADATA: REWRITE_PREFIX,
+        FIND_COORDINATOR: REWRITE,
+        DESCRIBE_CLUSTER: REWRITE_PREFIX,
+        SHARE_FETCH: REWRITE_STREAM,
+        SHARE_ACKNOWLEDGE: REWRITE | REWRITE_STREAM,
     }
 )
 """How much of each response is buffered: all of it, its end (the nodes come last, and the length must not change), or
@@ -71,23 +81,23 @@ class AddressRewriter(Interceptor):
         self._addresses = addresses
         self._on_unmapped = on_unmapped
 
-    def wants(self, api_key: int, api_version: int) -> int:
+    def flags(self, api_key: int, api_version: int) -> int:
         """Responses with addresses, and the requests of unknown versions for such responses."""
         since = FIRST_VERSIONS.get(api_key)
         if since is None or api_version < since:
             return 0
         if api_version > APIS[api_key].max_version:
-            return DECIDED
+            return ON_HEADER
         return BUFFERING[api_key]
 
-    def decide(self, request: Request) -> Verdict:
+    def on_header(self, request: Request) -> Verdict:
         """Refuse the request, whatever the upstream supports. Unauthenticated clients learn nothing about the
         broker."""
         if request.connection.principal_source == "unauthenticated":
-            return Way.FORWARD
-        return b"" if request.acks else Way.CLOSE
+            return Disposition.FORWARD
+        return b"" if request.acks else Disposition.CLOSE
 
-    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+    def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Rewrite the addresses of a whole response. Raises MalformedBody."""
         plan = plan_of(layout(api_key, api_version, response=True))
         try:
@@ -97,7 +107,7 @@ class AddressRewriter(Interceptor):
         except DecodeError as error:
             raise MalformedBody("broker", error.detail) from None
 
-    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+    def rewrite_prefix(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
         """Rewrite the nodes at the beginning of a response whose first bytes are ``body``. Raises MalformedBody."""
         plan = plan_of(layout(api_key, api_version, response=True))
         nodes = _nodes_field(plan.layout)

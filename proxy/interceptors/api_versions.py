@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from proxy.core.apis import API_VERSIONS
-from proxy.core.intercept import EDITED, Interceptor
+from proxy.core.interceptor import REWRITE, Interceptor
 from proxy.core.wire import DecodeError, compact_length, int32_length, skip_tags, uvarint_bytes
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 
@@ -44,11 +44,11 @@ class ApiVersionsInterceptor(Interceptor):
         """Drop rewritten responses, since other versions may pass now."""
         self._cache.clear()
 
-    def wants(self, api_key: int, api_version: int) -> int:
+    def flags(self, api_key: int, api_version: int) -> int:
         """The responses of all known versions."""
-        return EDITED if api_key == API_VERSIONS and 0 <= api_version <= MAX_KNOWN_VERSION else 0
+        return REWRITE if api_key == API_VERSIONS and 0 <= api_version <= MAX_KNOWN_VERSION else 0
 
-    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+    def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Add the sidecar's own apis, and restrict the others to the versions that may pass.
 
         A response with an error has no list of apis. If the broker does not know the request's version (error 35), the

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from proxy.core.intercept import ASKED, Interceptor, Request, Verdict, Way
+from proxy.core.interceptor import ON_BODY, Disposition, Interceptor, Request, Verdict
 from proxy.core.wire import MAX_STRING, TRUNCATED, Buffer, DecodeError, int32_length, string
 from proxy.errors import MalformedBody
 
@@ -113,14 +113,14 @@ class BrokerMetadataInterceptor(Interceptor):
         self._open_to_all = open_to_all
         self._cached = (FleetView(THIS_BROKER, ()), b"", b"")  # the view, the request and the response
 
-    def wants(self, api_key: int, api_version: int) -> int:
+    def flags(self, api_key: int, api_version: int) -> int:
         """Its one version. Other versions are unsupported requests."""
-        return ASKED if api_key == self._api_key and api_version == VERSION else 0
+        return ON_BODY if api_key == self._api_key and api_version == VERSION else 0
 
-    def ask(self, request: Request, body: bytes) -> Verdict:
+    def on_body(self, request: Request, body: bytes) -> Verdict:
         """Answer the request. That of an unauthenticated client is forwarded, and the broker closes the connection."""
         if request.connection.principal_source == "unauthenticated" and not self._open_to_all:
-            return Way.FORWARD
+            return Disposition.FORWARD
         view, asked, answer = self._cached
         if view is not self._fleet.view or asked != body:
             answer = encode_response(self._fleet.select(self._listener, decode_request(body)))

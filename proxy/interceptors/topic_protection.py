@@ -22,11 +22,21 @@ from proxy.core.apis import (
     response_header_is_flexible,
 )
 from proxy.core.encode import encode
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, UNREAD, Denied, Interceptor, Request, Verdict, Way
-from proxy.core.protected import MAX_ITEMS, TOPIC_AUTHORIZATION_FAILED, Partitions, ProtectedTopics
+from proxy.core.interceptor import (
+    ON_BODY,
+    ON_HEADER,
+    ON_TOPICS,
+    UNKNOWN_VERSION,
+    Denied,
+    Disposition,
+    Interceptor,
+    Request,
+    Verdict,
+)
+from proxy.core.observation_interest import VERSIONS
+from proxy.core.protected_topics import MAX_ITEMS, TOPIC_AUTHORIZATION_FAILED, Partitions, ProtectedTopics
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.struct import view
-from proxy.core.watch import VERSIONS
 
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 0, 19, 20, 21
 ADD_PARTITIONS_TO_TXN, CREATE_PARTITIONS = 24, 37
@@ -93,8 +103,8 @@ class TopicProtection(Interceptor):
     After ``enabled`` has changed, the rules have to be updated.
     """
 
-    max_asked = MAX_HELD_REQUEST
-    on_error = Way.CLOSE
+    max_held_request = MAX_HELD_REQUEST
+    on_error = Disposition.CLOSE
     topics: ProtectedTopics
 
     def __init__(self, topics: ProtectedTopics, on_denied: Callable[[Request], None], *, enabled: bool = True) -> None:
@@ -102,21 +112,21 @@ class TopicProtection(Interceptor):
         self.enabled = enabled
         self._on_denied = on_denied
 
-    def wants(self, api_key: int, api_version: int) -> int:
+    def flags(self, api_key: int, api_version: int) -> int:
         """Requests that can change a topic. Unknown versions cannot be parsed, so they do not pass."""
         if not self.enabled or max_version(api_key) is None:
             return 0
         if not is_known(api_key, api_version):
             # The token of a login cannot look like this: after a zero byte it has a name or ends.
-            return DECIDED | UNREAD if 0 <= api_version < VERSIONS else DECIDED
-        return CHECKED if api_key == PRODUCE else ASKED
+            return ON_HEADER | UNKNOWN_VERSION if 0 <= api_version < VERSIONS else ON_HEADER
+        return ON_TOPICS if api_key == PRODUCE else ON_BODY
 
-    def decide(self, request: Request) -> Verdict:
+    def on_header(self, request: Request) -> Verdict:
         """Refuse it: its topics could not be found."""
         self._on_denied(request)
-        return Way.CLOSE
+        return Disposition.CLOSE
 
-    def deny(self, request: Request, partitions: Partitions | None) -> Verdict:
+    def on_protected_topic(self, request: Request, partitions: Partitions | None) -> Verdict:
         """Answer a Produce for all its partitions; end the connection where that is not possible."""
         self._on_denied(request)
         if partitions is None:
@@ -131,13 +141,13 @@ class TopicProtection(Interceptor):
         ]
         return Denied(_encode_response(request, {"Responses": topics}))
 
-    def ask(self, request: Request, body: bytes) -> Verdict:
+    def on_body(self, request: Request, body: bytes) -> Verdict:
         """Refuse a change of several items as a whole where one of them is a protected topic.
 
         A body that mentions none, as nearly every one, is not read. Raises MalformedBody.
         """
         if not self.topics.mentioned(body):
-            return Way.FORWARD
+            return Disposition.FORWARD
         if len(body) > MAX_PARSED_REQUEST:
             self._on_denied(request)
             return Denied(None)
@@ -148,7 +158,7 @@ class TopicProtection(Interceptor):
             if message.has_field(array)
         }
         if not any(self._names_protected_topic(item) for items in answered.values() for item in items):
-            return Way.FORWARD
+            return Disposition.FORWARD
         self._on_denied(request)
         if sum(map(_count_items, answered.values())) > MAX_ITEMS:
             return Denied(None)

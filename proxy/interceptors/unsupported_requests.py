@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from proxy.core.intercept import DECIDED, Interceptor, Request, Verdict, Way
+from proxy.core.interceptor import ON_HEADER, Disposition, Interceptor, Request, Verdict
 from proxy.interceptors.supported_versions import SupportedVersions
 
 UnsupportedPolicy = Literal["empty", "close", "forward"]
@@ -36,15 +36,15 @@ class UnsupportedRequests(Interceptor):
         self._supported = supported
         self._on_refused = on_refused
 
-    def wants(self, api_key: int, api_version: int) -> int:
+    def flags(self, api_key: int, api_version: int) -> int:
         """All requests that are not supported."""
-        return 0 if self.policy == "forward" or self._supported.supports(api_key, api_version) else DECIDED
+        return 0 if self.policy == "forward" or self._supported.supports(api_key, api_version) else ON_HEADER
 
-    def decide(self, request: Request) -> Verdict:
+    def on_header(self, request: Request) -> Verdict:
         """Refuse the request. That of an unauthenticated client is forwarded, and the broker closes the connection."""
         if request.connection.principal_source == "unauthenticated":
-            return Way.FORWARD
+            return Disposition.FORWARD
         self._on_refused(request)
         # A producer with acks=0 expects no response, and would take it for that of its next request.
         answered = self.policy == "empty" and request.acks and request.consecutive <= self.limit
-        return b"" if answered else Way.CLOSE
+        return b"" if answered else Disposition.CLOSE

@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError
 
 ACCEPT_BATCH = 8
@@ -66,7 +66,7 @@ class Acceptor:
         host: str,
         port: int,
         backlog: int,
-        tally: Tally,
+        counters: ListenerCounters,
         on_accept: Callable[[socket.socket, tuple[str, int]], bool],
         on_out_of_capacity: Callable[[str], None],
         *,
@@ -74,7 +74,7 @@ class Acceptor:
         config_key: str = "",
     ) -> None:
         """Raises LocalError if the socket cannot be bound to the address."""
-        self._tally = tally
+        self._counters = counters
         self._on_accept = on_accept
         self._on_out_of_capacity = on_out_of_capacity
         self._free_connections = free_connections
@@ -132,12 +132,12 @@ class Acceptor:
                 if error.errno in CAPACITY_ERRORS:
                     self._wait_for_capacity(name)
                     return
-                self._tally.accept_errors[name] += 1
+                self._counters.accept_errors[name] += 1
                 continue  # the client has closed the connection in the backlog
             # The kernel assigns the lowest free number, so at least that many descriptors are in use.
             full = self._free_connections is not None and sock.fileno() >= usable_descriptors()
             sock.setblocking(False)
-            self._tally.accepted += 1
+            self._counters.accepted += 1
             accepts_more = self._on_accept(sock, address[:2])
             if full:
                 self._wait_for_capacity("EMFILE")
@@ -147,7 +147,7 @@ class Acceptor:
                 return
 
     def _wait_for_capacity(self, error: str) -> None:
-        self._tally.accept_errors[error] += 1
+        self._counters.accept_errors[error] += 1
         self._pause()
         self._retry = self._loop.call_later(CAPACITY_RETRY_DELAY, self._retry_accepting)
         self._on_out_of_capacity(error)

@@ -174,7 +174,7 @@ class AdmissionControl:
 
     def _refuse(self, listener: str, accepted: AcceptedConnection) -> None:
         cause = DRAINED_CAUSE if self._closing else DISCONNECTED_CAUSE if accepted.disconnected else REFUSED_CAUSE
-        self._handler.tallies[listener].closed[cause] += 1
+        self._handler.listener_counters[listener].closed[cause] += 1
         accepted.sock.close()
 
     def _on_throttle(self, throttle: Throttle) -> None:
@@ -192,7 +192,7 @@ class AdmissionControl:
 
     def _log_full_listeners(self, now: float) -> None:
         """Log which listeners wait for a connection to close. Such a wait is reported once, but may last for hours."""
-        for name in self._handler.tallies:
+        for name in self._handler.listener_counters:
             if (missing := self._quotas.missing_slot(name)) is not None:
                 self._next_full_log_at = now + LOG_INTERVAL
                 scope, quota, count = missing

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from proxy.config import Config, Listener
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.telemetry.snapshot import Snapshot
@@ -17,7 +17,7 @@ from proxy.telemetry.snapshot import Snapshot
 class ConnectionHandler(Protocol):
     """Serves admitted connections. Belongs to the event loop's thread."""
 
-    tallies: dict[str, Tally]
+    listener_counters: dict[str, ListenerCounters]
     """Counters by listener name. The accepting side counts accepted connections here."""
 
     @property

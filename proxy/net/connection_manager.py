@@ -16,11 +16,11 @@ from proxy.config import Config, Listener
 from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
-from proxy.core.identity import Identity
+from proxy.core.observation_interest import ObservationSink
+from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
-from proxy.core.tally import Tally
-from proxy.core.watch import Watch
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.net.connection_setup import SetupDeadlines
 from proxy.net.dead_peers import DeadPeerDetector
@@ -47,16 +47,16 @@ DECODED_PROTOCOLS = {"PLAINTEXT", "SASL_PLAINTEXT"}
 
 
 class ConnectionManager:
-    """All connections of one process. ``watch``: what observers want, None without observers. Belongs to the loop's
+    """All connections of one process. ``sink``: what observers want, None without observers. Belongs to the loop's
     thread."""
 
-    def __init__(self, config: Config, watch: Watch | None) -> None:
-        self.tallies = {listener.name: Tally() for listener in config.listeners}
+    def __init__(self, config: Config, sink: ObservationSink | None) -> None:
+        self.listener_counters = {listener.name: ListenerCounters() for listener in config.listeners}
         self.relays: dict[Relay, int] = {}
         """Open relays, with the numbers of their connections."""
         self._flushing: set[Relay] = set()  # closed relays with unsent bytes
         self._config = config
-        self._watch = watch
+        self._sink = sink
         self.budget = Budget()
         connect_timeout = config.upstream_connect_timeout_ms / 1000
         self._upstreams = {
@@ -104,7 +104,7 @@ class ConnectionManager:
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
-        tally = self.tallies[listener.name]
+        counters = self.listener_counters[listener.name]
         bind = listener.bind
         connection_id = f"{bind.host}:{bind.port}-{address[0]}:{address[1]}-{number}"
         protocol = listener.security_protocol
@@ -115,14 +115,16 @@ class ConnectionManager:
         session = None
         if (interceptors := self._interceptors.get(listener.name)) is not None:
             interceptors.versions_probe.start_if_stale()
-            identity = None
-            if self._watch or source == "unauthenticated":  # interceptors need the principal
-                identity = Identity(connection, listener.sasl_oauthbearer_sub_claim_name)
+            principal_tracker = None
+            if self._sink or source == "unauthenticated":  # interceptors need the principal
+                principal_tracker = PrincipalTracker(connection, listener.sasl_oauthbearer_sub_claim_name)
             max_frame = self._config.socket_request_max_bytes
-            session = Session(connection, tally, self._watch, max_frame, identity, interceptors.rules, self.budget)
-        relay = Relay(connection, session, tally, self._on_relay_closed, self._flushing.discard)
+            session = Session(
+                connection, counters, self._sink, max_frame, principal_tracker, interceptors.chain, self.budget
+            )
+        relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
         self.relays[relay] = number
-        tally.active += 1
+        counters.active += 1
         self._notify_observers(ConnectionChange(connection, "opened", connection.opened_at))
         task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
         self._connecting[relay] = task
@@ -141,7 +143,7 @@ class ConnectionManager:
                 if not relay.closed:
                     self._setup_deadlines.start(relay)
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            relay.tally.upstream_failures += 1
+            relay.counters.upstream_failures += 1
             reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
             self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
             relay.close("upstream_unreachable")
@@ -158,9 +160,9 @@ class ConnectionManager:
         self._setup_deadlines.cancel(relay)
         if not relay.is_finished:
             self._flushing.add(relay)
-        relay.tally.active -= 1
-        relay.tally.closed[cause] += 1
-        if self._watch is not None:
+        relay.counters.active -= 1
+        relay.counters.closed[cause] += 1
+        if self._sink is not None:
             counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
             at, client_id = monotonic(), relay.client_id
             self._notify_observers(ConnectionChange(relay.connection, "closed", at, cause, 0, 0, *counts, client_id))
@@ -182,9 +184,9 @@ class ConnectionManager:
             interceptors.versions_probe.start()
 
     def _notify_observers(self, change: ConnectionChange) -> None:
-        if self._watch is not None:
-            self._watch.observed[0] += 1
-            self._watch.note(change)
+        if self._sink is not None:
+            self._sink.observed[0] += 1
+            self._sink.record_change(change)
 
     def find_idlest(self, listeners: Collection[str]) -> tuple[int, float] | None:
         """Return the number of the connection of ``listeners`` that has been idle for longest, and when its last byte
@@ -193,8 +195,8 @@ class ConnectionManager:
         The time is in seconds of the monotonic clock, which all processes of a machine share. Returns None if nothing
         is open.
         """
-        tallies = [self.tallies[name] for name in listeners]
-        relays = [relay for relay in self.relays if any(relay.tally is tally for tally in tallies)]
+        listener_counters = [self.listener_counters[name] for name in listeners]
+        relays = [relay for relay in self.relays if any(relay.counters is counters for counters in listener_counters)]
         if not relays:
             return None
         idlest = min(relays, key=lambda relay: relay.last_byte_at)

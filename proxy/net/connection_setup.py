@@ -49,7 +49,7 @@ def is_set_up(relay: Relay) -> bool:
         return session.requests > 0
     if session.in_flight:  # a part of the next request may have arrived, too
         return relay.received_bytes >= session.in_flight[0].request_bytes
-    return session.between_requests  # a Produce with acks=0
+    return session.is_between_requests  # a Produce with acks=0
 
 
 class SetupDeadlines:

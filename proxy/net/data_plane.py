@@ -14,8 +14,8 @@ from msgspec import structs
 from proxy import __version__
 from proxy.config import Config, hmac_keys
 from proxy.core.apis import APIS
-from proxy.core.tally import Tally
-from proxy.core.watch import Watch
+from proxy.core.counters import ListenerCounters
+from proxy.core.observation_interest import ObservationSink
 from proxy.errors import LocalError
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
@@ -49,7 +49,7 @@ class DataPlane:
         self._connections = ConnectionManager(
             config, _observation(config, self._dispatcher) if self._dispatcher else None
         )
-        self.tallies = self._connections.tallies
+        self.listener_counters = self._connections.listener_counters
         self.handle_connection = self._connections.handle_connection
         self.on_connection_closed = self._connections.on_connection_closed
         self.close_idlest = self._connections.close_idlest
@@ -71,7 +71,7 @@ class DataPlane:
 
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed."""
-        return sum(tally.responses.get(api_key, 0) for tally in self.tallies.values())
+        return sum(counters.responses.get(api_key, 0) for counters in self.listener_counters.values())
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
@@ -84,13 +84,15 @@ class DataPlane:
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
-        tallies = {name: add_counters(Tally(), tally) for name, tally in self.tallies.items()}
-        snapshot = Snapshot(tallies, process_counts(), self._ticker.lag)
+        listener_counters = {
+            name: add_counters(ListenerCounters(), counters) for name, counters in self.listener_counters.items()
+        }
+        snapshot = Snapshot(listener_counters, process_counts(), self._ticker.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
         budget = self._connections.budget
         snapshot.memory_charged, snapshot.memory_limit = budget.charged, budget.limit
         snapshot.memory_waits = budget.waits
-        snapshot.workers[self._number] = sum(tally.active for tally in tallies.values())
+        snapshot.workers[self._number] = sum(counters.active for counters in listener_counters.values())
         if self._dispatcher is not None:  # some counters are behind an observer's lock
             snapshot.observers, snapshot.audit = await asyncio.to_thread(_observer_counts, self._dispatcher)
         return snapshot
@@ -152,8 +154,8 @@ def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | 
     return dispatcher
 
 
-def _observation(config: Config, dispatcher: Dispatcher) -> Watch:
-    return Watch(
+def _observation(config: Config, dispatcher: Dispatcher) -> ObservationSink:
+    return ObservationSink(
         dispatcher.record,
         dispatcher.note,
         dispatcher.interest,

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import h11
 import structlog
 
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.net.acceptor import Acceptor
 from proxy.telemetry import RateLimitedLogger
 
@@ -92,7 +92,13 @@ class HttpServer:
         ``config_key``: the configuration key of the address, for the error message.
         """
         self._acceptor = Acceptor(
-            host, port, ACCEPT_BACKLOG, Tally(), self._on_accept, self._on_out_of_capacity, config_key=config_key
+            host,
+            port,
+            ACCEPT_BACKLOG,
+            ListenerCounters(),
+            self._on_accept,
+            self._on_out_of_capacity,
+            config_key=config_key,
         )
         self._acceptor.start_accepting()
 

@@ -8,8 +8,8 @@ import structlog
 
 from proxy.config import Config, Listener
 from proxy.core.apis import api_name
-from proxy.core.intercept import Interceptor, Request, Rules
-from proxy.core.protected import ProtectedTopics
+from proxy.core.interceptor import Interceptor, InterceptorChain, Request
+from proxy.core.protected_topics import ProtectedTopics
 from proxy.interceptors import address_rewriter, topic_protection
 from proxy.interceptors.address_rewriter import AddressRewriter
 from proxy.interceptors.api_versions import ApiVersionsInterceptor
@@ -31,7 +31,7 @@ MAX_CLIENT_ID = 64
 class ListenerInterceptors:
     """The interceptors of one listener in one process. Belongs to the event loop's thread.
 
-    ``rules``: passed to the sessions of the listener. ``fleet``: the process's view of all brokers.
+    ``chain``: passed to the sessions of the listener. ``fleet``: the process's view of all brokers.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ListenerInterceptors:
         if listener.rewrite_addresses:
             interceptors.append(AddressRewriter(self._addresses, self._on_unmapped))
         self.apply_fleet_view()
-        self.rules = Rules(interceptors)
+        self.chain = InterceptorChain(interceptors)
         self.versions_probe = ApiVersionsProbe(upstream, self._on_versions)
 
     def apply_fleet_view(self) -> None:
@@ -106,7 +106,7 @@ class ListenerInterceptors:
         self._protected.enabled = config.internal_topics_protected
         if before != (self._unsupported.policy, self._protected.enabled):
             self._versions.clear_cache()
-            self.rules.update()
+            self.chain.update()
 
     def _max_version(self, api_key: int) -> int | None:
         """Return the last version of an api that can be checked and rewritten here; None for any."""
@@ -120,7 +120,7 @@ class ListenerInterceptors:
         before = self._supported.ranges
         if not self._supported.update(ranges):
             return
-        self.rules.update()
+        self.chain.update()
         names = {"listener": self._listener.name, "upstream": str(self._listener.upstream), "apis": len(ranges)}
         if before is None:
             log.info("upstream_versions_known", **names)

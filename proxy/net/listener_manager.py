@@ -37,7 +37,7 @@ class ListenerManager:
         self._other_descriptors = 0  # at the start; later ones are taken from the reserve
         self._admission = AdmissionControl(limits_of(config), handler, self._resume_accepting)
         self._rate_limited = RateLimitedLogger(log)
-        self._proxy_headers = ProxyHeaderReader(handler.tallies)
+        self._proxy_headers = ProxyHeaderReader(handler.listener_counters)
         ticker.callbacks += [self._admission.on_tick, self._proxy_headers.flush_warnings, self._rate_limited.flush]
         handler.on_capacity(self._resume_accepting)
 
@@ -117,12 +117,12 @@ class ListenerManager:
             self._rate_limited.warning("accept_out_of_capacity", listener=listener.name, error=error)
 
         backlog = self._config.socket_listen_backlog_size
-        tally = self._handler.tallies[listener.name]
+        counters = self._handler.listener_counters[listener.name]
         return Acceptor(
             listener.bind.host,
             listener.bind.port,
             backlog,
-            tally,
+            counters,
             on_accept,
             on_out_of_capacity,
             free_connections=self._free_connections,

@@ -12,8 +12,8 @@ import structlog
 
 from proxy.config import Listener
 from proxy.core.causes import Cause
+from proxy.core.counters import ListenerCounters
 from proxy.core.proxy_protocol import MAX_SIZE, parse
-from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from proxy.limits.model import canonical
 from proxy.telemetry import RateLimitedLogger
@@ -38,8 +38,8 @@ class ProxyHeaderReader:
     ``tallies``: counters by listener name. Connections that are closed here are counted there.
     """
 
-    def __init__(self, tallies: Mapping[str, Tally]) -> None:
-        self._tallies = tallies
+    def __init__(self, listener_counters: Mapping[str, ListenerCounters]) -> None:
+        self._listener_counters = listener_counters
         self._pending: set[_PendingHeader] = set()
         self._rate_limited = RateLimitedLogger(log)
 
@@ -50,7 +50,7 @@ class ProxyHeaderReader:
         The address stays the same if the header has none. The call may happen before this method returns. It does not
         happen if the socket was closed; the cause is then counted.
         """
-        self._tallies[listener.name].active += 1
+        self._listener_counters[listener.name].active += 1
         pending = _PendingHeader(self, listener, sock, address, on_header)
         if not _is_trusted(address[0], listener.proxy_protocol_trusted):
             pending.close("untrusted_proxy", "not in proxy.protocol.trusted")
@@ -79,10 +79,10 @@ class ProxyHeaderReader:
     def on_finished(self, pending: _PendingHeader, cause: Cause | None, detail: str) -> None:
         """Remove ``pending``: its socket was closed for ``cause``, or passed on if ``cause`` is None."""
         self._pending.discard(pending)
-        tally = self._tallies[pending.listener.name]
-        tally.active -= 1
+        counters = self._listener_counters[pending.listener.name]
+        counters.active -= 1
         if cause is not None:
-            tally.closed[cause] += 1
+            counters.closed[cause] += 1
         if detail:
             self._rate_limited.warning(
                 "proxy_header_refused",

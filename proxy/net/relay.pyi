@@ -2,9 +2,9 @@ import socket
 from collections.abc import Callable
 
 from proxy.core.causes import Cause
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
-from proxy.core.tally import Tally
 from proxy.errors import Side
 from proxy.telemetry import RateLimitedLogger
 
@@ -27,12 +27,12 @@ class Relay:
         self,
         connection: Connection,
         session: Session | None,
-        tally: Tally,
+        counters: ListenerCounters,
         on_closed: Callable[[Relay, Cause, str], None],
         on_finished: Callable[[Relay], None],
     ) -> None: ...
     @property
-    def tally(self) -> Tally: ...
+    def counters(self) -> ListenerCounters: ...
     @property
     def session(self) -> Session | None: ...
     @property

@@ -13,8 +13,8 @@ for each side. A chunk has ``READ_SIZE`` bytes, or ``BULK_SIZE`` if the receivin
 the client may also hold responses of the sidecar itself. A client is not read either while
 
 * it has ``MAX_IN_FLIGHT`` open requests,
-* it does not read the responses of the sidecar itself; input that was already read then waits in ``Answers.rest``,
-* it has sent more than one turn of the event loop processes; the rest waits in ``Answers.rest``, too,
+* it does not read the responses of the sidecar itself; input that was already read then waits in ``Interception.rest``,
+* it has sent more than one turn of the event loop processes; the rest waits in ``Interception.rest``, too,
 * the process holds too much memory (``proxy.core.budget``), which pauses the broker's side as well.
 
 ``loop.add_reader`` is not used for these sockets. After an error (EPOLLERR) uvloop calls the reader once more and never
@@ -81,7 +81,7 @@ include "poller.pxi"
 cdef class Relay:
     """Both sides of one connection. relay.pyi documents the public methods."""
 
-    cdef readonly object tally
+    cdef readonly object counters
     cdef readonly object first_eof
     cdef readonly int64_t received_bytes  # from the client
     cdef readonly int64_t sent_bytes  # to the client
@@ -98,11 +98,11 @@ cdef class Relay:
     cdef bint draining
     cdef readonly double last_byte_at
 
-    def __init__(self, connection, Session session, tally, on_closed, on_finished):
+    def __init__(self, connection, Session session, counters, on_closed, on_finished):
         self.initial_connection = connection
         self.session = session
-        self.tally = tally
-        self.received = tally.received
+        self.counters = counters
+        self.received = counters.received
         self.on_closed = on_closed
         self.on_finished = on_finished
         self.client = End(False)
@@ -133,7 +133,7 @@ cdef class Relay:
     def is_drained(self):
         if self.client.unsent != NULL or self.broker.unsent != NULL:
             return False
-        return monotonic() - self.last_byte_at > IDLE_AFTER if self.session is None else self.session.quiet
+        return monotonic() - self.last_byte_at > IDLE_AFTER if self.session is None else self.session.is_idle
 
     @property
     def is_finished(self):
@@ -160,7 +160,7 @@ cdef class Relay:
 
     def stop_reading_requests(self):
         self.draining = True
-        if self.session is not None and self.session.is_between_requests():
+        if self.session is not None and self.session.has_no_partial_request():
             self.pause(self.client, DRAIN)
 
     def abort(self):
@@ -253,7 +253,7 @@ cdef class Relay:
                 self.write(other, size, data)
             if bodies:
                 session.read_bodies(monotonic())
-        if session is not None and session.is_to_wait(end.is_broker):
+        if session is not None and session.must_pause_reading(end.is_broker):
             if not end.paused & MEMORY:
                 session.account.budget.wait(
                     self.broker_memory_available if end.is_broker else self.client_memory_available
@@ -271,7 +271,7 @@ cdef class Relay:
         else:
             if session.is_saturated():
                 self.pause(end, IN_FLIGHT)
-            if self.draining and session.is_between_requests():
+            if self.draining and session.has_no_partial_request():
                 self.pause(end, DRAIN)
         return self.update_answer_pause()
 
@@ -299,7 +299,7 @@ cdef class Relay:
         cdef bint there = self.session is not None and self.session.keeps_rest() and self.cause is None
         try:
             if there and self.client.paused == ROUND_ROBIN:
-                rest = self.session.answers.rest
+                rest = self.session.interception.rest
                 self.forward(self.client, PyBytes_GET_SIZE(rest), <const uint8_t *>PyBytes_AS_STRING(rest))
                 if self.client.paused == ROUND_ROBIN and self.session is not None and self.session.keeps_rest():
                     self.poller.round_robin.schedule(self.forward_rest)
@@ -361,17 +361,17 @@ cdef class Relay:
 
     cdef int write_intercepted(self, End end, Py_ssize_t size, const uint8_t *data) except -1:
         """Send what interceptors made of a chunk of ``end``, and their responses to the client."""
-        cdef object answers = self.session.answers
-        cdef bytes edited = answers.edited, replies = answers.replies
-        if answers.failure is not None:
-            report_failure(self.id, answers.failure)
+        cdef object interception = self.session.interception
+        cdef bytes edited = interception.replacement, replies = interception.replies
+        if interception.failure is not None:
+            report_failure(self.id, interception.failure)
         if edited is None:
             self.write(self.other(end), size, data)
         elif edited:
             self.write(self.other(end), PyBytes_GET_SIZE(edited), <const uint8_t *>PyBytes_AS_STRING(edited))
         if replies and not self.broker.eof:  # after that no response can be sent
             self.write(self.client, PyBytes_GET_SIZE(replies), <const uint8_t *>PyBytes_AS_STRING(replies))
-        answers.let_go()
+        interception.release_chunk()
         return 0
 
     cdef int update_answer_pause(self) except -1:
@@ -383,13 +383,13 @@ cdef class Relay:
         cdef End client = self.client
         if session is None or self.cause is not None:
             return 0
-        if not (session.diverted or session.waits or client.paused & ANSWERS or self.broker.eof):
+        if not (session.diverted or session.pending or client.paused & ANSWERS or self.broker.eof):
             return 0
-        if session.is_closing() and session.answers.ending:
-            self.close(session.answers.cause)
-        elif self.broker.eof and (session.waits or session.is_saturated()):  # the broker sends no more responses
+        if session.is_closing() and session.interception.ending:
+            self.close(session.interception.cause)
+        elif self.broker.eof and (session.pending or session.is_saturated()):  # the broker sends no more responses
             self.close(self.first_eof or EOF_CAUSES[True])
-        elif session.full or (client.unsent != NULL and (session.keeps_rest() or session.answers.replied)):
+        elif session.full or (client.unsent != NULL and (session.keeps_rest() or session.interception.replied)):
             self.pause(client, ANSWERS)
         elif client.paused & ANSWERS and client.unsent == NULL:
             self.resume(client, ANSWERS)
@@ -438,7 +438,7 @@ cdef class Relay:
         elif session.clean:
             self.write(self.other(end), session.clean, data)
             session.read_bodies(monotonic())
-        self.tally.invalid_frames[error.side, error.reason] += 1
+        self.counters.invalid_frames[error.side, error.reason] += 1
         self.close(f"{error.side}_{error.reason}", error.detail)
         return 0
 
@@ -448,9 +448,9 @@ cdef class Relay:
         The connection is closed only if bytes would be missing otherwise.
         """
         cdef Session session = self.session
-        cdef bint whole = session.untouched
+        cdef bint whole = session.is_unchanged
         self.initial_connection, self.requests_before, self.session = self.connection, session.requests, None
-        self.tally.abandoned += 1
+        self.counters.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
         for step in (session.walk, session.lost):
             try:
@@ -471,7 +471,7 @@ cdef class Relay:
         if end.failure and reason != BACKLOG:  # no event would end this pause
             return self.on_socket_failure(end, end.failure)
         if not end.paused:
-            self.tally.pauses[end.name] += 1
+            self.counters.pauses[end.name] += 1
         end.paused |= reason
         return self.update_events(end)
 

@@ -136,7 +136,7 @@ class Worker:
     def _take_connection(self, message: TakeConnection, descriptor: int | None) -> None:
         listener = self._listeners[message.listener]
         if descriptor is None:  # this process was out of descriptors, and the kernel has closed the socket
-            self._data_plane.tallies[listener.name].closed["worker_lost"] += 1
+            self._data_plane.listener_counters[listener.name].closed["worker_lost"] += 1
             self._rate_limited.warning("connection_lost", listener=listener.name, error="EMFILE")
             self._on_connection_closed(message.number)
             return

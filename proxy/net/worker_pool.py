@@ -17,7 +17,7 @@ from msgspec import structs
 
 from proxy.config import Config, Listener
 from proxy.config.serialization import pack
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
@@ -71,12 +71,14 @@ class WorkerPool:
 
     def __init__(self, config: Config, ticker: Ticker) -> None:
         """No worker runs before ``start``."""
-        self.tallies = {listener.name: Tally() for listener in config.listeners}
+        self.listener_counters = {listener.name: ListenerCounters() for listener in config.listeners}
         self._config = config
         self._ticker = ticker
         self._fleet_view: FleetView | None = None
         self._workers: dict[int, WorkerProcess] = {}
-        self._exited = Snapshot({name: Tally() for name in self.tallies})  # the last counters of exited workers
+        self._exited = Snapshot(
+            {name: ListenerCounters() for name in self.listener_counters}
+        )  # the last counters of exited workers
         self._unassigned: list[UnsentConnection] = []
         self._capacity_callback: Callable[[], None] | None = None
         self._connection_closed_callback: Callable[[int], None] = lambda number: None
@@ -144,8 +146,15 @@ class WorkerPool:
 
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed, by the last snapshots of the workers."""
-        tallies_of_all = [self._exited.tallies, *(worker.last_tallies for worker in self._workers.values())]
-        return sum(tally.responses.get(api_key, 0) for tallies in tallies_of_all for tally in tallies.values())
+        listener_counters_of_all = [
+            self._exited.listener_counters,
+            *(worker.last_listener_counters for worker in self._workers.values()),
+        ]
+        return sum(
+            counters.responses.get(api_key, 0)
+            for listener_counters in listener_counters_of_all
+            for counters in listener_counters.values()
+        )
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Schedule closing the connection of ``listeners`` that has been idle for longest, if any is open."""
@@ -182,10 +191,11 @@ class WorkerPool:
         if replies:
             await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
         waiting = Counter(connection.listener for connection, _ in self._unassigned)
-        tallies = {
-            name: structs.replace(tally, active=tally.active + waiting[name]) for name, tally in self.tallies.items()
+        listener_counters = {
+            name: structs.replace(counters, active=counters.active + waiting[name])
+            for name, counters in self.listener_counters.items()
         }
-        own = Snapshot(tallies, process_counts(), self._ticker.lag, worker_restarts=self._restarts)
+        own = Snapshot(listener_counters, process_counts(), self._ticker.lag, worker_restarts=self._restarts)
         own.log_lines_dropped = log_lines_dropped()
         own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
@@ -222,7 +232,7 @@ class WorkerPool:
     def _close_unassigned(self) -> None:
         dropped, self._unassigned = self._unassigned, []
         for connection, sock in dropped:
-            self.tallies[connection.listener].closed["drain_completed"] += 1
+            self.listener_counters[connection.listener].closed["drain_completed"] += 1
             sock.close()
             self._connection_closed_callback(connection.number)
 

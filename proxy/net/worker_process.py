@@ -19,7 +19,7 @@ from observers.lane import ObserverStats
 from proxy.config import Config
 from proxy.config.serialization import pack
 from proxy.core.causes import Cause
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.net.worker_ipc import (
     ConnectionsClosed,
     FindIdlest,
@@ -108,7 +108,7 @@ class WorkerProcess:
         self._open: set[int] = set()
         # A worker has the same limit of descriptors as this process and needs two for each connection.
         self._capacity = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_WORKER_DESCRIPTORS) // 2)
-        self._last_snapshot = Snapshot({listener.name: Tally() for listener in config.listeners})
+        self._last_snapshot = Snapshot({listener.name: ListenerCounters() for listener in config.listeners})
         self._replies: dict[int, Reply] = {}
         self._process, self._pidfd, sock = spawned
         self.channel: IpcChannel[ToMain] = IpcChannel(sock, ToMain, self._on_message, on_all_sent=on_capacity)
@@ -157,9 +157,9 @@ class WorkerProcess:
         return len(self._open), sum(self._assigned.values())
 
     @property
-    def last_tallies(self) -> dict[str, Tally]:
+    def last_listener_counters(self) -> dict[str, ListenerCounters]:
         """The counters of its last snapshot, by listener name."""
-        return self._last_snapshot.tallies
+        return self._last_snapshot.listener_counters
 
     def send_connection(self, connection: TakeConnection, sock: socket.socket) -> None:
         """Send it a connection."""
@@ -205,15 +205,15 @@ class WorkerProcess:
         After its exit: its open connections count as closed, queued items of its observers as dropped, and its audit
         events on disk as left to other workers.
         """
-        last = structs.replace(self._last_snapshot, tallies={})
-        for name, tally in self._last_snapshot.tallies.items():
-            active = self._assigned[name] - sum(tally.closed.values())
+        last = structs.replace(self._last_snapshot, listener_counters={})
+        for name, counters in self._last_snapshot.listener_counters.items():
+            active = self._assigned[name] - sum(counters.closed.values())
             if self.exited.is_set():
-                tally = structs.replace(
-                    tally, closed={**tally.closed, LOST_CAUSE: tally.closed.get(LOST_CAUSE, 0) + active}
+                counters = structs.replace(
+                    counters, closed={**counters.closed, LOST_CAUSE: counters.closed.get(LOST_CAUSE, 0) + active}
                 )
                 active = 0
-            last.tallies[name] = structs.replace(tally, active=active)
+            last.listener_counters[name] = structs.replace(counters, active=active)
         if self.is_ready:
             last.loop_lag = max(last.loop_lag, self.silent_intervals * SNAPSHOT_INTERVAL)
         if self.exited.is_set():
@@ -221,7 +221,7 @@ class WorkerProcess:
             last.loop_lag = 0.0
             last.observers = {name: _without_queue(stats) for name, stats in last.observers.items()}
             last.audit = _without_spool(last.audit) if last.audit else {}
-        last.workers = {self.number: sum(tally.active for tally in last.tallies.values())}
+        last.workers = {self.number: sum(counters.active for counters in last.listener_counters.values())}
         return last
 
     def kill(self) -> None:

@@ -14,7 +14,7 @@ from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.core.apis import APIS
 from proxy.core.causes import Cause
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metric_definition import MetricDefinition, Samples
@@ -27,29 +27,29 @@ DECODE_OUTCOMES = ("full", "malformed", "unsupported", "not_kept")
 """Values of the label ``outcome``."""
 
 
-def _by_listener(read: Callable[[Tally], float]) -> Callable[[Snapshot], Samples]:
+def _by_listener(read: Callable[[ListenerCounters], float]) -> Callable[[Snapshot], Samples]:
     """Return a reader of one counter of each listener."""
-    return lambda s: [((name,), read(tally)) for name, tally in s.tallies.items()]
+    return lambda s: [((name,), read(counters)) for name, counters in s.listener_counters.items()]
 
 
-def _by_listener_and_label(read: Callable[[Tally], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
+def _by_listener_and_label(read: Callable[[ListenerCounters], Mapping[str, float]]) -> Callable[[Snapshot], Samples]:
     """Return a reader of counters that each listener keeps by one more label."""
 
     def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, tally in s.tallies.items():
-            for label, value in read(tally).items():
+        for name, counters in s.listener_counters.items():
+            for label, value in read(counters).items():
                 yield (name, label), value
 
     return samples
 
 
-def _by_listener_and_api(read: Callable[[Tally], Mapping[int, int]]) -> Callable[[Snapshot], Samples]:
+def _by_listener_and_api(read: Callable[[ListenerCounters], Mapping[int, int]]) -> Callable[[Snapshot], Samples]:
     """Return a reader of counters that each listener keeps by api key."""
 
     def samples(s: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, tally in s.tallies.items():
+        for name, counters in s.listener_counters.items():
             named: dict[str, float] = defaultdict(float)
-            for key, count in read(tally).items():
+            for key, count in read(counters).items():
                 named[_api_label(s, key)] += count
             for api, value in named.items():
                 yield (name, api), value
@@ -63,21 +63,24 @@ def _api_label(s: Snapshot, key: int) -> str:
 
 def _intercepted(s: Snapshot) -> Samples:
     named: dict[tuple[str, ...], float] = defaultdict(float)
-    for name, tally in s.tallies.items():
-        for (key, verdict), count in tally.intercepted.items():
+    for name, counters in s.listener_counters.items():
+        for (key, verdict), count in counters.intercepted.items():
             named[name, _api_label(s, key), verdict] += count
     return named.items()
 
 
 def _decoded(s: Snapshot) -> Samples:
-    tallies = s.tallies.values()
-    return [((outcome,), sum(tally.decoded.get(outcome, 0) for tally in tallies)) for outcome in DECODE_OUTCOMES]
+    listener_counters = s.listener_counters.values()
+    return [
+        ((outcome,), sum(counters.decoded.get(outcome, 0) for counters in listener_counters))
+        for outcome in DECODE_OUTCOMES
+    ]
 
 
 def _invalid_frames(s: Snapshot) -> Samples:
     counts: dict[tuple[str, ...], float] = defaultdict(float)
-    for tally in s.tallies.values():
-        for labels, count in tally.invalid_frames.items():
+    for counters in s.listener_counters.values():
+        for labels, count in counters.invalid_frames.items():
             counts[labels] += count
     return counts.items()
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from observers.lane import ObserverStats
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
 
@@ -44,7 +44,7 @@ class QuotaSource(Struct):
 class Snapshot(Struct):
     """Counters of one process of the sidecar, or their sum over all processes."""
 
-    tallies: dict[str, Tally]
+    listener_counters: dict[str, ListenerCounters]
     """Counters by listener name."""
     process: ProcessCounts = field(default_factory=ProcessCounts)
     loop_lag: float = 0.0

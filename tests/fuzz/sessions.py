@@ -10,24 +10,24 @@ from msgspec.structs import replace
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core import apis
 from proxy.core.budget import OPEN, Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionChange
-from proxy.core.identity import Identity
-from proxy.core.schema import response_prefix
-from proxy.core.session import Session
-from proxy.core.tally import Tally
-from proxy.core.watch import (
+from proxy.core.observation_interest import (
     ERROR_AFTER_THROTTLE,
     ERROR_FIRST,
-    KEEP_REQUEST,
-    KEEP_RESPONSE,
     KEYS,
     THROTTLE_FIRST,
-    TOLD,
     VERSIONS,
-    WALKED,
-    Interest,
-    Watch,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+    ObservationInterest,
+    ObservationSink,
 )
+from proxy.core.principal_tracker import PrincipalTracker
+from proxy.core.schema import response_prefix
+from proxy.core.session import Session
 from proxy.errors import PeerError
 from tests.frames import METADATA, request, sized
 from tests.fuzz import seeds
@@ -43,11 +43,11 @@ MAX_BODY = 500
 Steps = list[tuple[str, bytes]]
 
 
-def interest() -> Interest:
+def interest() -> ObservationInterest:
     """Everything of every api and version."""
-    wanted = TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE
+    wanted = WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
     table = bytes(wanted | response_prefix(key, version) for key in range(KEYS) for version in range(VERSIONS))
-    return Interest(table, wanted)
+    return ObservationInterest(table, wanted)
 
 
 INTEREST = interest()
@@ -74,20 +74,20 @@ def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) 
     changes: list[ConnectionChange] = []
     observed = memoryview(bytearray(8)).cast("q")
     budget = Budget()
-    tally = Tally()
-    watch = Watch(exchanges.append, changes.append, INTEREST, observed, MAX_BODY)
-    session = implementation(FRESH, tally, watch, MAX_FRAME, Identity(FRESH), budget=budget)
+    counters = ListenerCounters()
+    sink = ObservationSink(exchanges.append, changes.append, INTEREST, observed, MAX_BODY)
+    session = implementation(FRESH, counters, sink, MAX_FRAME, PrincipalTracker(FRESH), budget=budget)
     refused = None
     for side, data in steps:
         try:
-            (session.client_data if side == "client" else session.broker_data)(data, 1.0)
+            (session.read_client_data if side == "client" else session.read_broker_data)(data, 1.0)
         except PeerError as error:
             refused = error.side, error.reason
             assert 0 <= session.clean <= len(data)
-        session.walk(1.0)
+        session.observe(1.0)
         if refused is not None:
             break
-    session.lost(1.0)
+    session.close(1.0)
     assert not session.in_flight
     assert budget.counts[OPEN] == 0, f"{budget.counts[OPEN]} bytes stay charged"
     assert observed[0] == len(exchanges) + len(changes)
@@ -96,7 +96,12 @@ def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) 
         # Requests that come in one chunk with the ApiVersions that tells the software do not know it yet.
         one["connection"] = replace(one["connection"], client_software_name=None, client_software_version=None)
     return Told(
-        told, changes, refused, sum(tally.requests.values()), sum(tally.responses.values()), dict(tally.decoded)
+        told,
+        changes,
+        refused,
+        sum(counters.requests.values()),
+        sum(counters.responses.values()),
+        dict(counters.decoded),
     )
 
 
@@ -128,7 +133,7 @@ def check_kept(steps: Steps, told: Told) -> None:
             (one["response_raw"], "broker", one["response_bytes"]),
         ):
             assert raw is None or (len(raw) <= min(MAX_BODY, size - 8) and raw in passed[who])
-        raw, flags = one["response_raw"], INTEREST.of(one["api_key"], one["api_version"])
+        raw, flags = one["response_raw"], INTEREST.flags(one["api_key"], one["api_version"])
         head = 9 if apis.response_header_is_flexible(one["api_key"], one["api_version"]) else 8
         if raw is not None and 6 <= len(raw) <= one["response_bytes"] - head:  # else its header cannot be read
             throttle_ms = int.from_bytes(raw[:4], "big", signed=True) if flags & THROTTLE_FIRST else 0
@@ -162,14 +167,14 @@ def session_once(data: bytes) -> object:
 
 # ---- frame ----------------------------------------------------------------------------------------------------------
 
-ASKED = b"".join(request(METADATA, 9, number, b"\0") for number in range(1, 11))
+ON_BODY = b"".join(request(METADATA, 9, number, b"\0") for number in range(1, 11))
 """What the broker's frames answer."""
 
 
 def stream_of(data: bytes) -> Steps:
     """All at once from one side."""
     if data[:1] and data[0] & 1:
-        return [("client", ASKED), ("broker", data[1:])]
+        return [("client", ON_BODY), ("broker", data[1:])]
     return [("client", data[1:])]
 
 

@@ -13,7 +13,7 @@ from observers.deep import count_records
 from proxy.compiled import walk_door
 from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet
-from proxy.core.identity import MAX_UNANSWERED, Identity
+from proxy.core.principal_tracker import MAX_UNANSWERED, PrincipalTracker
 from proxy.core.proxy_protocol import parse
 from proxy.core.records import SHORTEST
 from proxy.core.struct import SchemaError, UnknownMessage, view
@@ -256,7 +256,7 @@ def struct_once(data: bytes) -> object:
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 
-CALLS: list[Callable[[Identity, int, bytes], ConnectionChange | None]] = [
+CALLS: list[Callable[[PrincipalTracker, int, bytes], ConnectionChange | None]] = [
     lambda identity, version, body: identity.request(version, 18, body),
     lambda identity, version, body: identity.request(version, 17, body),
     lambda identity, version, body: identity.request(version, 36, body),
@@ -273,7 +273,7 @@ CALLS: list[Callable[[Identity, int, bytes], ConnectionChange | None]] = [
 
 
 def check_identity(data: bytes, rng: Random) -> None:
-    identity = Identity(FRESH)
+    identity = PrincipalTracker(FRESH)
     pos, asked = 0, 0
     while pos + 4 <= len(data):
         what, version, size = data[pos] % len(CALLS), data[pos + 1], int.from_bytes(data[pos + 2 : pos + 4], "big")

@@ -128,7 +128,7 @@ def apis_once(data: bytes) -> tuple[bytes, dict[int, VersionRange]] | None:
     learnt: dict[int, VersionRange] = {}
     interceptor = ApiVersionsInterceptor(SupportedVersions({PRIVATE: (0, 0)}), learnt.update)
     try:
-        return interceptor.edit(API_VERSIONS, (data + b"\0")[0] % (MAX_KNOWN_VERSION + 1), data[1:]), learnt
+        return interceptor.rewrite(API_VERSIONS, (data + b"\0")[0] % (MAX_KNOWN_VERSION + 1), data[1:]), learnt
     except (DecodeError, *TRUNCATED):
         return None
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from confluent_kafka.admin import AdminClient
 
-from proxy.core.identity import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.core.principal_tracker import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.local import cluster as local_cluster
 from tests.frames import METADATA, request, sized
 from tests.sasl import Scram, authenticate, bearer, handshake, jwt, plain

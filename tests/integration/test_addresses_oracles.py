@@ -8,7 +8,7 @@ import json
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-from proxy.core.intercept import STREAMED
+from proxy.core.interceptor import REWRITE_STREAM
 from proxy.core.struct import view
 from tests.integration.test_struct_oracles import compare, compare_with_kio, defines, kio_class, reencoded
 from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
@@ -43,7 +43,7 @@ def test_kio_reads_the_same() -> None:
     known = 0
     for key, version in all_addressed():
         made = kio_class((key, version, True))
-        if made is None or rewriting().wants(key, version) == STREAMED:
+        if made is None or rewriting().flags(key, version) == REWRITE_STREAM:
             continue
         for number in range(EACH):
             body = rewritten(rewriting(), drawn(number, key, version, tame=True))

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.config import Config, load
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.fleet.quota_poller import QuotaPollerState
 from proxy.limits.model import QuotasState
 from proxy.net.admin import AdminEndpoint
@@ -34,7 +34,7 @@ class Gated:
         return busy()
 
     async def snapshot(self) -> Snapshot:
-        return Snapshot({"CLIENT": Tally()}, quotas=busy())
+        return Snapshot({"CLIENT": ListenerCounters()}, quotas=busy())
 
 
 class Served:

@@ -137,9 +137,11 @@ async def test_each_connection_s_end_is_told_once(run: Run) -> None:
         assert await bench.has_ended(by_broker)
         bench.clients[by_broker][1].close()
         await bench.until(lambda: bench.ended == [unreachable, by_client, by_broker])
-        snapshot = await bench.seen(lambda seen: sum(tally.active for tally in seen.tallies.values()) == 1)
-        assert snapshot.tallies["CLIENT"].closed == {"client_closed": 1, "broker_closed": 1}
-        assert snapshot.tallies["GONE"].closed == {"upstream_unreachable": 1}
+        snapshot = await bench.seen(
+            lambda seen: sum(counters.active for counters in seen.listener_counters.values()) == 1
+        )
+        assert snapshot.listener_counters["CLIENT"].closed == {"client_closed": 1, "broker_closed": 1}
+        assert snapshot.listener_counters["GONE"].closed == {"upstream_unreachable": 1}
         await bench.stop()
         assert bench.ended == [unreachable, by_client, by_broker, stays]
 
@@ -199,8 +201,8 @@ async def test_the_connection_that_was_longest_idle_is_closed(run: Run) -> None:
         bench.handler.close_idlest(["CLIENT", "GONE"])
         bench.handler.close_idlest(["CLIENT", "GONE"])  # nothing is left
         await bench.until(lambda: bench.ended == [numbers[2], numbers[0], numbers[1]])
-        snapshot = await bench.seen(lambda seen: seen.tallies["CLIENT"].active == 0)
-        assert snapshot.tallies["CLIENT"].closed == {"evicted": 3}
+        snapshot = await bench.seen(lambda seen: seen.listener_counters["CLIENT"].active == 0)
+        assert snapshot.listener_counters["CLIENT"].closed == {"evicted": 3}
         assert await bench.works(other)
         assert bench.ended == [numbers[2], numbers[0], numbers[1]]
 

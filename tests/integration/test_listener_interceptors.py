@@ -83,7 +83,7 @@ class Site(Bench):
 
     async def closed(self, cause: str) -> int:
         snapshot: Snapshot = await self.handler.snapshot()
-        return sum(tally.closed.get(cause, 0) for tally in snapshot.tallies.values())
+        return sum(counters.closed.get(cause, 0) for counters in snapshot.listener_counters.values())
 
 
 @pytest.fixture(params=[1, 2])
@@ -131,10 +131,10 @@ async def test_it_is_asked_at_the_start_and_no_client_is_needed(run: Run, worker
 
 async def forwarded(site: Site) -> bool:
     """Whether the broker gets a request that it once did not support."""
-    (tally,) = site.handler.tallies.values()
-    count = tally.intercepted[METADATA, "replied"]
+    (counters,) = site.handler.listener_counters.values()
+    count = counters.intercepted[METADATA, "replied"]
     assert await site.answer(request(METADATA, 13, 1)) == response(1)
-    return bool(tally.intercepted[METADATA, "replied"] == count)
+    return bool(counters.intercepted[METADATA, "replied"] == count)
 
 
 @pytest.mark.parametrize("workers", [1], indirect=True)
@@ -171,10 +171,10 @@ async def test_an_answer_that_is_old_is_asked_for_again_with_a_new_connection(
 async def test_what_a_client_is_told_is_known_at_once(run: Run) -> None:
     async with run() as site:
         site.broker.apis[METADATA] = (0, 13)
-        (tally,) = site.handler.tallies.values()
+        (counters,) = site.handler.listener_counters.values()
         assert len(await site.answer(request(API_VERSIONS, 0, 1))) == 14 + 3 * 6
         assert await site.answer(request(METADATA, 13, 2)) == response(2)
-        assert tally.intercepted[METADATA, "replied"] == 0
+        assert counters.intercepted[METADATA, "replied"] == 0
 
 
 async def test_another_policy_holds_for_all_processes(run: Run) -> None:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are ex
     UserScramCredentialUpsertion,
 )
 
-from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.local import cluster as local_cluster
 from proxy.local.cluster import Node
 from proxy.local.ports import free_ports

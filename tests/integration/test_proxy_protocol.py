@@ -107,7 +107,7 @@ async def dial(port: int, source: str) -> tuple[Reader, Writer]:
 
 async def none_open(running: Running) -> None:
     async with asyncio.timeout(10):
-        while running.data_plane.tallies["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
+        while running.data_plane.listener_counters["CLIENT"].active:  # noqa: ASYNC110  # a counter has no event
             await asyncio.sleep(0.005)
 
 
@@ -126,7 +126,7 @@ async def test_limits_and_names_are_those_of_the_client_before_the_load_balancer
     again.write(request(METADATA, 1, 1))
     async with asyncio.timeout(10):
         assert await reader.read() == b""
-    assert running.data_plane.tallies["CLIENT"].closed["quota_exceeded"] == 1
+    assert running.data_plane.listener_counters["CLIENT"].closed["quota_exceeded"] == 1
     for writer in [again, *(writer for _, writer in clients)]:
         writer.close()
     await none_open(running)
@@ -141,7 +141,7 @@ async def test_without_a_header_a_connection_is_closed(running: Running, request
         with suppress(ConnectionResetError):  # what it sent was not read
             assert await reader.read() == b""
     writer.close()
-    assert running.data_plane.tallies["CLIENT"].closed["invalid_proxy_header"] == 1
+    assert running.data_plane.listener_counters["CLIENT"].closed["invalid_proxy_header"] == 1
 
 
 async def test_ipv6_addresses_of_one_network_count_together(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from proxy.net.ticker import Ticker
 from tests.frames import METADATA, batch, produce, request, response
 from tests.integration.conftest import free_port
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame, upstream
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 
 class Handler(ConnectionManager):
@@ -47,7 +47,7 @@ class Bench:
         self.manager = Handler(config, watching(self.exchanges.append))
         self.sidecar = ListenerManager(config, self.manager, Ticker())
         self.port = config.listeners[0].bind.port
-        self.tally = self.manager.tallies["CLIENT"]
+        self.counters = self.manager.listener_counters["CLIENT"]
 
     async def dial(self) -> tuple[Reader, Writer]:
         return await asyncio.open_connection("127.0.0.1", self.port)
@@ -84,18 +84,18 @@ async def bench(tmp_path: Path, behaviour: Behaviour, to: str = "", **settings: 
         finally:
             if not running.sidecar.draining:
                 await running.drain(0.2)
-            await running.until(lambda: running.tally.active == 0)
+            await running.until(lambda: running.counters.active == 0)
 
 
 async def test_100_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     async with bench(tmp_path, answer_in_order) as running:
         reader, writer = await running.dial()
         writer.write(b"".join(request(METADATA, 1, n, b"x" * n) for n in range(100)))
-        answers = [await read_frame(reader) for _ in range(100)]
-        assert answers == [response(n) for n in range(100)]
+        interception = [await read_frame(reader) for _ in range(100)]
+        assert interception == [response(n) for n in range(100)]
         assert [exchange.correlation_id for exchange in running.exchanges] == list(range(100))
         writer.close()
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
 
 
 async def test_a_client_that_half_closes_gets_all_its_responses_then_the_end(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_client_that_half_closes_gets_all_its_responses_then_the_end(tmp
         writer.write(b"".join(request(METADATA, 1, n) for n in range(100)))
         writer.write_eof()
         assert await reader.read() == b"".join(response(n) for n in range(100))
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
         writer.close()
 
 
@@ -158,7 +158,7 @@ async def test_a_client_that_does_not_read_pauses_the_broker_and_nobody_else(tmp
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(("127.0.0.1", running.port))
         slow.sendall(request(METADATA, 1, 7))
-        await running.until(lambda: running.tally.pauses["broker"] >= 1)
+        await running.until(lambda: running.counters.pauses["broker"] >= 1)
         (relay,) = running.manager.relays
         assert relay.unsent("client") < 320 * 1024
         reader, writer = await running.dial()
@@ -189,7 +189,7 @@ async def test_a_broker_that_does_not_read_pauses_the_client(tmp_path: Path) -> 
     async with bench(tmp_path, stall) as running:
         _, writer = await running.dial()
         writer.write(frame)
-        await running.until(lambda: running.tally.pauses["client"] >= 1)
+        await running.until(lambda: running.counters.pauses["client"] >= 1)
         release.set()
         await asyncio.wait_for(writer.drain(), 20)
         await running.until(lambda: got == len(frame))
@@ -202,9 +202,9 @@ async def test_an_unreachable_broker_closes_the_client_and_leaves_nothing(tmp_pa
             reader, writer = await running.dial()
             assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
-        assert running.tally.closed == {"upstream_unreachable": 50}
-        assert running.tally.upstream_failures == 50
-        assert running.tally.active == 0
+        assert running.counters.closed == {"upstream_unreachable": 50}
+        assert running.counters.upstream_failures == 50
+        assert running.counters.active == 0
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ async def test_hostile_bytes_close_the_connection_and_never_reach_the_broker(
         reader, writer = await running.dial()
         writer.write(sent)
         assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert running.tally.closed == {cause: 1}
+        assert running.counters.closed == {cause: 1}
         assert reached == b""
         writer.close()
 
@@ -244,7 +244,7 @@ async def test_an_unsolicited_response_closes_both_sides_and_invents_nothing(tmp
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
         assert await asyncio.wait_for(reader.read(), 5) == response(1)
-        assert running.tally.closed == {"broker_out_of_sync": 1}
+        assert running.counters.closed == {"broker_out_of_sync": 1}
         writer.close()
 
 
@@ -261,15 +261,15 @@ async def test_a_drain_answers_what_was_asked_and_accepts_no_more(tmp_path: Path
         reader, writer = await running.dial()
         _, idle = await running.dial()
         writer.write(request(METADATA, 1, 1))
-        await running.until(lambda: running.tally.requests[METADATA] == 1 and running.tally.active == 2)
+        await running.until(lambda: running.counters.requests[METADATA] == 1 and running.counters.active == 2)
         drain = asyncio.ensure_future(running.drain(10))
-        await running.until(lambda: running.tally.closed == {"drain_completed": 1})
+        await running.until(lambda: running.counters.closed == {"drain_completed": 1})
         with pytest.raises(ConnectionRefusedError):
             await running.dial()
         release.set()
         assert await asyncio.wait_for(reader.read(), 5) == response(1)
         await drain
-        assert running.tally.closed == {"drain_completed": 2}
+        assert running.counters.closed == {"drain_completed": 2}
         assert [exchange.outcome for exchange in running.exchanges] == ["answered"]
         writer.close()
         idle.close()
@@ -283,9 +283,9 @@ async def test_a_drain_cuts_what_stays_open_and_says_so(tmp_path: Path) -> None:
     async with bench(tmp_path, never) as running:
         _, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
-        await running.until(lambda: running.tally.requests[METADATA] == 1)
+        await running.until(lambda: running.counters.requests[METADATA] == 1)
         await running.drain(0.1)
-        assert running.tally.closed == {"drain_timeout": 1}
+        assert running.counters.closed == {"drain_timeout": 1}
         assert [exchange.outcome for exchange in running.exchanges] == ["connection_lost"]
         writer.close()
 
@@ -301,8 +301,8 @@ async def test_out_of_descriptors_no_connection_is_lost(tmp_path: Path) -> None:
             for client in clients:
                 client.setblocking(False)
                 await loop.sock_connect(client, ("127.0.0.1", running.port))
-            await running.until(lambda: sum(running.tally.accept_errors.values()) >= 2)
-            assert set(running.tally.accept_errors) == {"EMFILE"}
+            await running.until(lambda: sum(running.counters.accept_errors.values()) >= 2)
+            assert set(running.counters.accept_errors) == {"EMFILE"}
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for n, client in enumerate(clients):
@@ -313,7 +313,7 @@ async def test_out_of_descriptors_no_connection_is_lost(tmp_path: Path) -> None:
                 answered += 1
             client.close()
         assert answered == len(clients)
-        assert running.tally.accepted == len(clients)
+        assert running.counters.accepted == len(clients)
 
 
 async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_connection(tmp_path: Path) -> None:
@@ -321,10 +321,10 @@ async def test_an_error_of_ours_costs_the_record_of_a_connection_and_not_the_con
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1))
         assert await read_frame(reader) == response(1)
-        running.tally.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
+        running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
         writer.write(request(METADATA, 1, 2) + request(METADATA, 1, 3))
         assert [await read_frame(reader) for _ in range(2)] == [response(2), response(3)]
-        assert running.tally.abandoned == 1
+        assert running.counters.abandoned == 1
         writer.close()
 
 
@@ -349,7 +349,7 @@ async def test_a_drain_waits_for_a_client_that_still_reads_what_was_answered(tmp
             received += len(chunk)
         assert received == len(body) + 8
         await drain
-        assert running.tally.closed == {"drain_completed": 1}
+        assert running.counters.closed == {"drain_completed": 1}
         slow.close()
 
 
@@ -357,7 +357,7 @@ async def test_an_upstream_whose_name_is_not_known_leaks_nothing(tmp_path: Path)
     async with bench(tmp_path, answer_in_order, to="no-such-host.invalid:9092") as running:
         reader, writer = await running.dial()
         assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert running.tally.closed == {"upstream_unreachable": 1}
+        assert running.counters.closed == {"upstream_unreachable": 1}
         writer.close()
 
 
@@ -376,11 +376,11 @@ async def test_what_a_client_sent_right_before_its_reset_arrives_and_the_connect
     frame = produce(1, 0, batch(3))
     async with bench(tmp_path, take) as running:
         with socket.create_connection(("127.0.0.1", running.port)) as client:
-            await running.until(lambda: running.tally.active == 1)
+            await running.until(lambda: running.counters.active == 1)
             client.sendall(frame)  # both before the loop turns: data and reset come as one event
             reset(client)
         assert await asyncio.wait_for(got, 10) == frame
-        await running.until(lambda: running.tally.closed == {"client_reset": 1})
+        await running.until(lambda: running.counters.closed == {"client_reset": 1})
 
 
 async def test_what_a_broker_sent_right_before_its_reset_arrives_and_the_connection_ends(tmp_path: Path) -> None:
@@ -388,12 +388,12 @@ async def test_what_a_broker_sent_right_before_its_reset_arrives_and_the_connect
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         async with bench(tmp_path, answer_in_order, to=address) as running:
             reader, writer = await running.dial()
-            await running.until(lambda: running.tally.active == 1)
+            await running.until(lambda: running.counters.active == 1)
             broker, _ = listener.accept()
             writer.write(request(METADATA, 1, 1) + request(METADATA, 1, 2))
-            await running.until(lambda: running.tally.requests[METADATA] == 2)
+            await running.until(lambda: running.counters.requests[METADATA] == 2)
             broker.sendall(response(1, b"whole"))
             reset(broker)
             assert await asyncio.wait_for(reader.read(), 10) == response(1, b"whole")
-            await running.until(lambda: running.tally.closed == {"broker_reset": 1})
+            await running.until(lambda: running.counters.closed == {"broker_reset": 1})
             writer.close()

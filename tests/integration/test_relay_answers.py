@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from proxy.core.answers import MAX_OWED
-from proxy.core.intercept import Request, Rules, Verdict
+from proxy.core.interception import MAX_PENDING_RESPONSES
+from proxy.core.interceptor import InterceptorChain, Request, Verdict
 from proxy.core.session import MAX_IN_FLIGHT, TURN, Session
 from proxy.net import connection_manager
 from proxy.net.api_versions_probe import ApiVersionsProbe
 from tests.frames import METADATA, produce, request, response
 from tests.integration.peer import Behaviour, Reader, Writer, answer_in_order, read_frame
 from tests.integration.test_relay import Bench, bench
-from tests.tools.intercepting import (
+from tests.tools.interceptors import (
     EDITING,
     HELD,
     RAISING,
@@ -46,9 +46,9 @@ def _silent_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
 async def answering(tmp_path: Path, behaviour: Behaviour, chooser: type[Chooser] = Chooser) -> AsyncIterator[Bench]:
     """A sidecar whose sessions go by the rules of ``Chooser`` and no others."""
     async with bench(tmp_path, behaviour) as running:
-        rules = Rules([chooser()])
+        interceptors = InterceptorChain([chooser()])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection_manager, "Session", lambda *given: Session(*given[:5], rules))
+            patch.setattr(connection_manager, "Session", lambda *given: Session(*given[:5], interceptors))
             yield running
 
 
@@ -59,12 +59,12 @@ async def test_answers_and_responses_come_in_the_order_of_their_requests(tmp_pat
             writer.write(request(METADATA, 1, n, b"x" * n) + request(REPLIED, 3, n, b"y" * n))
             writer.write(request(HELD, 0, n, b"held") + request(HELD, 0, n, b"forward"))
         for n in range(100):
-            answers = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(4)]
-            assert answers == [response(n), response(n, replied(3)), response(n, b"held"), response(n)]
-        assert running.tally.intercepted == {(REPLIED, "replied"): 100, (HELD, "replied"): 100}
+            interception = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(4)]
+            assert interception == [response(n), response(n, replied(3)), response(n, b"held"), response(n)]
+        assert running.counters.intercepted == {(REPLIED, "replied"): 100, (HELD, "replied"): 100}
         assert sum(each.synthesized for each in running.exchanges) == 200
         writer.close()
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
 
 
 async def test_responses_are_edited_and_streamed(tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ async def test_closing_comes_after_the_answers_before_it(tmp_path: Path) -> None
     async with answering(tmp_path, answer_later) as running:
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2) + request(SHUT, 0, 3) + request(METADATA, 1, 4))
-        await running.until(lambda: running.tally.intercepted[SHUT, "closed"] == 1)
-        assert running.tally.active == 1
+        await running.until(lambda: running.counters.intercepted[SHUT, "closed"] == 1)
+        assert running.counters.active == 1
         release.set()
         assert await asyncio.wait_for(reader.read(), 10) == response(1, b"late") + response(2, replied(1))
-        await running.until(lambda: running.tally.closed == {"unsupported_request": 1})
+        await running.until(lambda: running.counters.closed == {"unsupported_request": 1})
         assert got == request(METADATA, 1, 1)
         assert [(each.correlation_id, each.outcome) for each in running.exchanges] == [
             (1, "answered"),
@@ -117,7 +117,7 @@ async def test_closing_at_once_where_nothing_is_open(tmp_path: Path) -> None:
         reader, writer = await running.dial()
         writer.write(request(SHUT, 0, 1))
         assert await asyncio.wait_for(reader.read(), 10) == b""
-        await running.until(lambda: running.tally.closed == {"unsupported_request": 1})
+        await running.until(lambda: running.counters.closed == {"unsupported_request": 1})
         writer.close()
 
 
@@ -137,7 +137,7 @@ async def test_a_client_that_half_closes_gets_all_answers_then_the_end(tmp_path:
         writer.write_eof()
         expected = response(1) + response(2, replied(1)) + response(3) + response(4, replied(1))
         assert await asyncio.wait_for(reader.read(), 10) == expected
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
         writer.close()
 
 
@@ -150,7 +150,7 @@ async def test_a_client_that_only_asks_the_sidecar_may_half_close_too(tmp_path: 
         writer.write(request(REPLIED, 1, 2))
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), 10) == response(2, replied(1))
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
         writer.close()
 
 
@@ -164,7 +164,7 @@ async def test_a_broker_that_ends_before_it_answers_ends_what_waits_for_it(tmp_p
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
         assert await asyncio.wait_for(reader.read(), 10) == b""
-        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
+        await running.until(lambda: running.counters.closed == {"broker_closed": 1})
         writer.close()
 
 
@@ -181,7 +181,7 @@ async def test_after_the_brokers_end_nothing_is_said(tmp_path: Path) -> None:
         writer.write(request(REPLIED, 1, 1) + request(METADATA, 1, 2))
         writer.write_eof()
         assert await asyncio.wait_for(got, 10) == request(METADATA, 1, 2)
-        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
+        await running.until(lambda: running.counters.closed == {"broker_closed": 1})
         writer.close()
 
 
@@ -202,11 +202,11 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
             await loop.sock_sendall(slow, request(METADATA, 1, count))
 
         asking = asyncio.ensure_future(ask())
-        await running.until(lambda: running.tally.pauses["client"] >= 1, 60)
+        await running.until(lambda: running.counters.pauses["client"] >= 1, 60)
         (relay,) = running.manager.relays
         for _ in range(20):
             await asyncio.sleep(0.01)
-            assert relay.unsent("client") <= UNSENT + MAX_OWED + 2 * len(body) + 100
+            assert relay.unsent("client") <= UNSENT + MAX_PENDING_RESPONSES + 2 * len(body) + 100
         assert not relay.is_drained
         reader, writer = await running.dial()  # others go on
         writer.write(request(METADATA, 1, 1))
@@ -224,7 +224,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either(tmp_pa
 class Wordy(Chooser):
     """Answers short requests at length."""
 
-    def decide(self, request: Request) -> Verdict:
+    def on_header(self, request: Request) -> Verdict:
         return b"a" * 30_000
 
 
@@ -235,18 +235,18 @@ async def test_a_chunk_of_many_questions_leaves_turns_to_others(tmp_path: Path) 
 
         def look() -> None:
             nonlocal looking
-            told.append(running.tally.intercepted[REPLIED, "replied"])
+            told.append(running.counters.intercepted[REPLIED, "replied"])
             looking = loop.call_soon(look)
 
         reader, writer = await running.dial()
         looking = loop.call_soon(look)
         writer.write(b"".join(request(REPLIED, 0, n) for n in range(40)))
-        answers = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(40)]
+        interception = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(40)]
         looking.cancel()
         writer.close()
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
-    assert answers == [response(n, b"a" * 30_000) for n in range(40)]
-    assert max(after - before for before, after in pairwise(told)) <= MAX_OWED // 30_000 + 1
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
+    assert interception == [response(n, b"a" * 30_000) for n in range(40)]
+    assert max(after - before for before, after in pairwise(told)) <= MAX_PENDING_RESPONSES // 30_000 + 1
 
 
 @pytest.mark.parametrize(
@@ -274,21 +274,21 @@ async def test_a_chunk_of_many_requests_is_read_in_turns(tmp_path: Path, one: by
 
         def look() -> None:
             nonlocal looking
-            asked.append(sum(running.tally.requests.values()))
+            asked.append(sum(running.counters.requests.values()))
             looking = loop.call_soon(look)
 
         reader, writer = await running.dial()
         looking = loop.call_soon(look)
         count = 2_000
         writer.write(one * count)
-        await running.until(lambda: sum(running.tally.requests.values()) == count)
+        await running.until(lambda: sum(running.counters.requests.values()) == count)
         looking.cancel()
         answer = {REPLIED: response(1, replied(0)), HELD: response(1, b"held"), METADATA: response(1)}.get(one[5], b"")
         assert await asyncio.wait_for(reader.readexactly(len(answer) * count), 10) == answer * count
         if one[5] not in (REPLIED, HELD):
             await running.until(lambda: got == one * count)
         writer.close()
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
     assert max(after - before for before, after in pairwise(asked)) <= 2 * TURN
 
 
@@ -301,10 +301,10 @@ async def test_a_broker_that_ends_before_it_answers_ends_a_client_with_many_open
     async with answering(tmp_path, never) as running:
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) * 5_000)
-        await running.until(lambda: running.tally.requests[METADATA] >= MAX_IN_FLIGHT)
+        await running.until(lambda: running.counters.requests[METADATA] >= MAX_IN_FLIGHT)
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
-        await running.until(lambda: running.tally.closed == {"broker_closed": 1})
+        await running.until(lambda: running.counters.closed == {"broker_closed": 1})
 
 
 async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Path) -> None:
@@ -315,11 +315,13 @@ async def test_a_quiet_connection_keeps_nothing_of_what_was_edited(tmp_path: Pat
             await asyncio.wait_for(read_frame(reader), 10)
         (relay,) = running.manager.relays
         assert relay.session is not None
-        answers = relay.session.answers
-        assert answers is not None
-        await running.until(lambda: (answers.edited, answers.replies, answers.failure) == (None, b"", None))
+        interception = relay.session.interception
+        assert interception is not None
+        await running.until(
+            lambda: (interception.replacement, interception.replies, interception.failure) == (None, b"", None)
+        )
         writer.close()
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
 
 
 async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: Path) -> None:
@@ -335,14 +337,14 @@ async def test_answers_that_wait_for_the_broker_are_bounded_and_come(tmp_path: P
         for n in range(1, 301):
             writer.write(request(HELD, 0, n, b"a" * 1000))
         writer.write(request(METADATA, 1, 301))
-        await running.until(lambda: running.tally.intercepted[HELD, "replied"] >= 60)
+        await running.until(lambda: running.counters.intercepted[HELD, "replied"] >= 60)
         await asyncio.sleep(0.1)
-        assert running.tally.intercepted[HELD, "replied"] < 70
+        assert running.counters.intercepted[HELD, "replied"] < 70
         release.set()
-        answers = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(302)]
-        assert answers == [response(0), *(response(n, b"a" * 1000) for n in range(1, 301)), response(301)]
+        interception = [await asyncio.wait_for(read_frame(reader), 10) for _ in range(302)]
+        assert interception == [response(0), *(response(n, b"a" * 1000) for n in range(1, 301)), response(301)]
         writer.close()
-        await running.until(lambda: running.tally.closed == {"client_closed": 1})
+        await running.until(lambda: running.counters.closed == {"client_closed": 1})
 
 
 async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
@@ -355,14 +357,14 @@ async def test_a_drain_waits_for_answers_that_wait(tmp_path: Path) -> None:
     async with answering(tmp_path, answer_later) as running:
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + request(REPLIED, 1, 2))
-        await running.until(lambda: running.tally.intercepted[REPLIED, "replied"] == 1)
+        await running.until(lambda: running.counters.intercepted[REPLIED, "replied"] == 1)
         drain = asyncio.ensure_future(running.drain(10))
         await asyncio.sleep(0.1)
-        assert running.tally.active == 1
+        assert running.counters.active == 1
         release.set()
         assert await asyncio.wait_for(reader.read(), 10) == response(1) + response(2, replied(1))
         await drain
-        assert running.tally.closed == {"drain_completed": 1}
+        assert running.counters.closed == {"drain_completed": 1}
         writer.close()
 
 
@@ -378,7 +380,7 @@ async def test_what_precedes_a_refused_request_arrives(tmp_path: Path) -> None:
         writer.write(request(REPLIED, 1, 1) + good + request(HELD, 0, 3, b"peer's error"))
         assert await asyncio.wait_for(reader.read(), 10) == response(1, replied(1))
         assert await asyncio.wait_for(got, 10) == good
-        assert running.tally.closed == {"client_invalid_request": 1}
+        assert running.counters.closed == {"client_invalid_request": 1}
         writer.close()
 
 
@@ -388,7 +390,7 @@ async def test_an_interceptor_that_fails_costs_nothing_but_its_part(tmp_path: Pa
         for n in range(10):
             writer.write(request(RAISING, 0, n))
             assert await asyncio.wait_for(read_frame(reader), 10) == response(n)
-        assert (running.tally.intercept_errors, running.tally.abandoned) == (10, 0)
+        assert (running.counters.intercept_errors, running.counters.abandoned) == (10, 0)
         writer.close()
 
 
@@ -400,13 +402,13 @@ async def test_an_error_of_ours_ends_a_connection_only_where_bytes_would_be_miss
         reader, writer = await running.dial()
         writer.write(request(METADATA, 1, 1) + held)
         assert await asyncio.wait_for(read_frame(reader), 10) == response(1)
-        running.tally.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
+        running.counters.requests[METADATA] = None  # type: ignore[assignment]  # the session fails where it counts
         rest = request(METADATA, 1, 9)[len(held) :]
         writer.write(rest)
         if held:
             assert await asyncio.wait_for(reader.read(), 10) == b""
-            await running.until(lambda: running.tally.closed == {"session_failed": 1})
+            await running.until(lambda: running.counters.closed == {"session_failed": 1})
         else:
             assert await asyncio.wait_for(read_frame(reader), 10) == response(9)
-        assert running.tally.abandoned == 1
+        assert running.counters.abandoned == 1
         writer.close()

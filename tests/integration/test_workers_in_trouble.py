@@ -151,7 +151,7 @@ async def test_a_worker_that_stays_silent_is_replaced(bench: Bench, monkeypatch:
     await bench.works(1)
     seen = await bench.snapshot()
     assert seen.workers == {1: 1, 2: 1}
-    assert seen.tallies["CLIENT"].closed == {"worker_lost": 1}
+    assert seen.listener_counters["CLIENT"].closed == {"worker_lost": 1}
 
 
 async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Bench) -> None:
@@ -163,7 +163,7 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Benc
     seen = await bench.snapshot()
     assert not working.done()
     assert seen.workers == {1: 3, 2: 3}
-    assert seen.tallies["CLIENT"].accepted == 6  # the next one is in the backlog
+    assert seen.listener_counters["CLIENT"].accepted == 6  # the next one is in the backlog
     assert len(bench.said("workers_out_of_capacity")) == 1
 
     bench.clients[0].close()
@@ -171,7 +171,7 @@ async def test_a_worker_is_given_no_more_than_it_has_descriptors_for(bench: Benc
     await working
     seen = await bench.snapshot()
     assert seen.workers == {1: 3, 2: 3}
-    assert seen.tallies["CLIENT"].closed == {"client_closed": 2}
+    assert seen.listener_counters["CLIENT"].closed == {"client_closed": 2}
 
 
 async def test_out_of_descriptors_a_process_still_tells_what_it_counts() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 
 from proxy.core.header import MAX_TOKEN, MIN_FRAME
-from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
+from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.wire import skip_tags, uvarint
 from proxy.errors import PeerError, Side
 from tests.oracle.exchange import Exchange

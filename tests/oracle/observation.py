@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from proxy.core.answers import Frame
 from proxy.core.apis import response_header_is_flexible
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionChange, RequestFacts, ResponseFacts
-from proxy.core.identity import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
+from proxy.core.interception import Frame
 from proxy.core.observation import MAX_LEARNED
-from proxy.core.tally import Tally
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED, Watch
+from proxy.core.observation_interest import (
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+    ObservationSink,
+)
+from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, PrincipalTracker
 from proxy.errors import Side
 from tests.oracle.account import Account
 from tests.oracle.exchange import Exchange
-from tests.oracle.protected import Check
+from tests.oracle.protected_topics import Check
 from tests.oracle.steps import Kept
 from tests.oracle.walk import BodyFeed, Facts, WalkerFunction, walk_whole, walker_for_response
 
@@ -65,16 +71,21 @@ _Piece = tuple[Side, Exchange | None, WalkerFunction | None, Passing | None, byt
 class Told:
     """One per observed session. ``connection``: as it is known now."""
 
-    __slots__ = ("_account", "_identity", "_pieces", "_tally", "_undecided", "_watch", "connection")
+    __slots__ = ("_account", "_counters", "_identity", "_pieces", "_undecided", "_watch", "connection")
 
     def __init__(
-        self, connection: Connection, tally: Tally, watch: Watch, identity: Identity | None, account: Account
+        self,
+        connection: Connection,
+        counters: ListenerCounters,
+        sink: ObservationSink,
+        principal_tracker: PrincipalTracker | None,
+        account: Account,
     ) -> None:
         self.connection = connection
-        self._tally = tally
-        self._watch = watch
+        self._counters = counters
+        self._watch = sink
         self._account = account
-        self._identity = identity
+        self._identity = principal_tracker
         self._pieces: list[_Piece] = []
         self._undecided = False  # only the broker's answer to something else shows that the client is through
 
@@ -85,8 +96,8 @@ class Told:
 
     def flags(self, key: int, version: int) -> int:
         """What is wanted of this api and version; 0 where it is not to be told of."""
-        flags = self._watch.interest.of(key, version)
-        return flags if flags & TOLD else 0
+        flags = self._watch.interest.flags(key, version)
+        return flags if flags & WANT_EXCHANGE else 0
 
     def learns(self, side: Side, key: int) -> bool:
         """Whether bodies of this api say who the client is."""
@@ -96,10 +107,10 @@ class Told:
         """Return what gathers a body of ``length`` bytes for those who want it; None where nobody does."""
         raw = False
         # What proves who a client is goes nowhere but to its session's identity.
-        if flags & (KEEP_REQUEST if side == "client" else KEEP_RESPONSE) and key != SASL_AUTHENTICATE:
+        if flags & (WANT_REQUEST_BODY if side == "client" else WANT_RESPONSE_BODY) and key != SASL_AUTHENTICATE:
             raw = length <= self._watch.max_body
             if not raw:
-                self._tally.decoded["not_kept"] += 1
+                self._counters.decoded["not_kept"] += 1
         return Passing(length, raw=raw, learnt=learnt) if raw or learnt else None
 
     def token(self, length: int) -> Passing | None:
@@ -114,7 +125,7 @@ class Told:
         """The sidecar itself has answered: the same as for a response of the broker."""
         key, version = exchange.api_key, exchange.api_version
         body = 8 + response_header_is_flexible(key, version)
-        walked = self.flags(key, version) & WALKED and len(answer) > body
+        walked = self.flags(key, version) & WANT_FACTS and len(answer) > body
         walker = walker_for_response(key, version) if walked else None
         self.piece("broker", exchange, walker, None, answer, body, len(answer), True)
 
@@ -138,7 +149,7 @@ class Told:
             else:
                 exchange.answered_at = now
                 if self._undecided and exchange.api_key not in LEARNED and not exchange.synthesized:
-                    self._learn(Identity.passed, now)
+                    self._learn(PrincipalTracker.passed, now)
                     exchange.connection = self.connection  # this answer is what shows it
                 self._record(exchange)
 
@@ -150,7 +161,7 @@ class Told:
                 self._lost(exchange)
         for exchange in exchanges:
             self._lost(exchange)
-        self._learn(Identity.closed, now)
+        self._learn(PrincipalTracker.closed, now)
 
     def _read(
         self,
@@ -178,17 +189,17 @@ class Told:
                     passing.charged += more
         except Exception:  # whatever it is, it concerns the record of this exchange only
             exchange.decode = "malformed"
-            self._tally.decoded["malformed"] += 1
+            self._counters.decoded["malformed"] += 1
             self._forget(exchange, passing)
         if not fits:
             if exchange.decode != "malformed":
                 exchange.decode = "not_kept"
-            self._tally.decoded["not_kept"] += 1
+            self._counters.decoded["not_kept"] += 1
             self._forget(exchange, passing)
             return
         if facts is None:
             return
-        self._tally.decoded["full"] += 1
+        self._counters.decoded["full"] += 1
         if exchange.decode == "none":
             exchange.decode = "full"
         if side == "client":
@@ -228,7 +239,7 @@ class Told:
         if passing.raw and exchange is not None and not self._hold(exchange, stop - start):
             passing.raw = False
             self._give_back(exchange, len(passing.gathered))
-            self._tally.decoded["not_kept"] += 1
+            self._counters.decoded["not_kept"] += 1
             if passing.learnt and short:
                 self._account.charge(len(passing.gathered))
             else:
@@ -250,28 +261,28 @@ class Told:
             return
         learnt = body if short else None
         if side == "client" and exchange is not None:
-            self._learn(Identity.request, exchange.api_version, exchange.api_key, learnt)
+            self._learn(PrincipalTracker.request, exchange.api_version, exchange.api_key, learnt)
         elif side == "client":
-            self._learn(Identity.token, learnt)
+            self._learn(PrincipalTracker.token, learnt)
         elif exchange is not None:
-            self._learn(Identity.response, exchange.api_key, learnt, now)
+            self._learn(PrincipalTracker.response, exchange.api_key, learnt, now)
         else:
-            self._learn(Identity.token_reply, learnt, now)
+            self._learn(PrincipalTracker.token_reply, learnt, now)
 
     def _learn(self, method: Callable[..., ConnectionChange | None], *args: Any) -> None:
-        identity = self._identity
+        principal_tracker = self._identity
         change = None
-        if identity is None:
+        if principal_tracker is None:
             return
         try:
-            change = method(identity, *args)
-            self.connection, self._undecided = identity.connection, identity.undecided
+            change = method(principal_tracker, *args)
+            self.connection, self._undecided = principal_tracker.connection, principal_tracker.undecided
         except Exception:  # a mistake of ours: it costs the name, not the connection
             self._identity = None
             self._undecided = False
         if change is not None:
             self._watch.observed[0] += 1
-            self._watch.note(change)
+            self._watch.record_change(change)
 
     def _lost(self, exchange: Exchange) -> None:
         exchange.outcome = "connection_lost"

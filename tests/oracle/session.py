@@ -11,22 +11,39 @@ from collections import deque
 from collections.abc import Callable
 
 from proxy.core import apis
-from proxy.core.answers import Answers, Frame
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.header import CARRY_STEP, MAX_FRAME, MAX_PREFIX, MIN_FRAME
-from proxy.core.identity import SASL_HANDSHAKE, Identity
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, EDITED, LED, STREAMED, UNREAD, Request, Rules
+from proxy.core.interception import Frame, Interception
+from proxy.core.interceptor import (
+    ON_BODY,
+    ON_HEADER,
+    ON_TOPICS,
+    REWRITE,
+    REWRITE_PREFIX,
+    REWRITE_STREAM,
+    UNKNOWN_VERSION,
+    InterceptorChain,
+    Request,
+)
+from proxy.core.observation_interest import (
+    NO_SINK,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+    ObservationSink,
+)
+from proxy.core.principal_tracker import SASL_HANDSHAKE, PrincipalTracker
 from proxy.core.produce_scan import FIRST_TOPIC
 from proxy.core.session import ANSWER_COST, MAX_IN_FLIGHT, TURN
-from proxy.core.tally import Tally
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, NOBODY, TOLD, WALKED, Watch
 from proxy.errors import PeerError, Side
 from tests.oracle import header
 from tests.oracle.account import Account
 from tests.oracle.exchange import Exchange
 from tests.oracle.observation import Direction, Passing, Told
-from tests.oracle.protected import Check
+from tests.oracle.protected_topics import Check
 from tests.oracle.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
 
 PRODUCE = 0
@@ -40,30 +57,49 @@ _StartFrame = Callable[[bytes | bytearray, int, int, int, bytes, float], int | N
 
 
 class Session:
-    """One per connection. Its parameters and members are those of ``proxy.compiled.session.Session``."""
+    """One per connection. Its parameters and members are those of ``proxy.core.session.Session``."""
 
     __slots__ = (
-        "_broker", "_client", "_client_id_raw", "_connection", "_decided", "_max_frame", "_tally", "_tokens", "_told",
-        "account", "answers", "clean", "client_id", "in_flight", "requests",
+        "_broker",
+        "_client",
+        "_client_id_raw",
+        "_connection",
+        "_counters",
+        "_decided",
+        "_max_frame",
+        "_tokens",
+        "_told",
+        "account",
+        "clean",
+        "client_id",
+        "in_flight",
+        "interception",
+        "requests",
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, tally: Tally, watch: Watch | None = None, max_frame: int = MAX_FRAME,
-        identity: Identity | None = None, rules: Rules | None = None, budget: Budget | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        counters: ListenerCounters,
+        sink: ObservationSink | None = None,
+        max_frame: int = MAX_FRAME,
+        principal_tracker: PrincipalTracker | None = None,
+        interceptors: InterceptorChain | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         self._connection = connection
         self.account = Account(budget or Budget())
-        self._tally, self._max_frame = tally, max_frame
-        if watch is None and rules is not None and identity is not None:
-            watch = NOBODY
-        self._told = None if watch is None else Told(connection, tally, watch, identity, self.account)
+        self._counters, self._max_frame = counters, max_frame
+        if sink is None and interceptors is not None and principal_tracker is not None:
+            sink = NO_SINK
+        self._told = None if sink is None else Told(connection, counters, sink, principal_tracker, self.account)
         self._client, self._broker = Direction(), Direction()
         self._client_id_raw: bytes | bytearray = b""
         self.client_id: str | None = None
         self._tokens = False
         self._decided = 0  # requests in a row, up to the last one
         self.in_flight: deque[Exchange] = deque()
-        self.answers = None if rules is None else Answers(rules, tally, self.account)
+        self.interception = None if interceptors is None else Interception(interceptors, counters, self.account)
         self.requests = self.clean = 0
 
     @property
@@ -74,48 +110,48 @@ class Session:
     @property
     def saturated(self) -> bool:
         """Whether so many requests are open that the client should not be read for now, or one of them ends it all."""
-        return len(self.in_flight) >= MAX_IN_FLIGHT or (self.answers is not None and self.answers.closing)
+        return len(self.in_flight) >= MAX_IN_FLIGHT or (self.interception is not None and self.interception.closing)
 
-    def must_wait(self, side: Side) -> bool:
+    def must_pause(self, side: Side) -> bool:
         """Whether this side should not be read for now, because connections hold too much memory: of the broker only
         while a response is held back, for every other one makes room."""
         frame = self._broker.frame
-        return self.account.full and (side == "client" or (frame is not None and frame.holds))
+        return self.account.full and (side == "client" or (frame is not None and frame.holds_bytes))
 
     @property
     def diverted(self) -> bool:
-        """Whether ``answers`` has something to say of the last chunk."""
-        return self.answers is not None and self.answers.diverted
+        """Whether ``interception`` has something to say of the last chunk."""
+        return self.interception is not None and self.interception.diverted
 
     @property
     def rest(self) -> bytes:
         """What of the client's last chunk is to be given again: in the next turn, once there is room for answers."""
-        return b"" if self.answers is None else self.answers.rest
+        return b"" if self.interception is None else self.interception.rest
 
     @property
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether all that came has gone on, or is in the chunk at hand, just as it came."""
         held = any(side.carry or side.frame is not None for side in (self._client, self._broker))
-        return self.answers is None or (self.answers.untouched and not held)
+        return self.interception is None or (self.interception.is_unchanged and not held)
 
     @property
-    def between_requests(self) -> bool:
+    def is_between_requests(self) -> bool:
         """Whether no request has been read in part."""
         return not self._client.left and not self._client.carry and not self.rest
 
     @property
-    def quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is open and no frame of either direction is under way."""
         broker = self._broker
-        return not self.in_flight and self.between_requests and not broker.left and not broker.carry
+        return not self.in_flight and self.is_between_requests and not broker.left and not broker.carry
 
     # ---- client to broker ---------------------------------------------------------------------------------------
 
-    def client_data(self, data: bytes, now: float) -> bool:
+    def read_client_data(self, data: bytes, now: float) -> bool:
         """Read sizes and headers of the requests in ``data``; ``now``: seconds, monotonic.
 
-        Returns whether ``walk`` has something to do. Raises PeerError(client) where a broker closes too: a size out of
-        bounds, a header that does not fit its frame.
+        Returns whether ``observe`` has something to do. Raises PeerError(client) for what a broker refuses too: a size
+        out of bounds, a header that does not fit its frame.
         """
         return self._pass(self._client, "client", self._start_request, data, now)
 
@@ -146,14 +182,22 @@ class Session:
 
         told = self._told
         flags = 0 if told is None else told.flags(key, version)
-        walker = walker_for_request(key, version) if flags & WALKED else None
+        walker = walker_for_request(key, version) if flags & WANT_FACTS else None
         learnt = told is not None and told.learns("client", key)
-        answers = self.answers
-        wanted = answers.rules.of(key, version) & (DECIDED | ASKED | CHECKED) if answers is not None else 0
-        if answers is not None and wanted & ASKED and size > (most := answers.rules.max_asked(key, version)):
+        interception = self.interception
+        wanted = (
+            interception.interceptors.flags(key, version) & (ON_HEADER | ON_BODY | ON_TOPICS)
+            if interception is not None
+            else 0
+        )
+        if (
+            interception is not None
+            and wanted & ON_BODY
+            and size > (most := interception.interceptors.max_held_request(key, version))
+        ):
             raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
         acks, ahead = 1, 0
-        if key == PRODUCE or walker is not None or flags & KEEP_REQUEST or learnt or wanted & ASKED:
+        if key == PRODUCE or walker is not None or flags & WANT_REQUEST_BODY or learnt or wanted & ON_BODY:
             tagged, tags = apis.request_is_flexible(key, version), body
             try:
                 if tagged:
@@ -171,8 +215,8 @@ class Session:
                 walker = None  # a version of the future: forwarded, and taken to have a response
 
         check = None
-        if answers is not None and answers.rules.topics is not None and wanted & CHECKED:
-            check = Check(version, answers.rules.topics)
+        if interception is not None and interception.interceptors.topics is not None and wanted & ON_TOPICS:
+            check = Check(version, interception.interceptors.topics)
             check.feed(buf, ahead, min(limit, stop))
             if limit < stop and not check.named:
                 self._client.enough = min(ahead + FIRST_TOPIC, stop) - at
@@ -183,15 +227,15 @@ class Session:
         exchange = Exchange(self.connection, key, version, correlation_id, self.client_id, now, size + 4)
         exchange.charged = EXCHANGE + CLIENT_ID * id_length
         self.account.charge(exchange.charged)
-        self._tally.requests[key] += 1
+        self._counters.requests[key] += 1
         self.requests += 1
         frame = None
-        self._decided = self._decided + 1 if wanted & DECIDED else 0
-        if answers is not None and (wanted & ~CHECKED or (check is not None and check.found)):
+        self._decided = self._decided + 1 if wanted & ON_HEADER else 0
+        if interception is not None and (wanted & ~ON_TOPICS or (check is not None and check.found)):
             asked = Request(exchange.connection, key, version, self.client_id, acks, self._decided)
-            frame = answers.request(wanted, asked, exchange, body - at)
+            frame = interception.frame_of_request(wanted, asked, exchange, body - at)
             if check is not None and check.found:
-                frame, check = frame or answers.deny(asked, exchange, ahead - at), None
+                frame, check = frame or interception.refuse_produce(asked, exchange, ahead - at), None
         if acks or exchange.synthesized:
             self.in_flight.append(exchange)
         else:
@@ -200,10 +244,10 @@ class Session:
             self._tokens = True
         if flags and not apis.is_known(key, version):
             exchange.decode = "unsupported"
-            self._tally.decoded["unsupported"] += 1
+            self._counters.decoded["unsupported"] += 1
         passing = None
         learnt = learnt and not exchange.synthesized  # the broker will not answer it
-        if told is not None and (learnt or flags & KEEP_REQUEST):
+        if told is not None and (learnt or flags & WANT_REQUEST_BODY):
             passing = told.passing("client", key, flags, stop - body, learnt)
         done = self._open(
             self._client, "client", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
@@ -223,15 +267,17 @@ class Session:
             if limit - at < 8:
                 return None
             key, version = _key_version(buf, at + 4)
-            if apis.is_known(key, version) or (self.answers and self.answers.rules.of(key, version) & UNREAD):
+            if apis.is_known(key, version) or (
+                self.interception and self.interception.interceptors.flags(key, version) & UNKNOWN_VERSION
+            ):
                 self._tokens = False
                 return -1
         return self._pass_token("client", buf, at, size, start, data, now)
 
     # ---- broker to client ---------------------------------------------------------------------------------------
 
-    def broker_data(self, data: bytes, now: float) -> bool:
-        """Read sizes and correlation ids of the responses in ``data``; as ``client_data``.
+    def read_broker_data(self, data: bytes, now: float) -> bool:
+        """Read sizes and correlation ids of the responses in ``data``; as ``read_client_data``.
 
         Raises PeerError(broker) for a response that no request asked for: from there on nothing can be matched.
         """
@@ -257,12 +303,16 @@ class Session:
         key, version = exchange.api_key, exchange.api_version
         told = self._told
         flags = told.flags(key, version) if told is not None else 0
-        walker = walker_for_response(key, version) if flags & WALKED else None
+        walker = walker_for_response(key, version) if flags & WANT_FACTS else None
         learnt = told is not None and told.learns("broker", key)
-        answers = self.answers
-        wanted = answers.rules.of(key, version) & (EDITED | LED | STREAMED) if answers is not None else 0
+        interception = self.interception
+        wanted = (
+            interception.interceptors.flags(key, version) & (REWRITE | REWRITE_PREFIX | REWRITE_STREAM)
+            if interception is not None
+            else 0
+        )
         body, stop = at + 8, at + 4 + size
-        if (flags & ~TOLD or learnt or wanted) and apis.response_header_is_flexible(key, version):
+        if (flags & ~WANT_EXCHANGE or learnt or wanted) and apis.response_header_is_flexible(key, version):
             try:
                 body = header.skip_header_tags(buf, body, stop)
             except (IndexError, PeerError):
@@ -270,17 +320,21 @@ class Session:
                     self._broker.enough = min(header.least_header(buf, body, tagged=True), stop) - at
                     return None
                 body, walker, flags = at + 8, None, flags & ~header.PEEKED
-                if answers is not None and wanted:
-                    answers.failed(ValueError("the response's header cannot be read"))
+                if interception is not None and wanted:
+                    interception.record_failure(ValueError("the response's header cannot be read"))
                     wanted = 0
         if flags & header.PEEKED and not header.peek(exchange, flags, buf, body, limit, stop):
             return None
         self.in_flight.popleft()
         exchange.response_bytes = size + 4
         passing = None
-        if told is not None and (learnt or flags & KEEP_RESPONSE):
+        if told is not None and (learnt or flags & WANT_RESPONSE_BODY):
             passing = told.passing("broker", key, flags, stop - body, learnt)
-        frame = answers.response(wanted, exchange, body - at, size + 4) if answers is not None and wanted else None
+        frame = (
+            interception.frame_of_response(wanted, exchange, body - at, size + 4)
+            if interception is not None and wanted
+            else None
+        )
         return self._open(
             self._broker, "broker", exchange, frame, walker, passing, buf, body, stop, start - at, data, now
         )
@@ -299,43 +353,43 @@ class Session:
 
     def _pass(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> bool:
         """Read ``data``; where there are rules, put together what goes on. Returns whether there is to walk."""
-        answers = self.answers
-        if answers is None:
+        interception = self.interception
+        if interception is None:
             self._read(state, side, start_frame, data, now)
         else:
-            if answers.diverted:
-                answers.begin()
+            if interception.diverted:
+                interception.start_chunk()
             self.clean = upto = 0
-            if side == "client" and answers.rest:
-                answers.keep(b"")
+            if side == "client" and interception.rest:
+                interception.store_rest(b"")
             try:
-                if side == "broker" or not answers.closing:
+                if side == "broker" or not interception.closing:
                     upto = self._read(state, side, start_frame, data, now)
             except PeerError:
-                self._settle(answers, side, data, self.clean)
+                self._settle(interception, side, data, self.clean)
                 raise
-            if side == "client" and upto < len(data) and not answers.closing:
-                answers.keep(data[upto:])
+            if side == "client" and upto < len(data) and not interception.closing:
+                interception.store_rest(data[upto:])
             elif state.carry:
                 upto = self.clean  # the beginning of a header waits for the rest of it
-            self._settle(answers, side, data, upto)
+            self._settle(interception, side, data, upto)
         return self._told is not None and self._told.waiting
 
-    def _settle(self, answers: Answers, side: Side, data: bytes, upto: int) -> None:
+    def _settle(self, interception: Interception, side: Side, data: bytes, upto: int) -> None:
         """``data`` was read up to there."""
-        if side == "client" and answers.waiting and not self._broker.left and not self._broker.carry:
+        if side == "client" and interception.responses and not self._broker.left and not self._broker.carry:
             self._answer()
-        if not answers.untouched or upto < len(data):
-            answers.end(data, upto)
+        if not interception.is_unchanged or upto < len(data):
+            interception.finish_chunk(data, upto)
 
     def _read(self, state: Direction, side: Side, start_frame: _StartFrame, data: bytes, now: float) -> int:
         """Take ``data`` frame by frame; ``start_frame`` reads the prefix of each. Returns up to where."""
         end, frames = len(data), 0
-        answers = self.answers if side == "client" else None
+        interception = self.interception if side == "client" else None
         pos = self._go_on(state, side, data, now) if state.left else 0
         carry = state.carry
         while pos < end:
-            if answers is not None and (frames >= TURN or answers.full or answers.closing):
+            if interception is not None and (frames >= TURN or interception.full or interception.closing):
                 return pos
             if carry:
                 start = pos - len(carry)  # of the frame, in coordinates of data
@@ -360,7 +414,7 @@ class Session:
                     carry += data[pos:end]
                     self.account.charge(end - pos)
                     break
-            frames += 1 if answers is None or answers.untouched else ANSWER_COST
+            frames += 1 if interception is None or interception.is_unchanged else ANSWER_COST
             pos = done
         return end
 
@@ -376,10 +430,10 @@ class Session:
         """
         first, stop, end = body + shift, stop + shift, len(data)
         ended = stop <= end
-        answers = self.answers
-        if answers is not None and (frame is not None or shift < 0):
+        interception = self.interception
+        if interception is not None and (frame is not None or shift < 0):
             lead, at = (bytes(buf[:-shift]), 0) if shift < 0 else (b"", self.clean)
-            answers.open(frame, lead, data, at, min(stop, end), ended)
+            interception.begin_frame(frame, lead, data, at, min(stop, end), ended)
         if walker is not None and (first < 0 or not ended):
             passing = passing or Passing(stop - first, raw=False, learnt=False)
             passing.feed = BodyFeed(walker, 0 if exchange is None else exchange.api_version, side)
@@ -406,13 +460,13 @@ class Session:
         take = min(state.left, len(data))
         state.left -= take
         exchange, passing, told, last = state.exchange, state.passing, self._told, not state.left
-        if self.answers is not None and state.check is not None and exchange is not None:
+        if self.interception is not None and state.check is not None and exchange is not None:
             state.check.feed(data, 0, take)
             if state.check.found:
-                state.check, state.frame = None, self.answers.cut(exchange)
+                state.check, state.frame = None, self.interception.cut_produce(exchange)
                 self._await_end(exchange)
-        if state.frame is not None and self.answers is not None:
-            self.answers.put(state.frame.take(data[:take], last), data, 0, take)
+        if state.frame is not None and self.interception is not None:
+            self.interception.replace(state.frame.feed(data[:take], last), data, 0, take)
         if told is not None and (last or passing is not None):
             told.piece(side, exchange, None, passing, data, 0, take, last)
         if last:
@@ -432,10 +486,10 @@ class Session:
         if exchange is not None:
             exchange.responded_at = now
             exchange.outcome = "answered"
-            self._tally.responses[exchange.api_key] += 1
+            self._counters.responses[exchange.api_key] += 1
             if self._told is None:  # else it is recorded first
                 self.account.charge(-exchange.charged)
-        if self.answers is not None and self.answers.waiting:
+        if self.interception is not None and self.interception.responses:
             self._answer(data, stop)
 
     def _await_end(self, exchange: Exchange) -> None:
@@ -446,30 +500,30 @@ class Session:
 
     def _answer(self, data: bytes | None = None, at: int = 0) -> None:
         """Between two frames of the broker, which are in its chunk ``data`` at ``at``: say what is to be said now."""
-        answers = self.answers
-        while answers is not None and answers.waiting and self.in_flight and self.in_flight[0].synthesized:
+        interception = self.interception
+        while interception is not None and interception.responses and self.in_flight and self.in_flight[0].synthesized:
             exchange = self.in_flight[0]
-            if exchange is self._client.exchange and not answers.closing:
+            if exchange is self._client.exchange and not interception.closing:
                 return  # its request has not ended yet
-            answer = answers.answer(data, at)
+            answer = interception.take_response(data, at)
             if not answer:
                 return
             self.in_flight.popleft()
             exchange.response_bytes = len(answer)
             exchange.outcome = "answered"
-            self._tally.responses[exchange.api_key] += 1
+            self._counters.responses[exchange.api_key] += 1
             if self._told is None:
                 self.account.charge(-exchange.charged)
             else:
                 self._told.answer(exchange, answer)
 
-    def walk(self, now: float) -> None:
+    def observe(self, now: float) -> None:
         """The last chunk was handed on at ``now``: read its bodies that somebody asked for, and record what ended in
         it. Never raises."""
         if self._told is not None:
             self._told.walk(now)
 
-    def lost(self, now: float) -> None:
+    def close(self, now: float) -> None:
         """The connection ended at ``now``: every open exchange is finished without a response."""
         open_, self.in_flight = list(self.in_flight), deque()
         answering, asking = self._broker.exchange, self._client.exchange

@@ -130,10 +130,10 @@ class Translator:
         visible = self._visible(request.partitions, request.topics_are_ids)
         if visible is None:
             return None
-        answers = {} if response is None else {(p.topic, p.partition): p for p in response.partitions}
+        interception = {} if response is None else {(p.topic, p.partition): p for p in response.partitions}
         parts = []
         for sent, (name, topic_id) in visible:
-            answer = answers.get((sent.topic, sent.partition))
+            answer = interception.get((sent.topic, sent.partition))
             records = sent.records
             if answer is not None:
                 error_code, base_offset = answer.error_code, answer.base_offset

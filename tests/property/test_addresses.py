@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.intercept import LED, STREAMED
+from proxy.core.interceptor import REWRITE_PREFIX, REWRITE_STREAM
 from proxy.errors import MalformedBody
 from tests.property.strategies import cuts, damaged
 from tests.tools.addressed import all_addressed, drawn, rewriting, rewritten
 
-streamed = st.sampled_from([one for one in all_addressed() if rewriting().wants(*one) & STREAMED])
-led = st.sampled_from([one for one in all_addressed() if rewriting().wants(*one) & LED])
+streamed = st.sampled_from([one for one in all_addressed() if rewriting().flags(*one) & REWRITE_STREAM])
+led = st.sampled_from([one for one in all_addressed() if rewriting().flags(*one) & REWRITE_PREFIX])
 seeds = st.integers(0, 2**32)
 
 
@@ -33,11 +33,11 @@ def test_the_pieces_make_no_difference(message: tuple[int, int], seed: int, data
 def test_of_some_nothing_but_the_beginning_is_needed(message: tuple[int, int], seed: int, data: st.DataObject) -> None:
     one = drawn(seed, *message)
     addresses = rewriting()
-    whole = addresses.lead(*message, one.body, True)
+    whole = addresses.rewrite_prefix(*message, one.body, True)
     assert whole is not None
     end = whole[1]
-    assert addresses.lead(*message, one.body[: data.draw(st.integers(0, end - 1))], False) is None
-    assert addresses.lead(*message, one.body[: data.draw(st.integers(end, len(one.body)))], False) == whole
+    assert addresses.rewrite_prefix(*message, one.body[: data.draw(st.integers(0, end - 1))], False) is None
+    assert addresses.rewrite_prefix(*message, one.body[: data.draw(st.integers(end, len(one.body)))], False) == whole
 
 
 @given(streamed, seeds, st.data())
@@ -60,4 +60,4 @@ def test_damaged_bodies_are_rewritten_or_refused(message: tuple[int, int], seed:
         out = rewritten(rewriting(), one._replace(body=body), data.draw(st.integers(1, 5)))
     except MalformedBody:
         return
-    assert len(out) == len(body) or rewriting().wants(*message) != STREAMED
+    assert len(out) == len(body) or rewriting().flags(*message) != REWRITE_STREAM

@@ -15,43 +15,43 @@ from msgspec.structs import replace
 
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionChange
-from proxy.core.identity import SASL_AUTHENTICATE, Identity
-from proxy.core.session import Session
-from proxy.core.tally import Tally
-from proxy.core.watch import (
+from proxy.core.observation_interest import (
     ERROR_AFTER_THROTTLE,
     ERROR_FIRST,
-    KEEP_REQUEST,
-    KEEP_RESPONSE,
     KEYS,
     THROTTLE_FIRST,
-    TOLD,
     VERSIONS,
-    WALKED,
-    Watch,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+    ObservationSink,
 )
+from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
+from proxy.core.session import Session
 from proxy.errors import PeerError
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import recordings
 from tests.oracle import session as oracle
 from tests.property.strategies import cuts, damaged
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
-from tests.tools.watching import MAX_BODY, watching
+from tests.tools.observation_sinks import MAX_BODY, watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
 
 TIMES = ("received_at", "forwarded_at", "responded_at", "answered_at")
 
-EVERYTHING = TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE
+EVERYTHING = WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
 WANTED = (
-    TOLD | WALKED,
+    WANT_EXCHANGE | WANT_FACTS,
     EVERYTHING,
-    TOLD,
+    WANT_EXCHANGE,
     0,
-    TOLD | KEEP_REQUEST | THROTTLE_FIRST,
-    TOLD | KEEP_RESPONSE | THROTTLE_FIRST | ERROR_AFTER_THROTTLE,
+    WANT_EXCHANGE | WANT_REQUEST_BODY | THROTTLE_FIRST,
+    WANT_EXCHANGE | WANT_RESPONSE_BODY | THROTTLE_FIRST | ERROR_AFTER_THROTTLE,
     EVERYTHING | ERROR_FIRST,
 )
 """What may be wanted of an api and version."""
@@ -62,8 +62,8 @@ class Run:
     """A session at work: everything it lets the outside see."""
 
     session: Session | oracle.Session
-    tally: Tally
-    watch: Watch | None
+    counters: ListenerCounters
+    sink: ObservationSink | None
     exchanges: list[Exchange]
     changes: list[ConnectionChange]
     now: float = 0.0
@@ -72,20 +72,30 @@ class Run:
         self.now += 1
         session = self.session
         try:
-            bodies = session.client_data(data, self.now) if side == "client" else session.broker_data(data, self.now)
+            bodies = (
+                session.read_client_data(data, self.now)
+                if side == "client"
+                else session.read_broker_data(data, self.now)
+            )
             error = None
         except PeerError as refused:
             bodies = session.clean > 0
             error = (refused.side, refused.reason, refused.detail, session.clean)
-        session.walk(self.now + 0.5)
-        state = (session.saturated, session.between_requests, session.quiet, len(session.in_flight), session.requests)
+        session.observe(self.now + 0.5)
+        state = (
+            session.saturated,
+            session.is_between_requests,
+            session.is_idle,
+            len(session.in_flight),
+            session.requests,
+        )
         told = len(self.exchanges), len(self.changes)
         return bodies, error, state, told, session.connection, session.client_id, self.charged
 
     @property
     def charged(self) -> list[int] | None:
         """Where nothing is under way: in the middle of a body one of both may be a partition ahead."""
-        if not self.session.quiet:
+        if not self.session.is_idle:
             return None
         counts = list(self.budget.counts)
         assert counts[OPEN] == 0, "charged with nothing open"
@@ -101,7 +111,7 @@ class Run:
     def end(self) -> None:
         """The connection ends; what always holds then is asserted."""
         self.now += 1
-        self.session.lost(self.now)
+        self.session.close(self.now)
         for exchange in self.exchanges:
             times = [at for at in (getattr(exchange, name) for name in TIMES) if at]
             assert times == sorted(times)
@@ -110,8 +120,8 @@ class Run:
         assert self.budget.counts[OPEN] == 0
         self.budget.handed_over()
         assert self.budget.charged == 0
-        if self.watch is not None:
-            assert self.watch.observed[0] == len(self.exchanges) + len(self.changes)
+        if self.sink is not None:
+            assert self.sink.observed[0] == len(self.exchanges) + len(self.changes)
 
 
 def start(
@@ -121,15 +131,15 @@ def start(
     limit: int = MAX_CHARGED,
 ) -> Run:
     """``wanted``: None where nobody observes."""
-    tally = Tally()
+    counters = ListenerCounters()
     exchanges: list[Exchange] = []
     changes: list[ConnectionChange] = []
-    watch = None
+    sink = None
     if wanted is not None:
-        watch = watching(exchanges.append, changes.append, wanted=wanted, max_body=max_body)
-    identity = Identity(CONNECTION) if watch else None
-    session = implementation(CONNECTION, tally, watch, MAX_FRAME, identity, budget=Budget(limit))
-    return Run(session, tally, watch, exchanges, changes)
+        sink = watching(exchanges.append, changes.append, wanted=wanted, max_body=max_body)
+    principal_tracker = PrincipalTracker(CONNECTION) if sink else None
+    session = implementation(CONNECTION, counters, sink, MAX_FRAME, principal_tracker, budget=Budget(limit))
+    return Run(session, counters, sink, exchanges, changes)
 
 
 def tables(seed: int) -> bytes:
@@ -216,7 +226,7 @@ def test_the_session_and_the_oracle_agree(
     found.end()
     assert found.told() == expected.told()
     assert found.changes == expected.changes
-    assert found.tally == expected.tally
+    assert found.counters == expected.counters
 
 
 @given(
@@ -268,7 +278,7 @@ def test_however_bytes_are_cut_the_same_is_told(
         told.append([{**row, **dict.fromkeys(TIMES)} for row in run.told()])
     assert told[1] == told[0]
     assert told[2] == told[0]
-    assert [run.tally for run in runs[1:]] == [runs[0].tally] * 2
+    assert [run.counters for run in runs[1:]] == [runs[0].counters] * 2
     assert [_timeless(run.changes) for run in runs[1:]] == [_timeless(runs[0].changes)] * 2
 
 
@@ -298,5 +308,5 @@ def test_both_agree_on_every_recording_in_pieces_of_every_size() -> None:
                     if outcome[1] is not None:
                         break
             assert found.told() == expected.told()
-            answered += expected.tally.decoded["full"]
+            answered += expected.counters.decoded["full"]
     assert answered > 300

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from proxy.core.intercept import EDITED, LED
+from proxy.core.interceptor import REWRITE, REWRITE_PREFIX
 from proxy.interceptors.address_rewriter import AddressRewriter
 from proxy.interceptors.broker_metadata import HostPort
 from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, all_messages, draw
@@ -32,7 +32,7 @@ def rewriting(known: Mapping[int, HostPort] | None = None) -> AddressRewriter:
 
 def all_addressed() -> list[tuple[int, int]]:
     """Api key and version of each response that is rewritten."""
-    wants = rewriting().wants
+    wants = rewriting().flags
     return [(key, version) for key, version, response in all_messages() if response and wants(key, version)]
 
 
@@ -46,13 +46,13 @@ def rewritten(addresses: AddressRewriter, one: Drawn, pieces: int = 1, *, stream
 
     ``streamed``: as one that is too long to be held back.
     """
-    wants = addresses.wants(one.key, one.version)
-    if wants & LED:
-        led = addresses.lead(one.key, one.version, one.body, True)
+    wants = addresses.flags(one.key, one.version)
+    if wants & REWRITE_PREFIX:
+        led = addresses.rewrite_prefix(one.key, one.version, one.body, True)
         assert led is not None
         return led[0] + one.body[led[1] :]
-    if wants & EDITED and not streamed:
-        return addresses.edit(one.key, one.version, one.body)
+    if wants & REWRITE and not streamed:
+        return addresses.rewrite(one.key, one.version, one.body)
     stream = addresses.stream(one.key, one.version, len(one.body))
     step = -(-len(one.body) // pieces)
     return b"".join(stream.feed(one.body[at : at + step]) for at in range(0, len(one.body), step))

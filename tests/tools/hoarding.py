@@ -16,16 +16,16 @@ from struct import pack
 from typing import NamedTuple
 
 from proxy.core.budget import SCARCE_CHUNK, Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.identity import Identity
-from proxy.core.intercept import Rules
+from proxy.core.interceptor import InterceptorChain
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS, WANT_REQUEST_BODY, WANT_RESPONSE_BODY
+from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
-from proxy.core.tally import Tally
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
 from tests.frames import request
-from tests.tools.intercepting import HELD, Chooser
+from tests.tools.interceptors import HELD, Chooser
 from tests.tools.messages import uvarint
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 MILLION = 1_000_000
 SESSIONS = 30
@@ -46,7 +46,7 @@ class Flood(NamedTuple):
     """``frames``: the requests of one connection, of up to a million bytes."""
 
     frames: Callable[[], bytes]
-    wanted: int = TOLD | WALKED
+    wanted: int = WANT_EXCHANGE | WANT_FACTS
 
 
 def items(count: int, each: bytes) -> bytes:
@@ -99,7 +99,7 @@ def names() -> bytes:
     return b"".join(request(3, 1, n, b"\0\0\0\0", f"\N{GRINNING FACE}{n:04}" + "x" * 30_000) for n in range(33))
 
 
-KEPT = TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE
+KEPT = WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
 
 FLOODS = {
     "Produce": Flood(produced),
@@ -152,35 +152,43 @@ class Hoard:
     def connect(self) -> None:
         """One client more, whose first request the broker answers late."""
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", "unauthenticated")
-        rules = Rules([Chooser()])
-        session = Session(connection, Tally(), self._watch, 100 * MILLION, Identity(connection), rules, self.budget)
+        interceptors = InterceptorChain([Chooser()])
+        session = Session(
+            connection,
+            ListenerCounters(),
+            self._watch,
+            100 * MILLION,
+            PrincipalTracker(connection),
+            interceptors,
+            self.budget,
+        )
         self.sessions.append(session)
         data = request(11, 0, 0, b"")  # JoinGroup: whatever follows waits for its answer
         while len(data) < MILLION:
             data += self._flood.frames()
         at = 0
-        while (session.rest or at < len(data)) and not session.saturated and not session.must_wait("client"):
+        while (session.rest or at < len(data)) and not session.saturated and not session.must_pause("client"):
             size = SCARCE_CHUNK if self.budget.full else CHUNK
             chunk = session.rest or data[at : at + size]
             at += 0 if session.rest else size
-            session.client_data(chunk, 1.0)
-            session.walk(1.0)
-            if session.answers is not None:
-                session.answers.let_go()
+            session.read_client_data(chunk, 1.0)
+            session.observe(1.0)
+            if session.interception is not None:
+                session.interception.release_chunk()
 
 
 def measured(flood: Flood) -> dict[str, int]:
     """What the process grew by, and what stays charged once all connections have ended."""
     warm = Hoard(flood)
     warm.connect()
-    warm.sessions.pop().lost(2.0)
+    warm.sessions.pop().close(2.0)
     hoard = Hoard(flood)
     before = resident()
     for _ in range(SESSIONS):
         hoard.connect()
     grown = resident() - before
     for session in hoard.sessions:
-        session.lost(2.0)
+        session.close(2.0)
     hoard.budget.handed_over()
     return {"grown": grown, "left": hoard.budget.charged}
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import msgpack
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.limits.model import QuotasState
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
 from proxy.telemetry.metrics import render
@@ -89,7 +89,7 @@ def test_without_a_gate_there_are_no_samples() -> None:
 
 
 def test_the_gate_of_the_main_process_is_set_after_the_sum() -> None:
-    parts = [Snapshot({"CLIENT": Tally(accepted=1)}) for _ in range(2)]
+    parts = [Snapshot({"CLIENT": ListenerCounters(accepted=1)}) for _ in range(2)]
     summed = sum_snapshots(parts)
     assert summed.quotas is None
     summed.quotas = quotas_states.busy()

@@ -17,7 +17,7 @@ from observers.audit import AuditStats
 from observers.lane import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.telemetry import RateLimitedLogger, configure_logging, logs
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.log_writer import LogWriter
@@ -218,7 +218,7 @@ class TestRepeated:
 
 
 def of(*listeners: str) -> Snapshot:
-    return Snapshot({listener: Tally() for listener in listeners})
+    return Snapshot({listener: ListenerCounters() for listener in listeners})
 
 
 OBSERVER = ObserverStats("a:B", 5, {"queue_full": 4}, 3, 2, 6, True, {"record_request": 7})
@@ -257,7 +257,7 @@ def scrape(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
 
 def test_counts_of_the_data_path():
     snapshot = of("A", "B")
-    a, b = snapshot.tallies.values()
+    a, b = snapshot.listener_counters.values()
     a.accepted, a.active, a.upstream_failures = 9, 4, 1
     a.received["client"], a.received["broker"] = 100, 200
     a.closed["client_closed"] = 5
@@ -269,9 +269,9 @@ def test_counts_of_the_data_path():
     a.intercepted.update({(9999, "replied"): 1, (-5, "replied"): 2, (3, "closed"): 3, (30000, "replied"): 4})
     a.intercept_errors = 13
     snapshot.private_apis = {30000: "BrokerMetadata"}
-    for tally in (a, b):
-        tally.decoded["full"] = 8
-        tally.invalid_frames["client", "invalid_size"] = 1
+    for counters in (a, b):
+        counters.decoded["full"] = 8
+        counters.invalid_frames["client", "invalid_size"] = 1
     snapshot.loop_lag = 0.25
     snapshot.log_lines_dropped = {"error": 14}
 
@@ -329,8 +329,8 @@ def test_without_observers_the_decode_counters_are_there_and_zero():
 
 def test_api_keys_that_clients_invent_share_one_series():
     snapshot = of("A")
-    snapshot.tallies["A"].requests.update(dict.fromkeys(range(20_000, 30_000), 1))
-    snapshot.tallies["A"].requests[-1] = 1
+    snapshot.listener_counters["A"].requests.update(dict.fromkeys(range(20_000, 30_000), 1))
+    snapshot.listener_counters["A"].requests[-1] = 1
 
     series = {key: value for key, value in scrape(snapshot).items() if key[0] == "brokerside_requests_total"}
 
@@ -402,7 +402,7 @@ class TestTotal:
     """Several processes, one page."""
 
     def snapshot(self, **counts):
-        tally = Tally(
+        counters = ListenerCounters(
             accepted=3,
             active=1,
             closed={"client_closed": 2},
@@ -410,16 +410,16 @@ class TestTotal:
             requests={0: 5},
             invalid_frames={("client", "invalid_size"): 1},
         )
-        return Snapshot({"A": tally}, **counts)
+        return Snapshot({"A": counters}, **counts)
 
     def test_counts_are_summed_key_by_key(self):
         one, other = self.snapshot(workers={1: 4}, worker_restarts=2), self.snapshot(workers={2: 5})
-        other.tallies["A"].closed = {"client_reset": 7}
-        other.tallies["A"].requests = {0: 1, 18: 2}
+        other.listener_counters["A"].closed = {"client_reset": 7}
+        other.listener_counters["A"].requests = {0: 1, 18: 2}
 
         summed = sum_snapshots([one, other])
 
-        assert summed.tallies["A"] == Tally(
+        assert summed.listener_counters["A"] == ListenerCounters(
             accepted=6,
             active=2,
             closed={"client_closed": 2, "client_reset": 7},

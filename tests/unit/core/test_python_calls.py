@@ -16,10 +16,10 @@ SILENT: dict[str, tuple[str, ...]] = {
     "account": ("is_scarce", "is_full", "charge", "take", "record", "close"),
     "connection_state": (
         "enqueue", "dequeue", "advance", "has_ended", "reads_tokens", "keeps_rest", "is_closing",
-        "is_between_requests", "end_frame", "await_end", "release", "read_token", "read_token_reply", "chunk",
+        "has_no_partial_request", "end_frame", "await_end", "release", "read_token", "read_token_response", "chunk",
     ),
     "session": ("is_saturated", "read", "check_size"),
-    "observation": ("identifies", "flags", "hold", "forget", "give_back", "lose"),
+    "observation": ("identifies", "flags", "hold", "drop_body", "uncharge", "record_lost"),
     "produce_scan": (
         "reads_on", "element", "next_partition", "next_topic", "after_tags", "number", "length",
     ),
@@ -29,38 +29,38 @@ SILENT: dict[str, tuple[str, ...]] = {
 OTHERS: dict[str, dict[str, list[str]]] = {
     "connection_state": {
         "begin_body": [
-            "self.answers.open(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, ended)",
+            "self.interception.begin_frame(frame, lead, self.chunk(data, end), start if start > 0 else 0, upto, ended)",
             "capture = BodyCapture(stop - first, False, False)",
             "observation.add_piece(response, exchange, kind, capture, lead, lead, 0, -first, False)",
         ],
-        "read_body": ["self.answers.put(state.frame.take(whole[:taken], last), whole, 0, taken)"],
-        "flags_of_rules": ["return self.answers.rules.of(key, version)"],
+        "read_body": ["self.interception.replace(state.frame.feed(whole[:taken], last), whole, 0, taken)"],
+        "interceptor_flags": ["return self.interception.interceptors.flags(key, version)"],
         "settle": [
-            "self.answers.end(self.chunk(data, end), upto)",
-            "self.diverted = self.answers.diverted",
+            "self.interception.finish_chunk(self.chunk(data, end), upto)",
+            "self.diverted = self.interception.diverted",
         ],
     },
     "session": {
         "read_frames": [
             "carry += sliced(data, pos, grown)",
             "carry += sliced(data, pos, end)",
-            "frames += answer_cost if (self.touched or self.waits) and not self.answers.untouched else 1",
+            "frames += answer_cost if (self.touched or self.pending) and not self.interception.is_unchanged else 1",
         ],
         "read_request": [
             'self.client_id = self.client_id_raw.decode("utf-8", "replace")',
-            "most = self.answers.rules.max_asked(key, version)",
+            "most = self.interception.interceptors.max_held_request(key, version)",
             "scan = ProduceScan(version, self.topics)",
             "request = Request(connection, key, version, self.client_id, acks, self.consecutive)",
-            "frame = self.answers.request(wanted, request, exchange, body - at)",
-            "frame = self.answers.deny(request, exchange, acks_offset - at)",
+            "frame = self.interception.frame_of_request(wanted, request, exchange, body - at)",
+            "frame = self.interception.refuse_produce(request, exchange, acks_offset - at)",
         ],
         "read_response": [
-            'self.answers.failed(ValueError("the response\'s header cannot be read"))',
-            "frame = self.answers.response(wanted, exchange, body - at, size + 4)",
+            'self.interception.record_failure(ValueError("the response\'s header cannot be read"))',
+            "frame = self.interception.frame_of_response(wanted, exchange, body - at, size + 4)",
         ],
     },
     "observation": {
-        "read_piece": ['self.learn("passed", (now,))'],
+        "read_piece": ['self.track_principal("passed", (now,))'],
         "add_piece": ["self.pieces.append(piece)"],
         "record": ["self.subscribers.record(exchange)"],
     },

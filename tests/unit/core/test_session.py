@@ -9,9 +9,9 @@ import time
 import pytest
 
 from proxy.compiled.exchange import Exchange
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ProduceRequest, ProduceResponse
 from proxy.core.session import MAX_IN_FLIGHT, Session
-from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from tests.frames import (
     API_VERSIONS,
@@ -25,7 +25,7 @@ from tests.frames import (
     sized,
 )
 from tests.tools.messages import uvarint
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 
 class Bench:
@@ -33,22 +33,22 @@ class Bench:
     on."""
 
     def __init__(self, *, observed: bool = True) -> None:
-        self.tally = Tally()
+        self.counters = ListenerCounters()
         self.exchanges: list[Exchange] = []
         self.now = 0.0
         connection = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-        watch = watching(self.exchanges.append) if observed else None
-        self.session = Session(connection, self.tally, watch)
+        sink = watching(self.exchanges.append) if observed else None
+        self.session = Session(connection, self.counters, sink)
 
     def client(self, data: bytes) -> None:
         self.now += 1
-        if self.session.client_data(data, self.now):
-            self.session.walk(self.now + 0.5)
+        if self.session.read_client_data(data, self.now):
+            self.session.observe(self.now + 0.5)
 
     def broker(self, data: bytes) -> None:
         self.now += 1
-        if self.session.broker_data(data, self.now):
-            self.session.walk(self.now + 0.5)
+        if self.session.read_broker_data(data, self.now):
+            self.session.observe(self.now + 0.5)
 
     def ended(self) -> list[tuple[int, str]]:
         return [(exchange.correlation_id, exchange.outcome) for exchange in self.exchanges]
@@ -100,7 +100,7 @@ def test_a_million_acks_0_leave_nothing_behind() -> None:
     for _ in range(100):
         bench.client(chunk)
     assert not bench.session.in_flight
-    assert bench.session.quiet
+    assert bench.session.is_idle
 
 
 def test_bodies_are_read_and_joined() -> None:
@@ -121,9 +121,9 @@ def test_nobody_observes_then_no_body_is_read() -> None:
     bench = Bench(observed=False)
     bench.client(produce(1, -1, batch(3)))
     bench.broker(produced(1))
-    assert bench.tally.decoded == {}
-    assert bench.tally.requests == {0: 1}
-    assert bench.tally.responses == {0: 1}
+    assert bench.counters.decoded == {}
+    assert bench.counters.requests == {0: 1}
+    assert bench.counters.responses == {0: 1}
 
 
 def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
@@ -134,7 +134,7 @@ def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
     bench.broker(produced(1) + response(2))
     assert bench.ended() == [(1, "answered"), (2, "answered")]
     assert [e.decode for e in bench.exchanges] == ["malformed", "none"]
-    assert bench.tally.decoded["malformed"] == 1
+    assert bench.counters.decoded["malformed"] == 1
 
 
 def test_a_malformed_body_in_pieces_is_counted_once() -> None:
@@ -145,7 +145,7 @@ def test_a_malformed_body_in_pieces_is_counted_once() -> None:
         bench.client(broken[start : start + 7])
     assert bench.ended() == [(1, "no_response")]
     assert bench.exchanges[0].decode == "malformed"
-    assert bench.tally.decoded["malformed"] == 1
+    assert bench.counters.decoded["malformed"] == 1
 
 
 def test_a_version_of_the_future_is_forwarded_and_said_to_be_unsupported() -> None:
@@ -220,7 +220,7 @@ def test_a_request_begins_with_the_last_byte_of_its_header_however_it_is_cut(hea
         bench.client(asked[at : at + 1])
         assert bench.session.requests == 1
         bench.client(asked[at + 1 :])
-        assert bench.session.between_requests
+        assert bench.session.is_between_requests
 
 
 @pytest.mark.parametrize("side", ["client", "broker"])
@@ -263,8 +263,8 @@ def test_an_ended_connection_ends_every_open_exchange_once() -> None:
     bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
     bench.broker(response(1))
     bench.client(produce(3, 0, batch(2, b"x" * 50))[:-1])
-    bench.session.lost(bench.now)
-    bench.session.lost(bench.now)
+    bench.session.close(bench.now)
+    bench.session.close(bench.now)
     assert bench.ended() == [(1, "answered"), (2, "connection_lost"), (3, "connection_lost")]
 
 
@@ -272,7 +272,7 @@ def test_a_connection_that_ends_inside_a_response_ends_its_exchange_too() -> Non
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
     bench.broker(response(1, b"x" * 100)[:50])
-    bench.session.lost(bench.now)
+    bench.session.close(bench.now)
     assert bench.ended() == [(1, "connection_lost"), (2, "connection_lost")]
     assert bench.exchanges[0].response_bytes == 0
 
@@ -286,7 +286,7 @@ def test_raw_sasl_tokens_are_not_taken_for_requests() -> None:
     bench.client(request(METADATA, 9, 2, b"\0" * 4))
     bench.broker(response(2, b"\0"))
     assert bench.ended() == [(1, "answered"), (2, "answered")]
-    assert bench.tally.requests == {SASL_HANDSHAKE: 1, METADATA: 1}
+    assert bench.counters.requests == {SASL_HANDSHAKE: 1, METADATA: 1}
 
 
 def test_too_many_open_requests_saturate_until_answered() -> None:
@@ -303,17 +303,17 @@ def test_quiet_means_nothing_is_open() -> None:
     bench = Bench()
     frame = request(METADATA, 1, 1, b"x" * 40)
     bench.client(frame[:2])
-    assert not bench.session.between_requests
+    assert not bench.session.is_between_requests
     bench.client(frame[2:20])
-    assert not bench.session.between_requests
+    assert not bench.session.is_between_requests
     bench.client(frame[20:])
-    assert bench.session.between_requests
-    assert not bench.session.quiet
+    assert bench.session.is_between_requests
+    assert not bench.session.is_idle
     answer = response(1, b"y" * 40)
     bench.broker(answer[:20])
-    assert not bench.session.quiet
+    assert not bench.session.is_idle
     bench.broker(answer[20:])
-    assert bench.session.quiet
+    assert bench.session.is_idle
 
 
 SCRIPT_CLIENT = (
@@ -335,7 +335,7 @@ def _run(cuts_client: list[int], cuts_broker: list[int]) -> list[tuple[object, .
         bench.client(SCRIPT_CLIENT[start:stop])
     for start, stop in zip([0, *cuts_broker], [*cuts_broker, len(SCRIPT_BROKER)], strict=True):
         bench.broker(SCRIPT_BROKER[start:stop])
-    assert bench.session.quiet
+    assert bench.session.is_idle
     return [
         (e.api_key, e.correlation_id, e.client_id, e.request_bytes, e.response_bytes, e.outcome, e.decode, e.request,
          e.response)
@@ -359,7 +359,7 @@ def test_every_single_cut_of_the_connection_ends_each_started_request_once() -> 
         bench = Bench()
         bench.client(SCRIPT_CLIENT[:cut])
         started = len(bench.exchanges) + len(bench.session.in_flight)
-        bench.session.lost(bench.now)
+        bench.session.close(bench.now)
         ended = len(bench.exchanges)
         assert ended - started in (0, 1)  # one more where a Produce without response was cut
         assert len({e.correlation_id for e in bench.exchanges}) == ended
@@ -372,5 +372,5 @@ def test_a_bad_body_counts_once_wherever_it_is_cut() -> None:
         bench.client(asked[:cut])
         bench.client(asked[cut:])
         bench.broker(response(1))
-        assert bench.tally.decoded["malformed"] + bench.tally.decoded["full"] <= 2
+        assert bench.counters.decoded["malformed"] + bench.counters.decoded["full"] <= 2
         assert [exchange.decode for exchange in bench.exchanges] == ["malformed"]

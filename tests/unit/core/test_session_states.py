@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.intercept import DECIDED, Interceptor, Request, Rules, Verdict, Way
+from proxy.core.interceptor import ON_HEADER, Disposition, Interceptor, InterceptorChain, Request, Verdict
 from proxy.core.session import TURN, Session
 from proxy.core.session_states import ACTIONS, EVENTS, NEXT_STATES, TRANSITIONS, Action, Event, State
-from proxy.core.tally import Tally
 from proxy.errors import PeerError
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import handshake, handshake_reply
@@ -27,11 +27,11 @@ TOKEN = sized(b"abc")
 class Closing(Interceptor):
     """Closes connections of clients that send CLOSED, and those that ask for Metadata v1."""
 
-    def wants(self, api_key: int, api_version: int) -> int:
-        return DECIDED if api_key == CLOSED or (api_key, api_version) == (METADATA, 1) else 0
+    def flags(self, api_key: int, api_version: int) -> int:
+        return ON_HEADER if api_key == CLOSED or (api_key, api_version) == (METADATA, 1) else 0
 
-    def decide(self, request: Request) -> Verdict:
-        return Way.CLOSE
+    def on_header(self, request: Request) -> Verdict:
+        return Disposition.CLOSE
 
 
 class Driven:
@@ -39,24 +39,26 @@ class Driven:
 
     def __init__(self) -> None:
         self.session = Session(
-            Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS"), Tally(), rules=Rules([Closing()])
+            Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS"),
+            ListenerCounters(),
+            interceptors=InterceptorChain([Closing()]),
         )
         self.to_broker = self.to_client = b""
 
     def client(self, data: bytes) -> None:
-        self.session.client_data(data, 1.0)
+        self.session.read_client_data(data, 1.0)
         self.to_broker += self._passed(data)
 
     def broker(self, data: bytes) -> None:
-        self.session.broker_data(data, 1.0)
+        self.session.read_broker_data(data, 1.0)
         self.to_client += self._passed(data)
 
     def _passed(self, data: bytes) -> bytes:
-        answers = self.session.answers
-        assert answers is not None
+        interception = self.session.interception
+        assert interception is not None
         if self.session.state == State.ENDED:  # then a relay hands nothing on
             return b""
-        edited = answers.edited if self.session.diverted else data
+        edited = interception.replacement if self.session.diverted else data
         return data if edited is None else edited
 
     def into(self, state: State) -> None:
@@ -71,7 +73,7 @@ class Driven:
         elif state is State.CLOSING:
             self.client(request(CLOSED, 0, 1))
         elif state is State.ENDED:
-            self.session.lost(1.0)
+            self.session.close(1.0)
         assert self.session.state == state
         self.to_broker = self.to_client = b""
 
@@ -80,7 +82,7 @@ def a_chunk(driven: Driven) -> Action:
     """The beginning of a frame; what was kept comes again before it."""
     rest = driven.session.rest
     driven.client(rest + TOKEN[:2])
-    if driven.session.between_requests:
+    if driven.session.is_between_requests:
         assert driven.to_broker == b""
         return Action.DROP
     return Action.READ
@@ -139,7 +141,7 @@ def an_unasked_frame(driven: Driven) -> Action:
 
 
 def the_end(driven: Driven) -> Action:
-    driven.session.lost(2.0)
+    driven.session.close(2.0)
     assert driven.session.in_flight == []
     return Action.DROP
 

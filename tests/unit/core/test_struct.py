@@ -10,9 +10,9 @@ import pytest
 
 from proxy.core.accessors import printed_id
 from proxy.core.apis import APIS
+from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.schema import SIZES, WITHHELD, Layout, layout, plain, response_prefix
 from proxy.core.struct import MissingField, ObservableStruct, SchemaError, SchemaException, UnknownMessage, view
-from proxy.core.watch import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.errors import PeerError
 from tests.golden.frames import FOLDER, load
 from tests.tools.messages import uvarint

@@ -9,7 +9,15 @@ import pytest
 
 from proxy.core.apis import APIS
 from proxy.core.exchange import Connection
-from proxy.core.intercept import DECIDED, EDITED, LED, STREAMED, Request, Rules, Way
+from proxy.core.interceptor import (
+    ON_HEADER,
+    REWRITE,
+    REWRITE_PREFIX,
+    REWRITE_STREAM,
+    Disposition,
+    InterceptorChain,
+    Request,
+)
 from proxy.core.schema_table import RESPONSES
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
@@ -19,7 +27,7 @@ from tests.tools.messages import uvarint
 from tests.tools.random_messages import UNKNOWN_TAGS, Drawn, read_all
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-NOBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+NO_SINK = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 
 EDGE = {1: ("edge", 9092), 2: ("edge-2.example", 9093)}
 
@@ -49,7 +57,7 @@ def test_each_address_is_replaced_and_nothing_else(key: int, version: int) -> No
         if out == one.body:
             assert expected(before) == before
             continue
-        if len(out) != len(one.body) or rewriting().wants(key, version) != STREAMED:
+        if len(out) != len(one.body) or rewriting().flags(key, version) != REWRITE_STREAM:
             assert after == expected(before)
             continue
         padding = after.get(UNKNOWN_TAGS, {}).keys() - before.get(UNKNOWN_TAGS, {}).keys()
@@ -77,7 +85,7 @@ def old(text: str) -> bytes:
 def test_metadata_v1() -> None:
     rest = old("rack") + int32(3) + int32(0)
     body = int32(1) + int32(1) + old("10.0.0.9") + int32(19_092) + rest
-    assert rewriting(EDGE).edit(3, 1, body) == int32(1) + int32(1) + old("edge") + int32(9092) + rest
+    assert rewriting(EDGE).rewrite(3, 1, body) == int32(1) + int32(1) + old("edge") + int32(9092) + rest
 
 
 def test_metadata_v12_with_two_brokers_and_unknown_tags() -> None:
@@ -87,11 +95,11 @@ def test_metadata_v12_with_two_brokers_and_unknown_tags() -> None:
     before += int32(1) + compact("b-1.internal") + int32(2) + compact("r") + b"\0"
     after = int32(0) + b"\3" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0" + tags
     after += int32(1) + compact("edge") + int32(9092) + compact("r") + b"\0"
-    assert rewriting(EDGE).edit(3, 12, before + rest) == after + rest
+    assert rewriting(EDGE).rewrite(3, 12, before + rest) == after + rest
 
 
 def test_find_coordinator_of_one_and_of_several() -> None:
-    edit = rewriting(EDGE).edit
+    edit = rewriting(EDGE).rewrite
     assert edit(10, 0, b"\0\0" + int32(1) + old("b") + int32(5)) == b"\0\0" + int32(1) + old("edge") + int32(9092)
     body = int32(0) + b"\3" + compact("g") + int32(2) + compact("b-2.internal") + int32(5) + b"\0\0\0\0"
     failed = compact("h") + int32(-1) + compact("") + int32(-1) + b"\0\x0f" + compact("away") + b"\0" + b"\0"
@@ -103,7 +111,7 @@ def test_describe_cluster_v0() -> None:
     before = int32(0) + b"\0\0" + b"\0" + compact("cluster") + int32(1) + b"\2" + int32(1)
     after = b"\0\0" + int32(-(2**31)) + b"\0"
     body = before + compact("b-1.internal") + int32(19_092) + after
-    assert rewriting(EDGE).edit(60, 0, body) == before + compact("edge") + int32(9092) + after
+    assert rewriting(EDGE).rewrite(60, 0, body) == before + compact("edge") + int32(9092) + after
 
 
 def test_produce_v10_has_them_in_a_tagged_field() -> None:
@@ -111,15 +119,15 @@ def test_produce_v10_has_them_in_a_tagged_field() -> None:
     told = b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0"
     front, tag = b"\1" + int32(7), b"\x64\3abc"
     body = front + b"\2" + b"\0" + uvarint(len(nodes)) + nodes + tag
-    assert rewriting(EDGE).edit(0, 10, body) == front + b"\2" + b"\0" + uvarint(len(told)) + told + tag
-    assert rewriting(EDGE).edit(0, 10, front + b"\1" + tag) == front + b"\1" + tag
+    assert rewriting(EDGE).rewrite(0, 10, body) == front + b"\2" + b"\0" + uvarint(len(told)) + told + tag
+    assert rewriting(EDGE).rewrite(0, 10, front + b"\1" + tag) == front + b"\1" + tag
 
 
 def test_share_acknowledge_v1() -> None:
     front = int32(0) + b"\0\0\0\1"
     body = front + b"\2" + int32(2) + compact("b") + int32(5) + b"\0\0" + b"\0"
     out = front + b"\2" + int32(2) + compact("edge-2.example") + int32(9093) + b"\0\0" + b"\0"
-    assert rewriting(EDGE).edit(79, 1, body) == out
+    assert rewriting(EDGE).rewrite(79, 1, body) == out
 
 
 def fetched(host: str, port: int, more: bytes = b"") -> Drawn:
@@ -183,7 +191,7 @@ def test_an_address_that_is_not_known_is_told_and_never_the_real_one() -> None:
     missed: list[int] = []
     addresses = AddressRewriter({}, missed.append)
     body = int32(2) + int32(1) + old("b-1.internal") + int32(5) + int32(UNKNOWN) + old("b-2.internal") + int32(6)
-    out = addresses.edit(3, 0, body + int32(0))
+    out = addresses.rewrite(3, 0, body + int32(0))
     assert [(one["Host"], one["Port"]) for one in told(3, 0, out)["Brokers"]] == [
         ("node-1.unmapped.invalid", 1),
         (f"node-{UNKNOWN}.unmapped.invalid", 1),
@@ -193,7 +201,7 @@ def test_an_address_that_is_not_known_is_told_and_never_the_real_one() -> None:
 
 def test_an_address_that_changes_is_told_from_then_on() -> None:
     known = {1: ("old", 1)}
-    edit = rewriting(known).edit
+    edit = rewriting(known).rewrite
     body = b"\0\0" + int32(1) + old("b") + int32(5)
     assert edit(10, 0, body) == b"\0\0" + int32(1) + old("old") + int32(1)
     known[1] = ("new", 2)
@@ -209,14 +217,14 @@ def test_a_body_that_is_cut_short_raises_what_is_expected_of_one(key: int, versi
 
 
 def test_versions_that_are_not_known_are_refused() -> None:
-    rules = Rules([rewriting()])
+    rules = InterceptorChain([rewriting()])
     for key, since in FIRST_VERSIONS.items():
         last = APIS[key].max_version
         assert max_version(key) == last
-        assert [rules.of(key, version) for version in (-1, since - 1)] == [0, 0]
-        assert rules.of(key, last) in (EDITED, STREAMED, EDITED | STREAMED, LED)
-        assert [rules.of(key, version) for version in (last + 1, 31, 32, 32_767)] == [DECIDED] * 4
-    assert [max_version(18), max_version(30_000), rules.of(18, 4), rules.of(2, 99)] == [None, None, 0, 0]
-    assert rules.decide(Request(ANYBODY, 0, 99, "c", 1, 1)) == b""
-    assert rules.decide(Request(ANYBODY, 0, 99, "c", 0, 1)) is Way.CLOSE
-    assert rules.decide(Request(NOBODY, 3, 99, "c", 1, 1)) is Way.FORWARD
+        assert [rules.flags(key, version) for version in (-1, since - 1)] == [0, 0]
+        assert rules.flags(key, last) in (REWRITE, REWRITE_STREAM, REWRITE | REWRITE_STREAM, REWRITE_PREFIX)
+        assert [rules.flags(key, version) for version in (last + 1, 31, 32, 32_767)] == [ON_HEADER] * 4
+    assert [max_version(18), max_version(30_000), rules.flags(18, 4), rules.flags(2, 99)] == [None, None, 0, 0]
+    assert rules.on_header(Request(ANYBODY, 0, 99, "c", 1, 1)) == b""
+    assert rules.on_header(Request(ANYBODY, 0, 99, "c", 0, 1)) is Disposition.CLOSE
+    assert rules.on_header(Request(NO_SINK, 3, 99, "c", 1, 1)) is Disposition.FORWARD

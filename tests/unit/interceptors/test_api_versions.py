@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from proxy.core.intercept import EDITED
+from proxy.core.interceptor import REWRITE
 from proxy.core.struct import view
 from proxy.core.wire import TRUNCATED
 from proxy.errors import PeerError
@@ -31,8 +31,8 @@ class Bench:
         self.supported = SupportedVersions(PRIVATE, (newest or {}).get)
         self.versions = ApiVersionsInterceptor(self.supported, self.learnt.append)
 
-    def edit(self, version: int, body: bytes) -> bytes:
-        return self.versions.edit(18, version, body)
+    def rewrite(self, version: int, body: bytes) -> bytes:
+        return self.versions.rewrite(18, version, body)
 
 
 def answer(
@@ -48,7 +48,7 @@ def answer(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_apis_of_the_sidecar_follow_those_of_the_broker(version: int) -> None:
     bench = Bench()
-    assert bench.edit(version, answer(version, BROKER)) == answer(version, BROKER | PRIVATE)
+    assert bench.rewrite(version, answer(version, BROKER)) == answer(version, BROKER | PRIVATE)
     assert bench.learnt == [BROKER]
 
 
@@ -58,7 +58,7 @@ def test_one_response_after_the_other(version: int) -> None:
     longer = BROKER | {19: (2, 7)}
     for broker in (BROKER, longer, longer, BROKER, {**BROKER, 18: (0, 5)}):
         for tail in (TAIL, b"another"):
-            assert bench.edit(version, answer(version, broker, tail=tail)) == answer(
+            assert bench.rewrite(version, answer(version, broker, tail=tail)) == answer(
                 version, broker | PRIVATE, tail=tail
             )
             assert bench.learnt[-1] == broker
@@ -68,14 +68,14 @@ def test_one_response_after_the_other(version: int) -> None:
 @pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
 def test_where_the_length_of_the_list_takes_a_byte_more(version: int, count: int) -> None:
     broker = dict.fromkeys(range(count), (0, 1))
-    assert Bench().edit(version, answer(version, broker)) == answer(version, broker | PRIVATE)
+    assert Bench().rewrite(version, answer(version, broker)) == answer(version, broker | PRIVATE)
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_unknown_tagged_fields_stay_where_they_are(version: int) -> None:
     tags = uvarint(2) + uvarint(7) + uvarint(3) + b"abc" + uvarint(9000) + uvarint(0)
     sent = answer(version, BROKER, tags=tags, tail=TAIL + tags + b"whatever comes then")
-    edited = Bench().edit(version, sent)
+    edited = Bench().rewrite(version, sent)
     assert edited == sent.replace(uvarint(5), uvarint(6), 1).replace(
         TAIL, struct.pack(">hhh", 30000, 0, 0) + b"\0" + TAIL
     )
@@ -90,7 +90,7 @@ def test_random_responses_keep_all_that_is_in_them(version: int) -> None:
         before = read_all(view(18, version, body, response=True))
         if not before["ApiKeys"]:
             continue
-        after = read_all(view(18, version, Bench().edit(version, body), response=True))
+        after = read_all(view(18, version, Bench().rewrite(version, body), response=True))
         *kept, added = after["ApiKeys"]
         assert tuple(kept) == before["ApiKeys"]
         assert (added["ApiKey"], added["MinVersion"], added["MaxVersion"]) == (30000, 0, 0)
@@ -101,7 +101,7 @@ def test_random_responses_keep_all_that_is_in_them(version: int) -> None:
 def test_the_answer_to_an_unknown_version_has_the_form_of_v0_and_stays(version: int) -> None:
     bench = Bench()
     sent = answer(0, {18: (0, 4)}, error=35, tail=b"")
-    assert bench.edit(version, sent) == sent
+    assert bench.rewrite(version, sent) == sent
     assert bench.learnt == []
 
 
@@ -110,12 +110,12 @@ def test_versions_that_may_not_pass_are_not_told_of(version: int) -> None:
     bench = Bench({1: 16, 3: 13, 60: 1})
     broker = {**BROKER, 60: (2, 3), 10: (0, 6)}
     told = {0: (0, 13), 1: (4, 16), 3: (0, 13), 18: (0, 4), 10: (0, 6)}
-    assert bench.edit(version, answer(version, broker)) == answer(version, told | PRIVATE)
+    assert bench.rewrite(version, answer(version, broker)) == answer(version, told | PRIVATE)
     assert bench.learnt == [broker]
 
 
 def test_an_api_of_the_same_key_behind_it_is_not_told_of() -> None:
-    assert Bench().edit(0, answer(0, {30000: (0, 7), **BROKER})) == answer(0, BROKER | PRIVATE)
+    assert Bench().rewrite(0, answer(0, {30000: (0, 7), **BROKER})) == answer(0, BROKER | PRIVATE)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -124,18 +124,18 @@ def test_whatever_is_cut_off_raises_and_teaches_nothing(version: int) -> None:
     sent = answer(version, BROKER, tail=b"")
     for cut in range(len(sent)):
         with pytest.raises((*TRUNCATED, PeerError)):
-            bench.edit(version, sent[:cut])
+            bench.rewrite(version, sent[:cut])
     for nothing in (answer(version, {}), sent[:2] + (b"\0" if version >= 3 else b"\xff\xff\xff\xff")):
         with pytest.raises(PeerError):
-            bench.edit(version, nothing)
+            bench.rewrite(version, nothing)
     assert bench.learnt == []
 
 
 def test_responses_of_known_versions_are_wanted_and_nothing_else() -> None:
     versions = Bench().versions
-    assert [version for version in range(-2, 20) if versions.wants(18, version)] == list(VERSIONS)
-    assert {versions.wants(key, 0) for key in range(128) if key != 18} == {0}
-    assert versions.wants(18, 0) == EDITED
+    assert [version for version in range(-2, 20) if versions.flags(18, version)] == list(VERSIONS)
+    assert {versions.flags(key, 0) for key in range(128) if key != 18} == {0}
+    assert versions.flags(18, 0) == REWRITE
 
 
 def test_what_the_sidecar_asks_itself() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.core.exchange import Connection
-from proxy.core.intercept import ASKED, Request, Rules, Way
+from proxy.core.interceptor import ON_BODY, Disposition, InterceptorChain, Request
 from proxy.errors import PeerError
 from proxy.interceptors.broker_metadata import (
     BrokerEntry,
@@ -161,35 +161,35 @@ class TestSelection:
 
 class TestInterceptor:
     def test_wants_its_one_version_only(self, fleet):
-        rules = Rules([BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)])
+        rules = InterceptorChain([BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)])
 
         wanted = [
-            (key, version) for key in (*range(100), KEY, KEY + 1) for version in (-1, 0, 1) if rules.of(key, version)
+            (key, version) for key in (*range(100), KEY, KEY + 1) for version in (-1, 0, 1) if rules.flags(key, version)
         ]
         assert wanted == [(KEY, 0)]
-        assert rules.of(KEY, 0) == ASKED
+        assert rules.flags(KEY, 0) == ON_BODY
 
     def test_answers_with_the_view_of_the_moment(self, fleet):
         metadata = BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False)
 
-        before = metadata.ask(asked(), encode_request([]))
+        before = metadata.on_body(asked(), encode_request([]))
         fleet.view = FleetView(1, (broker(1),))
-        after = metadata.ask(asked(source="sasl"), encode_request([]))
+        after = metadata.on_body(asked(source="sasl"), encode_request([]))
 
         assert [[one.node_id for one in decode_response(answer)] for answer in (before, after)] == [[1, 2, 3], [1]]
 
     def test_is_not_for_those_who_have_not_logged_in(self, fleet):
         body = encode_request([-1])
 
-        assert BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False).ask(
+        assert BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False).on_body(
             asked(source="unauthenticated"), body
-        ) is (Way.FORWARD)
-        answer = BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=True).ask(
+        ) is (Disposition.FORWARD)
+        answer = BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=True).on_body(
             asked(source="unauthenticated"), body
         )
         assert [one.node_id for one in decode_response(answer)] == [1]
 
     def test_a_body_that_cannot_be_read_is_the_client_s_fault(self, fleet):
         with pytest.raises(PeerError) as raised:
-            BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False).ask(asked(), b"\0")
+            BrokerMetadataInterceptor(fleet, "CLIENT", KEY, open_to_all=False).on_body(asked(), b"\0")
         assert (raised.value.side, raised.value.reason) == ("client", "malformed")

@@ -12,8 +12,8 @@ from proxy.core.accessors import Accessors
 from proxy.core.apis import APIS, response_header_is_flexible
 from proxy.core.encode import encode
 from proxy.core.exchange import Connection
-from proxy.core.intercept import ASKED, CHECKED, DECIDED, Denied, Request, Verdict, Way
-from proxy.core.protected import MAX_ITEMS, ProtectedTopics
+from proxy.core.interceptor import ON_BODY, ON_HEADER, ON_TOPICS, Denied, Disposition, Request, Verdict
+from proxy.core.protected_topics import MAX_ITEMS, ProtectedTopics
 from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
@@ -44,7 +44,7 @@ class Bench:
     def ask(self, key: int, version: int, values: Mapping[str, Any] | bytes) -> Verdict:
         made = layout(key, version, response=False)
         body = values if isinstance(values, bytes) else encode(made, values)
-        return self.protected.ask(Request(CONNECTION, key, version, "c", 1, 0), body)
+        return self.protected.on_body(Request(CONNECTION, key, version, "c", 1, 0), body)
 
     def answer(self, key: int, version: int, values: Mapping[str, Any]) -> Accessors:
         verdict = self.ask(key, version, values)
@@ -96,7 +96,7 @@ def test_every_version_is_answered_for_every_item(key: int, version: int) -> Non
     assert found == [29] * (4 if key in (DELETE_RECORDS, ADD_PARTITIONS_TO_TXN) else 2)
     assert leaves(answer, "PartitionIndex") in ([], [0, 4, 0, 4])
     assert [request.api_key for request in bench.refused] == [key]
-    assert bench.ask(key, version, values_of(key, HONEST, "my-brokerside-topic")) is Way.FORWARD
+    assert bench.ask(key, version, values_of(key, HONEST, "my-brokerside-topic")) is Disposition.FORWARD
     assert len(bench.refused) == 1
 
 
@@ -114,14 +114,14 @@ def test_a_topic_id() -> None:
     answer = Bench().answer(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": ID}]})
     (one,) = answer.get("Responses")
     assert (one.get("Name"), one.get("TopicId"), one.get("ErrorCode")) == (None, "BwcHBwcHBwcHBwcHBwcHBw", 29)
-    assert Bench().ask(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": b"\1" * 16}]}) is Way.FORWARD
+    assert Bench().ask(DELETE_TOPICS, 6, {"Topics": [{"Name": None, "TopicId": b"\1" * 16}]}) is Disposition.FORWARD
 
 
 def test_only_topics_count() -> None:
     for kind in (4, 8, 32):  # a broker, its loggers, a group
-        assert Bench().ask(INCREMENTAL_ALTER_CONFIGS, 1, resources(GUARDED, kind=kind)) is Way.FORWARD
+        assert Bench().ask(INCREMENTAL_ALTER_CONFIGS, 1, resources(GUARDED, kind=kind)) is Disposition.FORWARD
     values = {"Resources": [{"ResourceType": 2, "ResourceName": HONEST, "Configs": [{"Name": "x", "Value": GUARDED}]}]}
-    assert Bench().ask(ALTER_CONFIGS, 2, values) is Way.FORWARD
+    assert Bench().ask(ALTER_CONFIGS, 2, values) is Disposition.FORWARD
 
 
 def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
@@ -129,7 +129,7 @@ def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
     assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_ITEMS})
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * (MAX_ITEMS + 1)}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200 + [GUARDED]}) == Denied(None)
-    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200}) is Way.FORWARD
+    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200}) is Disposition.FORWARD
     partitions = [{"PartitionIndex": at} for at in range(MAX_ITEMS)]
     assert bench.ask(DELETE_RECORDS, 2, {"Topics": [{"Name": GUARDED, "Partitions": partitions}]}) == Denied(None)
     grown = "\udcff".encode("utf-8", "surrogatepass")[:1] * 12_000  # three bytes each, once it is read as text
@@ -148,12 +148,12 @@ def test_a_broken_body_does_not_pass(cut: int) -> None:
         verdict = Bench().ask(CREATE_TOPICS, 7, whole)
     except MalformedBody:
         return
-    assert verdict is not Way.FORWARD or GUARDED.encode() not in whole
+    assert verdict is not Disposition.FORWARD or GUARDED.encode() not in whole
 
 
 def test_what_is_wanted() -> None:
-    wants = Bench().protected.wants
-    assert [wants(PRODUCE, version) & ~DECIDED for version in (0, 13)] == [CHECKED] * 2
-    assert all(wants(key, version) == ASKED for key, version in VERSIONS)
-    assert all(wants(key, APIS[key].max_version + 1) & DECIDED for key in (PRODUCE, *CHANGED_ARRAYS))
+    wants = Bench().protected.flags
+    assert [wants(PRODUCE, version) & ~ON_HEADER for version in (0, 13)] == [ON_TOPICS] * 2
+    assert all(wants(key, version) == ON_BODY for key, version in VERSIONS)
+    assert all(wants(key, APIS[key].max_version + 1) & ON_HEADER for key in (PRODUCE, *CHANGED_ARRAYS))
     assert not any(wants(key, 0) for key in APIS if key != PRODUCE and key not in CHANGED_ARRAYS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.exchange import Connection
-from proxy.core.intercept import DECIDED, Request, Rules, Way
+from proxy.core.interceptor import ON_HEADER, Disposition, InterceptorChain, Request
 from proxy.interceptors.supported_versions import SupportedVersions
 from proxy.interceptors.unsupported_requests import UnsupportedPolicy, UnsupportedRequests
 
 ANYBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
-NOBODY = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+NO_SINK = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 ALICE = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:alice", principal_source="sasl")
 MODERN = {0: (0, 13), 1: (4, 18), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
 OLD = {0: (0, 11), 1: (0, 17), 3: (0, 12), 18: (0, 4)}
@@ -29,7 +29,7 @@ class Bench:
         self.unsupported = UnsupportedRequests(self.supported, policy, LIMIT, self.refused.append)
 
     def wanted(self, key: int, *versions: int) -> list[int]:
-        return [version for version in versions if self.unsupported.wants(key, version)]
+        return [version for version in versions if self.unsupported.flags(key, version)]
 
 
 def asked(
@@ -46,7 +46,7 @@ def test_what_the_broker_does_not_support_is_wanted(policy: UnsupportedPolicy) -
     assert bench.wanted(-5, 0) == [0]
     assert bench.wanted(4, 0, 7) == [0, 7]  # an api that only other listeners have
     assert bench.wanted(36, 0, 2, 3) == [3]
-    assert bench.unsupported.wants(9999, 0) == DECIDED
+    assert bench.unsupported.flags(9999, 0) == ON_HEADER
 
 
 def test_every_version_of_api_versions_is_the_brokers() -> None:
@@ -78,25 +78,25 @@ def test_versions_that_may_not_pass_are_not_supported() -> None:
 
 @pytest.mark.parametrize("connection", [ANYBODY, ALICE])
 def test_an_empty_answer_or_the_end(connection: Connection) -> None:
-    assert Bench("empty").unsupported.decide(asked(connection)) == b""
-    assert Bench("close").unsupported.decide(asked(connection)) is Way.CLOSE
+    assert Bench("empty").unsupported.on_header(asked(connection)) == b""
+    assert Bench("close").unsupported.on_header(asked(connection)) is Disposition.CLOSE
 
 
 @pytest.mark.parametrize("policy", ["empty", "close"])
 def test_a_producer_that_reads_no_answer_gets_none(policy: UnsupportedPolicy) -> None:
-    assert Bench(policy).unsupported.decide(asked(key=0, version=99, acks=0)) is Way.CLOSE
+    assert Bench(policy).unsupported.on_header(asked(key=0, version=99, acks=0)) is Disposition.CLOSE
 
 
 @pytest.mark.parametrize("policy", ["empty", "close"])
 def test_who_is_not_logged_in_is_the_brokers(policy: UnsupportedPolicy) -> None:
     bench = Bench(policy)
-    assert bench.unsupported.decide(asked(NOBODY)) is Way.FORWARD
+    assert bench.unsupported.on_header(asked(NO_SINK)) is Disposition.FORWARD
     assert bench.refused == []
 
 
 def test_who_was_refused_is_told() -> None:
     bench = Bench()
-    bench.unsupported.decide(asked(ALICE, 9999, 3))
+    bench.unsupported.on_header(asked(ALICE, 9999, 3))
     assert [(each.connection, each.api_key, each.api_version) for each in bench.refused] == [(ALICE, 9999, 3)]
 
 
@@ -109,21 +109,21 @@ def test_learning_tells_what_is_new() -> None:
 
 def test_another_policy_holds_once_the_rules_are_updated() -> None:
     bench = Bench("forward")
-    rules = Rules([bench.unsupported])
-    assert (rules.of(9999, 0), rules.of(3, 14), rules.of(3, 13)) == (0, 0, 0)
+    rules = InterceptorChain([bench.unsupported])
+    assert (rules.flags(9999, 0), rules.flags(3, 14), rules.flags(3, 13)) == (0, 0, 0)
     bench.unsupported.policy = "empty"
     rules.update()
-    assert (rules.of(9999, 0), rules.of(3, 14), rules.of(3, 13)) == (DECIDED, DECIDED, 0)
+    assert (rules.flags(9999, 0), rules.flags(3, 14), rules.flags(3, 13)) == (ON_HEADER, ON_HEADER, 0)
 
 
 def test_so_many_in_a_row_are_answered_and_the_next_one_ends_the_connection() -> None:
     bench = Bench()
-    verdicts = [bench.unsupported.decide(asked(consecutive=number)) for number in range(1, LIMIT + 3)]
-    assert verdicts == [b""] * LIMIT + [Way.CLOSE] * 2
+    verdicts = [bench.unsupported.on_header(asked(consecutive=number)) for number in range(1, LIMIT + 3)]
+    assert verdicts == [b""] * LIMIT + [Disposition.CLOSE] * 2
     assert len(bench.refused) == LIMIT + 2
     bench.unsupported.limit += 1
-    assert bench.unsupported.decide(asked(consecutive=LIMIT + 1)) == b""
+    assert bench.unsupported.on_header(asked(consecutive=LIMIT + 1)) == b""
 
 
 def test_before_the_login_it_is_for_the_broker_to_end_it() -> None:
-    assert Bench().unsupported.decide(asked(NOBODY, consecutive=LIMIT + 1)) is Way.FORWARD
+    assert Bench().unsupported.on_header(asked(NO_SINK, consecutive=LIMIT + 1)) is Disposition.FORWARD

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.session import Session
-from proxy.core.tally import Tally
 from proxy.net.connection_setup import (
     MAX_TICK_GAP,
     MIN_CHECKS_PER_TICK,
@@ -169,7 +169,7 @@ def test_a_client_that_cannot_be_closed_holds_up_nobody(site: Site) -> None:
 def client() -> Client:
     """With a session that nothing has passed yet."""
     client = Client()
-    client.session = Session(Connection("c", "CLIENT", "127.0.0.1", 1, 0.0, "User:c"), Tally())
+    client.session = Session(Connection("c", "CLIENT", "127.0.0.1", 1, 0.0, "User:c"), ListenerCounters())
     return client
 
 
@@ -179,7 +179,7 @@ def asked(client: Client) -> Callable[[bytes], bool]:
     def send(data: bytes) -> bool:
         client.received_bytes += len(data)
         if data:
-            client.session.client_data(data, 0.0)
+            client.session.read_client_data(data, 0.0)
         return is_set_up(cast(Relay, client))
 
     return send
@@ -207,7 +207,7 @@ def test_who_was_answered_is_set_up_whatever_has_begun_since(client: Client) -> 
     send = asked(client)
     assert send(frame)
     answer = response(1, bytes(10))
-    client.session.broker_data(answer, 0.0)
+    client.session.read_broker_data(answer, 0.0)
     client.sent_bytes += len(answer)
     assert send(frame[:3])
 

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from proxy.config import Config
 from proxy.core.exchange import Connection
-from proxy.core.intercept import Request, Verdict, Way
+from proxy.core.interceptor import Disposition, Request, Verdict
 from proxy.interceptors.broker_metadata import BrokerView, FleetDirectory, FleetView
 from proxy.net.listener_interceptors import ListenerInterceptors
 from proxy.net.upstream import Upstream
@@ -42,7 +42,7 @@ def metadata(brokers: dict[int, tuple[str, int]]) -> bytes:
 
 def led(interceptors: ListenerInterceptors, body: bytes) -> bytes:
     """What becomes of the Metadata response ``body``."""
-    found = interceptors.rules.lead(METADATA, 0, body, True)
+    found = interceptors.chain.rewrite_prefix(METADATA, 0, body, True)
     assert found is not None
     return found[0] + body[found[1] :]
 
@@ -88,8 +88,8 @@ def test_how_many_unsupported_requests_a_connection_may_have_answered_is_taken_o
     anybody = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 
     def verdict(consecutive: int) -> Verdict:
-        return interceptors.rules.decide(Request(anybody, 30_000, 1, "c", 1, consecutive))
+        return interceptors.chain.on_header(Request(anybody, 30_000, 1, "c", 1, consecutive))
 
-    assert (verdict(1000), verdict(1001)) == (b"", Way.CLOSE)
+    assert (verdict(1000), verdict(1001)) == (b"", Disposition.CLOSE)
     interceptors.update_config(CONFIG.model_copy(update={"unsupported_request_max_consecutive": 7}), listener)
-    assert (verdict(7), verdict(8)) == (b"", Way.CLOSE)
+    assert (verdict(7), verdict(8)) == (b"", Disposition.CLOSE)

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.config import Endpoint, Listener
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.net import proxy_header
 from proxy.net.proxy_header import ProxyHeaderReader
 
@@ -20,8 +20,8 @@ class Door:
     """A listening socket whose connections are given to ``ProxyHeaderReader``; notes whom they let in."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
-        self.reader = ProxyHeaderReader({"CLIENT": self.tally})
+        self.counters = ListenerCounters()
+        self.reader = ProxyHeaderReader({"CLIENT": self.counters})
         self.came: list[tuple[socket.socket, tuple[str, int]]] = []
         self.clients: list[socket.socket] = []
         self.trusted = ("127.0.0.0/8", "fd00::/8")
@@ -79,14 +79,14 @@ async def test_a_header_that_is_there_lets_in_at_once_and_not_a_byte_more_is_tak
 
     assert address == ("192.0.2.7", 51_234)
     assert await rest(sock, len(KAFKA)) == KAFKA
-    assert (door.tally.active, door.tally.closed) == (0, {})
+    assert (door.counters.active, door.counters.closed) == (0, {})
 
 
 async def test_a_header_may_come_byte_by_byte(door):
     client = await door.dial()
     for at in range(len(HEADER)):
         assert door.came == []
-        assert door.tally.active == 1
+        assert door.counters.active == 1
         client.sendall(HEADER[at : at + 1])
         await asyncio.sleep(0.001)
     await door.until(lambda: door.came)
@@ -138,7 +138,7 @@ async def test_what_begins_otherwise_is_closed(door, sent, detail):
         client = await door.dial(sent)
         assert await door.ends(client)
 
-    assert (door.tally.active, door.tally.closed, door.came) == (0, {"invalid_proxy_header": 1}, [])
+    assert (door.counters.active, door.counters.closed, door.came) == (0, {"invalid_proxy_header": 1}, [])
     ((event, cause, peer, text),) = [(each["event"], each["cause"], each["peer"], each["detail"]) for each in lines]
     assert (event, cause, peer) == ("proxy_header_refused", "invalid_proxy_header", "127.0.0.9")
     assert detail in text
@@ -149,7 +149,7 @@ async def test_whoever_is_not_trusted_is_closed_unread(door, address):
     client = await door.dial(HEADER, (address, 1))
     assert await door.ends(client)
 
-    assert (door.tally.active, door.tally.closed, door.came) == (0, {"untrusted_proxy": 1}, [])
+    assert (door.counters.active, door.counters.closed, door.came) == (0, {"untrusted_proxy": 1}, [])
 
 
 @pytest.mark.parametrize("address", ["127.9.9.9", "fd00::1", "::ffff:127.0.0.1"])
@@ -164,14 +164,14 @@ async def test_a_header_has_to_come_in_time(door, monkeypatch):
     client = await door.dial(HEADER[:-1])
     assert await door.ends(client)
 
-    assert (door.tally.active, door.tally.closed, door.came) == (0, {"proxy_header_timeout": 1}, [])
+    assert (door.counters.active, door.counters.closed, door.came) == (0, {"proxy_header_timeout": 1}, [])
 
 
 async def test_of_too_many_that_wait_the_last_one_is_closed(door, monkeypatch):
     monkeypatch.setattr(proxy_header, "MAX_PENDING_HEADERS", 2)
     first, _, third = [await door.dial() for _ in range(3)]
     assert await door.ends(third)
-    assert (door.tally.active, door.tally.closed) == (2, {"proxy_header_overload": 1})
+    assert (door.counters.active, door.counters.closed) == (2, {"proxy_header_overload": 1})
 
     first.sendall(HEADER)
     await door.until(lambda: door.came)
@@ -183,14 +183,14 @@ async def test_health_checks_that_only_connect_are_no_news(door):
     with capture_logs() as lines:
         for count in range(1, 6):
             (await door.dial()).close()
-            await door.until(lambda: door.tally.closed["client_closed"] == count)  # noqa: B023  # called at once
+            await door.until(lambda: door.counters.closed["client_closed"] == count)  # noqa: B023  # called at once
         client = await door.dial()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-        await door.until(lambda: door.tally.closed["client_reset"] == 1)
+        await door.until(lambda: door.counters.closed["client_reset"] == 1)
 
     assert lines == []
-    assert (door.tally.active, door.came) == (0, [])
+    assert (door.counters.active, door.came) == (0, [])
 
 
 async def test_a_header_that_ends_too_early_is_none(door):
@@ -198,7 +198,7 @@ async def test_a_header_that_ends_too_early_is_none(door):
     client.shutdown(socket.SHUT_WR)
     assert await door.ends(client)
 
-    assert door.tally.closed == {"invalid_proxy_header": 1}
+    assert door.counters.closed == {"invalid_proxy_header": 1}
 
 
 async def test_the_end_closes_whoever_waits(door):
@@ -206,4 +206,4 @@ async def test_the_end_closes_whoever_waits(door):
     door.reader.close()
 
     assert all([await door.ends(client) for client in clients])
-    assert (door.tally.active, door.tally.closed) == (0, {"drain_completed": 2})
+    assert (door.counters.active, door.counters.closed) == (0, {"drain_completed": 2})

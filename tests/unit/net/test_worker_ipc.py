@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import uvloop
 
-from proxy.core.tally import Tally
+from proxy.core.counters import ListenerCounters
 from proxy.net.worker_ipc import (
     MAX_PACKET_SIZE,
     ConnectionsClosed,
@@ -80,7 +80,7 @@ async def test_messages_arrive_whole_and_in_order(pair):
     assert pair.came == [(message, None) for message in sent]
 
     report = SnapshotReply(
-        7, Snapshot({"CLIENT": Tally(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})})
+        7, Snapshot({"CLIENT": ListenerCounters(requests={0: 3}, invalid_frames={("client", "invalid_size"): 1})})
     )
     pair.worker.send(ConnectionsClosed([5, 6]))
     pair.worker.send(report)

@@ -15,7 +15,13 @@ from observers.dispatch import MAX_BATCH, MAX_BATCH_BYTES, Dispatcher
 from observers.errors import ObserverError
 from observers.lane import MAX_KEPT, MAX_QUEUED
 from observers.weight import weight_of
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, THROTTLE_FIRST, TOLD, WALKED
+from proxy.core.observation_interest import (
+    THROTTLE_FIRST,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+)
 from tests.unit.observers import fakes
 from tests.unit.observers.samples import TOPIC_ID, change, connection, exchange, fetch, produce, report
 
@@ -269,35 +275,44 @@ class TestInterest:
     def test_for_nobody_nothing_is_told_walked_or_kept(self) -> None:
         dispatcher = started("PickyReader")
         interest = dispatcher.interest
-        assert interest.of(1, 12) & (TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE) == 15
-        assert interest.of(1, 3) == 0
-        assert interest.of(0, 9) == 0
-        assert interest.of(3, 12) & (TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE) == TOLD | KEEP_RESPONSE, "for names"
-        assert interest.of(3, 9) == 0, "no topic ids in this one"
+        assert interest.flags(1, 12) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 15
+        assert interest.flags(1, 3) == 0
+        assert interest.flags(0, 9) == 0
+        assert (
+            interest.flags(3, 12) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
+            == WANT_EXCHANGE | WANT_RESPONSE_BODY
+        ), "for names"
+        assert interest.flags(3, 9) == 0, "no topic ids in this one"
         dispatcher.close(20)
 
     def test_facts_alone_are_enough_for_one_that_is_told_of_many_at_a_time(self) -> None:
         dispatcher = started("Keeper")
-        assert dispatcher.interest.of(0, 9) & (TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE) == TOLD | WALKED
-        assert dispatcher.interest.of(20_000, 0) == TOLD
+        assert (
+            dispatcher.interest.flags(0, 9) & (WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
+            == WANT_EXCHANGE | WANT_FACTS
+        )
+        assert dispatcher.interest.flags(20_000, 0) == WANT_EXCHANGE
         dispatcher.close(20)
 
     def test_who_needs_no_names_learns_none(self) -> None:
         dispatcher = started("Picky")
-        assert dispatcher.interest.of(19, 7) == 0
-        assert dispatcher.interest.of(3, 12) & KEEP_RESPONSE == 0
+        assert dispatcher.interest.flags(19, 7) == 0
+        assert dispatcher.interest.flags(3, 12) & WANT_RESPONSE_BODY == 0
         dispatcher.close(20)
 
     def test_an_observer_may_keep_the_bodies_of_some(self) -> None:
         dispatcher = started("Sparing")
-        assert dispatcher.interest.of(3, 12) & (KEEP_REQUEST | KEEP_RESPONSE) == KEEP_REQUEST | KEEP_RESPONSE
-        assert dispatcher.interest.of(18, 3) & (KEEP_REQUEST | KEEP_RESPONSE) == 0
+        assert (
+            dispatcher.interest.flags(3, 12) & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
+            == WANT_REQUEST_BODY | WANT_RESPONSE_BODY
+        )
+        assert dispatcher.interest.flags(18, 3) & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) == 0
         dispatcher.close(20)
 
     def test_where_errors_and_throttles_stand_is_said_of_what_is_told_alone(self) -> None:
         dispatcher = started("Picky")
-        assert dispatcher.interest.of(3, 12) & THROTTLE_FIRST
-        assert not dispatcher.interest.of(12, 4) & THROTTLE_FIRST
+        assert dispatcher.interest.flags(3, 12) & THROTTLE_FIRST
+        assert not dispatcher.interest.flags(12, 4) & THROTTLE_FIRST
         dispatcher.close(20)
 
     def test_each_observer_is_told_of_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:

@@ -27,7 +27,7 @@ def _both_sides() -> dict[str, int]:
     return {"client": 0, "broker": 0}
 
 
-class Tally(Struct):
+class ListenerCounters(Struct):
     """All counts since the start; names are those of the metrics in docs/metrics.md."""
 
     accepted: int = 0

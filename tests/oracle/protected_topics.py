@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from proxy.core.produce_scan import INT32_MAX, WITH_IDS
-from proxy.core.protected import MAX_ITEMS, MAX_NAME, ProtectedTopics
+from proxy.core.protected_topics import MAX_ITEMS, MAX_NAME, ProtectedTopics
 from proxy.core.wire import MAX_STRING, TRUNCATED, DecodeError, uvarint
 from proxy.errors import PeerError
 

@@ -88,7 +88,7 @@ class _Reply(NamedTuple):
     lifetime_ms: int = 0
 
 
-class Identity:
+class PrincipalTracker:
     """Of one connection; ``sub_claim``: the claim of an OAUTHBEARER token that holds the name.
 
     Gets the bodies (after the header) of the requests and responses of SaslHandshake and SaslAuthenticate and of the

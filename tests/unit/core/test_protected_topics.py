@@ -8,16 +8,16 @@ import time
 import pytest
 
 from proxy.compiled.exchange import Exchange
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.intercept import Request, Rules
-from proxy.core.protected import MAX_ITEMS, ProtectedTopics
+from proxy.core.interceptor import InterceptorChain, Request
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS
+from proxy.core.protected_topics import MAX_ITEMS, ProtectedTopics
 from proxy.core.session import ANSWER_COST, TURN, Session
-from proxy.core.tally import Tally
-from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
 from proxy.interceptors.topic_protection import MAX_HELD_REQUEST, TopicProtection
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 REGISTRY = b"__brokerside_registry"
@@ -28,41 +28,45 @@ class Site:
     def __init__(self) -> None:
         self.refused: list[Request] = []
         self.exchanges: list[Exchange] = []
-        self.tally = Tally()
+        self.counters = ListenerCounters()
         self.topics = ProtectedTopics(["audit"])
-        self.rules = Rules([TopicProtection(self.topics, self.refused.append)])
-        watch = watching(self.exchanges.append, wanted=TOLD | WALKED)
-        self.session = Session(CONNECTION, self.tally, watch, 1 << 24, None, self.rules)
+        self.interceptors = InterceptorChain([TopicProtection(self.topics, self.refused.append)])
+        sink = watching(self.exchanges.append, wanted=WANT_EXCHANGE | WANT_FACTS)
+        self.session = Session(CONNECTION, self.counters, sink, 1 << 24, None, self.interceptors)
         self.to_broker = self.to_client = b""
 
     def ask(self, *pieces: bytes) -> bytes:
         """What the broker gets of these pieces."""
         before = len(self.to_broker)
         for piece in pieces:
-            self._step(self.session.client_data, piece)
+            self._step(self.session.read_client_data, piece)
         return self.to_broker[before:]
 
     def answer(self, data: bytes) -> None:
-        self._step(self.session.broker_data, data, of_client=False)
+        self._step(self.session.read_broker_data, data, of_client=False)
 
     def _step(self, take: object, data: bytes, *, of_client: bool = True) -> None:
         take(data, 1.0)  # type: ignore[operator]
         session = self.session
-        assert session.answers is not None
-        onward = data if not session.diverted or session.answers.edited is None else session.answers.edited
+        assert session.interception is not None
+        onward = (
+            data
+            if not session.diverted or session.interception.replacement is None
+            else session.interception.replacement
+        )
         if of_client:
             self.to_broker += onward
-            self.to_client += session.answers.replies if session.diverted else b""
+            self.to_client += session.interception.replies if session.diverted else b""
         else:
             self.to_client += onward
-        session.walk(1.0)
+        session.observe(1.0)
 
     @property
     def ends(self) -> str | None:
         """Why the connection is to end."""
-        answers = self.session.answers
-        assert answers is not None
-        return answers.cause if answers.ending else None
+        interception = self.session.interception
+        assert interception is not None
+        return interception.cause if interception.ending else None
 
 
 @pytest.fixture
@@ -124,7 +128,7 @@ def test_nothing_is_forwarded_before_the_first_topic_is_known(site: Site, topic:
         "full",
     )
     assert [one.error_code for one in exchange.response.partitions] == [29]
-    assert site.tally.intercepted == {(0, "denied"): 1}
+    assert site.counters.intercepted == {(0, "denied"): 1}
     assert site.ends is None
 
 
@@ -147,7 +151,7 @@ def test_a_topic_after_forwarded_bytes_ends_the_connection_in_its_turn(site: Sit
     answer = response(7, b"brokers")
     site.answer(answer)
     assert (site.to_client, site.ends) == (answer, "protected_topic")
-    site.session.lost(2.0)
+    site.session.close(2.0)
     exchange = site.exchanges[-1]
     assert (exchange.synthesized, exchange.error_code, exchange.outcome) == (True, 29, "connection_lost")
 
@@ -159,7 +163,7 @@ def test_without_acks_the_connection_ends(site: Site, pieces: int) -> None:
     assert site.ask(frame[:cut]) == frame[:cut] if cut else True
     assert site.ask(frame[cut:]) == b""
     assert site.ends == "protected_topic"
-    site.session.lost(2.0)
+    site.session.close(2.0)
     assert [(one.synthesized, one.error_code) for one in site.exchanges] == [(True, 29)]
 
 
@@ -249,16 +253,16 @@ def test_a_change_is_held_back_up_to_its_bound(site: Site) -> None:
     with pytest.raises(PeerError) as raised:
         site.ask(delete(*[b"t" * 100] * 11_000))
     assert raised.value.reason == "invalid_size"
-    assert site.tally.intercepted == {(DELETE_TOPICS, "denied"): 1}
+    assert site.counters.intercepted == {(DELETE_TOPICS, "denied"): 1}
 
 
 def test_a_mistake_of_the_sidecar_opens_nothing(site: Site) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    site.rules._interceptors[0].ask = fail  # type: ignore[method-assign,assignment]
+    site.interceptors._interceptors[0].on_body = fail  # type: ignore[method-assign,assignment]
     assert site.ask(request(DELETE_TOPICS, 1, 5, struct.pack(">iih", 1, 1, 0))) == b""
-    assert (site.ends, site.tally.intercept_errors) == ("unsupported_request", 1)
+    assert (site.ends, site.counters.intercept_errors) == ("unsupported_request", 1)
 
 
 @pytest.mark.parametrize("acks", [0, 1])
@@ -266,15 +270,15 @@ def test_nor_does_one_in_a_produce(site: Site, acks: int) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    site.rules._interceptors[0].deny = fail  # type: ignore[method-assign,assignment]
+    site.interceptors._interceptors[0].on_protected_topic = fail  # type: ignore[method-assign,assignment]
     assert site.ask(produce(1, acks, batch(1), topic="brokerside-audit")) == b""
-    assert (site.ends, site.tally.intercept_errors) == ("protected_topic", 1)
+    assert (site.ends, site.counters.intercept_errors) == ("protected_topic", 1)
 
 
 def test_turned_off_nothing_is_refused(site: Site) -> None:
-    protected = site.rules._interceptors[0]
+    protected = site.interceptors._interceptors[0]
     assert isinstance(protected, TopicProtection)
     protected.enabled = False
-    site.rules.update()
+    site.interceptors.update()
     for frame in (produce(1, 1, batch(1), topic="brokerside-audit"), request(0, 14, 1, bytes(9))):
         assert site.ask(frame) == frame

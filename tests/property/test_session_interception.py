@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core.budget import OPEN
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
-from proxy.core.intercept import Rules
+from proxy.core.interceptor import InterceptorChain
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS, WANT_REQUEST_BODY, WANT_RESPONSE_BODY
 from proxy.core.session import Session
-from proxy.core.tally import Tally
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD, WALKED
 from tests.frames import METADATA, batch, produce, produced, request, response
 from tests.oracle import session as oracle
-from tests.tools.intercepting import (
+from tests.tools.interceptors import (
     BROKEN_EDIT,
     BROKEN_STREAM,
     EAGER_STREAM,
@@ -38,7 +38,7 @@ from tests.tools.intercepting import (
     replied,
     streamed,
 )
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 CONNECTION = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
 MAX_FRAME = 200_000
@@ -110,42 +110,49 @@ class Side:
     """A session at work."""
 
     session: Session | oracle.Session
-    tally: Tally = field(default_factory=Tally)
+    counters: ListenerCounters = field(default_factory=ListenerCounters)
     exchanges: list[Exchange] = field(default_factory=list)
     to_broker: bytes = b""
     to_client: bytes = b""
 
     def step(self, side: str, data: bytes, now: float) -> tuple[Any, ...]:
         session = self.session
-        (session.client_data if side == "client" else session.broker_data)(data, now)
-        answers = session.answers
-        assert answers is not None
-        onward = data if not session.diverted or answers.edited is None else answers.edited
-        replies = answers.replies if session.diverted else b""
+        (session.read_client_data if side == "client" else session.read_broker_data)(data, now)
+        interception = session.interception
+        assert interception is not None
+        onward = data if not session.diverted or interception.replacement is None else interception.replacement
+        replies = interception.replies if session.diverted else b""
         if side == "client":
             self.to_broker += onward
             self.to_client += replies
         else:
             assert not replies
             self.to_client += onward
-        session.walk(now + 0.5)
-        if session.quiet:
+        session.observe(now + 0.5)
+        if session.is_idle:
             assert session.account.budget.counts[OPEN] == 0, "charged with nothing open"
-        state = session.diverted, session.rest, session.quiet, session.between_requests, session.saturated
-        counts = len(session.in_flight), session.requests, len(self.exchanges), session.client_id, session.untouched
-        return onward, replies, state, counts, (answers.full, answers.closing, answers.ending)
+        state = session.diverted, session.rest, session.is_idle, session.is_between_requests, session.saturated
+        counts = len(session.in_flight), session.requests, len(self.exchanges), session.client_id, session.is_unchanged
+        return onward, replies, state, counts, (interception.full, interception.closing, interception.ending)
 
 
 def start(implementation: type[Session | oracle.Session], wanted: int | None) -> Side:
-    tally, exchanges = Tally(), list[Exchange]()
-    watch = None if wanted is None else watching(exchanges.append, wanted=wanted)
-    session = implementation(CONNECTION, tally, watch, MAX_FRAME, None, Rules([Chooser()]))
-    return Side(session, tally, exchanges)
+    counters, exchanges = ListenerCounters(), list[Exchange]()
+    sink = None if wanted is None else watching(exchanges.append, wanted=wanted)
+    session = implementation(CONNECTION, counters, sink, MAX_FRAME, None, InterceptorChain([Chooser()]))
+    return Side(session, counters, exchanges)
 
 
 @given(
     made=st.lists(calls(), min_size=1, max_size=12),
-    wanted=st.sampled_from([None, TOLD, TOLD | WALKED, TOLD | WALKED | KEEP_REQUEST | KEEP_RESPONSE]),
+    wanted=st.sampled_from(
+        [
+            None,
+            WANT_EXCHANGE,
+            WANT_EXCHANGE | WANT_FACTS,
+            WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY,
+        ]
+    ),
     times=st.sampled_from([1, 1, 30]),  # more than one turn takes
     seed=st.integers(0, 2**32),
 )
@@ -177,13 +184,13 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
             if came < 0:
                 break
             may += answer
-        answers = found.session.answers
-        assert answers is not None
+        interception = found.session.interception
+        assert interception is not None
         able = [("broker", may[sent:])] if sent < len(may) else []
-        if not found.session.rest and not answers.full:
+        if not found.session.rest and not interception.full:
             if asked:
                 able.append(("client", asked))
-        elif not answers.full:
+        elif not interception.full:
             able.append(("rest", found.session.rest))
         if not able:
             break
@@ -198,15 +205,15 @@ def test_the_broker_sees_what_is_forwarded_and_the_client_every_answer_in_order(
         assert forwarded.startswith(found.to_broker)
         assert expected.startswith(found.to_client)
     assert (found.to_broker, found.to_client) == (forwarded, expected)
-    assert found.session.quiet == (end == len(made))
-    answers = found.session.answers
-    assert answers is not None
-    assert answers.ending == (end < len(made))
+    assert found.session.is_idle == (end == len(made))
+    interception = found.session.interception
+    assert interception is not None
+    assert interception.ending == (end < len(made))
     for each in sides:
-        each.session.lost(now)
+        each.session.close(now)
         assert each.session.account.budget.counts[OPEN] == 0
     told = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
     assert all(other == told[0] for other in told), "they tell something else"
-    assert all(each.tally == found.tally for each in sides)
+    assert all(each.counters == found.counters for each in sides)
     if wanted is not None:
         assert sum(one["synthesized"] for one in told[0]) == sum(not call.forwarded for call in made[: end + 1])

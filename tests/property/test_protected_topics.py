@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compiled.exchange import FIELDS
-from proxy.core.intercept import Rules
-from proxy.core.protected import ProtectedTopics
+from proxy.core.counters import ListenerCounters
+from proxy.core.interceptor import InterceptorChain
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS
+from proxy.core.protected_topics import ProtectedTopics
 from proxy.core.session import Session
 from proxy.core.struct import view
-from proxy.core.tally import Tally
-from proxy.core.watch import TOLD, WALKED
 from proxy.errors import PeerError
 from proxy.interceptors.topic_protection import TopicProtection
 from tests.frames import METADATA, batch, request, response
 from tests.oracle import session as oracle
-from tests.property.test_session_answers import CONNECTION, MAX_FRAME, SESSIONS, Side
+from tests.property.test_session_interception import CONNECTION, MAX_FRAME, SESSIONS, Side
 from tests.tools.messages import PRODUCE_REQUEST, UNKNOWN_TAGS, Made, encode
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 IDS = [bytes([at]) * 16 for at in range(4)]
 PROTECTED_NAMES = [b"brokerside-audit", b"__brokerside_registry", b"brokerside-", b"elsewhere"]
@@ -92,10 +92,10 @@ def calls(draw: st.DrawFn) -> Call:
 def start(implementation: type[Session | oracle.Session], wanted: int | None) -> Side:
     topics = ProtectedTopics(["elsewhere"])
     topics.ids.update(IDS[:2])
-    tally, exchanges = Tally(), list[Any]()
-    watch = None if wanted is None else watching(exchanges.append, wanted=wanted)
-    rules = Rules([TopicProtection(topics, lambda request: None)])
-    return Side(implementation(CONNECTION, tally, watch, MAX_FRAME, None, rules), tally, exchanges)
+    counters, exchanges = ListenerCounters(), list[Any]()
+    sink = None if wanted is None else watching(exchanges.append, wanted=wanted)
+    interceptors = InterceptorChain([TopicProtection(topics, lambda request: None)])
+    return Side(implementation(CONNECTION, counters, sink, MAX_FRAME, None, interceptors), counters, exchanges)
 
 
 def whole(stream: bytes) -> tuple[list[bytes], bytes]:
@@ -109,7 +109,7 @@ def whole(stream: bytes) -> tuple[list[bytes], bytes]:
 
 @given(
     made=st.lists(calls(), min_size=1, max_size=8),
-    wanted=st.sampled_from([None, TOLD, TOLD | WALKED]),
+    wanted=st.sampled_from([None, WANT_EXCHANGE, WANT_EXCHANGE | WANT_FACTS]),
     sizes=st.sampled_from([[1], [1, 3, 20], [20, 400, 10_000], [100_000]]),
     seed=st.integers(0, 2**32),
 )
@@ -120,9 +120,9 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
     sides = [start(implementation, wanted) for implementation in SESSIONS]
     ours = sides[0]
     asked, now, sent = b"".join(call.sent for call in made), 0.0, 0
-    answers = ours.session.answers
-    assert answers is not None
-    while not answers.ending:
+    interception = ours.session.interception
+    assert interception is not None
+    while not interception.ending:
         frames, _ = whole(ours.to_broker)
         may = b"".join(
             response(int.from_bytes(frame[8:12], "big"), b"\0" * 9)
@@ -130,7 +130,7 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
             if next(call for call in made if call.sent == frame).acks
         )
         able = ([("broker", may[sent:])] if sent < len(may) else []) + (
-            [("client", asked)] if asked and not answers.closing else []
+            [("client", asked)] if asked and not interception.closing else []
         )
         if not able:
             break
@@ -148,7 +148,7 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
     assert frames == [call.sent for call in honest][: len(frames)]
     seen, cut = whole(ours.to_client)
     assert not cut
-    if not answers.ending:
+    if not interception.ending:
         assert len(frames) == len(honest)
         assert not rest
         assert len(seen) == sum(call.acks != 0 for call in made)
@@ -159,12 +159,12 @@ def test_the_broker_never_has_a_whole_frame_that_names_a_protected_topic(
     else:
         closing = next(call for call in made if call.protected and (not call.acks or call.sent.startswith(rest)))
         assert len(rest) < len(closing.sent)
-    assert ours.tally.intercepted == {} or [*ours.tally.intercepted] == [(0, "denied")]
+    assert ours.counters.intercepted == {} or [*ours.counters.intercepted] == [(0, "denied")]
     for each in sides:
-        each.session.lost(now)
+        each.session.close(now)
     exchanges = [[{name: getattr(one, name) for name in FIELDS} for one in each.exchanges] for each in sides]
     assert all(other == exchanges[0] for other in exchanges), "the exchanges differ"
-    assert all(each.tally == ours.tally for each in sides)
+    assert all(each.counters == ours.counters for each in sides)
     for one in exchanges[0]:
         assert (one["error_code"] == 29) <= one["synthesized"]
 
@@ -192,7 +192,7 @@ def test_broken_frames_are_taken_alike(call: Call, seed: int, sizes: list[int]) 
         )
     frame[:4] = struct.pack(">i", len(frame) - 4)
     outcomes = []
-    for side in [start(implementation, TOLD | WALKED) for implementation in SESSIONS]:
+    for side in [start(implementation, WANT_EXCHANGE | WANT_FACTS) for implementation in SESSIONS]:
         rest, reason = bytes(frame), ""
         sizes_of = Random(seed)
         while rest:
@@ -203,7 +203,7 @@ def test_broken_frames_are_taken_alike(call: Call, seed: int, sizes: list[int]) 
                 reason = f"{error.reason}: {error.detail}"
                 break
             rest = rest[len(piece) :]
-        side.session.lost(2.0)
+        side.session.close(2.0)
         exchanges = [{name: getattr(one, name) for name in FIELDS} for one in side.exchanges]
-        outcomes.append((reason, len(rest), side.to_broker, side.to_client, exchanges, side.tally))
+        outcomes.append((reason, len(rest), side.to_broker, side.to_client, exchanges, side.counters))
     assert all(one == outcomes[0] for one in outcomes)

@@ -8,18 +8,27 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.compiled.exchange import Exchange
-from proxy.core.answers import MAX_OWED
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionChange
-from proxy.core.identity import SASL_AUTHENTICATE, Identity
-from proxy.core.intercept import ASKED, DECIDED, MAX_ASKED, Interceptor, Request, Rules, Verdict, Way
+from proxy.core.interception import MAX_PENDING_RESPONSES
+from proxy.core.interceptor import (
+    MAX_HELD_REQUEST,
+    ON_BODY,
+    ON_HEADER,
+    Disposition,
+    Interceptor,
+    InterceptorChain,
+    Request,
+    Verdict,
+)
+from proxy.core.observation_interest import WANT_EXCHANGE, WANT_REQUEST_BODY, WANT_RESPONSE_BODY
+from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
 from proxy.core.session import ANSWER_COST, TURN, Session
-from proxy.core.tally import Tally
-from proxy.core.watch import KEEP_REQUEST, KEEP_RESPONSE, TOLD
 from proxy.errors import PeerError
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain
-from tests.tools.intercepting import (
+from tests.tools.interceptors import (
     BROKEN_EDIT,
     BROKEN_STREAM,
     EAGER_STREAM,
@@ -38,7 +47,7 @@ from tests.tools.intercepting import (
     replied,
     streamed,
 )
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 
 class Bench:
@@ -48,11 +57,11 @@ class Bench:
         self,
         interceptors: Sequence[Interceptor] | None = None,
         *,
-        wanted: int | None = TOLD,
+        wanted: int | None = WANT_EXCHANGE,
         max_frame: int = 1 << 21,
         source: str = "anonymous",
     ) -> None:
-        self.tally = Tally()
+        self.counters = ListenerCounters()
         self.exchanges: list[Exchange] = []
         self.chooser = Chooser()
         self.now = 0.0
@@ -68,11 +77,13 @@ class Bench:
             principal_source=source,  # type: ignore[arg-type]
         )
         self.changes: list[ConnectionChange] = []
-        watch = None if wanted is None else watching(self.exchanges.append, self.changes.append, wanted=wanted)
-        self.rules = Rules(interceptors or [self.chooser])
-        identity = Identity(self.connection) if source == "unauthenticated" else None
+        sink = None if wanted is None else watching(self.exchanges.append, self.changes.append, wanted=wanted)
+        self.interceptors = InterceptorChain(interceptors or [self.chooser])
+        principal_tracker = PrincipalTracker(self.connection) if source == "unauthenticated" else None
         self.budget = Budget()
-        self.session = Session(self.connection, self.tally, watch, max_frame, identity, self.rules, self.budget)
+        self.session = Session(
+            self.connection, self.counters, sink, max_frame, principal_tracker, self.interceptors, self.budget
+        )
 
     def client(self, data: bytes, *, later: bool = False) -> None:
         """``later``: what was not looked at stays there."""
@@ -87,7 +98,7 @@ class Bench:
         self.now += 1
         session = self.session
         try:
-            (session.client_data if side == "client" else session.broker_data)(data, self.now)
+            (session.read_client_data if side == "client" else session.read_broker_data)(data, self.now)
         except PeerError:
             self._pass(side, data, data[: session.clean])
             raise
@@ -96,23 +107,23 @@ class Bench:
     def _pass(self, side: str, data: bytes, usual: bytes) -> None:
         session, onward = self.session, usual
         if session.diverted:
-            answers = session.answers
-            assert answers is not None
-            onward = data if answers.edited is None else answers.edited
-            self.to_client += answers.replies
-            if answers.failure is not None:
-                self.failures.append(answers.failure)
+            interception = session.interception
+            assert interception is not None
+            onward = data if interception.replacement is None else interception.replacement
+            self.to_client += interception.replies
+            if interception.failure is not None:
+                self.failures.append(interception.failure)
         if side == "client":
             self.to_broker += onward
         else:
             self.to_client += onward
-        session.walk(self.now + 0.5)
+        session.observe(self.now + 0.5)
 
     @property
     def ending(self) -> bool:
-        answers = self.session.answers
-        assert answers is not None
-        return answers.ending
+        interception = self.session.interception
+        assert interception is not None
+        return interception.ending
 
     def ended(self) -> list[tuple[int, str, bool]]:
         return [(each.correlation_id, each.outcome, each.synthesized) for each in self.exchanges]
@@ -126,10 +137,10 @@ def test_what_nobody_wants_passes_as_it_came() -> None:
     bench.broker(response(1, b"y" * 70) + response(3))
     assert not bench.session.diverted
     assert (bench.to_broker, bench.to_client) == (asked, response(1, b"y" * 70) + response(3))
-    assert bench.session.untouched
+    assert bench.session.is_unchanged
 
 
-@pytest.mark.parametrize("wanted", [None, TOLD])
+@pytest.mark.parametrize("wanted", [None, WANT_EXCHANGE])
 @pytest.mark.parametrize(
     ("one", "of_a_turn"),
     [
@@ -146,7 +157,7 @@ def test_a_turn_takes_so_many_requests_and_leaves_the_rest(one: bytes, of_a_turn
     for turn in (1, 2):
         assert bench.session.requests == turn * of_a_turn
         assert bench.session.rest == one * (count - turn * of_a_turn) + one[:9]
-        assert not bench.session.between_requests
+        assert not bench.session.is_between_requests
         bench.client(bench.session.rest, later=True)
     assert (bench.session.requests, bench.session.rest) == (count, b"")
     bench.client(one[9:])
@@ -200,13 +211,13 @@ def test_an_answer_goes_out_at_once_where_nothing_is_open() -> None:
     bench = Bench()
     bench.client(request(REPLIED, 5, 77, b"dropped"))
     assert (bench.to_broker, bench.to_client) == (b"", response(77, replied(5)))
-    assert bench.session.quiet
+    assert bench.session.is_idle
     (exchange,) = bench.exchanges
     assert (exchange.synthesized, exchange.outcome, exchange.response_bytes) == (True, "answered", 13)
     times = (exchange.received_at, exchange.forwarded_at, exchange.responded_at, exchange.answered_at)
     assert times == (1.0, 0.0, 0.0, 1.5)
-    assert bench.tally.requests == bench.tally.responses == {REPLIED: 1}
-    assert bench.tally.intercepted == {(REPLIED, "replied"): 1}
+    assert bench.counters.requests == bench.counters.responses == {REPLIED: 1}
+    assert bench.counters.intercepted == {(REPLIED, "replied"): 1}
 
 
 def test_an_empty_answer_has_eight_bytes() -> None:
@@ -232,7 +243,7 @@ def test_answers_keep_the_order_of_the_requests_even_with_equal_correlation_ids(
     here = [response(5, replied(1)), response(5, b"held"), response(5, b"mine")]
     assert bench.to_client == first + here[0] + here[1] + second + here[2]
     assert [each.synthesized for each in bench.exchanges] == [False, True, True, False, True]
-    assert bench.session.quiet
+    assert bench.session.is_idle
 
 
 def test_an_answer_never_splits_a_response_that_is_under_way() -> None:
@@ -251,7 +262,7 @@ def test_an_answer_waits_for_the_end_of_its_request() -> None:
     bench = Bench()
     asked = request(REPLIED, 1, 1, b"x" * 100)
     bench.client(asked[:60])
-    assert (bench.to_client, bench.session.between_requests) == (b"", False)
+    assert (bench.to_client, bench.session.is_between_requests) == (b"", False)
     bench.client(asked[60:] + request(METADATA, 1, 2))
     assert (bench.to_client, bench.to_broker) == (response(1, replied(1)), request(METADATA, 1, 2))
 
@@ -282,11 +293,11 @@ def test_what_is_asked_is_after_the_header_whatever_that_holds() -> None:
 def test_a_request_too_long_to_be_held_is_refused() -> None:
     bench = Bench()
     first = request(METADATA, 1, 1)
-    with pytest.raises(PeerError, match=f"{MAX_ASKED + 1} bytes") as raised:
-        bench.client(first + request(HELD, 0, 2, b"x" * (MAX_ASKED + 1 - 11)))
+    with pytest.raises(PeerError, match=f"{MAX_HELD_REQUEST + 1} bytes") as raised:
+        bench.client(first + request(HELD, 0, 2, b"x" * (MAX_HELD_REQUEST + 1 - 11)))
     assert raised.value.reason == "invalid_size"
     assert bench.to_broker == first
-    longest = request(HELD, 0, 2, b"f" * (MAX_ASKED - 11))
+    longest = request(HELD, 0, 2, b"f" * (MAX_HELD_REQUEST - 11))
     bench = Bench()
     bench.client(longest)
     assert bench.to_broker == longest
@@ -324,9 +335,9 @@ def test_closing_waits_for_the_answers_before_it_and_drops_what_comes_after() ->
     bench.broker(response(1, b"abc")[9:])
     assert bench.to_client == response(1, b"abc") + response(2, replied(1))
     assert bench.ending
-    bench.session.lost(bench.now)
+    bench.session.close(bench.now)
     assert bench.ended() == [(1, "answered", False), (2, "answered", True), (3, "connection_lost", True)]
-    assert bench.tally.intercepted == {(REPLIED, "replied"): 1, (SHUT, "closed"): 1}
+    assert bench.counters.intercepted == {(REPLIED, "replied"): 1, (SHUT, "closed"): 1}
 
 
 def test_closing_needs_no_more_than_the_header() -> None:
@@ -340,22 +351,22 @@ class Refuser(Chooser):
 
     def __init__(self, flags: int, verdict: Verdict) -> None:
         super().__init__()
-        self.flags, self.verdict = flags, verdict
+        self.wanted, self.verdict = flags, verdict
 
-    def wants(self, api_key: int, api_version: int) -> int:
-        return self.flags if api_key == 0 else 0
+    def flags(self, api_key: int, api_version: int) -> int:
+        return self.wanted if api_key == 0 else 0
 
-    def decide(self, request: Request) -> Verdict:
+    def on_header(self, request: Request) -> Verdict:
         self.asked.append((request, b""))
         return self.verdict
 
-    def ask(self, request: Request, body: bytes) -> Verdict:
+    def on_body(self, request: Request, body: bytes) -> Verdict:
         self.asked.append((request, body))
         return self.verdict
 
 
-@pytest.mark.parametrize("flags", [DECIDED, ASKED])
-@pytest.mark.parametrize("verdict", [Way.CLOSE, b"no"])
+@pytest.mark.parametrize("flags", [ON_HEADER, ON_BODY])
+@pytest.mark.parametrize("verdict", [Disposition.CLOSE, b"no"])
 def test_what_expects_no_response_closes_in_its_turn(flags: int, verdict: Verdict) -> None:
     refuser = Refuser(flags, verdict)
     bench = Bench([refuser])
@@ -364,13 +375,13 @@ def test_what_expects_no_response_closes_in_its_turn(flags: int, verdict: Verdic
     assert not bench.ending
     bench.broker(response(1))
     assert bench.ending
-    bench.session.lost(bench.now)
+    bench.session.close(bench.now)
     assert bench.ended() == [(1, "answered", False), (2, "connection_lost", True)]
 
 
-@pytest.mark.parametrize("flags", [DECIDED, ASKED, DECIDED | ASKED])
+@pytest.mark.parametrize("flags", [ON_HEADER, ON_BODY, ON_HEADER | ON_BODY])
 def test_what_is_let_go_on_is_as_if_nobody_had_asked(flags: int) -> None:
-    bench = Bench([Refuser(flags, Way.FORWARD)])
+    bench = Bench([Refuser(flags, Disposition.FORWARD)])
     asked = produce(1, 0, batch(3)) + produce(2, -1, batch(3)) + request(METADATA, 1, 3)
     for at in range(0, len(asked), 9):
         bench.client(asked[at : at + 9])
@@ -381,7 +392,7 @@ def test_what_is_let_go_on_is_as_if_nobody_had_asked(flags: int) -> None:
 
 
 def test_a_response_is_edited_and_told_of_with_its_new_size() -> None:
-    bench = Bench(wanted=TOLD | KEEP_REQUEST | KEEP_RESPONSE)
+    bench = Bench(wanted=WANT_EXCHANGE | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
     bench.client(request(METADATA, 1, 1) + request(EDITING, 0, 2, b"\0") + request(METADATA, 1, 3))
     body = b"0123456789" * 7
     sent = response(1, b"a") + response(2, b"\0" + body) + response(3, b"b")
@@ -390,7 +401,7 @@ def test_a_response_is_edited_and_told_of_with_its_new_size() -> None:
     exchange = bench.exchanges[1]
     new_size = len(edited(body)) + 9
     assert (exchange.response_raw, exchange.response_bytes, exchange.synthesized) == (body, new_size, False)
-    assert bench.tally.edited == {EDITING: 1}
+    assert bench.counters.edited == {EDITING: 1}
 
 
 def test_a_stream_keeps_the_length_and_passes_what_it_may() -> None:
@@ -401,7 +412,7 @@ def test_a_stream_keeps_the_length_and_passes_what_it_may() -> None:
     assert bench.to_client == response(1, b"\0" + body)[:46]
     bench.broker(response(1, b"\0" + body)[50:])
     assert bench.to_client == response(1, b"\0" + streamed(body))
-    assert bench.tally.edited == {STREAMING: 1}
+    assert bench.counters.edited == {STREAMING: 1}
 
 
 def test_of_a_response_whose_beginning_is_replaced_the_rest_passes_as_it_comes() -> None:
@@ -419,12 +430,12 @@ def test_of_a_response_whose_beginning_is_replaced_the_rest_passes_as_it_comes()
     bench.broker(sent[60:])
     assert bench.to_client == expected
     assert bench.exchanges[0].response_bytes == len(expected)
-    assert bench.tally.edited == {LEADING: 1}
+    assert bench.counters.edited == {LEADING: 1}
 
 
 def test_a_beginning_too_long_to_be_held_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.core.answers.MAX_EDITED", 10)
-    monkeypatch.setattr("tests.tools.intercepting.LEAD", 30)
+    monkeypatch.setattr("proxy.core.interception.MAX_HELD_RESPONSE", 10)
+    monkeypatch.setattr("tests.tools.interceptors.LEAD", 30)
     bench = Bench()
     bench.client(request(LEADING, 0, 1, b"\0"))
     sent = response(1, b"\0" + bytes(100))
@@ -432,7 +443,7 @@ def test_a_beginning_too_long_to_be_held_ends_the_connection(monkeypatch: pytest
     with pytest.raises(PeerError, match="a beginning of more than 10 bytes"):
         bench.broker(sent[10:25])
     assert bench.to_client == b""
-    bench.session.lost(9.0)
+    bench.session.close(9.0)
     assert bench.ended() == [(1, "connection_lost", False)]
 
 
@@ -475,8 +486,8 @@ def test_a_response_whose_interceptor_fails_passes_as_it_came_wherever_it_is_cut
         bench.broker(answer[:cut])
         bench.broker(answer[cut:])
         assert bench.to_client == answer
-        assert bench.tally.intercept_errors == len(bench.failures) == 1
-        assert not bench.tally.edited
+        assert bench.counters.intercept_errors == len(bench.failures) == 1
+        assert not bench.counters.edited
 
 
 @pytest.mark.parametrize(("key", "body"), [(RAISING, b""), (HELD, b"error")])
@@ -484,14 +495,14 @@ def test_a_request_whose_interceptor_fails_is_forwarded(key: int, body: bytes) -
     bench = Bench()
     bench.client(request(key, 0, 1, body))
     assert bench.to_broker == request(key, 0, 1, body)
-    assert bench.tally.intercept_errors == len(bench.failures) == 1
+    assert bench.counters.intercept_errors == len(bench.failures) == 1
     bench.broker(response(1, b"\0"))
     assert bench.ended() == [(1, "answered", False)]
 
 
 @pytest.mark.parametrize("cut", [4, 8, 9, 500, 1000])
 def test_a_response_too_long_to_be_held_ends_the_connection(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.core.answers.MAX_EDITED", 1000)
+    monkeypatch.setattr("proxy.core.interception.MAX_HELD_RESPONSE", 1000)
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + request(EDITING, 0, 2, b"\0"))
     long = response(2, b"\0" + b"z" * 992)
@@ -503,7 +514,7 @@ def test_a_response_too_long_to_be_held_ends_the_connection(cut: int, monkeypatc
         bench.broker(long[cut:])
     assert (raised.value.side, raised.value.reason) == ("broker", "invalid_size")
     assert bench.to_client == response(1), "not a byte of it"
-    bench.session.lost(9.0)
+    bench.session.close(9.0)
     assert bench.ended() == [(1, "answered", False), (2, "connection_lost", False)]
 
 
@@ -511,8 +522,8 @@ def test_how_long_a_response_may_be_is_not_what_clients_may_send() -> None:
     bench = Bench(max_frame=1000)
     bench.client(request(EDITING, 0, 1, b"\0"))
     bench.broker(response(1, b"\0" + b"z" * 5000))
-    assert bench.tally.edited[EDITING] == 1
-    assert not bench.tally.intercept_errors
+    assert bench.counters.edited[EDITING] == 1
+    assert not bench.counters.intercept_errors
 
 
 def test_a_response_whose_header_cannot_be_read_passes_and_counts() -> None:
@@ -521,7 +532,7 @@ def test_a_response_whose_header_cannot_be_read_passes_and_counts() -> None:
     answer = response(1, b"\xff\xff") + response(2)
     bench.broker(answer)
     assert bench.to_client == answer
-    assert bench.tally.intercept_errors == 1
+    assert bench.counters.intercept_errors == 1
 
 
 def test_a_broker_that_answers_what_it_was_not_asked_is_out_of_sync() -> None:
@@ -541,16 +552,16 @@ def test_many_long_answers_wait_in_the_requests_that_ask_for_them() -> None:
     bench = Bench()
     asked = b"".join(request(HELD, 0, n, b"a" * 1000) for n in range(200))
     bench.client(asked, later=True)
-    assert len(bench.to_client) < MAX_OWED + 1020
+    assert len(bench.to_client) < MAX_PENDING_RESPONSES + 1020
     assert bench.session.rest
-    assert not bench.session.between_requests
-    assert not bench.session.quiet
+    assert not bench.session.is_between_requests
+    assert not bench.session.is_idle
     while bench.session.rest:
         before = len(bench.to_client)
         bench.client(bench.session.rest, later=True)
-        assert len(bench.to_client) - before < MAX_OWED + 1020
+        assert len(bench.to_client) - before < MAX_PENDING_RESPONSES + 1020
     assert bench.to_client == b"".join(response(n, b"a" * 1000) for n in range(200))
-    assert bench.session.quiet
+    assert bench.session.is_idle
 
 
 def test_long_answers_that_wait_for_the_broker_hold_back_what_comes_after_them() -> None:
@@ -560,11 +571,11 @@ def test_long_answers_that_wait_for_the_broker_hold_back_what_comes_after_them()
         request(METADATA, 1, 999) + b"".join(request(HELD, 0, n, b"a" * 4000) for n in range(20)) + later, later=True
     )
     assert bench.to_broker == request(METADATA, 1, 999)
-    assert bench.session.answers is not None
-    assert bench.session.answers.full
+    assert bench.session.interception is not None
+    assert bench.session.interception.full
     rest = bench.session.rest
     bench.broker(response(999))
-    assert not bench.session.answers.full
+    assert not bench.session.interception.full
     assert bench.session.rest == rest
     bench.client(rest)
     assert bench.to_broker == request(METADATA, 1, 999) + later
@@ -593,7 +604,7 @@ def log_in(bench: Bench, mechanism: str, token: bytes) -> None:
     bench.broker(response(12, b"\0" + authenticate_reply()))
 
 
-@pytest.mark.parametrize("wanted", [None, TOLD])
+@pytest.mark.parametrize("wanted", [None, WANT_EXCHANGE])
 def test_who_asks_is_known_whether_or_not_anybody_observes(wanted: int | None) -> None:
     bench = Bench(wanted=wanted, source="unauthenticated")
     bench.client(request(REPLIED, 0, 1))
@@ -605,7 +616,7 @@ def test_who_asks_is_known_whether_or_not_anybody_observes(wanted: int | None) -
         ("User:alice", "sasl"),
     ]
     assert bench.session.connection.principal == "User:alice"
-    assert wanted is not None or bench.tally.decoded == {}
+    assert wanted is not None or bench.counters.decoded == {}
 
 
 def test_an_answer_of_ours_does_not_show_that_the_broker_let_a_client_in() -> None:
@@ -621,18 +632,18 @@ def test_an_answer_of_ours_does_not_show_that_the_broker_let_a_client_in() -> No
 class NoSuchHandshake(Refuser):
     """Wants SaslHandshake v2."""
 
-    def wants(self, api_key: int, api_version: int) -> int:
-        return self.flags if (api_key, api_version) == (SASL_HANDSHAKE, 2) else 0
+    def flags(self, api_key: int, api_version: int) -> int:
+        return self.wanted if (api_key, api_version) == (SASL_HANDSHAKE, 2) else 0
 
 
 def test_a_login_request_that_the_broker_does_not_get_is_not_waited_for() -> None:
-    bench = Bench([NoSuchHandshake(DECIDED, b"")], source="unauthenticated")
+    bench = Bench([NoSuchHandshake(ON_HEADER, b"")], source="unauthenticated")
     log_in(bench, "PLAIN", plain("alice"))
     bench.client(request(SASL_HANDSHAKE, 2, 20, handshake("PLAIN")))
     assert bench.to_client.endswith(response(20, b""))
     log_in(bench, "PLAIN", plain("alice"))
-    identity = bench.session.connection
-    assert (identity.principal, identity.principal_source) == ("User:alice", "sasl")
+    principal_tracker = bench.session.connection
+    assert (principal_tracker.principal, principal_tracker.principal_source) == ("User:alice", "sasl")
     assert [each.change for each in bench.changes] == ["authenticated", "authenticated"]
 
 
@@ -641,8 +652,8 @@ def test_rules_that_change_are_seen_at_once() -> None:
     bench = Bench([refuser])
     bench.client(produce(1, -1, batch(3)))
     assert bench.to_broker
-    refuser.flags = DECIDED
-    bench.rules.update()
+    refuser.wanted = ON_HEADER
+    bench.interceptors.update()
     bench.client(produce(2, -1, batch(3)))
     bench.broker(response(1))
     assert bench.to_client == response(1) + response(2, b"no")
@@ -651,7 +662,7 @@ def test_rules_that_change_are_seen_at_once() -> None:
 def test_a_lost_connection_ends_what_was_to_be_answered() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + request(REPLIED, 0, 2) + request(HELD, 0, 3, b"part")[:-1])
-    bench.session.lost(bench.now)
+    bench.session.close(bench.now)
     assert bench.ended() == [
         (1, "connection_lost", False),
         (2, "connection_lost", True),
@@ -662,13 +673,13 @@ def test_a_lost_connection_ends_what_was_to_be_answered() -> None:
 def test_a_session_says_whether_it_could_be_given_up() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1))
-    assert bench.session.untouched
+    assert bench.session.is_unchanged
     bench.client(request(METADATA, 1, 2)[:5])
-    assert not bench.session.untouched
+    assert not bench.session.is_unchanged
     bench.client(request(METADATA, 1, 2)[5:])
-    assert bench.session.untouched
+    assert bench.session.is_unchanged
     bench.client(request(REPLIED, 1, 3))
-    assert not bench.session.untouched
+    assert not bench.session.is_unchanged
 
 
 SCRIPT_CLIENT = (
@@ -698,7 +709,7 @@ def _run(cuts: list[int], back: list[int], *, first: bool) -> tuple[bytes, bytes
         bench.client(piece)
     for start, stop in zip([0, *back], [*back, len(SCRIPT_BROKER)], strict=True):
         bench.broker(SCRIPT_BROKER[start:stop])
-    assert bench.session.quiet
+    assert bench.session.is_idle
     told = [
         (e.api_key, e.correlation_id, e.client_id, e.request_bytes, e.response_bytes, e.outcome, e.synthesized)
         for e in bench.exchanges

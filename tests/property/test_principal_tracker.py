@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.exchange import Connection, ConnectionChange
-from proxy.core.identity import API_VERSIONS, MAX_UNANSWERED, SASL_AUTHENTICATE, SASL_HANDSHAKE, Identity
+from proxy.core.principal_tracker import (
+    API_VERSIONS,
+    MAX_UNANSWERED,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    PrincipalTracker,
+)
 from tests.property.strategies import INT16, damaged
 from tests.sasl import (
     authenticate,
@@ -69,7 +75,7 @@ FROM_CLIENT = {"request", "token"}
 
 @given(st.lists(calls, max_size=3 * MAX_UNANSWERED))
 def test_any_bytes_in_any_order(told: list[tuple[Any, ...]]) -> None:
-    identity = Identity(FRESH)
+    identity = PrincipalTracker(FRESH)
     for name, *arguments in told:
         before = identity.connection
         if name in FROM_CLIENT:
@@ -116,7 +122,7 @@ def test_a_name_of_a_token_is_told_as_it_is(name: str) -> None:
 
 
 def _logged_in(mechanism: str, steps: list[tuple[bytes, bytes]]) -> str:
-    identity = Identity(FRESH)
+    identity = PrincipalTracker(FRESH)
     identity.request(1, SASL_HANDSHAKE, handshake(mechanism))
     identity.response(SASL_HANDSHAKE, handshake_reply(), 1.0)
     for token, reply in steps:

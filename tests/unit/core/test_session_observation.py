@@ -6,36 +6,38 @@ import pytest
 
 from proxy.compiled.exchange import Exchange
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
+from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection, ConnectionChange
-from proxy.core.identity import SASL_AUTHENTICATE, Identity
 from proxy.core.observation import MAX_LEARNED
-from proxy.core.session import Session
-from proxy.core.tally import Tally
-from proxy.core.watch import (
+from proxy.core.observation_interest import (
     ERROR_AFTER_THROTTLE,
     ERROR_FIRST,
-    KEEP_REQUEST,
-    KEEP_RESPONSE,
     KEYS,
     THROTTLE_FIRST,
-    TOLD,
     VERSIONS,
-    WALKED,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
 )
+from proxy.core.principal_tracker import SASL_AUTHENTICATE, PrincipalTracker
+from proxy.core.session import Session
 from tests.frames import API_VERSIONS, METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.sasl import authenticate, authenticate_reply, handshake, handshake_reply, plain, software
-from tests.tools.watching import watching
+from tests.tools.observation_sinks import watching
 
 HEARTBEAT, LIST_GROUPS, FUTURE = 12, 16, 31_000
-KEEP = TOLD | KEEP_REQUEST | KEEP_RESPONSE
+KEEP = WANT_EXCHANGE | WANT_REQUEST_BODY | WANT_RESPONSE_BODY
 MAX_BODY = 100_000
 
 
 class Bench:
     """A session that is watched. Its clock moves one second with each chunk; half a second later that has gone on."""
 
-    def __init__(self, wanted: int | bytes = TOLD | WALKED, max_body: int = MAX_BODY, limit: int = MAX_CHARGED) -> None:
-        self.tally = Tally()
+    def __init__(
+        self, wanted: int | bytes = WANT_EXCHANGE | WANT_FACTS, max_body: int = MAX_BODY, limit: int = MAX_CHARGED
+    ) -> None:
+        self.counters = ListenerCounters()
         self.exchanges: list[Exchange] = []
         self.changes: list[ConnectionChange] = []
         self.order: list[str] = []
@@ -43,10 +45,12 @@ class Bench:
         connection = Connection(
             "c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated"
         )
-        self.watch = watching(self._record, self._note, wanted=wanted, max_body=max_body)
+        self.sink = watching(self._record, self._note, wanted=wanted, max_body=max_body)
         self.budget = Budget(limit)
-        identity = Identity(connection)
-        self.session = Session(connection, self.tally, self.watch, identity=identity, budget=self.budget)
+        principal_tracker = PrincipalTracker(connection)
+        self.session = Session(
+            connection, self.counters, self.sink, principal_tracker=principal_tracker, budget=self.budget
+        )
 
     def _record(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
@@ -59,17 +63,17 @@ class Bench:
     def client(self, data: bytes, step: int = 1 << 30) -> None:
         for at in range(0, len(data), step):
             self.now += 1
-            if self.session.client_data(data[at : at + step], self.now):
-                self.session.walk(self.now + 0.5)
+            if self.session.read_client_data(data[at : at + step], self.now):
+                self.session.observe(self.now + 0.5)
 
     def broker(self, data: bytes, step: int = 1 << 30) -> None:
         for at in range(0, len(data), step):
             self.now += 1
-            if self.session.broker_data(data[at : at + step], self.now):
-                self.session.walk(self.now + 0.5)
+            if self.session.read_broker_data(data[at : at + step], self.now):
+                self.session.observe(self.now + 0.5)
 
     def lost(self) -> None:
-        self.session.lost(self.now)
+        self.session.close(self.now)
 
 
 def wanting(**flags: int) -> bytes:
@@ -82,23 +86,23 @@ def wanting(**flags: int) -> bytes:
 
 
 def test_what_nobody_wants_is_not_told_and_breaks_no_order() -> None:
-    bench = Bench(wanting(k0=TOLD | WALKED, k12=TOLD))
+    bench = Bench(wanting(k0=WANT_EXCHANGE | WANT_FACTS, k12=WANT_EXCHANGE))
     bench.client(request(METADATA, 1, 1) + produce(2, -1, batch(3)) + request(HEARTBEAT, 1, 3))
     bench.broker(response(1) + produced(2) + response(3))
     assert [(e.api_key, e.outcome) for e in bench.exchanges] == [(0, "answered"), (HEARTBEAT, "answered")]
-    assert bench.tally.requests == {METADATA: 1, 0: 1, HEARTBEAT: 1}
+    assert bench.counters.requests == {METADATA: 1, 0: 1, HEARTBEAT: 1}
     bench.client(request(METADATA, 1, 4))
     bench.lost()
     assert len(bench.exchanges) == 2
 
 
 def test_bodies_are_walked_only_for_those_who_want_facts() -> None:
-    bench = Bench(TOLD)
+    bench = Bench(WANT_EXCHANGE)
     bench.client(produce(1, -1, batch(3)))
     bench.broker(produced(1))
     (exchange,) = bench.exchanges
     assert (exchange.decode, exchange.request, exchange.response) == ("none", None, None)
-    assert not any(bench.tally.decoded.values())
+    assert not any(bench.counters.decoded.values())
 
 
 def test_an_exchange_is_recorded_when_its_last_byte_was_handed_on() -> None:
@@ -107,9 +111,9 @@ def test_an_exchange_is_recorded_when_its_last_byte_was_handed_on() -> None:
     answer = response(1, b"x" * 20)
     bench.broker(answer[:10])
     bench.now += 1
-    assert bench.session.broker_data(answer[10:], bench.now)
+    assert bench.session.read_broker_data(answer[10:], bench.now)
     assert bench.exchanges == []
-    bench.session.walk(9.0)
+    bench.session.observe(9.0)
     (exchange,) = bench.exchanges
     times = (exchange.received_at, exchange.forwarded_at, exchange.responded_at, exchange.answered_at)
     assert times == (1.0, 1.5, 3.0, 9.0)
@@ -118,22 +122,22 @@ def test_an_exchange_is_recorded_when_its_last_byte_was_handed_on() -> None:
 def test_what_was_answered_and_not_handed_on_is_lost() -> None:
     bench = Bench()
     bench.client(request(METADATA, 1, 1) + produce(2, 0, batch(1)))
-    assert bench.session.broker_data(response(1), 5.0)
+    assert bench.session.read_broker_data(response(1), 5.0)
     bench.lost()
     outcomes = [(e.correlation_id, e.outcome, e.answered_at, e.response_bytes) for e in bench.exchanges]
     assert outcomes == [(2, "no_response", 0.0, 0), (1, "connection_lost", 0.0, 0)]
-    assert bench.watch.observed[0] == 2
+    assert bench.sink.observed[0] == 2
 
 
 @pytest.mark.parametrize(("key", "version"), [(FUTURE, 0), (METADATA, 30), (LIST_GROUPS, 99), (0, 99), (-7, 3)])
 def test_what_no_table_knows_is_told_as_unsupported(key: int, version: int) -> None:
-    bench = Bench(TOLD | WALKED | KEEP)
+    bench = Bench(WANT_EXCHANGE | WANT_FACTS | KEEP)
     body = b"" if key in (FUTURE, -7) else b"\0"  # no tagged fields
     bench.client(request(key, version, 1, body + b"whatever this is"))
     bench.broker(response(1, b"\0answer"))
     (exchange,) = bench.exchanges
     assert (exchange.decode, exchange.request_raw) == ("unsupported", b"whatever this is")
-    assert bench.tally.decoded["unsupported"] == 1
+    assert bench.counters.decoded["unsupported"] == 1
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
@@ -161,7 +165,7 @@ def test_too_long_a_body_is_not_kept_and_counted() -> None:
     bench.broker(response(1, b"y" * 100) + response(2, b"y" * 101))
     kept = [(e.request_raw, e.response_raw) for e in bench.exchanges]
     assert kept == [(None, b"y" * 100), (b"x" * 100, None)]
-    assert bench.tally.decoded["not_kept"] == 2
+    assert bench.counters.decoded["not_kept"] == 2
 
 
 def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
@@ -173,10 +177,10 @@ def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
     assert bench.budget.charged > 2000
 
     def other() -> Exchange:
-        session = Session(bench.session.connection, Tally(), bench.watch, budget=bench.budget)
-        session.client_data(request(METADATA, 1, 1, b"z" * 1000), 1.0)
-        session.walk(1.5)
-        session.lost(2.0)
+        session = Session(bench.session.connection, ListenerCounters(), bench.sink, budget=bench.budget)
+        session.read_client_data(request(METADATA, 1, 1, b"z" * 1000), 1.0)
+        session.observe(1.5)
+        session.close(2.0)
         bench.budget.handed_over()
         return bench.exchanges.pop()
 
@@ -190,12 +194,12 @@ def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
 @pytest.mark.parametrize("cut", range(1, 120, 7))
 @pytest.mark.parametrize("handed_on", [True, False])
 def test_however_a_connection_ends_it_is_charged_with_nothing_any_more(cut: int, handed_on: bool) -> None:
-    bench = Bench(KEEP | WALKED)
+    bench = Bench(KEEP | WANT_FACTS)
     bench.client(request(METADATA, 1, 1, b"x" * 50) + request(METADATA, 1, 2, b"x" * 50) + produce(3, 0, batch(1))[:70])
     stream = response(1, b"y" * 50) + response(2, b"y" * 50)
-    bench.session.broker_data(stream[:cut], 2.0)
+    bench.session.read_broker_data(stream[:cut], 2.0)
     if handed_on:
-        bench.session.walk(2.5)
+        bench.session.observe(2.5)
     assert bench.budget.counts[OPEN] > 0
     bench.lost()
     assert bench.budget.counts[OPEN] == 0
@@ -218,7 +222,7 @@ def test_throttle_and_error_are_read_where_they_stand_first(
     flags: int, body: bytes, told: tuple[int, int], step: int
 ) -> None:
     for version, tags in ((1, b""), (9, b"\0")):
-        bench = Bench(TOLD | KEEP_RESPONSE | flags)
+        bench = Bench(WANT_EXCHANGE | WANT_RESPONSE_BODY | flags)
         bench.client(request(METADATA, version, 1, tags) + request(METADATA, version, 2, tags))
         bench.broker(response(1, tags + body) + response(2, tags + body), step)
         assert [(e.throttle_ms, e.error_code, e.response_raw) for e in bench.exchanges] == [(*told, body)] * 2
@@ -250,7 +254,7 @@ def test_a_login_is_told_after_its_exchange_is_handed_on_and_belongs_to_what_fol
     assert bench.order == ["18", "17", "authenticated", "36", "3"]
     assert bench.changes[0].connection is bench.session.connection
     assert bench.changes[0].session_lifetime_ms == 5
-    assert bench.watch.observed[0] == 5
+    assert bench.sink.observed[0] == 5
     login = bench.exchanges[2]
     assert (login.request_raw, login.response_raw) == (None, None)
     assert bench.exchanges[1].request_raw == handshake("PLAIN")
@@ -269,7 +273,7 @@ def test_raw_tokens_tell_who_the_client_is(step: int) -> None:
 
 
 def test_what_only_another_answer_proves_is_told_with_that_answer() -> None:
-    bench = Bench(wanting(k12=TOLD))  # nobody is to be told of Metadata
+    bench = Bench(wanting(k12=WANT_EXCHANGE))  # nobody is to be told of Metadata
     bench.client(request(SASL_HANDSHAKE, 1, 1, handshake("GSSAPI")))
     bench.broker(response(1, handshake_reply()))
     bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(b"token", 1)))
@@ -287,7 +291,7 @@ def test_a_login_that_the_connection_does_not_outlive_has_failed() -> None:
     bench.client(request(SASL_AUTHENTICATE, 1, 2, authenticate(plain("alice", "canary"), 1)))
     bench.lost()
     assert bench.order == ["17", "36", "authentication_failed"]
-    assert bench.watch.observed[0] == 3
+    assert bench.sink.observed[0] == 3
     bench.lost()
     assert len(bench.order) == 3
 

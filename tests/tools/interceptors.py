@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from proxy.core.intercept import ASKED, DECIDED, EDITED, LED, STREAMED, Interceptor, Request, Stream, Verdict, Way
+from proxy.core.interceptor import (
+    ON_BODY,
+    ON_HEADER,
+    REWRITE,
+    REWRITE_PREFIX,
+    REWRITE_STREAM,
+    Disposition,
+    Interceptor,
+    Request,
+    Stream,
+    Verdict,
+)
 from proxy.errors import PeerError
 
 REPLIED, SHUT, RAISING = 100, 101, 102
@@ -25,18 +36,18 @@ BROKEN_EDIT, BROKEN_STREAM, EAGER_STREAM = 66, 67, 68
 """Responses that fail to be edited, to be streamed from their tenth byte on, and whose streams say too much."""
 
 WANTED = {
-    REPLIED: DECIDED,
-    SHUT: DECIDED,
-    RAISING: DECIDED,
-    HELD: ASKED,
-    HELD_FLEXIBLE: ASKED,
-    PRIVATE: ASKED,
-    EDITING: EDITED,
-    STREAMING: STREAMED,
-    LEADING: LED,
-    BROKEN_EDIT: EDITED,
-    BROKEN_STREAM: STREAMED,
-    EAGER_STREAM: STREAMED,
+    REPLIED: ON_HEADER,
+    SHUT: ON_HEADER,
+    RAISING: ON_HEADER,
+    HELD: ON_BODY,
+    HELD_FLEXIBLE: ON_BODY,
+    PRIVATE: ON_BODY,
+    EDITING: REWRITE,
+    STREAMING: REWRITE_STREAM,
+    LEADING: REWRITE_PREFIX,
+    BROKEN_EDIT: REWRITE,
+    BROKEN_STREAM: REWRITE_STREAM,
+    EAGER_STREAM: REWRITE_STREAM,
 }
 
 
@@ -46,16 +57,16 @@ class Chooser(Interceptor):
     def __init__(self) -> None:
         self.asked: list[tuple[Request, bytes]] = []
 
-    def wants(self, api_key: int, api_version: int) -> int:
+    def flags(self, api_key: int, api_version: int) -> int:
         return WANTED.get(api_key, 0)
 
-    def decide(self, request: Request) -> Verdict:
+    def on_header(self, request: Request) -> Verdict:
         self.asked.append((request, b""))
         if request.api_key == RAISING:
             raise RuntimeError("decide")
-        return Way.CLOSE if request.api_key == SHUT else replied(request.api_version)
+        return Disposition.CLOSE if request.api_key == SHUT else replied(request.api_version)
 
-    def ask(self, request: Request, body: bytes) -> Verdict:
+    def on_body(self, request: Request, body: bytes) -> Verdict:
         """``f``: forward, ``c``: close, ``e``: an error, ``p``: a peer's error; all else is the answer."""
         self.asked.append((request, body))
         first = body[:1]
@@ -63,14 +74,14 @@ class Chooser(Interceptor):
             raise RuntimeError("ask")
         if first == b"p":
             raise PeerError("client", "malformed", "p")
-        return Way.FORWARD if first == b"f" else Way.CLOSE if first == b"c" else body
+        return Disposition.FORWARD if first == b"f" else Disposition.CLOSE if first == b"c" else body
 
-    def edit(self, api_key: int, api_version: int, body: bytes) -> bytes:
+    def rewrite(self, api_key: int, api_version: int, body: bytes) -> bytes:
         if api_key == BROKEN_EDIT:
             raise RuntimeError("edit")
         return edited(body)
 
-    def lead(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
+    def rewrite_prefix(self, api_key: int, api_version: int, body: bytes, whole: bool) -> tuple[bytes, int] | None:
         if len(body) >= LEAD:
             return led(body[:LEAD]), LEAD
         if whole:

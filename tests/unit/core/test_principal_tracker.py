@@ -1,0 +1,573 @@
+"""Who a client is, from the bodies of its own requests and of the broker's responses."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.compiled.exchange import Exchange
+from proxy.core.counters import ListenerCounters
+from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.principal_tracker import (
+    API_VERSIONS,
+    MAX_NAME,
+    MAX_UNANSWERED,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    PrincipalTracker,
+)
+from proxy.core.session import Session
+from tests.frames import METADATA, request, response
+from tests.sasl import (
+    NONCE,
+    authenticate,
+    authenticate_reply,
+    bearer,
+    handshake,
+    handshake_reply,
+    jwt,
+    plain,
+    scram,
+    software,
+)
+from tests.tools.observation_sinks import watching
+
+FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
+SERVER_FIRST = f"r={NONCE}3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096".encode()
+SERVER_FINAL = b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
+CLIENT_FINAL = f"c=biws,r={NONCE}3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=".encode()
+REJECTED = b'{"status":"invalid_token"}'
+
+LONG = "x" * 300
+
+Who = tuple[str, str, str | None]
+
+
+def who(connection: Connection) -> Who:
+    return connection.principal, connection.principal_source, connection.sasl_mechanism
+
+
+def shake(principal_tracker: PrincipalTracker, mechanism: str, error_code: int = 0) -> ConnectionChange | None:
+    principal_tracker.request(1, SASL_HANDSHAKE, handshake(mechanism))
+    return principal_tracker.response(SASL_HANDSHAKE, handshake_reply(error_code), 1.0)
+
+
+def step(
+    principal_tracker: PrincipalTracker, token: bytes, reply: bytes = b"", *, error_code: int = 0, lifetime_ms: int = 0
+) -> ConnectionChange | None:
+    principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(token))
+    answer = authenticate_reply(reply, error_code=error_code, lifetime_ms=lifetime_ms)
+    return principal_tracker.response(SASL_AUTHENTICATE, answer, 2.0)
+
+
+def undecided(principal_tracker: PrincipalTracker) -> bool:
+    return principal_tracker.undecided
+
+
+def logged_in(mechanism: str, *steps: tuple[bytes, bytes], sub_claim: str = "sub") -> PrincipalTracker:
+    """After a login with these tokens and answers; nothing is believed before the last one."""
+    principal_tracker = PrincipalTracker(FRESH, sub_claim)
+    assert shake(principal_tracker, mechanism) is None
+    for token, reply in steps[:-1]:
+        assert step(principal_tracker, token, reply) is None
+        assert principal_tracker.connection == FRESH
+    change = step(principal_tracker, *steps[-1])
+    assert change == ConnectionChange(principal_tracker.connection, "authenticated", 2.0)
+    assert not undecided(principal_tracker)
+    assert principal_tracker.closed(3.0) is None
+    return principal_tracker
+
+
+@pytest.mark.parametrize(
+    ("token", "principal"),
+    [
+        (plain("alice", "secret"), "User:alice"),
+        (plain("alice", "secret", authzid="alice"), "User:alice"),
+        (plain("ålice, CN=\N{SNOWMAN}", "secret"), "User:ålice, CN=\N{SNOWMAN}"),
+        (plain("a\r\n\x1b[31m", "secret"), "User:a\r\n\x1b[31m"),
+        (plain(LONG, "secret"), f"User:{LONG}"),
+        (b"\0\xffalice\0secret", "User:\N{REPLACEMENT CHARACTER}alice"),
+    ],
+)
+def test_plain(token: bytes, principal: str) -> None:
+    assert who(logged_in("PLAIN", (token, b"")).connection) == (principal, "sasl", "PLAIN")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    ("first", "principal"),
+    [
+        (scram("alice"), "User:alice"),
+        (scram("s=2Ci=3Dde=3D2Ccar"), "User:s,i=de=2Ccar"),
+        (scram("alice", authzid="a=alice"), "User:alice"),
+        (scram("alice", ",tokenauth=false"), "User:alice"),
+        (scram("alice", ",other=tokenauth=true"), "User:alice"),
+        (scram("alice", ",tokenauth=true,tokenauth=no"), "User:alice"),
+        (b"n,,m=ext,n=alice,r=abc", "User:alice"),
+        (scram(LONG), f"User:{LONG}"),
+    ],
+)
+def test_scram(mechanism: str, first: bytes, principal: str) -> None:
+    principal_tracker = logged_in(mechanism, (first, SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
+    assert who(principal_tracker.connection) == (principal, "sasl", mechanism)
+
+
+@pytest.mark.parametrize("extensions", [",tokenauth=true", ",tokenauth=TRUE", ",a=b,tokenauth=True"])
+def test_a_delegation_token_s_owner_is_unknown(extensions: str) -> None:
+    principal_tracker = logged_in(
+        "SCRAM-SHA-256", (scram("tokenId", extensions), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL)
+    )
+    assert who(principal_tracker.connection) == ("User:<unknown:SCRAM-SHA-256 token>", "unknown", "SCRAM-SHA-256")
+
+
+@pytest.mark.parametrize(
+    ("token", "principal"),
+    [
+        (bearer(jwt({"sub": "alice"})), "User:alice"),
+        (bearer(jwt({"sub": "alice"}, signature="")), "User:alice"),
+        (bearer(jwt({"sub": " ålice\t"})), "User:ålice"),
+        (bearer(jwt({"sub": " alice "}, signature="")), "User: alice "),
+        (bearer(jwt({"sub": "alice"}), authzid="a=alice"), "User:alice"),
+        (bearer("opaque-token", authzid="a=alice"), "User:alice"),
+        (b"n,,\x01auth=bEARER  " + jwt({"sub": "alice"}).encode() + b"\x01ext=v\x01\x01", "User:alice"),
+        (b"n,,\x01auth=Bearer x\x01auth=Bearer " + jwt({"sub": "bob"}).encode() + b"\x01\x01", "User:bob"),
+    ],
+)
+def test_oauthbearer(token: bytes, principal: str) -> None:
+    assert who(logged_in("OAUTHBEARER", (token, b"")).connection) == (principal, "sasl", "OAUTHBEARER")
+
+
+def test_the_claim_of_a_token_that_holds_the_name_can_be_another() -> None:
+    token = bearer(jwt({"sub": "1234", "preferred_username": "alice"}))
+    principal_tracker = logged_in("OAUTHBEARER", (token, b""), sub_claim="preferred_username")
+    assert principal_tracker.connection.principal == "User:alice"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "token"),
+    [
+        ("PLAIN", b"\0alice"),
+        ("PLAIN", b"\0alice\0secret\0more"),
+        ("PLAIN", b"\0\0secret"),
+        ("PLAIN", b""),
+        ("OAUTHBEARER", bearer("opaque-token")),
+        ("OAUTHBEARER", bearer("a.b.c.d.e")),
+        ("OAUTHBEARER", bearer(jwt({"sub": 5}))),
+        ("OAUTHBEARER", bearer(jwt({"sub": ""}))),
+        ("OAUTHBEARER", bearer(jwt(["sub"]))),
+        ("OAUTHBEARER", bearer("e30.bm8ganNvbg.x")),
+        ("OAUTHBEARER", bearer("e30.A.x")),
+        ("OAUTHBEARER", bearer(f"e30.{'W1tb' * 12_000}.x")),
+        ("OAUTHBEARER", bearer(jwt({"sub": "\ud800"}))),
+        ("OAUTHBEARER", b"n,,\x01auth=Basic abc\x01\x01"),
+        ("OAUTHBEARER", b"\x01"),
+    ],
+)
+def test_a_token_that_cannot_be_read_names_nobody(mechanism: str, token: bytes) -> None:
+    principal_tracker = logged_in(mechanism, (token, b""))
+    assert who(principal_tracker.connection) == (f"User:<unknown:{mechanism}>", "unknown", mechanism)
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"n,,r=abc,n=alice", b"y,,n=alice,r=abc", "n,,n=ålice,r=abc".encode(), b"n,,n=a=b,r=abc"]
+)
+def test_a_first_token_of_scram_that_cannot_be_read_names_nobody(first: bytes) -> None:
+    second = scram("victim")  # not what the broker judges
+    principal_tracker = logged_in("SCRAM-SHA-256", (first, SERVER_FIRST), (second, SERVER_FINAL))
+    assert principal_tracker.connection.principal == "User:<unknown:SCRAM-SHA-256>"
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_every_version_of_saslauthenticate(version: int) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "PLAIN")
+    principal_tracker.request(version, SASL_AUTHENTICATE, authenticate(plain("alice", "x" * 200), version))
+    reply = authenticate_reply(version=version, lifetime_ms=5000)
+    change = principal_tracker.response(SASL_AUTHENTICATE, reply, 7.0)
+    lifetime_ms = 5000 if version else 0
+    assert change == ConnectionChange(
+        principal_tracker.connection, "authenticated", 7.0, session_lifetime_ms=lifetime_ms
+    )
+    assert principal_tracker.connection.principal == "User:alice"
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_refused_login_tells_who_it_said_to_be(version: int) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "PLAIN")
+    principal_tracker.request(version, SASL_AUTHENTICATE, authenticate(plain("alice", "wrong"), version))
+    refusal = authenticate_reply(version=version, error_code=58, message="Authentication failed: no")
+    change = principal_tracker.response(SASL_AUTHENTICATE, refusal, 7.0)
+    assert change is not None
+    assert (change.change, change.error_code, change.at) == ("authentication_failed", 58, 7.0)
+    assert who(change.connection) == ("User:alice", "unauthenticated", "PLAIN")
+    assert principal_tracker.connection == FRESH
+    assert principal_tracker.closed(8.0) is None
+
+
+def test_scram_refused_at_its_second_token() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "SCRAM-SHA-512")
+    assert step(principal_tracker, scram("alice"), SERVER_FIRST) is None
+    change = step(principal_tracker, CLIENT_FINAL, error_code=58)
+    assert change is not None
+    assert who(change.connection) == ("User:alice", "unauthenticated", "SCRAM-SHA-512")
+    assert principal_tracker.connection == FRESH
+
+
+def test_a_rejected_bearer_token_is_not_believed_though_its_answer_has_no_error() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "OAUTHBEARER")
+    assert step(principal_tracker, bearer(jwt({"sub": "victim"})), REJECTED) is None
+    change = step(principal_tracker, b"\x01", error_code=58)
+    assert change is not None
+    assert change.change == "authentication_failed"
+    assert who(change.connection) == ("User:victim", "unauthenticated", "OAUTHBEARER")
+    assert principal_tracker.connection == FRESH
+
+
+def test_a_bearer_token_after_a_rejected_one_is_who_the_client_is() -> None:
+    first, second = bearer(jwt({"sub": "victim"})), bearer(jwt({"sub": "mallory"}))
+    principal_tracker = logged_in("OAUTHBEARER", (first, REJECTED), (second, b""))
+    assert principal_tracker.connection.principal == "User:mallory"
+
+
+def test_of_tokens_sent_at_once_each_answer_belongs_to_its_own() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "OAUTHBEARER")
+    for name in ("mallory", "victim"):
+        principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(bearer(jwt({"sub": name}))))
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(), 2.0) is not None
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0) is None
+    assert principal_tracker.connection.principal == "User:mallory"
+
+
+def test_handshake_and_token_sent_at_once() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    principal_tracker.request(3, API_VERSIONS, software("apache-kafka-java", "4.3.1"))
+    principal_tracker.request(1, SASL_HANDSHAKE, handshake("PLAIN"))
+    principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("alice")))
+    assert principal_tracker.response(API_VERSIONS, b"anything", 1.0) is None
+    assert principal_tracker.response(SASL_HANDSHAKE, handshake_reply(), 1.0) is None
+    assert principal_tracker.connection.principal == "User:ANONYMOUS"
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(), 1.0) is not None
+    assert principal_tracker.connection.principal == "User:alice"
+
+
+@pytest.mark.parametrize(("mechanism", "error_code"), [("GSSAPI", 33), ("PLAIN", 34), ("plain", 33)])
+def test_a_refused_handshake(mechanism: str, error_code: int) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    change = shake(principal_tracker, mechanism, error_code)
+    assert change is not None
+    assert (change.change, change.error_code) == ("authentication_failed", error_code)
+    assert who(change.connection) == (f"User:<unknown:{mechanism}>", "unauthenticated", mechanism)
+    assert principal_tracker.connection == FRESH
+    assert principal_tracker.closed(8.0) is None
+
+
+# ---- bare tokens, after SaslHandshake v0 -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps"),
+    [
+        ("PLAIN", [(plain("alice", "secret"), b"")]),
+        ("SCRAM-SHA-256", [(scram("alice"), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL)]),
+        ("OAUTHBEARER", [(bearer(jwt({"sub": "alice"})), b"")]),
+    ],
+)
+def test_bare_tokens(mechanism: str, steps: Sequence[tuple[bytes, bytes]]) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    principal_tracker.request(0, SASL_HANDSHAKE, handshake(mechanism))
+    principal_tracker.response(SASL_HANDSHAKE, handshake_reply(), 1.0)
+    changes = []
+    for token, reply in steps:
+        assert principal_tracker.connection == FRESH
+        principal_tracker.token(token)
+        changes.append(principal_tracker.token_reply(reply, 2.0))
+    assert changes[:-1] == [None] * (len(steps) - 1)
+    assert changes[-1] == ConnectionChange(principal_tracker.connection, "authenticated", 2.0)
+    assert who(principal_tracker.connection) == ("User:alice", "sasl", mechanism)
+
+
+def test_a_bare_token_that_is_answered_by_the_end_of_the_connection() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    principal_tracker.request(0, SASL_HANDSHAKE, handshake("PLAIN"))
+    principal_tracker.response(SASL_HANDSHAKE, handshake_reply(), 1.0)
+    principal_tracker.token(plain("alice", "wrong"))
+    change = principal_tracker.closed(9.0)
+    assert change is not None
+    assert (change.change, change.error_code, change.at) == ("authentication_failed", 0, 9.0)
+    assert who(change.connection) == ("User:alice", "unauthenticated", "PLAIN")
+    assert principal_tracker.closed(9.0) is None
+
+
+# ---- what cannot be seen ---------------------------------------------------------------------------------------
+
+
+def test_gssapi_is_through_once_something_else_is_answered() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "GSSAPI")
+    assert not undecided(principal_tracker)
+    assert step(principal_tracker, b"\x60\x82AP-REQ", b"AP-REP") is None
+    assert undecided(principal_tracker)
+    principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(b""))
+    assert not undecided(principal_tracker)
+    assert principal_tracker.passed(2.0) is None
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(b"wrapped"), 2.0) is None
+    assert step(principal_tracker, b"wrapped", lifetime_ms=60_000) is None
+    assert principal_tracker.connection == FRESH
+    change = principal_tracker.passed(4.0)
+    assert change == ConnectionChange(principal_tracker.connection, "authenticated", 4.0, session_lifetime_ms=60_000)
+    assert who(principal_tracker.connection) == ("User:<unknown:GSSAPI>", "unknown", "GSSAPI")
+    assert not undecided(principal_tracker)
+    assert principal_tracker.passed(5.0) is None
+
+
+def test_gssapi_refused() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "GSSAPI")
+    step(principal_tracker, b"\x60\x82AP-REQ", b"AP-REP")
+    change = step(principal_tracker, b"", error_code=58)
+    assert change is not None
+    assert who(change.connection) == ("User:<unknown:GSSAPI>", "unauthenticated", "GSSAPI")
+    assert not undecided(principal_tracker)
+
+
+def test_a_login_that_may_be_complete_has_not_failed_when_the_connection_ends() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "GSSAPI")
+    step(principal_tracker, b"\x60\x82AP-REQ")
+    assert principal_tracker.closed(3.0) is None
+
+
+@pytest.mark.parametrize("reply", [None, b"", b"\0", b"\0\0\0\xff", authenticate_reply()[:-4]])
+def test_an_answer_that_cannot_be_read_proves_no_name(reply: bytes | None) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "PLAIN")
+    principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
+    assert principal_tracker.response(SASL_AUTHENTICATE, reply, 2.0) is None
+    assert principal_tracker.connection == FRESH
+    assert principal_tracker.passed(3.0) is not None
+    assert who(principal_tracker.connection) == ("User:<unknown:PLAIN>", "unknown", "PLAIN")
+
+
+@pytest.mark.parametrize("body", [None, b"", b"\x05abc", b"\x80\x80\x80\x80\x80\x80"])
+def test_a_token_too_long_to_be_kept(body: bytes | None) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "PLAIN")
+    principal_tracker.request(2, SASL_AUTHENTICATE, body)
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(), 2.0) is not None
+    assert who(principal_tracker.connection) == ("User:<unknown:PLAIN>", "unknown", "PLAIN")
+
+
+@pytest.mark.parametrize("body", [None, b"", b"\0\x09PLA", handshake("")])
+def test_a_handshake_that_cannot_be_read(body: bytes | None) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    principal_tracker.request(1, SASL_HANDSHAKE, body)
+    assert principal_tracker.response(SASL_HANDSHAKE, None, 1.0) is None
+    assert step(principal_tracker, plain("victim")) is None
+    assert undecided(principal_tracker)
+    assert principal_tracker.passed(3.0) is not None
+    assert who(principal_tracker.connection) == ("User:<unknown:SASL>", "unknown", None)
+
+
+def test_more_at_once_than_is_followed_makes_a_client_unknown_that_was_nobody() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, "GSSAPI")
+    for _ in range(MAX_UNANSWERED + 1):
+        principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(b"token"))
+    for _ in range(MAX_UNANSWERED + 1):
+        assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(b"token"), 2.0) is None
+    assert principal_tracker.connection == FRESH
+    assert principal_tracker.passed(3.0) is not None
+    assert principal_tracker.connection.principal == "User:<unknown:SASL>"
+    shake(principal_tracker, "PLAIN")
+    assert step(principal_tracker, plain("alice")) is not None
+    assert principal_tracker.connection.principal == "User:alice", "once all are answered logins are followed again"
+
+
+@pytest.mark.parametrize("already", [False, True])
+def test_nobody_loses_their_name_among_many_tokens(already: bool) -> None:
+    principal_tracker = logged_in("PLAIN", (plain("alice"), b"")) if already else PrincipalTracker(FRESH)
+    principal_tracker.request(1, SASL_HANDSHAKE, handshake("PLAIN"))
+    principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("alice")))
+    for _ in range(2 * MAX_UNANSWERED):
+        principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
+    assert principal_tracker.response(SASL_HANDSHAKE, handshake_reply(), 1.0) is None
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(), 2.0) is not None
+    for _ in range(2 * MAX_UNANSWERED):
+        principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0)
+    assert principal_tracker.passed(3.0) is None
+    assert principal_tracker.connection.principal == "User:alice"
+    assert principal_tracker.closed(4.0) is None
+
+
+def test_many_tokens_make_nobody_unknown_where_nobody_logs_in() -> None:
+    principal_tracker = PrincipalTracker(replace(FRESH, principal_source="anonymous"))
+    for _ in range(2 * MAX_UNANSWERED):
+        principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(plain("victim")))
+    for _ in range(2 * MAX_UNANSWERED):
+        principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(error_code=34), 2.0)
+    assert principal_tracker.passed(3.0) is None
+    assert principal_tracker.connection.principal == "User:ANONYMOUS"
+
+
+def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:
+    principal_tracker = logged_in("SCRAM-SHA-256", (scram("alice"), SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL))
+    before = principal_tracker.connection
+    shake(principal_tracker, "SCRAM-SHA-256")
+    principal_tracker.request(2, SASL_AUTHENTICATE, None)
+    assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(SERVER_FIRST), 2.0) is None
+    assert step(principal_tracker, CLIENT_FINAL, SERVER_FINAL, lifetime_ms=9) == ConnectionChange(
+        before, "authenticated", 2.0, session_lifetime_ms=9
+    )
+
+
+def test_a_stray_token_is_refused_once() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    change = step(principal_tracker, plain("victim"), error_code=34)
+    assert change is not None
+    assert who(change.connection) == ("User:<unknown:SASL>", "unauthenticated", None)
+    assert principal_tracker.closed(3.0) is None
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_login_that_was_cut(begun: bool) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    assert principal_tracker.closed(1.0) is None
+    shake(principal_tracker, "SCRAM-SHA-256")
+    if begun:
+        step(principal_tracker, scram("alice"), SERVER_FIRST)
+    change = principal_tracker.closed(3.0)
+    assert change is not None
+    assert (change.change, change.error_code) == ("authentication_failed", 0)
+    assert change.connection.principal == ("User:alice" if begun else "User:<unknown:SCRAM-SHA-256>")
+
+
+def test_a_session_tells_of_gssapi_with_the_first_answer_to_something_else() -> None:
+    exchanges: list[Exchange] = []
+    changes: list[ConnectionChange] = []
+    sink = watching(exchanges.append, changes.append)
+    session = Session(FRESH, ListenerCounters(), sink, principal_tracker=PrincipalTracker(FRESH))
+    asked = [(SASL_HANDSHAKE, handshake("GSSAPI")), (SASL_AUTHENTICATE, authenticate(b"token", 1)), (METADATA, b"")]
+    interception = [handshake_reply(), authenticate_reply(b"", 1), b"\0\0"]
+    for number, ((key, body), answer) in enumerate(zip(asked, interception, strict=True)):
+        session.read_client_data(request(key, 1, number, body), 1.0)
+        session.observe(1.0)
+        session.read_broker_data(response(number, answer), 2.0)
+        session.observe(2.0)
+    through = ("User:<unknown:GSSAPI>", "unknown", "GSSAPI")
+    assert [who(one.connection) for one in exchanges] == [who(FRESH), who(FRESH), through]
+    assert [(one.change, who(one.connection)) for one in changes] == [("authenticated", through)]
+    assert sink.observed[0] == len(exchanges) + len(changes)
+
+
+# ---- later -----------------------------------------------------------------------------------------------------
+
+
+def test_re_authentication() -> None:
+    principal_tracker = logged_in("PLAIN", (plain("alice"), b""))
+    before = principal_tracker.connection
+    assert shake(principal_tracker, "PLAIN") is None
+    assert principal_tracker.connection == before
+    change = step(principal_tracker, plain("alice"), lifetime_ms=3000)
+    assert change == ConnectionChange(before, "authenticated", 2.0, session_lifetime_ms=3000)
+
+
+def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
+    principal_tracker = logged_in("PLAIN", (plain("alice"), b""))
+    before = principal_tracker.connection
+    shake(principal_tracker, "PLAIN")
+    change = step(principal_tracker, plain("bob"), error_code=58)
+    assert change is not None
+    assert who(change.connection) == ("User:bob", "unauthenticated", "PLAIN")
+    assert principal_tracker.connection is before
+    assert principal_tracker.closed(3.0) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "told"),
+    [
+        (3, software("apache-kafka-java", "4.3.1"), ("apache-kafka-java", "4.3.1")),
+        (4, software("librdkafka", "2.16.1-rc.2"), ("librdkafka", "2.16.1-rc.2")),
+        (9, software("of-the-future", "1") + b"more", ("of-the-future", "1")),
+        (3, software("x" * MAX_NAME, "1"), ("x" * MAX_NAME, "1")),
+        (3, software("x" * (MAX_NAME + 1), "1"), (None, None)),
+        (3, software("x", "1" * (MAX_NAME + 1)), (None, None)),
+        (2, software("not-there-yet", "1"), (None, None)),
+        (0, b"", (None, None)),
+        (3, None, (None, None)),
+        (3, b"", (None, None)),
+        (3, b"\x09abc", (None, None)),
+        (3, b"\0\0\0", (None, None)),
+        (3, software("", ""), (None, None)),
+        (3, software("-refused", "1"), (None, None)),
+        (3, software("line\nfeed", "1"), (None, None)),
+        (3, software("name", "ålpha"), (None, None)),
+    ],
+)
+def test_software(version: int, body: bytes | None, told: tuple[str | None, str | None]) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    principal_tracker.request(version, API_VERSIONS, body)
+    connection = principal_tracker.connection
+    assert (connection.client_software_name, connection.client_software_version) == told
+    assert FRESH.client_software_name is None
+    assert who(connection) == who(FRESH)
+    assert principal_tracker.closed(1.0) is None
+
+
+def test_software_is_kept_by_a_login_and_a_login_by_software() -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    principal_tracker.request(4, API_VERSIONS, software("a", "1"))  # too new for the broker, so asked again
+    principal_tracker.request(0, API_VERSIONS, b"")
+    shake(principal_tracker, "PLAIN")
+    step(principal_tracker, plain("alice"))
+    assert principal_tracker.connection.client_software_name == "a"
+    principal_tracker.request(3, API_VERSIONS, software("b", "2"))
+    assert principal_tracker.connection.client_software_name == "b"
+    assert principal_tracker.connection.principal == "User:alice"
+
+
+# ---- secrets ---------------------------------------------------------------------------------------------------
+
+CANARY = "canary-7f3a"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "tokens"),
+    [
+        ("PLAIN", [plain("alice", CANARY)]),
+        ("PLAIN", [f"{CANARY}".encode()]),
+        ("PLAIN", [f"\0alice\0{CANARY}\0".encode()]),
+        ("SCRAM-SHA-256", [scram("alice", f",x={CANARY}"), CLIENT_FINAL.replace(b"v0X8v3Bz", CANARY.encode())]),
+        ("SCRAM-SHA-256", [f"n=alice,p={CANARY}".encode()]),
+        ("OAUTHBEARER", [bearer(jwt({"sub": "alice", "secret": CANARY}, signature=CANARY))]),
+        ("OAUTHBEARER", [bearer(CANARY)]),
+        ("GSSAPI", [CANARY.encode()]),
+        ("CUSTOM", [CANARY.encode(), CANARY.encode()]),
+    ],
+)
+@pytest.mark.parametrize("bare", [False, True])
+def test_no_secret_outlives_the_call_that_brings_it(mechanism: str, tokens: list[bytes], bare: bool) -> None:
+    principal_tracker = PrincipalTracker(FRESH)
+    shake(principal_tracker, mechanism)
+    for token in tokens:
+        if bare:
+            principal_tracker.token(token)
+        else:
+            principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(token))
+        held = pickle.dumps(principal_tracker)
+        assert b"canary" not in held
+        assert token[:12] not in held or token == plain("alice", CANARY)
+        reply = CANARY.encode()
+        change = (
+            principal_tracker.token_reply(reply, 2.0)
+            if bare
+            else principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(reply), 2.0)
+        )
+        assert b"canary" not in pickle.dumps((principal_tracker, change))
+    assert b"canary" not in pickle.dumps((principal_tracker.closed(3.0), principal_tracker))
