@@ -48,6 +48,30 @@ def test_a_map_names_every_module_of_its_folder_and_nothing_else(folder: str) ->
     assert there(folder) - named == set()
 
 
+PATH = re.compile(r"`((?:proxy|observers|spark_jobs|tests|deploy|docs)/[\w./-]+)`")
+"""A file or folder of the project, in a page."""
+
+PAGES = sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = {found[1] for found in PATH.finditer((ROOT / page).read_text())}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_classes_and_methods_that_the_architecture_names_exist() -> None:
+    """``Class`` and ``Class.method``, anywhere in the sources."""
+    files = [
+        path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".pyx", ".pxi")
+    ]
+    defined = set(re.findall(r"\b(?:class|def|cdef int) (\w+)", "\n".join(path.read_text() for path in files)))
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = {name for found in re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", page) for name in found.split(".")}
+    assert len(named) > 20
+    assert named - defined == set()
+
+
 def test_no_two_classes_of_the_jobs_share_a_name() -> None:
     places = defaultdict(list)
     for path in (ROOT / "spark_jobs").rglob("*.py"):
