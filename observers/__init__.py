@@ -1,12 +1,12 @@
 """Observers (KIP-388): code that is told about every exchange and can never touch one.
 
 The contract
-  api.py         what an observer implements and what it is given; shape.py says whether a class fits.
+  api.py         what an observer implements and what it is given; observer_loader.py says whether a class fits.
   views.py       the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts of them.
   dispatch.py    the only door from the data path: constructs, configures, feeds and closes observers.
-  interest.py    what each of them wants; of what nobody wants nothing is read.
-  lane.py        one observer's own thread: bounded queue, containment, counts; breaker.py leaves a broken one alone.
-  weight.pyx     what exchanges count for in such a queue.
+  subscription.py    what each of them wants; of what nobody wants nothing is read.
+  observer_thread.py        one observer's own thread: bounded queue, containment, counts; circuit_breaker.py leaves a broken one alone.
+  queue_weight.pyx     what exchanges count for in such a queue.
   topics.py      topic ids to names; learn.py finds pairs of both in the broker's responses.
   errors.py      the one error that is meant for a person.
 

@@ -1,6 +1,6 @@
 """The built-in observer: exchanges, changes of connections and throttle reports in, audit events out.
 
-Three threads: the lane's, which is told of them and encodes events; the outbox's pump, which brings them to the topic
+Three threads: the observer's own, which is called with them and encodes events; the outbox's pump, which brings them to the topic
 and calls for what is told by the clock; and the inventory's. Each of them numbers events under ``Outbox.numbers``.
 """
 

@@ -1,7 +1,7 @@
 """The only door from the data path to observers: cheap on the event loop, everything else on other threads.
 
 On the loop an exchange costs one list append, as does a change of a connection. A timer of the data path calls
-``flush`` about every 50 ms, which hands both lists to each observer's lane; throttle reports go there at once, behind
+``flush`` about every 50 ms, which hands both lists to each observer's thread; throttle reports go there at once, behind
 what was recorded before them. There is no asyncio here, and nothing here ever waits except ``close``.
 """
 
@@ -15,24 +15,30 @@ from typing import Any
 
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
-from observers.interest import Wishes, together
-from observers.lane import MAX_LIGHT, Batch, Lane, ObserverStats, weight_of_changes
 from observers.learn import School
-from observers.shape import Shaped, construct, text_of
+from observers.observer_loader import LoadedObserver, describe_error, load_observers
+from observers.observer_thread import (
+    MAX_LIGHT_WEIGHT,
+    ObserverBatch,
+    ObserverStats,
+    ObserverThread,
+    queue_weight_of_changes,
+)
+from observers.queue_weight import queue_weight
+from observers.subscription import Subscription, combine_interests
 from observers.topics import TopicNames
-from observers.weight import weight_of
 from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, ObservationInterest
 from proxy.core.schema import response_prefix
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 
-MAX_BATCH = 500
-"""Exchanges in one batch: a lane lets go of a whole batch at once, for which the loop waits, 50 µs for these."""
+MAX_BATCH_EXCHANGES = 500
+"""Exchanges in one batch: a thread frees a whole batch at once and holds the GIL meanwhile: 50 µs for these, in which the event loop waits."""
 
 MAX_BATCH_BYTES = 4_194_304
 """Bytes of kept bodies in one batch, or those of one exchange."""
 
-SWITCH_INTERVAL = 0.0005
+THREAD_SWITCH_INTERVAL = 0.0005
 """Seconds after which a busy observer's thread lets the loop go on. With Python's own, 0.005, one that uses the
 processor all the time makes small requests wait five times as long (99th percentile 22 ms against 4 ms)."""
 
@@ -59,17 +65,17 @@ class Dispatcher:
     ) -> None:
         """Construct the observers ``names`` (``package.module:Class``); ``clock`` paces the circuit breakers.
 
-        Raises ObserverError for a class that is missing, does not construct, has the wrong shape or is named twice.
+        Raises ObserverError for a class that is missing, does not construct, does not fit the observer interface or is named twice.
         """
-        self._shaped = construct(names)
+        self._loaded = load_observers(names)
         self.observers: Mapping[str, Observer | ExchangeObserver] = MappingProxyType(
-            {one.name: one.observer for one in self._shaped}
+            {one.name: one.observer for one in self._loaded}
         )
-        self._names = TopicNames(_look_up(configs))
+        self._names = TopicNames(_topic_name_fetcher(configs))
         self._school = School(self._names)
         self._configs = MappingProxyType({**configs, "topic.names": self._names})
         self._clock = clock
-        self._lanes: list[Lane] = []
+        self._threads: list[ObserverThread] = []
         self._pending: list[ObservedExchange] = []
         self._changes: list[ConnectionChange] = []
         self._flushed = 0
@@ -82,51 +88,53 @@ class Dispatcher:
 
         Raises ObserverError for an observer that refuses; those configured before it are closed again.
         """
-        wishes = []
-        for number, one in enumerate(self._shaped):
+        subscriptions = []
+        for number, one in enumerate(self._loaded):
             doing = "refused its configuration"
             try:
                 one.observer.configure(self._configs)
                 doing = "could not say what it wants"
-                wishes.append(Wishes(one.observer))
+                subscriptions.append(Subscription(one.observer))
             except (Exception, SystemExit) as error:
-                _close_all(self._shaped[:number])
-                raise ObserverError(f"observer {one.name!r} {doing}: {text_of(error)}") from error
-        self.interest = together((one.interest for one in wishes), response_prefix)
+                _close_observers(self._loaded[:number])
+                raise ObserverError(f"observer {one.name!r} {doing}: {describe_error(error)}") from error
+        self.interest = combine_interests((one.interest for one in subscriptions), response_prefix)
         self._keeps = any(flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table)
-        counters = [getattr(one.observer, "observed", None) for one in self._shaped]
+        counters = [getattr(one.observer, "observed", None) for one in self._loaded]
         self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
         broker_id = self._configs.get("broker.id", -1)
-        for one, its_wishes in zip(self._shaped, wishes, strict=True):
-            lane = Lane(one, its_wishes, clock=self._clock, name_of=self._names.name_of, broker_id=broker_id)
-            self._lanes.append(lane)
-            lane.start()
-        sys.setswitchinterval(SWITCH_INTERVAL)
+        for one, subscription in zip(self._loaded, subscriptions, strict=True):
+            thread = ObserverThread(
+                one, subscription, clock=self._clock, name_of=self._names.name_of, broker_id=broker_id
+            )
+            self._threads.append(thread)
+            thread.start()
+        sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
         self._running = True
 
     def flush(self) -> None:
-        """Hand what was recorded since the last flush to every lane."""
+        """Hand what was recorded since the last flush to every thread."""
         if self._pending:
             recorded = tuple(self._pending)
             self._pending.clear()
-            for at in range(0, len(recorded), MAX_BATCH):
-                for exchanges, weight, kept in self._cut(recorded[at : at + MAX_BATCH]):
+            for at in range(0, len(recorded), MAX_BATCH_EXCHANGES):
+                for exchanges, weight, kept in self._split(recorded[at : at + MAX_BATCH_EXCHANGES]):
                     lesson = self._school.lesson(exchanges) if kept else None
-                    self._offer(Batch(weight, exchanges, self._flushed, kept=kept, lesson=lesson))
+                    self._enqueue(ObserverBatch(weight, exchanges, self._flushed, kept=kept, lesson=lesson))
                     self._flushed += len(exchanges)
         if self._changes:
             changes = tuple(self._changes)
             self._changes.clear()
-            for at in range(0, len(changes), MAX_BATCH):
-                some = changes[at : at + MAX_BATCH]
-                self._offer(Batch(weight_of_changes(some), changes=some))
+            for at in range(0, len(changes), MAX_BATCH_EXCHANGES):
+                some = changes[at : at + MAX_BATCH_EXCHANGES]
+                self._enqueue(ObserverBatch(queue_weight_of_changes(some), changes=some))
 
     def report(self, reports: Sequence[ThrottleReport]) -> None:
         """Tell those observers of throttled connections that have ``record_throttles``. Never waits."""
         if reports:
             self.flush()
             self.observed[0] += len(reports)
-            self._offer(Batch(len(reports), reports=tuple(reports)))
+            self._enqueue(ObserverBatch(len(reports), reports=tuple(reports)))
 
     def close(self, timeout: float) -> None:
         """Flush, feed what is queued, close the observers: all within ``timeout`` seconds, all at the same time.
@@ -138,39 +146,39 @@ class Dispatcher:
         self.flush()
         self._running = False
         deadline = time.monotonic() + timeout
-        for lane in self._lanes:
-            lane.stop(deadline)
-        for lane in self._lanes:
-            lane.join(deadline)
+        for thread in self._threads:
+            thread.request_close(deadline)
+        for thread in self._threads:
+            thread.join(deadline)
 
     def stats(self) -> list[ObserverStats]:
         """Counts of every observer, in the order of ``observer.class.names``."""
-        return [lane.stats() for lane in self._lanes]
+        return [thread.stats() for thread in self._threads]
 
-    def _cut(self, some: tuple[ObservedExchange, ...]) -> Iterator[tuple[tuple[ObservedExchange, ...], int, int]]:
+    def _split(self, some: tuple[ObservedExchange, ...]) -> Iterator[tuple[tuple[ObservedExchange, ...], int, int]]:
         """Halve ``some`` until no half is too large, or is one exchange: one that is shall cost no other its place.
 
         Yields each with its weight and the bytes of its kept bodies.
         """
-        weight, kept = weight_of(some), _kept(some) if self._keeps else 0
-        if len(some) > 1 and (weight > MAX_LIGHT or kept > MAX_BATCH_BYTES):
+        weight, kept = queue_weight(some), _kept_bytes(some) if self._keeps else 0
+        if len(some) > 1 and (weight > MAX_LIGHT_WEIGHT or kept > MAX_BATCH_BYTES):
             half = len(some) // 2
-            yield from self._cut(some[:half])
-            yield from self._cut(some[half:])
+            yield from self._split(some[:half])
+            yield from self._split(some[half:])
         else:
             yield some, weight, kept
 
-    def _offer(self, batch: Batch) -> None:
-        counts = [lane.count(batch) for lane in self._lanes]  # before anyone else can reach what is in it
-        for lane, count in zip(self._lanes, counts, strict=True):
-            lane.offer(batch, count)
+    def _enqueue(self, batch: ObserverBatch) -> None:
+        counts = [thread.count_wanted(batch) for thread in self._threads]  # before anyone else can reach what is in it
+        for thread, count in zip(self._threads, counts, strict=True):
+            thread.enqueue(batch, count)
 
 
-def _kept(exchanges: Sequence[ObservedExchange]) -> int:
+def _kept_bytes(exchanges: Sequence[ObservedExchange]) -> int:
     return sum([len(one.request_raw or b"") + len(one.response_raw or b"") for one in exchanges])
 
 
-def _look_up(configs: Mapping[str, Any]) -> Callable[[], Mapping[bytes, str]]:
+def _topic_name_fetcher(configs: Mapping[str, Any]) -> Callable[[], Mapping[bytes, str]]:
     """Names of all topics; what it takes to ask for them is made for the first topic id that needs one."""
     clusters: list[Any] = []
 
@@ -185,7 +193,7 @@ def _look_up(configs: Mapping[str, Any]) -> Callable[[], Mapping[bytes, str]]:
     return look_up
 
 
-def _close_all(configured: Sequence[Shaped]) -> None:
+def _close_observers(configured: Sequence[LoadedObserver]) -> None:
     for one in configured:
         try:
             one.close(0.0)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ObserverError(ValueError):
-    """An observer cannot be started: it is missing, has the wrong shape, or refused its configuration."""
+    """An observer cannot be started: it is missing, does not fit the observer interface, or refused its configuration."""

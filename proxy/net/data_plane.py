@@ -25,7 +25,7 @@ from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts
 
 if TYPE_CHECKING:
     from observers.dispatch import Dispatcher
-    from observers.lane import ObserverStats
+    from observers.observer_thread import ObserverStats
 
 AUDIT_OBSERVER = "observers.audit:AuditObserver"
 """The built-in observer, whose own counters are exported as metrics."""

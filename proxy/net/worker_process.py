@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from observers.lane import ObserverStats
+from observers.observer_thread import ObserverStats
 from proxy.config import Config
 from proxy.config.serialization import pack
 from proxy.core.causes import Cause

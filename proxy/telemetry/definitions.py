@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
-from observers.lane import ObserverStats
+from observers.observer_thread import ObserverStats
 from proxy import __version__
 from proxy.core.apis import APIS
 from proxy.core.causes import Cause

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from observers.lane import ObserverStats
+from observers.observer_thread import ObserverStats
 from proxy.core.counters import ListenerCounters
 from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState

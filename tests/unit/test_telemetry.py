@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from observers.audit import AuditStats
-from observers.lane import ObserverStats
+from observers.observer_thread import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
 from proxy.core.counters import ListenerCounters

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from observers.breaker import MAX_FAILURES, PAUSE
-from observers.dispatch import MAX_BATCH, MAX_BATCH_BYTES, Dispatcher
+from observers.circuit_breaker import BREAKER_OPEN_TIME, MAX_CONSECUTIVE_FAILURES
+from observers.dispatch import MAX_BATCH_BYTES, MAX_BATCH_EXCHANGES, Dispatcher
 from observers.errors import ObserverError
-from observers.lane import MAX_KEPT, MAX_QUEUED
-from observers.weight import weight_of
+from observers.observer_thread import MAX_KEPT_BYTES, MAX_QUEUED_WEIGHT
+from observers.queue_weight import queue_weight
 from proxy.core.observation_interest import (
     THROTTLE_FIRST,
     WANT_EXCHANGE,
@@ -71,7 +71,7 @@ class TestConstruction:
             (f"{FAKES}:Absent", "has no class 'Absent'"),
             (f"{FAKES}:not_a_class", "has no class 'not_a_class'"),
             (f"{FAKES}:NeedsArguments", "cannot be constructed without arguments"),
-            (f"{FAKES}:Shapeless", "has the wrong shape"),
+            (f"{FAKES}:Shapeless", "does not fit the observer interface"),
             (f"{FAKES}:TooFewArguments", "record_request(struct, client_address, principal, api_key, api_version, "),
             (f"{FAKES}:TooManyArguments", "record_exchanges(exchanges, dropped) cannot be called so: missing"),
             (f"{FAKES}:Asynchronous", "record_exchanges(exchanges, dropped) must be a plain method, not async"),
@@ -154,12 +154,12 @@ class TestDelivery:
 class TestBounds:
     def test_much_at_once_is_handed_over_in_order_in_batches_of_a_bounded_size(self) -> None:
         dispatcher = started("Keeper")
-        for n in range(2 * MAX_BATCH + 1):
+        for n in range(2 * MAX_BATCH_EXCHANGES + 1):
             dispatcher.record(exchange(correlation_id=n))
         dispatcher.flush()
         dispatcher.close(20)
         keeper = observer(dispatcher, "Keeper")
-        assert [one.correlation_id for one in keeper.seen] == list(range(2 * MAX_BATCH + 1))
+        assert [one.correlation_id for one in keeper.seen] == list(range(2 * MAX_BATCH_EXCHANGES + 1))
         assert keeper.life.count("record") == 3
 
     def test_weight_counts_exchanges_their_partitions_and_long_names(self) -> None:
@@ -174,18 +174,18 @@ class TestBounds:
             fetch([], [(1000 * b"t", 0, 0, 0, 0)]),
         ]
         transaction = produce([], transactional_id=256 * b"x")
-        assert weight_of(told) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
-        assert weight_of(long) == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
-        assert weight_of([transaction]) == 1 + 1
+        assert queue_weight(told) == 1 + (1 + 3 + 3) + (1 + 2) + (1 + 2)
+        assert queue_weight(long) == (1 + 2) + (1 + 1 + 1) + (1 + 1 + 2) + (1 + 1 + 3)
+        assert queue_weight([transaction]) == 1 + 1
         with pytest.raises(TypeError):
-            weight_of([object()])
+            queue_weight([object()])
 
     def test_however_heavy_one_request_is_no_other_is_lost_for_it(self) -> None:
         dispatcher = started("Gated", "Keeper")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
         assert gated.entered.wait(20)
-        heavy = fetch([(b"a", n) for n in range(MAX_QUEUED + 1)], [])
+        heavy = fetch([(b"a", n) for n in range(MAX_QUEUED_WEIGHT + 1)], [])
         for number in range(3):
             for _ in range(200):
                 dispatcher.record(exchange())
@@ -205,8 +205,8 @@ class TestBounds:
         feed(dispatcher, 1)
         assert keeper.entered.wait(20)
         long = change(connection=connection(principal="User:" + 60_000 * "x"))
-        for some, expected in ((long, 0), (long, MAX_BATCH), (change(), MAX_BATCH)):
-            for _ in range(MAX_BATCH):
+        for some, expected in ((long, 0), (long, MAX_BATCH_EXCHANGES), (change(), MAX_BATCH_EXCHANGES)):
+            for _ in range(MAX_BATCH_EXCHANGES):
                 dispatcher.note(some)
             dispatcher.flush()
             assert lost(dispatcher) == expected
@@ -218,33 +218,33 @@ class TestBounds:
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
         assert gated.entered.wait(20)
-        feed(dispatcher, MAX_QUEUED)
+        feed(dispatcher, MAX_QUEUED_WEIGHT)
         until(lambda: dispatcher.stats()[1].queued == 0)
         feed(dispatcher, 7)
         feed(dispatcher, 5)
         assert lost(dispatcher) == 12
-        assert dispatcher.stats()[0].queued == MAX_QUEUED + 1
+        assert dispatcher.stats()[0].queued == MAX_QUEUED_WEIGHT + 1
         gated.gate.set()
         settled(dispatcher)
         feed(dispatcher, 2)
         dispatcher.close(20)
         assert [dropped for dropped in gated.dropped if dropped] == [gated.dropped[-1]] == [12]
-        assert dispatcher.stats()[0].delivered == MAX_QUEUED + 3
-        assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (MAX_QUEUED + 15, 0)
+        assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 3
+        assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (MAX_QUEUED_WEIGHT + 15, 0)
 
     def test_a_loss_at_the_very_end_is_told_with_an_empty_call(self) -> None:
         dispatcher = started("Gated")
         gated = observer(dispatcher, "Gated")
         feed(dispatcher, 1)
         assert gated.entered.wait(20)
-        feed(dispatcher, MAX_QUEUED + 1)
+        feed(dispatcher, MAX_QUEUED_WEIGHT + 1)
         gated.gate.set()
         dispatcher.close(20)
-        assert len(gated.seen) == 1 + MAX_QUEUED
+        assert len(gated.seen) == 1 + MAX_QUEUED_WEIGHT
         assert [dropped for dropped in gated.dropped if dropped] == [gated.dropped[-1]] == [1]
 
     def test_kept_bodies_that_wait_are_bounded_by_their_bytes(self) -> None:
-        body = bytes(MAX_KEPT // 8)
+        body = bytes(MAX_KEPT_BYTES // 8)
         dispatcher = started("GatedReader", "ByteCounts")
         gated = observer(dispatcher, "GatedReader")
         feed(dispatcher, 1)
@@ -256,7 +256,7 @@ class TestBounds:
         assert dispatcher.stats()[0].dropped == {"queue_full": 2, "breaker_open": 0, "closing": 0}
         gated.gate.set()
         settled(dispatcher)
-        dispatcher.record(exchange(request_raw=body, response_raw=bytes(MAX_KEPT)))
+        dispatcher.record(exchange(request_raw=body, response_raw=bytes(MAX_KEPT_BYTES)))
         dispatcher.close(20)
         assert (dispatcher.stats()[0].delivered, lost(dispatcher)) == (10, 2), "a larger one than all fits alone"
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (12, 0)
@@ -336,7 +336,7 @@ class TestInterest:
         assert gated.entered.wait(20)
         for _ in range(4):
             dispatcher.record(exchange())
-            for _ in range(MAX_QUEUED // 2):
+            for _ in range(MAX_QUEUED_WEIGHT // 2):
                 dispatcher.record(fetch([], []))
             dispatcher.flush()
         assert (lost(dispatcher), dispatcher.stats()[0].queued) == (0, 5), "of batches without any nothing is kept"
@@ -390,16 +390,16 @@ class TestChanges:
         keeper = observer(dispatcher, "GatedChangeKeeper")
         feed(dispatcher, 1)
         assert keeper.entered.wait(20)
-        for _ in range(MAX_QUEUED + MAX_BATCH):
+        for _ in range(MAX_QUEUED_WEIGHT + MAX_BATCH_EXCHANGES):
             dispatcher.note(change())
         dispatcher.flush()
-        assert lost(dispatcher) == MAX_BATCH
+        assert lost(dispatcher) == MAX_BATCH_EXCHANGES
         keeper.gate.set()
         settled(dispatcher)
         dispatcher.note(change())
         dispatcher.close(20)
-        assert keeper.dropped[-1] == sum(keeper.dropped) == MAX_BATCH
-        assert keeper.life.count("changes") == MAX_QUEUED // MAX_BATCH + 1
+        assert keeper.dropped[-1] == sum(keeper.dropped) == MAX_BATCH_EXCHANGES
+        assert keeper.life.count("changes") == MAX_QUEUED_WEIGHT // MAX_BATCH_EXCHANGES + 1
 
 
 class TestObserved:
@@ -426,7 +426,7 @@ class TestContainment:
 
     def test_losses_are_told_apart_by_their_reason(self) -> None:
         dispatcher = started("Thrower", clock=lambda: 0.0)
-        for _ in range(MAX_FAILURES + 3):
+        for _ in range(MAX_CONSECUTIVE_FAILURES + 3):
             feed(dispatcher, 1)
         settled(dispatcher)
         assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 0}
@@ -484,27 +484,27 @@ class TestContainment:
         now = [0.0]
         dispatcher = started("Thrower", clock=lambda: now[0])
         thrower = observer(dispatcher, "Thrower")
-        for _ in range(MAX_FAILURES + 3):
+        for _ in range(MAX_CONSECUTIVE_FAILURES + 3):
             feed(dispatcher, 1)
         settled(dispatcher)
-        assert thrower.life.count("record") == MAX_FAILURES
+        assert thrower.life.count("record") == MAX_CONSECUTIVE_FAILURES
         assert dispatcher.stats()[0].breaker_open
         assert lost(dispatcher) == 3
 
-        now[0] = PAUSE
+        now[0] = BREAKER_OPEN_TIME
         feed(dispatcher, 1)
         feed(dispatcher, 1)
         settled(dispatcher)
-        assert thrower.life.count("record") == MAX_FAILURES + 1, "one trial, and it failed"
+        assert thrower.life.count("record") == MAX_CONSECUTIVE_FAILURES + 1, "one trial, and it failed"
 
         thrower.error = None
-        now[0] = 2 * PAUSE
+        now[0] = 2 * BREAKER_OPEN_TIME
         feed(dispatcher, 1)
         feed(dispatcher, 1)
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
         assert not stats.breaker_open
-        assert (stats.delivered, stats.failed, lost(dispatcher)) == (2, MAX_FAILURES + 1, 4)
+        assert (stats.delivered, stats.failed, lost(dispatcher)) == (2, MAX_CONSECUTIVE_FAILURES + 1, 4)
         assert thrower.dropped == [4, 0]
 
     def test_an_observer_that_never_returns_costs_the_others_nothing(self) -> None:
@@ -640,18 +640,18 @@ class TestThrottles:
         watcher = observer(dispatcher, "GatedWatcher")
         feed(dispatcher, 1)
         assert watcher.entered.wait(20)
-        feed(dispatcher, MAX_QUEUED - 2)
+        feed(dispatcher, MAX_QUEUED_WEIGHT - 2)
         dispatcher.report([report()] * 3)
         dispatcher.report([report()] * 2)
         feed(dispatcher, 1)
-        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (4, MAX_QUEUED + 1)
+        assert (lost(dispatcher), dispatcher.stats()[0].queued) == (4, MAX_QUEUED_WEIGHT + 1)
         watcher.gate.set()
         settled(dispatcher)
         feed(dispatcher, 1)
         dispatcher.close(20)
         assert watcher.dropped[-2:] == [3, 1], "three reports before the two, and an exchange behind them"
         assert sum(watcher.dropped) == lost(dispatcher) == 4
-        assert dispatcher.stats()[0].delivered == MAX_QUEUED + 2
+        assert dispatcher.stats()[0].delivered == MAX_QUEUED_WEIGHT + 2
 
     def test_a_call_that_raises_is_counted_and_exchanges_go_on(self) -> None:
         dispatcher = started("ThrowingWatcher")

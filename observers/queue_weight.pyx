@@ -6,8 +6,8 @@ from cpython.bytes cimport PyBytes_GET_SIZE
 from proxy.compiled.exchange cimport Body, Exchange
 
 
-def weight_of(exchanges):
-    """Return what ``exchanges`` count for in ``lane.MAX_QUEUED``. TypeError: what is no exchange."""
+def queue_weight(exchanges):
+    """Return what ``exchanges`` count for in ``observer_thread.MAX_QUEUED_WEIGHT``. TypeError: what is no exchange."""
     cdef Exchange exchange
     cdef Py_ssize_t weight = len(exchanges), names
     for one in exchanges:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from observers.api import ExchangeObserver, Observer
 from observers.errors import ObserverError
 
-ARGUMENTS = {
+METHOD_ARGUMENTS = {
     "configure": ("configs",),
     "record_request": ("struct", "client_address", "principal", "api_key", "api_version", "correlation_id"),
     "record_response": ("struct", "api_version", "correlation_id"),
@@ -25,40 +25,40 @@ ARGUMENTS = {
 }
 """Methods of an observer, whether it must have them or may, and what each is given, by position."""
 
-EXTRAS = {"record_request": "context", "record_response": "context", "close": "unit"}
+EXTRA_KEYWORDS = {"record_request": "context", "record_response": "context", "close": "unit"}
 """What a method is given besides, by keyword, if it takes it."""
 
 
-class Shaped(Struct, frozen=True):
-    """An observer, and which of its methods take what ``EXTRAS`` says."""
+class LoadedObserver(Struct, frozen=True):
+    """An observer, and which of its methods take what ``EXTRA_KEYWORDS`` says."""
 
     name: str
     observer: Observer | ExchangeObserver
-    takes_extra: frozenset[str]
+    extra_keyword_methods: frozenset[str]
 
     def close(self, timeout: float) -> None:
         """Close it within ``timeout`` seconds; may raise what it raises."""
-        extra = {"unit": "s"} if "close" in self.takes_extra else {}
+        extra = {"unit": "s"} if "close" in self.extra_keyword_methods else {}
         self.observer.close(timeout, **extra)
 
 
-def construct(names: Sequence[str]) -> list[Shaped]:
+def load_observers(names: Sequence[str]) -> list[LoadedObserver]:
     """Construct the observers ``names`` (``package.module:Class``), in order.
 
-    Raises ObserverError for one that is missing, does not construct, has the wrong shape or is named twice.
+    Raises ObserverError for one that is missing, does not construct, does not fit the observer interface or is named twice.
     """
     for name in names:
         if names.count(name) > 1:
             raise ObserverError(f"observer {name!r} is named twice in observer.class.names")
-    return [_shaped(name, _construct(name)) for name in names]
+    return [_loaded(name, _construct_observer(name)) for name in names]
 
 
-def text_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what a person needs of ``error``, which an observer raised at the start."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _construct(name: str) -> Any:
+def _construct_observer(name: str) -> Any:
     module_name, colon, class_name = name.partition(":")
     if not (module_name and colon and class_name):
         raise ObserverError(f"observer {name!r} is not of the form package.module:Class")
@@ -66,7 +66,7 @@ def _construct(name: str) -> Any:
         module = import_module(module_name)
     except (Exception, SystemExit) as error:
         raise ObserverError(
-            f"observer {name!r}: module {module_name!r} cannot be imported: {text_of(error)}"
+            f"observer {name!r}: module {module_name!r} cannot be imported: {describe_error(error)}"
         ) from error
     factory = getattr(module, class_name, None)
     if not isinstance(factory, type):
@@ -74,30 +74,34 @@ def _construct(name: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise ObserverError(f"observer {name!r} cannot be constructed without arguments: {text_of(error)}") from error
+        raise ObserverError(
+            f"observer {name!r} cannot be constructed without arguments: {describe_error(error)}"
+        ) from error
 
 
-def _shaped(name: str, observer: Any) -> Shaped:
+def _loaded(name: str, observer: Any) -> LoadedObserver:
     if not isinstance(observer, Observer | ExchangeObserver):
         raise ObserverError(
-            f"observer {name!r} has the wrong shape: it needs configure, close and either "
+            f"observer {name!r} does not fit the observer interface: it needs configure, close and either "
             "record_request and record_response (KIP-388), or record_exchanges; see observers/api.py"
         )
-    present = [method for method in ARGUMENTS if getattr(observer, method, None) is not None]
-    return Shaped(name, observer, frozenset(one for one in present if _check(name, one, getattr(observer, one))))
+    present = [method for method in METHOD_ARGUMENTS if getattr(observer, method, None) is not None]
+    return LoadedObserver(
+        name, observer, frozenset(one for one in present if _accepts_extra_keyword(name, one, getattr(observer, one)))
+    )
 
 
-def _check(name: str, method: str, function: Callable[..., Any]) -> bool:
-    """Refuse a method that cannot be called as it will be; return whether it takes what ``EXTRAS`` has for it."""
-    arguments = ARGUMENTS[method]
-    wrong = f"observer {name!r} has the wrong shape: {method}({', '.join(arguments)})"
+def _accepts_extra_keyword(name: str, method: str, function: Callable[..., Any]) -> bool:
+    """Refuse a method that cannot be called as it will be; return whether it takes what ``EXTRA_KEYWORDS`` has for it."""
+    arguments = METHOD_ARGUMENTS[method]
+    wrong = f"observer {name!r} does not fit the observer interface: {method}({', '.join(arguments)})"
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise ObserverError(f"{wrong} must be a plain method, not {'async' if callable(function) else 'a value'}")
     try:
         signature = inspect.signature(function)
     except ValueError:  # some that are written in C have none to look at
         return False
-    extra = {EXTRAS[method]: None} if method in EXTRAS else {}
+    extra = {EXTRA_KEYWORDS[method]: None} if method in EXTRA_KEYWORDS else {}
     try:
         signature.bind(*arguments, **extra)
     except TypeError:

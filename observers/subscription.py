@@ -19,58 +19,60 @@ from proxy.core.observation_interest import (
     ObservationInterest,
 )
 
-MAX_OTHERS = 1_000
+MAX_REMEMBERED_ANSWERS = 1_000
 """Api keys and versions outside of the table (Kafka has none) of which an observer's answer is remembered."""
 
-TOPICAL = (0, 1, 78)
+APIS_WITH_TOPICS = (0, 1, 78)
 """Produce, Fetch, ShareFetch: who is told of one of these needs the names of topics."""
 
-_PAIRS = [(key, version) for key in range(KEYS) for version in range(VERSIONS)]
+_API_VERSIONS = [(key, version) for key in range(KEYS) for version in range(VERSIONS)]
 
 
-class Wishes:
+class Subscription:
     """What one observer wants. Asks it where it is constructed; whatever that raises is the observer's."""
 
     def __init__(self, observer: Any) -> None:
-        self._ask: Callable[[int, int], bool] | None = getattr(observer, "wants", None)
-        self._others: dict[tuple[int, int], bool] = {}
-        self.interest = ObservationInterest(bytes(_flags(observer)), WANT_EXCHANGE)
+        self._wants: Callable[[int, int], bool] | None = getattr(observer, "wants", None)
+        self._remembered_answers: dict[tuple[int, int], bool] = {}
+        self.interest = ObservationInterest(bytes(_interest_flags(observer)), WANT_EXCHANGE)
 
     @property
-    def everything(self) -> bool:
+    def includes_all(self) -> bool:
         """Whether it chooses nothing."""
-        return self._ask is None
+        return self._wants is None
 
-    def may_include(self, api_key: int, api_version: int) -> bool:
+    def may_want(self, api_key: int, api_version: int) -> bool:
         """Whether it wants these, or has not been asked yet. Calls nothing of the observer."""
-        if self._is_listed(api_key, api_version):
-            return bool(self.interest.flags(api_key, api_version))
-        return self._others.get((api_key, api_version), True)
+        if self._is_in_table(api_key, api_version):
+            return bool(self.interest.of(api_key, api_version))
+        return self._remembered_answers.get((api_key, api_version), True)
 
-    def include(self, api_key: int, api_version: int) -> bool:
+    def wants(self, api_key: int, api_version: int) -> bool:
         """Whether it wants these. Asks for those outside of the table, once; may raise what the observer raises."""
-        if self._ask is None or self._is_listed(api_key, api_version):
-            return bool(self.interest.flags(api_key, api_version))
-        known = self._others.get((api_key, api_version))
+        if self._wants is None or self._is_in_table(api_key, api_version):
+            return bool(self.interest.of(api_key, api_version))
+        known = self._remembered_answers.get((api_key, api_version))
         if known is None:
-            known = bool(self._ask(api_key, api_version))
-            if len(self._others) < MAX_OTHERS:
-                self._others[api_key, api_version] = known
+            known = bool(self._wants(api_key, api_version))
+            if len(self._remembered_answers) < MAX_REMEMBERED_ANSWERS:
+                self._remembered_answers[api_key, api_version] = known
         return known
 
     @staticmethod
-    def _is_listed(api_key: int, api_version: int) -> bool:
+    def _is_in_table(api_key: int, api_version: int) -> bool:
         return 0 <= api_key < KEYS and 0 <= api_version < VERSIONS
 
 
-def together(interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]) -> ObservationInterest:
+def combine_interests(
+    interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]
+) -> ObservationInterest:
     """What at least one of them wants, and what is needed besides: names of topics, errors, throttles.
 
     ``prefix``: how the response of an api key and version begins, in flags of ``proxy.core.observation_interest``.
     """
     table = [reduce(or_, flags) for flags in zip(*(interest.table for interest in interests), strict=True)]
-    names = any(table[key * VERSIONS + version] for key in TOPICAL for version in range(VERSIONS))
-    for at, (key, version) in enumerate(_PAIRS):
+    names = any(table[key * VERSIONS + version] for key in APIS_WITH_TOPICS for version in range(VERSIONS))
+    for at, (key, version) in enumerate(_API_VERSIONS):
         if names and carries_pairs(key, version):
             table[at] |= WANT_EXCHANGE | WANT_RESPONSE_BODY
         if table[at]:
@@ -78,13 +80,13 @@ def together(interests: Iterable[ObservationInterest], prefix: Callable[[int, in
     return ObservationInterest(bytes(table), WANT_EXCHANGE)
 
 
-def _flags(observer: Any) -> list[int]:
+def _interest_flags(observer: Any) -> list[int]:
     """Flags of every pair of the table."""
     wants = getattr(observer, "wants", None)
     keeps = getattr(observer, "keeps", None)
     kept_by_default = not isinstance(observer, ExchangeObserver)
     flags = []
-    for pair in _PAIRS:
+    for pair in _API_VERSIONS:
         told = wants is None or bool(wants(*pair))
         kept = told and (kept_by_default if keeps is None else bool(keeps(*pair)))
         flags.append(
