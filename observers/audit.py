@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import asdict
 
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.boots import SpoolSettings
@@ -26,9 +27,8 @@ from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import Inventory
 from observers.outbox import Outbox, OutboxStats
 from observers.rollup_writer import Rollup
-from observers.scope import Scope
 from observers.sink import producer_settings
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 
 DEFAULT_TOPIC = "brokerside-audit"
 

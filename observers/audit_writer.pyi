@@ -1,9 +1,9 @@
 from collections.abc import Mapping, Sequence
 
 from observers.api import ObservedExchange
+from observers.audit_filter import Scope
 from observers.batch import Translation
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 
 class Translator:
     def __init__(

@@ -112,7 +112,7 @@ include "rows.pxi"
 cdef class Translator:
     """Builds events. Not thread-safe, like its scope."""
 
-    cdef object _names, _scope, _sessions, _mutes
+    cdef object _names, _scope, _sessions, _muting
     cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
@@ -137,8 +137,8 @@ cdef class Translator:
         self._scope = scope
         self._sessions = scope.sessions
         self._open_sessions = scope.sessions.open
-        self._mutes = scope.mutes
-        self._muted = scope.mutes.spans
+        self._muting = scope.muting
+        self._muted = scope.muting.spans
         self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
         self._name_labels = {}
         self._id_labels = {}
@@ -195,7 +195,7 @@ cdef class Translator:
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
         cdef bytes api, polled
-        row.muted_us = _muted_us(exchange, self._mutes, self._muted)
+        row.muted_us = _muted_us(exchange, self._muting, self._muted)
         try:
             client = self._client_of(exchange)
         except UnicodeError:
@@ -294,7 +294,7 @@ cdef class Translator:
         cdef Label label
         if found != NULL:
             return <Label>found
-        name, topic_id = self._names.label(<object>topic, is_id)
+        name, topic_id = self._names.label_of(<object>topic, is_id)
         label = Label.__new__(Label)
         label.hidden = self._scope.hides_topic(name)
         label.name = b'{"topic":%b,"partition":' % encoder.encode(name)

@@ -15,7 +15,6 @@ from typing import Any
 
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
-from observers.learn import School
 from observers.observer_loader import LoadedObserver, describe_error, load_observers
 from observers.observer_thread import (
     MAX_LIGHT_WEIGHT,
@@ -26,7 +25,8 @@ from observers.observer_thread import (
 )
 from observers.queue_weight import queue_weight
 from observers.subscription import Subscription, combine_interests
-from observers.topics import TopicNames
+from observers.topic_id_learner import TopicIdLearner
+from observers.topic_names import TopicNames
 from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, ObservationInterest
 from proxy.core.schema import response_prefix
 
@@ -72,7 +72,7 @@ class Dispatcher:
             {one.name: one.observer for one in self._loaded}
         )
         self._names = TopicNames(_topic_name_fetcher(configs))
-        self._school = School(self._names)
+        self._topic_id_learner = TopicIdLearner(self._names)
         self._configs = MappingProxyType({**configs, "topic.names": self._names})
         self._clock = clock
         self._threads: list[ObserverThread] = []
@@ -119,8 +119,8 @@ class Dispatcher:
             self._pending.clear()
             for at in range(0, len(recorded), MAX_BATCH_EXCHANGES):
                 for exchanges, weight, kept in self._split(recorded[at : at + MAX_BATCH_EXCHANGES]):
-                    lesson = self._school.lesson(exchanges) if kept else None
-                    self._enqueue(ObserverBatch(weight, exchanges, self._flushed, kept=kept, lesson=lesson))
+                    topic_ids = self._topic_id_learner.select_responses(exchanges) if kept else None
+                    self._enqueue(ObserverBatch(weight, exchanges, self._flushed, kept=kept, topic_ids=topic_ids))
                     self._flushed += len(exchanges)
         if self._changes:
             changes = tuple(self._changes)
@@ -182,7 +182,7 @@ def _topic_name_fetcher(configs: Mapping[str, Any]) -> Callable[[], Mapping[byte
     """Names of all topics; what it takes to ask for them is made for the first topic id that needs one."""
     clusters: list[Any] = []
 
-    def look_up() -> Mapping[bytes, str]:
+    def fetch_names() -> Mapping[bytes, str]:
         if not clusters:
             from observers.cluster import Cluster, client_id_of  # with librdkafka, which few observers need
 
@@ -190,7 +190,7 @@ def _topic_name_fetcher(configs: Mapping[str, Any]) -> Callable[[], Mapping[byte
         names: Mapping[bytes, str] = clusters[0].topic_names()
         return names
 
-    return look_up
+    return fetch_names
 
 
 def _close_observers(configured: Sequence[LoadedObserver]) -> None:

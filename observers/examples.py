@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
 from observers.batch import Batcher, Translation, Writer
 from observers.cluster import Topic
@@ -13,8 +14,7 @@ from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import parts, told
 from observers.rollup_writer import Rollup
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     AnsweredPartition,

@@ -47,14 +47,14 @@ cdef inline int32_t _throttle_ms(Exchange exchange) noexcept:
     return exchange.throttle_ms if exchange.response_body == NULL else exchange.response_body.throttle_ms
 
 
-cdef inline int64_t _muted_us(Exchange exchange, object mutes, dict spans) except -1:
+cdef inline int64_t _muted_us(Exchange exchange, object muting, dict spans) except -1:
     """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else.
 
-    ``spans``: those of ``mutes``.
+    ``spans``: those of ``muting``.
     """
     cdef int32_t throttle_ms = _throttle_ms(exchange)
     if throttle_ms > 0 or (PyDict_Size(spans) and exchange.connection.id in spans):
-        return mutes.follow(exchange, throttle_ms)
+        return muting.record_exchange(exchange, throttle_ms)
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from observers.api import ObservedExchange
-from observers.topics import Label, Recent
+from observers.topic_names import RecentCache, TopicLabel
 
 MAX_SESSIONS = 10_000
 """Sessions kept; above it the one that changed longest ago is forgotten (a broker keeps 1,000 by default)."""
@@ -98,7 +98,7 @@ class FetchSessions:
         self.open: dict[SessionKey, Session] = {}
         """Open ones; what changed last is the last. For reading."""
         self._held = 0
-        self._due: Recent[str, float] = Recent(MAX_CONNECTIONS)
+        self._due: RecentCache[str, float] = RecentCache(MAX_CONNECTIONS)
 
     def follow(self, exchange: ObservedExchange) -> None:
         """Take in a Fetch whose request was read.
@@ -127,11 +127,11 @@ class FetchSessions:
         """When ``polled`` may tell of this connection again, by ``answered_at``."""
         return self._due.get(connection_id) or 0.0
 
-    def polled(self, exchange: ObservedExchange, label: Callable[[bytes, bool], Label]) -> tuple[str, ...]:
+    def polled(self, exchange: ObservedExchange, label: Callable[[bytes, bool], TopicLabel]) -> tuple[str, ...]:
         """Names of the topics that an answered Fetch or ShareFetch asked for and that returned no records.
 
         Told once in ``POLL_EVERY`` for each connection; nothing otherwise, which costs one look into a dict. Comes
-        after ``follow``. ``label``: as ``TopicNames.label``.
+        after ``follow``. ``label``: as ``TopicNames.label_of``.
         """
         if exchange.answered_at < self.due(exchange.connection.id):
             return ()

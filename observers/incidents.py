@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import structlog
 
 from observers.api import ConnectionChange, ThrottleReport
+from observers.audit_filter import Scope
 from observers.batch import Chunk, Translation
 from observers.event import ConnectionChange as ChangeKind
 from observers.event import (
@@ -21,7 +22,6 @@ from observers.event import (
     clipped,
     encoder,
 )
-from observers.scope import Scope
 
 log = structlog.get_logger("observers")
 
@@ -40,7 +40,7 @@ def translate_changes(changes: Sequence[ConnectionChange], first: int, wall_offs
     """Return the events of ``changes``, as ``translate_throttles`` does; those of excluded principals are hidden."""
     for change in changes:
         if change.change == "closed":
-            scope.mutes.forget(change.connection.id)
+            scope.muting.forget_connection(change.connection.id)
     visible = [change for change in changes if not _hides(scope, change)]
     made = _translate(visible, first, lambda change, seq: _connection(change, seq, wall_offset))
     made.hidden = len(changes) - len(visible)

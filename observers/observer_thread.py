@@ -29,9 +29,9 @@ from observers.api import (
     ThrottleReport,
 )
 from observers.circuit_breaker import CircuitBreaker
-from observers.learn import Lesson
 from observers.observer_loader import LoadedObserver
 from observers.subscription import Subscription
+from observers.topic_id_learner import TopicIdBatch
 from observers.views import NameOf, request_view, response_view
 
 MAX_QUEUED_WEIGHT = 100_000
@@ -72,8 +72,8 @@ class ObserverBatch(Struct, frozen=True, gc=False):
     reports: tuple[ThrottleReport, ...] = ()
     kept: int = 0
     """Bytes of kept bodies."""
-    lesson: Lesson | None = None
-    """What the exchanges say of topics' names."""
+    topic_ids: TopicIdBatch | None = None
+    """The responses among the exchanges that carry topic ids beside names."""
     dropped: int = 0
     """What was dropped right before these, for this observer."""
 
@@ -156,7 +156,7 @@ class ObserverThread:
 
     def enqueue(self, batch: ObserverBatch, count: int) -> None:
         """Queue ``batch``, or drop and count it where it does not fit. Never waits."""
-        if not count and batch.lesson is None:
+        if not count and batch.topic_ids is None:
             return
         heavy = batch.weight > MAX_LIGHT_WEIGHT
         waiting = self._enqueued_weight[heavy] - self._dequeued_weight[heavy]
@@ -217,8 +217,8 @@ class ObserverThread:
             self._unreported_loss += batch.dropped
             before = self._finished()
             try:
-                if batch.lesson is not None:
-                    batch.lesson.learn()
+                if batch.topic_ids is not None:
+                    batch.topic_ids.learn()
                 self._deliver(batch, count)
             except BaseException as error:  # another observer has changed what all of them share
                 self._record_failure("shared", error)

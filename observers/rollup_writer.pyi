@@ -1,10 +1,10 @@
 from collections.abc import Mapping, Sequence
 
 from observers.api import ObservedExchange
+from observers.audit_filter import Scope
 from observers.event import RollupEvent
 from observers.rollup import Added
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 
 class Rollup:
     def __init__(

@@ -107,7 +107,7 @@ cdef class Seat:
 cdef class Rollup:
     """Gathers exchanges. Not thread-safe, like its scope."""
 
-    cdef object _names, _scope, _sessions, _mutes
+    cdef object _names, _scope, _sessions, _muting
     cdef dict _open_sessions, _muted, _api_names, _gathered, _named, _identified
     cdef list _seats
     cdef uint64_t _turn
@@ -118,8 +118,8 @@ cdef class Rollup:
         self._scope = scope
         self._sessions = scope.sessions
         self._open_sessions = scope.sessions.open
-        self._mutes = scope.mutes
-        self._muted = scope.mutes.spans
+        self._muting = scope.muting
+        self._muted = scope.muting.spans
         self._api_names = dict(api_names)
         self._max_rollups = max_rollups
         self._max_topics = max_topics
@@ -178,7 +178,7 @@ cdef class Rollup:
 
     cdef bint _add(self, Exchange exchange, double wall_offset) except -1:
         """Add ``exchange``; return whether it is not hidden. After an exception nothing of it was added."""
-        cdef int64_t muted_us = _muted_us(exchange, self._mutes, self._muted), service_us
+        cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted), service_us
         cdef Seat seat = self._seat_of(exchange)
         cdef Body *touched = NULL  # of which partitions are told
         cdef Basics basics
@@ -292,7 +292,7 @@ cdef class Rollup:
         cdef PyObject *found = PyDict_GetItemWithError(names, <object>part.topic)
         if found != NULL:
             return <object>found
-        name, topic_id = self._names.label(<object>part.topic, body.topics_are_ids)
+        name, topic_id = self._names.label_of(<object>part.topic, body.topics_are_ids)
         hidden = self._scope.hides_topic(name)
         # The cluster may tell the name of an id later; and a long name is no topic's, but could fill the memory.
         if name != f"id:{topic_id}" and _size(part.topic) <= LONG and len(names) < LABELS:

@@ -8,7 +8,7 @@ from operator import or_
 from typing import Any
 
 from observers.api import ExchangeObserver
-from observers.learn import carries_pairs
+from observers.topic_id_learner import carries_topic_ids
 from proxy.core.observation_interest import (
     KEYS,
     VERSIONS,
@@ -73,7 +73,7 @@ def combine_interests(
     table = [reduce(or_, flags) for flags in zip(*(interest.table for interest in interests), strict=True)]
     names = any(table[key * VERSIONS + version] for key in APIS_WITH_TOPICS for version in range(VERSIONS))
     for at, (key, version) in enumerate(_API_VERSIONS):
-        if names and carries_pairs(key, version):
+        if names and carries_topic_ids(key, version):
             table[at] |= WANT_EXCHANGE | WANT_RESPONSE_BODY
         if table[at]:
             table[at] |= prefix(key, version)

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import structlog
 
 from observers.audit import AuditObserver
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
 from observers.batch import Batcher, Writer
 from observers.event import SCHEMA_LEVEL
 from observers.incidents import numbered
 from observers.rollup_writer import Rollup
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.apis import APIS
 from proxy.core.exchange import (

@@ -236,7 +236,7 @@ async def test_who_changes_what_observers_share_spoils_it_for_observers_alone(si
     ("name", "says"),
     [
         ("Absent", "has no class 'Absent'"),
-        ("WithoutClose", "has the wrong shape: it needs configure, close and either"),
+        ("WithoutClose", "does not fit the observer interface: it needs configure, close and either"),
         ("OtherArguments", "record_response(struct, api_version, correlation_id) cannot be called so"),
     ],
 )

@@ -10,8 +10,8 @@ import msgspec
 from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.deep import deepen
-from observers.learn import PLACES, carries_pairs, pairs_of
 from observers.rollup_writer import Rollup
+from observers.topic_id_learner import TOPIC_ID_PATHS, carries_topic_ids, read_topic_ids
 from proxy.compiled.exchange import Exchange
 from proxy.core.session import Session
 from proxy.core.struct import SchemaError, UnknownMessage
@@ -71,20 +71,20 @@ def audit_once(data: bytes) -> object:
     return translated(Translator, exchanges_of(Session, data))
 
 
-# ---- learn ----------------------------------------------------------------------------------------------------------
+# ---- learn ---------------------------------------------------------------------------------------------------------------------
 
-KEYS = sorted(PLACES)
+KEYS = sorted(TOPIC_ID_PATHS)
 
 
 def learn_once(data: bytes) -> list[tuple[bytes, str]]:
     """The pairs before the first fault."""
     key, version = (data + b"\0\0")[:2]
-    key = key if key in PLACES else KEYS[key % len(KEYS)]
+    key = key if key in TOPIC_ID_PATHS else KEYS[key % len(KEYS)]
     found: list[tuple[bytes, str]] = []
-    if not carries_pairs(key, version):
+    if not carries_topic_ids(key, version):
         return found
     try:
-        for pair in pairs_of(key, version, data[2:]):
+        for pair in read_topic_ids(key, version, data[2:]):
             found.append(pair)  # noqa: PERF402 - those before the fault count
     except (SchemaError, UnknownMessage):
         pass

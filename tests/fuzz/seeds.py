@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from observers.learn import carries_pairs
+from observers.topic_id_learner import carries_topic_ids
 from proxy.core.exchange import EMPTY_RECORD_SET
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import Frame, recordings
@@ -122,7 +122,7 @@ def teaching() -> list[bytes]:
     return [
         bytes([key, version]) + random_messages.draw(rng, key, version, True).body
         for key, version, is_response in random_messages.all_messages()
-        if is_response and carries_pairs(key, version)
+        if is_response and carries_topic_ids(key, version)
         for _ in range(5)
     ]
 

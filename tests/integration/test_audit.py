@@ -28,7 +28,7 @@ from observers.event import (
     decoder,
 )
 from observers.event import TopicPartition as PartitionOfEvent
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
 from proxy.core.exchange import ConnectionChange
 from proxy.local import cluster as local

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from observers.api import ObservedExchange
+from observers.audit_filter import Scope
 from observers.event import ROLLUP_BUCKETS, RequestEvent, RollupEvent, RollupTopic, encoder
 from observers.fetch_sessions import FETCHES
 from observers.requests import report_failure
 from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from tests.oracle.translate import PRODUCE, Translator, muted_us
 
 BUCKETS = len(ROLLUP_BUCKETS) + 1

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from observers.api import ObservedExchange
+from observers.audit_filter import Scope
 from observers.batch import Chunk, Translation
 from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clipped, encoder
 from observers.fetch_sessions import FETCHES
 from observers.incidents import epoch_us
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 
 PRODUCE = 0
 
@@ -113,7 +113,7 @@ class Translator:
         visible, labels = [], []
         last, hidden, needs, room = None, False, 0, 0
         for partition in partitions:
-            label = self._names.label(partition.topic, are_ids)
+            label = self._names.label_of(partition.topic, are_ids)
             if label is not last:  # mostly it is: partitions come by topic
                 last, hidden, needs = label, self._scope.hides_topic(label[0]), room_of(*label)
             if hidden:
@@ -183,9 +183,9 @@ class Translator:
 def muted_us(scope: Scope, exchange: ObservedExchange) -> int:
     """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else."""
     throttled = throttle_ms(exchange)
-    if throttled <= 0 and not scope.mutes.spans:
+    if throttled <= 0 and not scope.muting.spans:
         return 0
-    return scope.mutes.follow(exchange, throttled)
+    return scope.muting.record_exchange(exchange, throttled)
 
 
 def latency_us(exchange: ObservedExchange) -> int:

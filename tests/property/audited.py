@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.audit_filter import Scope
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     EMPTY_RECORD_SET,

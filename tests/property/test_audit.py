@@ -8,11 +8,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.event import RequestEvent
 from observers.requests import MAX_EVENT
-from observers.scope import Scope
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     AnsweredPartition,

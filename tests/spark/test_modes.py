@@ -14,11 +14,11 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
 from observers.event import RequestEvent
 from observers.rollup_writer import Rollup
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.local import cluster, workload
 from proxy.local.broker import sidecar_config

@@ -21,7 +21,7 @@ from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent
 from observers.inventory import Inventory, parts
 from observers.outbox import OutboxStats
 from observers.requests import MAX_EVENT, room_of
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.core.exchange import ConnectionChange
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 

@@ -7,10 +7,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from observers.audit_filter import Scope
 from observers.event import ConnectionEvent
 from observers.incidents import translate_changes
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionChange, PrincipalSource
 from tests.unit.observers.samples import connection
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from observers.audit_filter import Scope
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
 from observers.fetch_sessions import SHARE_FETCH
 from observers.rollup import TOPICS_PER_EVENT
 from observers.rollup_writer import Rollup
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, fetch, produce
 

@@ -12,7 +12,7 @@ from observers.audit import AuditObserver
 from observers.cluster import LOG_EVERY, RdkafkaLog
 from observers.errors import ObserverError
 from observers.sink import OWN_SETTINGS, producer_settings
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 
 INTERNAL = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "PLAINTEXT"}
 

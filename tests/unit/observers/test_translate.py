@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
 from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, room_of
-from observers.scope import Scope
 from observers.sink import MAX_MESSAGE
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import (
     FETCH,

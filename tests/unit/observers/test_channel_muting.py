@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from observers.audit_filter import Scope
 from observers.audit_writer import Translator
+from observers.channel_muting import MAX_MUTED_CONNECTIONS, MAX_SPANS_PER_CONNECTION
 from observers.event import RequestEvent
 from observers.incidents import translate_changes
-from observers.mutes import MAX_CONNECTIONS, MAX_SPANS
 from observers.rollup_writer import Rollup
-from observers.scope import Scope
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import change, connection, exchange, fetch, produce
 
@@ -96,7 +96,7 @@ def test_other_connections_are_read(muted: Muted) -> None:
 @pytest.mark.parametrize("throttle_ms", [0, -1])
 def test_no_throttle_mutes_nothing(muted: Muted, scope: Scope, throttle_ms: int) -> None:
     assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
-    assert not scope.mutes.spans
+    assert not scope.muting.spans
 
 
 @pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
@@ -114,20 +114,20 @@ def test_a_throttle_that_gives_no_event_counts_all_the_same(muted: Muted, hidden
 
 def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(muted: Muted, scope: Scope) -> None:
     muted(one(1.0, 2.0, 500))
-    assert set(scope.mutes.spans) == {"c1"}
+    assert set(scope.muting.spans) == {"c1"}
     muted(one(2.5, 2.75))
-    assert not scope.mutes.spans
+    assert not scope.muting.spans
     muted(one(3.0, 4.0, 500))
     translate_changes([change(change="closed")], 1, 0.0, scope)
-    assert not scope.mutes.spans
+    assert not scope.muting.spans
 
 
 def test_what_is_kept_is_bounded(muted: Muted, scope: Scope) -> None:
-    muted(*[one(0.0, n, 500) for n in range(1, MAX_SPANS + 2)])
-    assert [begin for begin, _ in scope.mutes.spans["c1"]] == list(range(2, MAX_SPANS + 2))
-    muted(*[one(1.0, 2.0, 500, connection=connection(id=str(n))) for n in range(MAX_CONNECTIONS)])
-    assert len(scope.mutes.spans) == MAX_CONNECTIONS
-    assert "c1" not in scope.mutes.spans
+    muted(*[one(0.0, n, 500) for n in range(1, MAX_SPANS_PER_CONNECTION + 2)])
+    assert [begin for begin, _ in scope.muting.spans["c1"]] == list(range(2, MAX_SPANS_PER_CONNECTION + 2))
+    muted(*[one(1.0, 2.0, 500, connection=connection(id=str(n))) for n in range(MAX_MUTED_CONNECTIONS)])
+    assert len(scope.muting.spans) == MAX_MUTED_CONNECTIONS
+    assert "c1" not in scope.muting.spans
 
 
 def test_a_rollup_leaves_it_out_of_the_service(scope: Scope) -> None:

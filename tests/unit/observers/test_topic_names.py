@@ -3,7 +3,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from observers.topics import ATTEMPTS, FAILURE_PAUSE, MAX_NAMES, MISS_PAUSE, MISS_SHARE, Recent, TopicNames
+from observers.topic_names import (
+    FAILURE_RETRY_DELAY,
+    MAX_LOOKUP_ATTEMPTS,
+    MAX_MISS_TIME_SHARE,
+    MAX_TOPIC_NAMES,
+    MISS_RETRY_DELAY,
+    RecentCache,
+    TopicNames,
+)
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
 OTHER_ID = bytes(16)
@@ -19,7 +27,7 @@ class Listing:
         self.now = 0.0
         self.takes = 0.0
 
-    def look_up(self) -> Mapping[bytes, str]:
+    def fetch_names(self) -> Mapping[bytes, str]:
         self.calls += 1
         self.now += self.takes
         if self.away:
@@ -27,17 +35,17 @@ class Listing:
         return dict(self.topics)
 
     def names(self) -> TopicNames:
-        return TopicNames(self.look_up, clock=lambda: self.now, sleep=lambda seconds: None)
+        return TopicNames(self.fetch_names, clock=lambda: self.now, sleep=lambda seconds: None)
 
 
 def test_one_look_up_names_all_topics_and_names_are_kept() -> None:
     listing = Listing()
     listing.topics = {TOPIC_ID: "orders", OTHER_ID: "bills"}
     names = listing.names()
-    assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
-    assert names.label(OTHER_ID, True)[0] == "bills"
+    assert names.label_of(TOPIC_ID, True) == ("orders", PRINTED_ID)
+    assert names.label_of(OTHER_ID, True)[0] == "bills"
     listing.topics = {}
-    assert names.label(TOPIC_ID, True)[0] == "orders"
+    assert names.label_of(TOPIC_ID, True)[0] == "orders"
     assert listing.calls == names.look_ups == 1
 
 
@@ -54,7 +62,7 @@ def test_topics_made_one_after_the_other_are_each_found_at_once() -> None:
 def test_a_topic_the_broker_asked_learns_of_a_little_later_is_still_found() -> None:
     listing = Listing()
     names = TopicNames(
-        listing.look_up, clock=lambda: 0.0, sleep=lambda seconds: listing.topics.update({TOPIC_ID: "orders"})
+        listing.fetch_names, clock=lambda: 0.0, sleep=lambda seconds: listing.topics.update({TOPIC_ID: "orders"})
     )
     assert names.name_of(TOPIC_ID) == "orders"
     assert listing.calls == 2
@@ -64,26 +72,26 @@ def test_an_unknown_id_is_its_own_label_and_asked_for_again_only_after_a_pause()
     listing = Listing()
     names = listing.names()
     for _ in range(1000):
-        assert names.label(TOPIC_ID, True) == (f"id:{PRINTED_ID}", PRINTED_ID)
-        assert names.label(OTHER_ID, True)[0].startswith("id:")
-    assert listing.calls == ATTEMPTS
+        assert names.label_of(TOPIC_ID, True) == (f"id:{PRINTED_ID}", PRINTED_ID)
+        assert names.label_of(OTHER_ID, True)[0].startswith("id:")
+    assert listing.calls == MAX_LOOKUP_ATTEMPTS
     listing.topics = {TOPIC_ID: "orders"}
-    listing.now = MISS_PAUSE
-    assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
+    listing.now = MISS_RETRY_DELAY
+    assert names.label_of(TOPIC_ID, True) == ("orders", PRINTED_ID)
 
 
 def test_ids_that_no_topic_has_cost_little_of_the_time_however_long_a_look_up_takes() -> None:
     listing = Listing()
     listing.takes = 2.0
     names = listing.names()
-    spent = listing.takes * ATTEMPTS
-    names.label(TOPIC_ID, True)
-    listing.now = spent + spent / MISS_SHARE - 0.01
-    names.label(OTHER_ID, True)
-    assert listing.calls == ATTEMPTS
+    spent = listing.takes * MAX_LOOKUP_ATTEMPTS
+    names.label_of(TOPIC_ID, True)
+    listing.now = spent + spent / MAX_MISS_TIME_SHARE - 0.01
+    names.label_of(OTHER_ID, True)
+    assert listing.calls == MAX_LOOKUP_ATTEMPTS
     listing.now += 0.01
-    names.label(OTHER_ID, True)
-    assert listing.calls == 2 * ATTEMPTS
+    names.label_of(OTHER_ID, True)
+    assert listing.calls == 2 * MAX_LOOKUP_ATTEMPTS
 
 
 def test_while_the_cluster_is_away_look_ups_are_rare() -> None:
@@ -93,16 +101,16 @@ def test_while_the_cluster_is_away_look_ups_are_rare() -> None:
     for _ in range(100):
         assert names.name_of(TOPIC_ID) is None
     assert listing.calls == 1
-    listing.away, listing.topics, listing.now = False, {TOPIC_ID: "orders"}, FAILURE_PAUSE
+    listing.away, listing.topics, listing.now = False, {TOPIC_ID: "orders"}, FAILURE_RETRY_DELAY
     assert names.name_of(TOPIC_ID) == "orders"
 
 
 def test_plain_names_need_no_look_up_and_are_cut_and_made_text() -> None:
     listing = Listing()
     names = listing.names()
-    assert names.label(b"orders", False) == ("orders", None)
-    assert names.label(b"\xff", False) == ("\ufffd", None)
-    assert len(names.label(b"x" * 4000, False)[0]) == 256
+    assert names.label_of(b"orders", False) == ("orders", None)
+    assert names.label_of(b"\xff", False) == ("\ufffd", None)
+    assert len(names.label_of(b"x" * 4000, False)[0]) == 256
     assert listing.calls == 0
 
 
@@ -110,28 +118,28 @@ def test_a_name_of_sixteen_bytes_is_not_taken_for_an_id() -> None:
     listing = Listing()
     listing.topics = {b"sixteen-bytes-ab": "orders"}
     names = listing.names()
-    assert names.label(b"sixteen-bytes-ab", True)[0] == "orders"
-    assert names.label(b"sixteen-bytes-ab", False)[0] == "sixteen-bytes-ab"
+    assert names.label_of(b"sixteen-bytes-ab", True)[0] == "orders"
+    assert names.label_of(b"sixteen-bytes-ab", False)[0] == "sixteen-bytes-ab"
 
 
 def test_topics_longer_than_any_are_not_kept() -> None:
     names = Listing().names()
     long, longest = b"x" * 256, b"x" * 257
-    assert names.label(long, False) is names.label(long, False)
-    assert names.label(longest, False) is not names.label(longest, False)
+    assert names.label_of(long, False) is names.label_of(long, False)
+    assert names.label_of(longest, False) is not names.label_of(longest, False)
 
 
 def test_what_is_learned_needs_no_look_up_and_a_recreated_topic_has_two_ids() -> None:
     listing = Listing()
     names = listing.names()
-    names.learn([(TOPIC_ID, "orders"), (OTHER_ID, "orders")])
-    assert names.label(TOPIC_ID, True) == ("orders", PRINTED_ID)
+    names.add_names([(TOPIC_ID, "orders"), (OTHER_ID, "orders")])
+    assert names.label_of(TOPIC_ID, True) == ("orders", PRINTED_ID)
     assert names.name_of(OTHER_ID) == "orders"
     assert listing.calls == 0
 
 
 def test_those_used_last_are_kept_and_no_more_than_there_is_room_for() -> None:
-    recent: Recent[int, str] = Recent(10)
+    recent: RecentCache[int, str] = RecentCache(10)
     for key in range(1000):
         recent.put(key, "")
         assert recent.get(0) is not None, "used all the time"
@@ -141,7 +149,7 @@ def test_those_used_last_are_kept_and_no_more_than_there_is_room_for() -> None:
 
 def test_a_cluster_of_more_topics_than_are_kept_still_names_the_one_asked_for() -> None:
     listing = Listing()
-    listing.topics = {TOPIC_ID: "orders"} | {n.to_bytes(16, "big"): f"t{n}" for n in range(MAX_NAMES)}
+    listing.topics = {TOPIC_ID: "orders"} | {n.to_bytes(16, "big"): f"t{n}" for n in range(MAX_TOPIC_NAMES)}
     assert listing.names().name_of(TOPIC_ID) == "orders"
 
 
@@ -149,18 +157,18 @@ def test_of_threads_that_miss_the_same_name_one_looks_it_up_for_all() -> None:
     listing = Listing()
     looking, go_on = threading.Event(), threading.Event()
 
-    def look_up() -> Mapping[bytes, str]:
+    def fetch_names() -> Mapping[bytes, str]:
         looking.set()
         go_on.wait(30)
-        return {**listing.look_up(), TOPIC_ID: "orders"}
+        return {**listing.fetch_names(), TOPIC_ID: "orders"}
 
-    names = TopicNames(look_up, clock=lambda: 0.0, sleep=lambda seconds: None)
+    names = TopicNames(fetch_names, clock=lambda: 0.0, sleep=lambda seconds: None)
     found: list[str | None] = []
     threads = [threading.Thread(target=lambda: found.append(names.name_of(TOPIC_ID))) for _ in range(4)]
     for thread in threads:
         thread.start()
     assert looking.wait(30)
-    names.learn([(OTHER_ID, "bills")])
+    names.add_names([(OTHER_ID, "bills")])
     assert names.name_of(OTHER_ID) == "bills", "who has no miss does not wait"
     go_on.set()
     for thread in threads:

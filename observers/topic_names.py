@@ -1,6 +1,6 @@
 """Topic ids to names: newer clients send ids alone, people and tables want names.
 
-Most names are learned from what passes (``observers.learn``). A miss fetches the names of all topics from the cluster,
+Most names are learned from what passes (``observers.topic_id_learner``). A miss fetches the names of all topics from the cluster,
 on the thread that asks: a client learns an id from the cluster itself, so the first look-up normally finds it.
 """
 
@@ -14,34 +14,34 @@ from typing import Generic, TypeVar
 from observers.event import MAX_STRING, clip
 from proxy.core.accessors import printed_id
 
-MAX_NAMES = 200_000
+MAX_TOPIC_NAMES = 200_000
 """Topics kept, about 300 bytes each; the longest unused are forgotten, so an id of a deleted topic stays a while."""
 
-ATTEMPTS = 3
+MAX_LOOKUP_ATTEMPTS = 3
 """Look-ups for one miss: the broker asked may learn of a new topic some milliseconds after the one that took it."""
 
-ATTEMPT_PAUSE = 0.05
+LOOKUP_ATTEMPT_DELAY = 0.05
 """Seconds between those attempts."""
 
-MISS_PAUSE = 1.0
+MISS_RETRY_DELAY = 1.0
 """Seconds without look-ups after one that did not help; until then the id itself is the label."""
 
-MISS_SHARE = 0.05
+MAX_MISS_TIME_SHARE = 0.05
 """Part of the time that such look-ups may take, however long one is: anybody may send ids that no topic has."""
 
-FAILURE_PAUSE = 10.0
+FAILURE_RETRY_DELAY = 10.0
 """Seconds without look-ups after one that failed: each one may hold its caller up for as long as its timeout."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-Label = tuple[str, str | None]
+TopicLabel = tuple[str, str | None]
 
 
-class Recent(Generic[Key, Value]):
+class RecentCache(Generic[Key, Value]):
     """Keeps up to ``size`` values, at least the half of it that was used last. Thread-safe; a hit takes no lock."""
 
     def __init__(self, size: int) -> None:
-        self._half = size // 2
+        self._max_young = size // 2
         self._lock = threading.Lock()
         self._young: dict[Key, Value] = {}
         self._old: dict[Key, Value] = {}
@@ -56,7 +56,7 @@ class Recent(Generic[Key, Value]):
     def put(self, key: Key, value: Value) -> None:
         """Keep ``value``, which is not None."""
         with self._lock:
-            if len(self._young) >= self._half and key not in self._young:
+            if len(self._young) >= self._max_young and key not in self._young:
                 self._old, self._young = self._young, {}
             self._young[key] = value
 
@@ -69,33 +69,33 @@ class TopicNames:
 
     def __init__(
         self,
-        look_up: Callable[[], Mapping[bytes, str]],
+        fetch_names: Callable[[], Mapping[bytes, str]],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``look_up`` returns the names of all topics by id and may raise anything where the cluster is away.
+        """``fetch_names`` returns the names of all topics by id and may raise anything where the cluster is away.
 
         It is called by one thread at a time.
         """
-        self._look_up = look_up
+        self._fetch_names = fetch_names
         self._clock = clock
         self._sleep = sleep
-        self._ids: Recent[bytes, Label] = Recent(MAX_NAMES)
-        self._names: Recent[bytes, Label] = Recent(MAX_NAMES)
-        self._looking = threading.Lock()  # guards what follows
+        self._ids: RecentCache[bytes, TopicLabel] = RecentCache(MAX_TOPIC_NAMES)
+        self._names: RecentCache[bytes, TopicLabel] = RecentCache(MAX_TOPIC_NAMES)
+        self._fetch_lock = threading.Lock()  # guards what follows
         self._retry_at = float("-inf")
         self.look_ups = 0
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the name of ``topic_id`` (16 raw bytes), or None where the cluster does not know it or is away."""
-        label = self._ids.get(topic_id) or self._looked_up(topic_id)
+        label = self._ids.get(topic_id) or self._fetch_label(topic_id)
         return None if label is None else label[0]
 
-    def label(self, topic: bytes, is_id: bool) -> Label:
+    def label_of(self, topic: bytes, is_id: bool) -> TopicLabel:
         """Return ``(name, topic id as printed or None)``; the name is ``id:<printed id>`` while it is unknown."""
         if is_id:
-            known = self._ids.get(topic) or self._looked_up(topic)
+            known = self._ids.get(topic) or self._fetch_label(topic)
             return known or (f"id:{printed_id(topic)}", printed_id(topic))
         known = self._names.get(topic)
         if known is None:
@@ -104,33 +104,33 @@ class TopicNames:
                 self._names.put(topic, known)
         return known
 
-    def learn(self, pairs: Iterable[tuple[bytes, str]]) -> None:
+    def add_names(self, pairs: Iterable[tuple[bytes, str]]) -> None:
         """Keep pairs of topic id and name that the cluster told."""
         for topic_id, name in pairs:
             if self._ids.get(topic_id) is None:
                 self._ids.put(topic_id, (clip(name), printed_id(topic_id)))
 
-    def _looked_up(self, topic_id: bytes) -> Label | None:
-        with self._looking:  # who waits here has a miss, too: mostly it is answered by then
+    def _fetch_label(self, topic_id: bytes) -> TopicLabel | None:
+        with self._fetch_lock:  # who waits here has a miss, too: mostly it is answered by then
             if self._ids.get(topic_id) is None and self._clock() >= self._retry_at:
-                self._refresh(topic_id)
+                self._fetch_all_names(topic_id)
             return self._ids.get(topic_id)
 
-    def _refresh(self, wanted: bytes) -> None:
+    def _fetch_all_names(self, wanted: bytes) -> None:
         """Fetch all names; stop early once ``wanted`` is among them. Sets when the next look-up may happen."""
         began = self._clock()
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_LOOKUP_ATTEMPTS):
             if attempt:
-                self._sleep(ATTEMPT_PAUSE)
+                self._sleep(LOOKUP_ATTEMPT_DELAY)
             self.look_ups += 1
             try:
-                listed = self._look_up()
+                listed = self._fetch_names()
             except Exception:
-                self._retry_at = self._clock() + FAILURE_PAUSE
+                self._retry_at = self._clock() + FAILURE_RETRY_DELAY
                 return
-            self.learn(listed.items())
+            self.add_names(listed.items())
             if wanted in listed:
-                self.learn([(wanted, listed[wanted])])  # once more: there may be more topics than are kept
+                self.add_names([(wanted, listed[wanted])])  # once more: there may be more topics than are kept
                 return
         now = self._clock()
-        self._retry_at = now + max(MISS_PAUSE, (now - began) / MISS_SHARE)
+        self._retry_at = now + max(MISS_RETRY_DELAY, (now - began) / MAX_MISS_TIME_SHARE)

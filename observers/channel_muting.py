@@ -10,25 +10,25 @@ from collections import deque
 
 from observers.api import ObservedExchange
 
-MAX_CONNECTIONS = 10_000
+MAX_MUTED_CONNECTIONS = 10_000
 """Connections known to be left unread; above it the one that was told to wait longest ago is forgotten."""
 
-MAX_SPANS = 16
+MAX_SPANS_PER_CONNECTION = 16
 """Spans kept of one connection, about 100 bytes each; above it the oldest is forgotten. More than one matters only
 where a client has so many requests under way that some of them wait through several."""
 
-Span = tuple[float, float]
+MutedSpan = tuple[float, float]
 """Begin and end, in seconds of the monotonic clock."""
 
 
-class Mutes:
+class ChannelMuting:
     """Which connections brokers do not read, and for how long. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.spans: dict[str, deque[Span]] = {}
+        self.spans: dict[str, deque[MutedSpan]] = {}
         """By connection; of none that was not told to wait. For reading."""
 
-    def follow(self, exchange: ObservedExchange, throttle_ms: int) -> int:
+    def record_exchange(self, exchange: ObservedExchange, throttle_ms: int) -> int:
         """Return how much of its latency ``exchange`` waited because its connection was left unread, in µs.
 
         ``throttle_ms``: of its answer. Where that is not above 0 and there are no ``spans`` this need not be called.
@@ -50,15 +50,15 @@ class Mutes:
             self._mute(key, exchange.responded_at, exchange.responded_at + throttle_ms / 1000)
         return round(muted * 1e6)
 
-    def forget(self, connection_id: str) -> None:
+    def forget_connection(self, connection_id: str) -> None:
         """It has ended."""
         self.spans.pop(connection_id, None)
 
     def _mute(self, key: str, begin: float, end: float) -> None:
-        spans = self.spans.pop(key, None) or deque(maxlen=MAX_SPANS)
+        spans = self.spans.pop(key, None) or deque(maxlen=MAX_SPANS_PER_CONNECTION)
         begin = max(begin, spans[-1][1]) if spans else begin  # none is counted twice
         if end > begin:
             spans.append((begin, end))
         self.spans[key] = spans
-        if len(self.spans) > MAX_CONNECTIONS:
+        if len(self.spans) > MAX_MUTED_CONNECTIONS:
             del self.spans[next(iter(self.spans))]

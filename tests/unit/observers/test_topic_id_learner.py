@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from observers import learn
-from observers.learn import PLACES, School, carries_pairs, pairs_of
-from observers.topics import TopicNames
+from observers import topic_id_learner
+from observers.topic_id_learner import TOPIC_ID_PATHS, TopicIdLearner, carries_topic_ids, read_topic_ids
+from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout
 from tests.unit.observers.samples import METADATA, TOPIC_ID, exchange
@@ -77,16 +77,16 @@ def _length(length: int, form: str, flexible: bool) -> bytes:
 
 def test_responses_that_carry_pairs_are_those_whose_definitions_do() -> None:
     for key, version, made in everything():
-        assert carries_pairs(key, version) == with_ids(made), (key, version)
+        assert carries_topic_ids(key, version) == with_ids(made), (key, version)
 
 
-@pytest.mark.parametrize("key", sorted(PLACES))
+@pytest.mark.parametrize("key", sorted(TOPIC_ID_PATHS))
 def test_every_version_names_its_topics(key: int) -> None:
     told = 0
     for of, version, made in everything():
-        if of == key and carries_pairs(key, version):
+        if of == key and carries_topic_ids(key, version):
             body = encoded(made, [(TOPIC_ID, "orders"), (OTHER_ID, "bills")])
-            assert set(pairs_of(key, version, body)) == {(TOPIC_ID, "orders"), (OTHER_ID, "bills")}
+            assert set(read_topic_ids(key, version, body)) == {(TOPIC_ID, "orders"), (OTHER_ID, "bills")}
             told += 1
     assert told
 
@@ -95,7 +95,7 @@ def test_every_version_names_its_topics(key: int) -> None:
 def test_a_topic_without_id_or_name_is_none(pair: tuple[bytes, str | None]) -> None:
     """As Kafka answers for a topic that does not exist, or is not this client's to see."""
     body = encoded(layout(METADATA, 13, response=True), [pair, (OTHER_ID, "bills")])
-    assert list(pairs_of(METADATA, 13, body)) == [(OTHER_ID, "bills")]
+    assert list(read_topic_ids(METADATA, 13, body)) == [(OTHER_ID, "bills")]
 
 
 def told(body: bytes | None) -> Exchange:
@@ -104,33 +104,33 @@ def told(body: bytes | None) -> Exchange:
 
 def taught(*bodies: bytes | None) -> TopicNames:
     known = names()
-    lesson = School(known).lesson([told(body) for body in bodies])
-    if lesson is not None:
-        lesson.learn()
+    batch = TopicIdLearner(known).select_responses([told(body) for body in bodies])
+    if batch is not None:
+        batch.learn()
     return known
 
 
 ORDERS = encoded(layout(METADATA, 12, response=True), [(TOPIC_ID, "orders")])
 
 
-def test_names_of_a_batch_are_known_after_its_lesson() -> None:
+def test_names_of_a_batch_are_known_after_it_was_read() -> None:
     assert taught(None, ORDERS).name_of(TOPIC_ID) == "orders"
 
 
-def test_a_batch_without_such_responses_has_no_lesson() -> None:
-    school = School(names())
+def test_a_batch_without_such_responses_has_nothing_to_learn() -> None:
+    learner = TopicIdLearner(names())
     others = [told(None), exchange(api_key=18, api_version=3, response_raw=b"x")]
-    assert school.lesson(others) is None
-    assert school.lesson([exchange(api_key=METADATA, api_version=9, response_raw=b"x")]) is None
+    assert learner.select_responses(others) is None
+    assert learner.select_responses([exchange(api_key=METADATA, api_version=9, response_raw=b"x")]) is None
 
 
 @pytest.mark.parametrize("cut", range(0, len(ORDERS), 5))
 def test_malformed_bodies_and_unknown_versions_teach_nothing_and_do_no_harm(cut: int) -> None:
     unknown = exchange(api_key=METADATA, api_version=31, response_raw=ORDERS)
     known = names()
-    lesson = School(known).lesson([told(ORDERS[:cut] + b"\xff" * 9), unknown, told(b"\xff" * 40)])
-    assert lesson is not None
-    lesson.learn()
+    batch = TopicIdLearner(known).select_responses([told(ORDERS[:cut] + b"\xff" * 9), unknown, told(b"\xff" * 40)])
+    assert batch is not None
+    batch.learn()
     assert known.name_of(OTHER_ID) is None
 
 
@@ -139,15 +139,15 @@ def test_a_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counting(key: int, version: int, body: bytes) -> Iterator[tuple[bytes, str]]:
         read.append((key, version))
-        return pairs_of(key, version, body)
+        return read_topic_ids(key, version, body)
 
-    monkeypatch.setattr(learn, "pairs_of", counting)
-    school = School(names())
+    monkeypatch.setattr(topic_id_learner, "read_topic_ids", counting)
+    learner = TopicIdLearner(names())
     for copy in (ORDERS, bytes(bytearray(ORDERS)), ORDERS + b"\0"):
-        lesson = school.lesson([told(copy), told(copy)])
-        assert lesson is not None
-        lesson.learn()
-        lesson.learn()
+        batch = learner.select_responses([told(copy), told(copy)])
+        assert batch is not None
+        batch.learn()
+        batch.learn()
     assert len(read) == 2
 
 
@@ -155,21 +155,21 @@ def test_who_comes_second_waits_until_the_first_has_learned() -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     class Slow(TopicNames):
-        def learn(self, pairs: Any) -> None:
+        def add_names(self, pairs: Any) -> None:
             entered.set()
             go_on.wait(30)
-            super().learn(pairs)
+            super().add_names(pairs)
 
     known = Slow(dict)
-    lesson = School(known).lesson([told(ORDERS)])
-    assert lesson is not None
+    batch = TopicIdLearner(known).select_responses([told(ORDERS)])
+    assert batch is not None
     seen = []
 
     def late() -> None:
-        lesson.learn()
-        seen.append(known.label(TOPIC_ID, True)[0])
+        batch.learn()
+        seen.append(known.label_of(TOPIC_ID, True)[0])
 
-    first = threading.Thread(target=lesson.learn)
+    first = threading.Thread(target=batch.learn)
     second = threading.Thread(target=late)
     first.start()
     assert entered.wait(30)

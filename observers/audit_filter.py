@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from observers.api import ObservedExchange
+from observers.channel_muting import ChannelMuting
 from observers.fetch_sessions import FETCHES, FetchSessions
-from observers.mutes import Mutes
-from observers.topics import TopicNames
+from observers.topic_names import TopicNames
 
 MAX_POLLED = 1_000_000
 """Characters of all topics' names in ``polled`` of one event: some 20,000 usual ones. What is more is left out."""
@@ -28,7 +28,7 @@ class Scope:
         self._client_ids = frozenset(client_ids)
         self.sessions = FetchSessions()
         """As of all fetches that were asked about."""
-        self.mutes = Mutes()
+        self.muting = ChannelMuting()
         """As of all exchanges; of hidden ones, too."""
 
     def hides_principal(self, principal: str) -> bool:
@@ -56,7 +56,7 @@ class Scope:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
         room = MAX_POLLED
         names = []
-        for name in self.sessions.polled(exchange, self._names.label):
+        for name in self.sessions.polled(exchange, self._names.label_of):
             room -= len(name)
             if name not in self._topics and room >= 0:
                 names.append(name)
@@ -72,11 +72,13 @@ class Scope:
             if facts is None:
                 continue
             for partition in facts.partitions:
-                if self._names.label(partition.topic, facts.topics_are_ids)[0] not in self._topics:
+                if self._names.label_of(partition.topic, facts.topics_are_ids)[0] not in self._topics:
                     return False
                 only_hidden = True
         if only_hidden is None and exchange.api_key in FETCHES and exchange.request is not None:
             session = self.sessions.of(exchange)
             if session is not None and session.partitions:
-                return all(self._names.label(topic, session.are_ids)[0] in self._topics for topic in session.partitions)
+                return all(
+                    self._names.label_of(topic, session.are_ids)[0] in self._topics for topic in session.partitions
+                )
         return only_hidden
