@@ -14,7 +14,7 @@ import structlog
 from msgspec.structs import asdict
 
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.boots import SpoolSettings
@@ -22,7 +22,7 @@ from observers.cluster import Cluster, client_id_of
 from observers.deep import deepen
 from observers.errors import ObserverError
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
-from observers.fetch_sessions import FETCHES
+from observers.fetch_sessions import FETCH_API_KEYS
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import Inventory
 from observers.outbox import Outbox, OutboxStats
@@ -77,15 +77,15 @@ class AuditObserver:
         client_id = client_id_of(configs["broker.id"])
         cluster = Cluster(internal, client_id)
         self._names: TopicNames = configs["topic.names"]
-        self._scope = Scope(
+        self._filter = AuditFilter(
             self._names,
             topics={topic, *audit.get("exclude.topics", ())},
             principals=audit.get("exclude.principals", ()),
             client_ids={client_id},
         )
         self._deep = bool(configs.get("observer.records.deep"))
-        self._translator = Translator(configs["api.names"], self._names, self._scope)
-        self._rollup = Rollup(configs["api.names"], self._names, self._scope) if rolls_up else None
+        self._translator = Translator(configs["api.names"], self._names, self._filter)
+        self._rollup = Rollup(configs["api.names"], self._names, self._filter) if rolls_up else None
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
         spool = audit.get("spool.path")
         self._outbox = Outbox(
@@ -109,7 +109,7 @@ class AuditObserver:
         self._lost: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
             cluster.topics,
-            self._scope.hides_topic,
+            self._filter.hides_topic,
             self._tell_inventory,
             interval=audit.get("inventory.interval.ms", 60_000) / 1000,
         )
@@ -119,7 +119,7 @@ class AuditObserver:
 
     def keeps(self, api_key: int, api_version: int) -> bool:
         """Whether bodies are needed, to count records that no header tells of (``observer.records.deep``)."""
-        return self._deep and (api_key in FETCHES or (api_key == PRODUCE and api_version <= LAST_OLD_PRODUCE))
+        return self._deep and (api_key in FETCH_API_KEYS or (api_key == PRODUCE and api_version <= LAST_OLD_PRODUCE))
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         """Turn ``exchanges`` into events; ``dropped`` were lost before them and leave a gap of that size."""
@@ -132,7 +132,7 @@ class AuditObserver:
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
-        self._take(changes, dropped, lambda told, first, offset: translate_changes(told, first, offset, self._scope))
+        self._take(changes, dropped, lambda told, first, offset: translate_changes(told, first, offset, self._filter))
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         """Turn each of ``reports`` into an event; ``dropped`` as in ``record_exchanges``. No exclusion hides one."""

@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 from observers.api import ObservedExchange
 from observers.channel_muting import ChannelMuting
-from observers.fetch_sessions import FETCHES, FetchSessions
+from observers.fetch_sessions import FETCH_API_KEYS, FetchSessions
 from observers.topic_names import TopicNames
 
-MAX_POLLED = 1_000_000
+MAX_POLLED_CHARACTERS = 1_000_000
 """Characters of all topics' names in ``polled`` of one event: some 20,000 usual ones. What is more is left out."""
 
 
-class Scope:
+class AuditFilter:
     """What gives no event: excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
 
     A client can choose its id, so the sidecar's own id hides only exchanges that touch no topic.
@@ -35,7 +35,7 @@ class Scope:
         """Whether nothing that ``principal`` does gives an event."""
         return principal in self._principals
 
-    def is_own(self, client_id: str | None) -> bool:
+    def is_own_client_id(self, client_id: str | None) -> bool:
         """Whether the sidecar itself calls by this id."""
         return client_id in self._client_ids
 
@@ -43,26 +43,26 @@ class Scope:
         """Whether the topic ``name`` never appears in an event."""
         return name in self._topics
 
-    def hides(self, exchange: ObservedExchange) -> bool:
+    def record_and_check_hidden(self, exchange: ObservedExchange) -> bool:
         """Whether ``exchange`` gives no event. Asked once for each, in order."""
         if self.hides_principal(exchange.connection.principal):
             return True
-        on_topics = self._only_hidden_topics(exchange)
-        if exchange.api_key in FETCHES and exchange.request is not None:
-            self.sessions.follow(exchange)
+        on_topics = self._touches_only_hidden_topics(exchange)
+        if exchange.api_key in FETCH_API_KEYS and exchange.request is not None:
+            self.sessions.record_fetch(exchange)
         return self.is_own(exchange.client_id) if on_topics is None else on_topics
 
-    def polled(self, exchange: ObservedExchange) -> tuple[str, ...]:
+    def take_polled_topics(self, exchange: ObservedExchange) -> tuple[str, ...]:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
-        room = MAX_POLLED
+        room = MAX_POLLED_CHARACTERS
         names = []
-        for name in self.sessions.polled(exchange, self._names.label_of):
+        for name in self.sessions.take_polled_topics(exchange, self._names.label_of):
             room -= len(name)
             if name not in self._topics and room >= 0:
                 names.append(name)
         return tuple(names)
 
-    def _only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
+    def _touches_only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
         """Whether all topics it touches are hidden; None where it touches none, or they were not read.
 
         An idle fetch of a session names no topic at all; then those of the session tell.
@@ -75,8 +75,8 @@ class Scope:
                 if self._names.label_of(partition.topic, facts.topics_are_ids)[0] not in self._topics:
                     return False
                 only_hidden = True
-        if only_hidden is None and exchange.api_key in FETCHES and exchange.request is not None:
-            session = self.sessions.of(exchange)
+        if only_hidden is None and exchange.api_key in FETCH_API_KEYS and exchange.request is not None:
+            session = self.sessions.find(exchange)
             if session is not None and session.partitions:
                 return all(
                     self._names.label_of(topic, session.are_ids)[0] in self._topics for topic in session.partitions

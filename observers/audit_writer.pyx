@@ -70,12 +70,12 @@ cdef class Client:
         return False
 
 
-cdef Client _client(object connection, object client_id, object scope):
+cdef Client _client(object connection, object client_id, object audit_filter):
     cdef Client client = Client.__new__(Client)
     client.connection = connection
     client.client_id = client_id
-    client.hidden = scope.hides_principal(connection.principal)
-    client.own = scope.is_own(client_id)
+    client.hidden = audit_filter.hides_principal(connection.principal)
+    client.own = audit_filter.is_own_client_id(client_id)
     if client.hidden:
         return client
     client.who = b',"listener":%b,"connection_id":%b,"correlation_id":' % (
@@ -110,9 +110,9 @@ include "rows.pxi"
 
 
 cdef class Translator:
-    """Builds events. Not thread-safe, like its scope."""
+    """Builds events. Not thread-safe, and neither is its filter."""
 
-    cdef object _names, _scope, _sessions, _muting
+    cdef object _names, _filter, _sessions, _muting
     cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
@@ -131,14 +131,14 @@ cdef class Translator:
         if self._rows == NULL:
             raise MemoryError
 
-    def __init__(self, api_names, names, scope, *, max_event=MAX_EVENT):
+    def __init__(self, api_names, names, audit_filter, *, max_event=MAX_EVENT):
         self._max_event = max_event
         self._names = names
-        self._scope = scope
-        self._sessions = scope.sessions
-        self._open_sessions = scope.sessions.open
-        self._muting = scope.muting
-        self._muted = scope.muting.spans
+        self._filter = audit_filter
+        self._sessions = audit_filter.sessions
+        self._open_sessions = audit_filter.sessions.open_sessions
+        self._muting = audit_filter.muting
+        self._muted = audit_filter.muting.spans
         self._apis = {key: _api(key, name) for key, name in api_names.items()}  # few: a client's own keys are not kept
         self._name_labels = {}
         self._id_labels = {}
@@ -199,11 +199,11 @@ cdef class Translator:
         try:
             client = self._client_of(exchange)
         except UnicodeError:
-            if self._scope.hides(exchange):
+            if self._filter.record_and_check_hidden(exchange):
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
             if _may_be_polled(exchange, 0.0):
-                self._scope.polled(exchange)
+                self._filter.take_polled_topics(exchange)
             raise
         if client.hidden:
             return False
@@ -223,8 +223,8 @@ cdef class Translator:
                     fits = self._add_fetched(response, room + self._max_event)
             if self._part_count > parts:  # on a topic that is not hidden
                 if _is_fetch(key) and request != NULL and _changes_session(exchange, self._open_sessions):
-                    self._sessions.follow(exchange)
-            elif client.own if request == NULL and response == NULL else self._scope.hides(exchange):
+                    self._sessions.record_fetch(exchange)
+            elif client.own if request == NULL and response == NULL else self._filter.record_and_check_hidden(exchange):
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
             polled = self._polled(exchange, client) if _may_be_polled(exchange, client.due) else b""
@@ -263,7 +263,7 @@ cdef class Translator:
             if client.connection is exchange.connection and client.client_id == exchange.client_id:
                 return client
             self._keep.append(held)
-        client = _client(exchange.connection, exchange.client_id, self._scope)
+        client = _client(exchange.connection, exchange.client_id, self._filter)
         self._keep.append(client)
         if not client.is_long():
             self._clients[slot] = client
@@ -271,8 +271,8 @@ cdef class Translator:
 
     cdef bytes _polled(self, Exchange exchange, Client client):
         cdef bytes polled
-        names = self._scope.polled(exchange)
-        client.due = self._sessions.due(client.connection.id)
+        names = self._filter.take_polled_topics(exchange)
+        client.due = self._sessions.next_poll_at(client.connection.id)
         if not names:
             return b""
         polled = b',"polled":' + encoder.encode(names)
@@ -296,7 +296,7 @@ cdef class Translator:
             return <Label>found
         name, topic_id = self._names.label_of(<object>topic, is_id)
         label = Label.__new__(Label)
-        label.hidden = self._scope.hides_topic(name)
+        label.hidden = self._filter.hides_topic(name)
         label.name = b'{"topic":%b,"partition":' % encoder.encode(name)
         label.topic_id = _optional(b"topic_id", topic_id)
         label.room = room_of(name, topic_id)

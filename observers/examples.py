@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.batch import Batcher, Translation, Writer
 from observers.cluster import Topic
@@ -51,14 +51,14 @@ def envelope() -> bytes:
 
 def _made() -> dict[str, Translation]:
     names = TopicNames(lambda: {INVOICES: "invoices"})
-    scope = Scope(names, topics=(), principals=(), client_ids=())
-    rollup = Rollup(API_NAMES, names, scope)
+    audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
+    rollup = Rollup(API_NAMES, names, audit_filter)
     rollup.add([_produce(n) for n in range(3)], 0, WALL)
     topic = told(Topic("invoices", INVOICES, 12, internal=False))
     return {
-        "request": Translator(API_NAMES, names, scope).translate([_produce(0)], 41, WALL),
+        "request": Translator(API_NAMES, names, audit_filter).translate([_produce(0)], 41, WALL),
         "rollup": numbered(rollup.take(), 42),
-        "connection": translate_changes([_CLOSED], 43, WALL, scope),
+        "connection": translate_changes([_CLOSED], 43, WALL, audit_filter),
         "throttle": translate_throttles([_Held()], 44, WALL),
         "topic_inventory": numbered(parts([topic], round(WALL * 1e6) + 660_000_000), 45),
         "gap": numbered([_GAP], 46),

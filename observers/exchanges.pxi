@@ -63,7 +63,7 @@ cdef inline bint _is_fetch(int16_t api_key) noexcept:
 
 
 cdef inline bint _may_be_polled(Exchange exchange, double due) noexcept:
-    """Whether ``Scope.polled`` of this exchange, which is not hidden, may be anything else than nothing."""
+    """Whether ``AuditFilter.take_polled_topics`` of this exchange, which is not hidden, may be anything else than nothing."""
     return (
         _is_fetch(exchange.api_key)
         and exchange.outcome_code == ANSWERED

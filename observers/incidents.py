@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import structlog
 
 from observers.api import ConnectionChange, ThrottleReport
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.batch import Chunk, Translation
 from observers.event import ConnectionChange as ChangeKind
 from observers.event import (
@@ -36,12 +36,14 @@ def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offs
     return _translate(reports, first, lambda report, seq: _throttle(report, seq, wall_offset))
 
 
-def translate_changes(changes: Sequence[ConnectionChange], first: int, wall_offset: float, scope: Scope) -> Translation:
+def translate_changes(
+    changes: Sequence[ConnectionChange], first: int, wall_offset: float, audit_filter: AuditFilter
+) -> Translation:
     """Return the events of ``changes``, as ``translate_throttles`` does; those of excluded principals are hidden."""
     for change in changes:
         if change.change == "closed":
-            scope.muting.forget_connection(change.connection.id)
-    visible = [change for change in changes if not _hides(scope, change)]
+            audit_filter.muting.forget_connection(change.connection.id)
+    visible = [change for change in changes if not _hides(audit_filter, change)]
     made = _translate(visible, first, lambda change, seq: _connection(change, seq, wall_offset))
     made.hidden = len(changes) - len(visible)
     return made
@@ -71,12 +73,12 @@ def _translate(told: Sequence[Told], first: int, event_of: Callable[[Told, int],
     return made
 
 
-def _hides(scope: Scope, change: ConnectionChange) -> bool:
+def _hides(audit_filter: AuditFilter, change: ConnectionChange) -> bool:
     """A principal that is only claimed hides nothing, or anybody could hide by a name."""
     connection = change.connection
     if change.change == "authentication_failed" or connection.principal_source == "unauthenticated":
         return False
-    return scope.hides_principal(connection.principal)
+    return audit_filter.hides_principal(connection.principal)
 
 
 def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> ConnectionEvent:

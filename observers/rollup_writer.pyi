@@ -1,7 +1,7 @@
 from collections.abc import Mapping, Sequence
 
 from observers.api import ObservedExchange
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.event import RollupEvent
 from observers.rollup import Added
 from observers.topic_names import TopicNames
@@ -11,7 +11,7 @@ class Rollup:
         self,
         api_names: Mapping[int, str],
         names: TopicNames,
-        scope: Scope,
+        audit_filter: AuditFilter,
         *,
         max_rollups: int = ...,
         max_topics: int = ...,

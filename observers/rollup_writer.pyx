@@ -105,21 +105,21 @@ cdef class Seat:
 
 
 cdef class Rollup:
-    """Gathers exchanges. Not thread-safe, like its scope."""
+    """Gathers exchanges. Not thread-safe, and neither is its filter."""
 
-    cdef object _names, _scope, _sessions, _muting
+    cdef object _names, _filter, _sessions, _muting
     cdef dict _open_sessions, _muted, _api_names, _gathered, _named, _identified
     cdef list _seats
     cdef uint64_t _turn
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
 
-    def __init__(self, api_names, names, scope, *, max_rollups=MAX_ROLLUPS, max_topics=MAX_TOPICS):
+    def __init__(self, api_names, names, audit_filter, *, max_rollups=MAX_ROLLUPS, max_topics=MAX_TOPICS):
         self._names = names
-        self._scope = scope
-        self._sessions = scope.sessions
-        self._open_sessions = scope.sessions.open
-        self._muting = scope.muting
-        self._muted = scope.muting.spans
+        self._filter = audit_filter
+        self._sessions = audit_filter.sessions
+        self._open_sessions = audit_filter.sessions.open_sessions
+        self._muting = audit_filter.muting
+        self._muted = audit_filter.muting.spans
         self._api_names = dict(api_names)
         self._max_rollups = max_rollups
         self._max_topics = max_topics
@@ -197,13 +197,13 @@ cdef class Rollup:
         tells = touched != NULL and self._tells(touched, fetched)
         if tells:
             if fetched and exchange.request_body != NULL and _changes_session(exchange, self._open_sessions):
-                self._sessions.follow(exchange)
-        elif seat.own if exchange.request_body == NULL and exchange.response_body == NULL else self._scope.hides(exchange):
+                self._sessions.record_fetch(exchange)
+        elif seat.own if exchange.request_body == NULL and exchange.response_body == NULL else self._filter.record_and_check_hidden(exchange):
             return False
         _read_basics(exchange, wall_offset, &basics)
         if _may_be_polled(exchange, seat.due):
-            polled = self._scope.polled(exchange)
-            seat.due = self._sessions.due(seat.connection.id)
+            polled = self._filter.take_polled_topics(exchange)
+            seat.due = self._sessions.next_poll_at(seat.connection.id)
         sums = self._gathered_of(seat, exchange, basics.ts_request)
         for name in polled:
             if name not in sums.polled:
@@ -293,7 +293,7 @@ cdef class Rollup:
         if found != NULL:
             return <object>found
         name, topic_id = self._names.label_of(<object>part.topic, body.topics_are_ids)
-        hidden = self._scope.hides_topic(name)
+        hidden = self._filter.hides_topic(name)
         # The cluster may tell the name of an id later; and a long name is no topic's, but could fill the memory.
         if name != f"id:{topic_id}" and _size(part.topic) <= LONG and len(names) < LABELS:
             names[<object>part.topic] = None if hidden else name
@@ -324,8 +324,8 @@ cdef class Rollup:
         seat = Seat.__new__(Seat)
         seat.connection = exchange.connection
         seat.client_id = exchange.client_id
-        seat.hidden = self._scope.hides_principal(seat.connection.principal)
-        seat.own = self._scope.is_own(seat.client_id)
+        seat.hidden = self._filter.hides_principal(seat.connection.principal)
+        seat.own = self._filter.is_own_client_id(seat.client_id)
         if seat.client_id is None or len(seat.client_id) <= LONG:
             self._seats[slot] = seat
         return seat

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from observers.audit import AuditObserver
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.batch import Batcher, Writer
 from observers.event import SCHEMA_LEVEL
@@ -123,7 +123,7 @@ def main() -> None:
 def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
     """Return CPU seconds an event of translating, and of making records of the result."""
     names = TopicNames(dict)
-    translator = Translator(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    translator = Translator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
     batcher, writer = Batcher(), Writer("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
     translate = envelope = 0.0
     gc.collect()
@@ -141,7 +141,7 @@ def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
 def _rolled_up(told: Sequence[Exchange]) -> float:
     """Return CPU seconds a request of rolling up, and of the events that a second's requests become."""
     names = TopicNames(dict)
-    rollup = Rollup(API_NAMES, names, Scope(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    rollup = Rollup(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
     gc.collect()
     begun = time.thread_time()
     for flush in _flushes(told):

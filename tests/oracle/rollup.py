@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from observers.api import ObservedExchange
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.event import ROLLUP_BUCKETS, RequestEvent, RollupEvent, RollupTopic, encoder
-from observers.fetch_sessions import FETCHES
+from observers.fetch_sessions import FETCH_API_KEYS
 from observers.requests import report_failure
 from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
 from observers.topic_names import TopicNames
@@ -45,13 +45,13 @@ class Rollup:
         self,
         api_names: Mapping[int, str],
         names: TopicNames,
-        scope: Scope,
+        audit_filter: AuditFilter,
         *,
         max_rollups: int = MAX_ROLLUPS,
         max_topics: int = MAX_TOPICS,
     ) -> None:
-        self._translator = Translator(api_names, names, scope, max_event=NO_BOUND)
-        self._scope = scope
+        self._translator = Translator(api_names, names, audit_filter, max_event=NO_BOUND)
+        self._filter = audit_filter
         self._max_rollups = max_rollups
         self._max_topics = max_topics
         self._gathered: dict[tuple[Any, ...], Gathered] = {}
@@ -71,8 +71,8 @@ class Rollup:
             exchange = exchanges[start]
             start += 1
             try:
-                muted = muted_us(self._scope, exchange)
-                if self._scope.hides(exchange):
+                muted = muted_us(self._filter, exchange)
+                if self._filter.record_and_check_hidden(exchange):
                     hidden += 1
                 else:
                     event = self._translator.event(exchange, wall_offset)
@@ -96,7 +96,7 @@ class Rollup:
         gathered = self._gathered_of(event)
         sums = gathered.event
         answered = event.outcome == "answered"
-        idle = answered and event.api_key in FETCHES and not (event.topics or event.error_code)
+        idle = answered and event.api_key in FETCH_API_KEYS and not (event.topics or event.error_code)
         measured = answered and not idle
         bucket = service = bisect_left(ROLLUP_BUCKETS, event.latency_us)
         if event.muted_us or event.max_wait_ms:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from observers.api import ObservedExchange
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.batch import Chunk, Translation
 from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clipped, encoder
-from observers.fetch_sessions import FETCHES
+from observers.fetch_sessions import FETCH_API_KEYS
 from observers.incidents import epoch_us
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
 from observers.topic_names import TopicNames
@@ -18,14 +18,14 @@ PRODUCE = 0
 
 
 class Translator:
-    """Builds events. Not thread-safe, like its scope."""
+    """Builds events. Not thread-safe, and neither is its filter."""
 
     def __init__(
-        self, api_names: Mapping[int, str], names: TopicNames, scope: Scope, *, max_event: int = MAX_EVENT
+        self, api_names: Mapping[int, str], names: TopicNames, audit_filter: AuditFilter, *, max_event: int = MAX_EVENT
     ) -> None:
         self._api_names = api_names
         self._names = names
-        self._scope = scope
+        self._filter = audit_filter
         self._max_event = max_event
 
     def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> Translation:
@@ -37,8 +37,8 @@ class Translator:
         for exchange in exchanges:
             made.last += 1
             try:
-                muted = muted_us(self._scope, exchange)
-                if self._scope.hides(exchange):
+                muted = muted_us(self._filter, exchange)
+                if self._filter.record_and_check_hidden(exchange):
                     made.last -= 1
                     made.hidden += 1
                     continue
@@ -93,10 +93,10 @@ class Translator:
         if request is not None:
             if exchange.api_key == PRODUCE:
                 event.acks = request.acks
-            elif exchange.api_key in FETCHES:
+            elif exchange.api_key in FETCH_API_KEYS:
                 event.max_wait_ms = request.max_wait_ms
                 if exchange.outcome == "answered":
-                    event.polled = self._scope.polled(exchange)
+                    event.polled = self._filter.take_polled_topics(exchange)
         return event
 
     def topics(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
@@ -104,7 +104,7 @@ class Translator:
         request, response = exchange.request, exchange.response
         if exchange.api_key == PRODUCE and request is not None:
             return self._produced(request, response, exchange.outcome)
-        if exchange.api_key in FETCHES and response is not None:
+        if exchange.api_key in FETCH_API_KEYS and response is not None:
             return self._fetched(response)
         return ()
 
@@ -115,7 +115,7 @@ class Translator:
         for partition in partitions:
             label = self._names.label_of(partition.topic, are_ids)
             if label is not last:  # mostly it is: partitions come by topic
-                last, hidden, needs = label, self._scope.hides_topic(label[0]), room_of(*label)
+                last, hidden, needs = label, self._filter.hides_topic(label[0]), room_of(*label)
             if hidden:
                 continue
             room += needs
@@ -180,12 +180,12 @@ class Translator:
         return tuple(parts)
 
 
-def muted_us(scope: Scope, exchange: ObservedExchange) -> int:
+def muted_us(audit_filter: AuditFilter, exchange: ObservedExchange) -> int:
     """Return an event's ``muted_us``. Asked once for each exchange, in order, before anything else."""
     throttled = throttle_ms(exchange)
-    if throttled <= 0 and not scope.muting.spans:
+    if throttled <= 0 and not audit_filter.muting.spans:
         return 0
-    return scope.muting.record_exchange(exchange, throttled)
+    return audit_filter.muting.record_exchange(exchange, throttled)
 
 
 def latency_us(exchange: ObservedExchange) -> int:
@@ -209,6 +209,6 @@ def throttle_ms(exchange: ObservedExchange) -> int:
 
 def error_code(exchange: ObservedExchange) -> int:
     """Return an event's ``error_code``."""
-    if exchange.response is not None and exchange.api_key in FETCHES:
+    if exchange.response is not None and exchange.api_key in FETCH_API_KEYS:
         return int(exchange.response.error_code)
     return exchange.error_code

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
@@ -136,7 +136,7 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
     return made
 
 
-def surroundings() -> tuple[TopicNames, Scope]:
+def surroundings() -> tuple[TopicNames, AuditFilter]:
     """Names of the topics above, one of them excluded."""
     names = TopicNames(lambda: IDS, clock=lambda: 0.0, sleep=lambda seconds: None)
-    return names, Scope(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
+    return names, AuditFilter(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.event import RequestEvent
@@ -26,9 +26,9 @@ from tests.oracle import translate as oracle
 from tests.property.audited import API_NAMES, WALL, batches, surroundings
 
 
-def translator(kind: Any, max_event: int = MAX_EVENT) -> tuple[Any, Scope]:
-    names, scope = surroundings()
-    return kind(API_NAMES, names, scope, max_event=max_event), scope
+def translator(kind: Any, max_event: int = MAX_EVENT) -> tuple[Any, AuditFilter]:
+    names, audit_filter = surroundings()
+    return kind(API_NAMES, names, audit_filter, max_event=max_event), audit_filter
 
 
 def runs(made: Translation) -> list[tuple[int, int, bytes]]:
@@ -45,15 +45,15 @@ def runs(made: Translation) -> list[tuple[int, int, bytes]]:
 
 @given(batches(), st.sampled_from([0, 700, 3000, MAX_EVENT]))
 def test_events_are_those_of_the_oracle(told: list[list[Exchange]], max_event: int) -> None:
-    theirs, their_scope = translator(oracle.Translator, max_event)
-    ours, our_scope = translator(Translator, max_event)
+    theirs, their_filter = translator(oracle.Translator, max_event)
+    ours, our_filter = translator(Translator, max_event)
     first = 1
     for exchanges in told:
         expected = theirs.translate(exchanges, first, WALL)
         got = ours.translate(exchanges, first, WALL)
         assert runs(got) == runs(expected)
         assert msgspec.structs.replace(got, chunks=[]) == msgspec.structs.replace(expected, chunks=[])
-        assert our_scope.sessions.open == their_scope.sessions.open
+        assert our_filter.sessions.open_sessions == their_filter.sessions.open_sessions
         first = got.last + 1
 
 

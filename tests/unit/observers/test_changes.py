@@ -7,14 +7,14 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.event import ConnectionEvent
 from observers.incidents import translate_changes
 from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionChange, PrincipalSource
 from tests.unit.observers.samples import connection
 
-SCOPE = Scope(TopicNames(dict), topics={"a"}, principals={"User:probe"}, client_ids={"own"})
+SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"}, client_ids={"own"})
 
 
 def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionChange:

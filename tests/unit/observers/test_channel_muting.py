@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.channel_muting import MAX_MUTED_CONNECTIONS, MAX_SPANS_PER_CONNECTION
 from observers.event import RequestEvent
@@ -25,14 +25,14 @@ Muted = Callable[..., list[int]]
 
 
 @pytest.fixture
-def scope() -> Scope:
-    return Scope(TopicNames(dict), **SCOPED)
+def audit_filter() -> AuditFilter:
+    return AuditFilter(TopicNames(dict), **SCOPED)
 
 
 @pytest.fixture
-def muted(scope: Scope) -> Muted:
+def muted(audit_filter: AuditFilter) -> Muted:
     """``muted_us`` of the events of exchanges."""
-    translator = Translator(API_NAMES, TopicNames(dict), scope)
+    translator = Translator(API_NAMES, TopicNames(dict), audit_filter)
 
     def call(*exchanges: Exchange) -> list[int]:
         made = translator.translate(exchanges, 1, 0.0)
@@ -94,9 +94,9 @@ def test_other_connections_are_read(muted: Muted) -> None:
 
 
 @pytest.mark.parametrize("throttle_ms", [0, -1])
-def test_no_throttle_mutes_nothing(muted: Muted, scope: Scope, throttle_ms: int) -> None:
+def test_no_throttle_mutes_nothing(muted: Muted, audit_filter: AuditFilter, throttle_ms: int) -> None:
     assert muted(one(1.0, 2.0, throttle_ms), one(1.5, 2.5)) == [0, 0]
-    assert not scope.muting.spans
+    assert not audit_filter.muting.spans
 
 
 @pytest.mark.parametrize("outcome", ["no_response", "connection_lost"])
@@ -112,26 +112,28 @@ def test_a_throttle_that_gives_no_event_counts_all_the_same(muted: Muted, hidden
     assert muted(on_topic, one(3.5, 4.5)) == [4_000]
 
 
-def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(muted: Muted, scope: Scope) -> None:
+def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(
+    muted: Muted, audit_filter: AuditFilter
+) -> None:
     muted(one(1.0, 2.0, 500))
-    assert set(scope.muting.spans) == {"c1"}
+    assert set(audit_filter.muting.spans) == {"c1"}
     muted(one(2.5, 2.75))
-    assert not scope.muting.spans
+    assert not audit_filter.muting.spans
     muted(one(3.0, 4.0, 500))
-    translate_changes([change(change="closed")], 1, 0.0, scope)
-    assert not scope.muting.spans
+    translate_changes([change(change="closed")], 1, 0.0, audit_filter)
+    assert not audit_filter.muting.spans
 
 
-def test_what_is_kept_is_bounded(muted: Muted, scope: Scope) -> None:
+def test_what_is_kept_is_bounded(muted: Muted, audit_filter: AuditFilter) -> None:
     muted(*[one(0.0, n, 500) for n in range(1, MAX_SPANS_PER_CONNECTION + 2)])
-    assert [begin for begin, _ in scope.muting.spans["c1"]] == list(range(2, MAX_SPANS_PER_CONNECTION + 2))
+    assert [begin for begin, _ in audit_filter.muting.spans["c1"]] == list(range(2, MAX_SPANS_PER_CONNECTION + 2))
     muted(*[one(1.0, 2.0, 500, connection=connection(id=str(n))) for n in range(MAX_MUTED_CONNECTIONS)])
-    assert len(scope.muting.spans) == MAX_MUTED_CONNECTIONS
-    assert "c1" not in scope.muting.spans
+    assert len(audit_filter.muting.spans) == MAX_MUTED_CONNECTIONS
+    assert "c1" not in audit_filter.muting.spans
 
 
-def test_a_rollup_leaves_it_out_of_the_service(scope: Scope) -> None:
-    rollup = Rollup(API_NAMES, TopicNames(dict), scope)
+def test_a_rollup_leaves_it_out_of_the_service(audit_filter: AuditFilter) -> None:
+    rollup = Rollup(API_NAMES, TopicNames(dict), audit_filter)
     rollup.add([one(1.0, 1.0, 500), one(1.0, 1.5)], 0, 0.0)
     (event,) = rollup.take()
     assert event.latencies == (1, *(0,) * 25, 1)

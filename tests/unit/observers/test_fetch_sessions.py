@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from observers.fetch_sessions import (
-    LOOK_EVERY,
-    MAX_CONNECTIONS,
-    MAX_POLLED,
-    MAX_TOPIC,
-    NOT_FOUND,
-    POLL_EVERY,
-    TOPIC,
+    EMPTY_LIST_RETRY_INTERVAL,
+    MAX_POLLED_CONNECTIONS,
+    MAX_POLLED_TOPICS,
+    MAX_TOPIC_NAME_BYTES,
+    POLLED_LIST_INTERVAL,
+    SESSION_NOT_FOUND_CODES,
+    TOPIC_WEIGHT,
     FetchSessions,
 )
 from proxy.compiled.exchange import Exchange
@@ -22,11 +22,11 @@ INVALID_EPOCH = 71
 
 
 def opened(sessions: FetchSessions, session_id: int, *wanted: tuple[bytes, int], ids: bool = False) -> None:
-    sessions.follow(fetch(list(wanted), [], session_epoch=0, answered_session=session_id, ids=ids))
+    sessions.record_fetch(fetch(list(wanted), [], session_epoch=0, answered_session=session_id, ids=ids))
 
 
 def topics(sessions: FetchSessions, session_id: int) -> set[bytes]:
-    return set(sessions.open[session_id].partitions) if session_id in sessions.open else set()
+    return set(sessions.open_sessions[session_id].partitions) if session_id in sessions.open_sessions else set()
 
 
 def later(session_id: int, *wanted: tuple[bytes, int], forgotten: Any = (), error: int = 0, **changes: Any) -> Exchange:
@@ -46,19 +46,19 @@ def later(session_id: int, *wanted: tuple[bytes, int], forgotten: Any = (), erro
 def test_a_session_holds_what_was_named_added_and_not_forgotten() -> None:
     sessions = FetchSessions()
     opened(sessions, 9, (b"a", 0), (b"a", 1), (b"b", 0))
-    sessions.follow(later(9, (b"c", 4), forgotten=[(b"a", 1), (b"b", 0), (b"none", 0)]))
+    sessions.record_fetch(later(9, (b"c", 4), forgotten=[(b"a", 1), (b"b", 0), (b"none", 0)]))
     assert topics(sessions, 9) == {b"a", b"c"}
-    sessions.follow(later(9))
+    sessions.record_fetch(later(9))
     assert topics(sessions, 9) == {b"a", b"c"}
-    assert not sessions.open[9].are_ids
+    assert not sessions.open_sessions[9].are_ids
     assert topics(sessions, 8) == set()
 
 
 def test_ids_stay_ids_and_a_request_that_mixes_them_ends_what_is_known() -> None:
     sessions = FetchSessions()
     opened(sessions, 9, (TOPIC_ID, 0), ids=True)
-    assert sessions.open[9].are_ids
-    sessions.follow(later(9, (b"a", 0)))
+    assert sessions.open_sessions[9].are_ids
+    sessions.record_fetch(later(9, (b"a", 0)))
     assert topics(sessions, 9) == set()
 
 
@@ -67,22 +67,22 @@ def test_ids_stay_ids_and_a_request_that_mixes_them_ends_what_is_known() -> None
     [
         fetch([], [], session_id=9, session_epoch=-1),
         fetch([(b"b", 0)], [], session_id=9, session_epoch=0),
-        later(9, error=NOT_FOUND[0]),
+        later(9, error=SESSION_NOT_FOUND_CODES[0]),
     ],
     ids=["closed", "replaced by none", "evicted by the broker"],
 )
 def test_a_session_ends(ending: Exchange) -> None:
     sessions = FetchSessions()
     opened(sessions, 9, (b"a", 0))
-    sessions.follow(ending)
+    sessions.record_fetch(ending)
     assert topics(sessions, 9) == set()
-    assert len(sessions.open) == 0
+    assert len(sessions.open_sessions) == 0
 
 
 def test_a_full_request_replaces_a_session_by_another() -> None:
     sessions = FetchSessions()
     opened(sessions, 9, (b"a", 0))
-    sessions.follow(fetch([(b"b", 0)], [], session_id=9, session_epoch=0, answered_session=10))
+    sessions.record_fetch(fetch([(b"b", 0)], [], session_id=9, session_epoch=0, answered_session=10))
     assert (topics(sessions, 9), topics(sessions, 10)) == (set(), {b"b"})
 
 
@@ -90,40 +90,40 @@ def test_what_the_broker_refused_changes_nothing() -> None:
     """Who names another's session with a wrong epoch takes nothing away from it, and adds nothing."""
     sessions = FetchSessions()
     opened(sessions, 9, (b"a", 0))
-    sessions.follow(later(9, (b"b", 0), forgotten=[(b"a", 0)], error=INVALID_EPOCH))
+    sessions.record_fetch(later(9, (b"b", 0), forgotten=[(b"a", 0)], error=INVALID_EPOCH))
     assert topics(sessions, 9) == {b"a"}
 
 
 def test_a_lost_response_opens_nothing() -> None:
     sessions = FetchSessions()
-    sessions.follow(fetch([(b"a", 0)], [], session_epoch=0, response=None, outcome="connection_lost"))
-    assert len(sessions.open) == 0
+    sessions.record_fetch(fetch([(b"a", 0)], [], session_epoch=0, response=None, outcome="connection_lost"))
+    assert len(sessions.open_sessions) == 0
 
 
 def test_sessions_and_partitions_are_bounded_and_the_longest_unchanged_go_first() -> None:
-    sessions = FetchSessions(max_sessions=3, max_partitions=5 + 3 * TOPIC)
+    sessions = FetchSessions(max_sessions=3, max_partitions=5 + 3 * TOPIC_WEIGHT)
     for session_id in (1, 2, 3):
         opened(sessions, session_id, (b"a", 0))
-    sessions.follow(later(1, (b"a", 1)))
+    sessions.record_fetch(later(1, (b"a", 1)))
     opened(sessions, 4, (b"a", 0))
     assert [bool(topics(sessions, session_id)) for session_id in (1, 2, 3, 4)] == [True, False, True, True]
-    sessions.follow(later(4, (b"b", 0)))
+    sessions.record_fetch(later(4, (b"b", 0)))
     assert [bool(topics(sessions, session_id)) for session_id in (1, 3, 4)] == [True, False, True]
-    everything = [(b"a", n) for n in range(5 + 2 * TOPIC)]
+    everything = [(b"a", n) for n in range(5 + 2 * TOPIC_WEIGHT)]
     opened(sessions, 6, *everything, (b"a", 99))
-    assert set(sessions.open) == {1, 4}, "what is more than all of the room costs no other its place"
+    assert set(sessions.open_sessions) == {1, 4}, "what is more than all of the room costs no other its place"
     opened(sessions, 7, *everything)
     assert topics(sessions, 7) == {b"a"}, "the room was given back"
-    sessions.follow(later(7, forgotten=everything[1:]))
-    opened(sessions, 8, *everything[TOPIC + 1 :])
+    sessions.record_fetch(later(7, forgotten=everything[1:]))
+    opened(sessions, 8, *everything[TOPIC_WEIGHT + 1 :])
     assert (topics(sessions, 7), topics(sessions, 8)) == ({b"a"}, {b"a"}), "what is forgotten gives it back"
 
 
 def test_topics_that_no_broker_has_are_not_held() -> None:
     sessions = FetchSessions()
-    opened(sessions, 9, (b"a" * MAX_TOPIC, 0), (b"b" * (MAX_TOPIC + 1), 0))
-    sessions.follow(later(9, (b"c" * 32_000, 0)))
-    assert topics(sessions, 9) == {b"a" * MAX_TOPIC}
+    opened(sessions, 9, (b"a" * MAX_TOPIC_NAME_BYTES, 0), (b"b" * (MAX_TOPIC_NAME_BYTES + 1), 0))
+    sessions.record_fetch(later(9, (b"c" * 32_000, 0)))
+    assert topics(sessions, 9) == {b"a" * MAX_TOPIC_NAME_BYTES}
 
 
 def test_it_says_what_a_broker_would_say() -> None:
@@ -140,13 +140,15 @@ def test_it_says_what_a_broker_would_say() -> None:
             answered = next_id if epoch == 0 and len(broker) < 20 else 0
             if answered:
                 broker[answered] = set(named)
-            sessions.follow(fetch(named, [], session_id=session_id, session_epoch=epoch, answered_session=answered))
+            sessions.record_fetch(
+                fetch(named, [], session_id=session_id, session_epoch=epoch, answered_session=answered)
+            )
         elif session_id in broker:
             gone = chance.sample(everything, chance.randrange(4))
             broker[session_id] = (broker[session_id] | set(named)) - set(gone)
-            sessions.follow(later(session_id, *named, forgotten=gone))
+            sessions.record_fetch(later(session_id, *named, forgotten=gone))
         else:
-            sessions.follow(later(session_id, *named, error=NOT_FOUND[0]))
+            sessions.record_fetch(later(session_id, *named, error=SESSION_NOT_FOUND_CODES[0]))
         for known, partitions in broker.items():
             assert topics(sessions, known) == {topic for topic, _ in partitions}
 
@@ -161,51 +163,61 @@ class TestPolled:
         opened(sessions, 9, (b"a", 0), (b"b", 0), (b"c", 0))
         got = [(b"a", 0, 100, 3, 0), (b"b", 0, 0, 0, 3)]
         first = later(9, (b"d", 0), got=got, answered_at=100.0)
-        sessions.follow(first)
-        assert sessions.polled(first, self.label) == ("b", "c", "d")
-        assert sessions.polled(later(9, answered_at=100.0 + POLL_EVERY - 1), self.label) == ()
-        assert sessions.polled(later(9, answered_at=100.0 + POLL_EVERY), self.label) == ("a", "b", "c", "d")
+        sessions.record_fetch(first)
+        assert sessions.take_polled_topics(first, self.label) == ("b", "c", "d")
+        assert sessions.take_polled_topics(later(9, answered_at=100.0 + POLLED_LIST_INTERVAL - 1), self.label) == ()
+        assert sessions.take_polled_topics(later(9, answered_at=100.0 + POLLED_LIST_INTERVAL), self.label) == (
+            "a",
+            "b",
+            "c",
+            "d",
+        )
 
     def test_where_every_topic_had_records_the_next_look_is_soon(self) -> None:
         sessions = FetchSessions()
         records = [(b"a", 0, 100, 3, 0)]
-        assert sessions.polled(fetch([(b"a", 0)], records, answered_at=100.0), self.label) == ()
+        assert sessions.take_polled_topics(fetch([(b"a", 0)], records, answered_at=100.0), self.label) == ()
         both = [(b"a", 0), (b"b", 0)]
-        for seconds, told in [(LOOK_EVERY - 1, ()), (LOOK_EVERY, ("b",)), (POLL_EVERY, ()), (POLL_EVERY + 5, ("b",))]:
+        for seconds, told in [
+            (EMPTY_LIST_RETRY_INTERVAL - 1, ()),
+            (EMPTY_LIST_RETRY_INTERVAL, ("b",)),
+            (POLLED_LIST_INTERVAL, ()),
+            (POLLED_LIST_INTERVAL + 5, ("b",)),
+        ]:
             one = fetch(both, records, answered_at=100.0 + seconds)
-            assert sessions.polled(one, self.label) == told
+            assert sessions.take_polled_topics(one, self.label) == told
 
     def test_each_connection_has_its_own_minute(self) -> None:
         sessions = FetchSessions()
         for n in range(3):
             one = fetch([(b"a", 0)], [], connection=connection(id=f"c{n}"))
-            assert sessions.polled(one, self.label) == ("a",)
-            assert sessions.polled(one, self.label) == ()
+            assert sessions.take_polled_topics(one, self.label) == ("a",)
+            assert sessions.take_polled_topics(one, self.label) == ()
 
     def test_the_session_that_a_full_request_opens_counts(self) -> None:
         sessions = FetchSessions()
         one = fetch([(b"a", 0)], [(b"a", 0, 10, 1, 0)], session_epoch=0, answered_session=9)
-        sessions.follow(one)
-        assert sessions.polled(one, self.label) == ()
+        sessions.record_fetch(one)
+        assert sessions.take_polled_topics(one, self.label) == ()
 
     @pytest.mark.parametrize("changes", [{"response": None}, {"request": None}], ids=["unanswered", "unread"])
     def test_what_cannot_be_told_does_not_use_the_minute_up(self, changes: dict[str, Any]) -> None:
         sessions = FetchSessions()
-        assert sessions.polled(fetch([(b"a", 0)], [], **changes), self.label) == ()
-        assert sessions.polled(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
-        assert sessions.polled(fetch([(b"a", 0)], []), self.label) == ("a",)
+        assert sessions.take_polled_topics(fetch([(b"a", 0)], [], **changes), self.label) == ()
+        assert sessions.take_polled_topics(later(9, (b"a", 0), error=INVALID_EPOCH), self.label) == ()
+        assert sessions.take_polled_topics(fetch([(b"a", 0)], []), self.label) == ("a",)
 
     def test_connections_remembered_are_bounded(self) -> None:
         sessions = FetchSessions()
-        told = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_CONNECTIONS + 1)]
+        told = [fetch([(b"a", 0)], [], connection=connection(id=f"c{n}")) for n in range(MAX_POLLED_CONNECTIONS + 1)]
         for one in told:
-            assert sessions.polled(one, self.label) == ("a",)
-        assert sessions.polled(told[-1], self.label) == ()
-        assert sessions.polled(told[0], self.label) == ("a",), "forgotten, so told again"
+            assert sessions.take_polled_topics(one, self.label) == ("a",)
+        assert sessions.take_polled_topics(told[-1], self.label) == ()
+        assert sessions.take_polled_topics(told[0], self.label) == ("a",), "forgotten, so told again"
 
 
 def test_a_list_of_polled_topics_is_bounded() -> None:
-    one = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED + 1)], [])
-    told = FetchSessions().polled(one, lambda topic, is_id: (topic.decode(), None))
-    assert len(told) == MAX_POLLED
+    one = fetch([(b"%d" % n, 0) for n in range(MAX_POLLED_TOPICS + 1)], [])
+    told = FetchSessions().take_polled_topics(one, lambda topic, is_id: (topic.decode(), None))
+    assert len(told) == MAX_POLLED_TOPICS
     assert list(told) == sorted(told)

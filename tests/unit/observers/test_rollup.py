@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
 from observers.fetch_sessions import SHARE_FETCH
 from observers.rollup import TOPICS_PER_EVENT
@@ -19,8 +19,8 @@ from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, 
 
 def make(**bounds: int) -> Rollup:
     names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
-    scope = Scope(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
-    return Rollup({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, scope, **bounds)
+    audit_filter = AuditFilter(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
+    return Rollup({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, audit_filter, **bounds)
 
 
 def roll(*exchanges: Exchange) -> list[RollupEvent]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
@@ -42,15 +42,15 @@ def names() -> TopicNames:
     return TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
 
 
-def scope(**changes: Any) -> Scope:
+def audit_filter(**changes: Any) -> AuditFilter:
     values: dict[str, Any] = {"topics": {"audit", "secret"}, "principals": {"User:probe"}, "client_ids": {"own"}}
-    return Scope(names(), **{**values, **changes})
+    return AuditFilter(names(), **{**values, **changes})
 
 
 @pytest.fixture
 def translate() -> Translate:
     """Translates exchanges, numbered from ``first`` on."""
-    translator = Translator(API_NAMES, names(), scope())
+    translator = Translator(API_NAMES, names(), audit_filter())
 
     def call(*exchanges: Exchange, first: int = 1) -> Translation:
         return translator.translate(exchanges, first, 1_700_000_000.0)
@@ -116,7 +116,7 @@ class TestTranslation:
     @pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
     def test_what_no_session_records_is_refused(self, other: Any) -> None:
         with pytest.raises(TypeError):
-            Translator(API_NAMES, names(), scope()).translate([exchange(), other], 1, 0.0)
+            Translator(API_NAMES, names(), audit_filter()).translate([exchange(), other], 1, 0.0)
 
     def test_what_becomes_known_of_a_client_is_told_from_then_on(self, translate: Translate) -> None:
         client = connection()
@@ -352,49 +352,53 @@ class TestPolled:
 class TestScope:
     def test_ordinary_traffic_is_seen(self) -> None:
         for one in (exchange(), produce([(b"a", 0, 1, 1)]), fetch([(b"a", 0)], []), fetch([], [])):
-            assert not scope().hides(one)
+            assert not audit_filter().record_and_check_hidden(one)
 
     def test_excluded_principals_are_hidden(self) -> None:
-        assert scope().hides(exchange(connection=connection(principal="User:probe")))
+        assert audit_filter().record_and_check_hidden(exchange(connection=connection(principal="User:probe")))
 
     def test_only_excluded_topics_hide_an_exchange(self) -> None:
-        assert scope().hides(produce([(AUDIT, 0, 1, 1), (SECRET, 0, 1, 1)]))
-        assert not scope().hides(produce([(AUDIT, 0, 1, 1), (b"a", 0, 1, 1)]))
-        assert scope().hides(fetch([(AUDIT, 0)], [(AUDIT, 0, 10, 1, 0)]))
-        assert scope().hides(fetch([(AUDIT, 0)], [], outcome="connection_lost", response=None))
+        assert audit_filter().record_and_check_hidden(produce([(AUDIT, 0, 1, 1), (SECRET, 0, 1, 1)]))
+        assert not audit_filter().record_and_check_hidden(produce([(AUDIT, 0, 1, 1), (b"a", 0, 1, 1)]))
+        assert audit_filter().record_and_check_hidden(fetch([(AUDIT, 0)], [(AUDIT, 0, 10, 1, 0)]))
+        assert audit_filter().record_and_check_hidden(fetch([(AUDIT, 0)], [], outcome="connection_lost", response=None))
 
     def test_excluded_topics_are_known_by_their_ids(self) -> None:
         by_id = produce([(TOPIC_ID, 0, 1, 1)], ids=True)
-        assert scope(topics={"orders"}).hides(by_id)
-        assert not scope().hides(by_id)
+        assert audit_filter(topics={"orders"}).record_and_check_hidden(by_id)
+        assert not audit_filter().record_and_check_hidden(by_id)
 
     def test_the_own_client_id_hides_calls_without_topics_and_no_access_to_data(self) -> None:
-        assert scope().hides(exchange(client_id="own"))
-        assert not scope().hides(produce([(b"a", 0, 1, 1)], client_id="own"))
-        assert not scope().hides(fetch([(b"a", 0)], [], client_id="own"))
+        assert audit_filter().record_and_check_hidden(exchange(client_id="own"))
+        assert not audit_filter().record_and_check_hidden(produce([(b"a", 0, 1, 1)], client_id="own"))
+        assert not audit_filter().record_and_check_hidden(fetch([(b"a", 0)], [], client_id="own"))
 
     def test_idle_fetches_of_a_session_on_excluded_topics_are_hidden_too(self) -> None:
         """A consumer of the audit topic must not cause an event each time it finds nothing."""
-        seen = scope()
-        assert seen.hides(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=77))
+        seen = audit_filter()
+        assert seen.record_and_check_hidden(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=77))
         idle = fetch([], [], session_id=77, session_epoch=1, answered_session=77)
-        assert seen.hides(idle)
-        assert not seen.hides(fetch([], [], session_id=78, session_epoch=1, answered_session=78))
-        assert not seen.hides(fetch([(b"a", 0)], [], session_id=77, session_epoch=2, answered_session=77))
-        assert not seen.hides(idle), "the session now has a topic that is not excluded"
+        assert seen.record_and_check_hidden(idle)
+        assert not seen.record_and_check_hidden(fetch([], [], session_id=78, session_epoch=1, answered_session=78))
+        assert not seen.record_and_check_hidden(
+            fetch([(b"a", 0)], [], session_id=77, session_epoch=2, answered_session=77)
+        )
+        assert not seen.record_and_check_hidden(idle), "the session now has a topic that is not excluded"
 
     def test_a_session_that_began_with_a_visible_topic_stays_visible(self) -> None:
-        seen = scope()
-        assert not seen.hides(fetch([(AUDIT, 0), (b"a", 0)], [], session_epoch=0, answered_session=5))
-        assert seen.hides(fetch([], [(AUDIT, 0, 1, 1, 0)], session_id=5, session_epoch=1, answered_session=5))
-        assert not seen.hides(fetch([], [], session_id=5, session_epoch=2, answered_session=5))
+        seen = audit_filter()
+        assert not seen.record_and_check_hidden(fetch([(AUDIT, 0), (b"a", 0)], [], session_epoch=0, answered_session=5))
+        assert seen.record_and_check_hidden(
+            fetch([], [(AUDIT, 0, 1, 1, 0)], session_id=5, session_epoch=1, answered_session=5)
+        )
+        assert not seen.record_and_check_hidden(fetch([], [], session_id=5, session_epoch=2, answered_session=5))
 
     def test_sessions_remembered_are_bounded(self) -> None:
-        seen = scope()
+        seen = audit_filter()
         for session in range(1, MAX_SESSIONS + 2):
-            seen.hides(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=session))
-        assert not seen.hides(fetch([], [], session_id=1, session_epoch=1)), "the oldest is forgotten"
-        assert seen.hides(fetch([], [], session_id=2, session_epoch=1))
+            seen.record_and_check_hidden(fetch([(AUDIT, 0)], [], session_epoch=0, answered_session=session))
+        assert not seen.record_and_check_hidden(fetch([], [], session_id=1, session_epoch=1)), "the oldest is forgotten"
+        assert seen.record_and_check_hidden(fetch([], [], session_id=2, session_epoch=1))
 
     def test_a_body_that_was_not_read_hides_nothing(self) -> None:
-        assert not scope().hides(exchange(api_key=FETCH, decode="unsupported"))
+        assert not audit_filter().record_and_check_hidden(exchange(api_key=FETCH, decode="unsupported"))
