@@ -31,8 +31,8 @@ Delivery, of the audit
   accounts.py    where every number is that was given (pure).
   store.py       what waits on disk, of this run and of killed ones: spool.py its segments, ledger.py its account,
                  boots.py both of one run.
-  sink.py        the Kafka producer: idempotent, bounded, every record accounted for.
-  cluster.py     admin calls over the INTERNAL listener.
+  audit_producer.py        the Kafka producer: idempotent, bounded, every record accounted for.
+  kafka_admin.py     admin calls over the INTERNAL listener.
 
 Of the proxy nothing is imported here but its pure core; observers see exchanges through the protocols of ``api.py``.
 """

@@ -15,19 +15,19 @@ from msgspec.structs import asdict
 
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
 from observers.audit_filter import AuditFilter
+from observers.audit_producer import producer_settings
 from observers.audit_writer import Translator
 from observers.batch import Translation
 from observers.boots import SpoolSettings
-from observers.cluster import Cluster, client_id_of
 from observers.deep import deepen
 from observers.errors import ObserverError
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
 from observers.fetch_sessions import FETCH_API_KEYS
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import Inventory
+from observers.kafka_admin import KafkaAdmin, client_id_of
 from observers.outbox import Outbox, OutboxStats
 from observers.rollup_writer import Rollup
-from observers.sink import producer_settings
 from observers.topic_names import TopicNames
 
 DEFAULT_TOPIC = "brokerside-audit"
@@ -75,7 +75,7 @@ class AuditObserver:
         topic = audit.get("topic", DEFAULT_TOPIC)
         rolls_up = audit.get("mode") == "rollup"
         client_id = client_id_of(configs["broker.id"])
-        cluster = Cluster(internal, client_id)
+        admin = KafkaAdmin(internal, client_id)
         self._names: TopicNames = configs["topic.names"]
         self._filter = AuditFilter(
             self._names,
@@ -89,7 +89,7 @@ class AuditObserver:
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
         spool = audit.get("spool.path")
         self._outbox = Outbox(
-            cluster,
+            admin,
             producer_settings(internal, audit.get("producer", {}), client_id),
             topic,
             broker_id=configs["broker.id"],
@@ -108,7 +108,7 @@ class AuditObserver:
         self._closed = False
         self._lost: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
-            cluster.topics,
+            admin.list_topics,
             self._filter.hides_topic,
             self._tell_inventory,
             interval=audit.get("inventory.interval.ms", 60_000) / 1000,

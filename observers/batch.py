@@ -17,7 +17,7 @@ from observers.event import EVENTS_PER_RECORD, Envelope, encoder
 FLUSH = 0.3
 """Seconds an event waits at most for others to share its record. A process that is killed loses what waits."""
 
-MAX_RECORD = 900_000
+MAX_BLOCK_BYTES = 900_000
 """Bytes of events in one record, before compression; a single larger event stays whole. Kafka's default bound on a
 record batch is 1,048,588, and audit JSON becomes about ten times smaller."""
 
@@ -74,7 +74,7 @@ class Block(Struct, gc=False):
 class Batcher:
     """Gathers chunks into blocks. ``add`` and the ``take``s return the blocks that they complete."""
 
-    def __init__(self, max_size: int = MAX_RECORD) -> None:
+    def __init__(self, max_size: int = MAX_BLOCK_BYTES) -> None:
         """``max_size``: bytes of the events of one block."""
         self.max_size = max_size
         self.seq = 0

@@ -184,10 +184,10 @@ def _topic_name_fetcher(configs: Mapping[str, Any]) -> Callable[[], Mapping[byte
 
     def fetch_names() -> Mapping[bytes, str]:
         if not clusters:
-            from observers.cluster import Cluster, client_id_of  # with librdkafka, which few observers need
+            from observers.kafka_admin import KafkaAdmin, client_id_of  # with librdkafka, which few observers need
 
-            clusters.append(Cluster(configs.get("internal", {}), client_id_of(configs.get("broker.id", -1))))
-        names: Mapping[bytes, str] = clusters[0].topic_names()
+            clusters.append(KafkaAdmin(configs.get("internal", {}), client_id_of(configs.get("broker.id", -1))))
+        names: Mapping[bytes, str] = clusters[0].list_topic_names()
         return names
 
     return fetch_names

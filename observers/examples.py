@@ -9,10 +9,10 @@ from msgspec import Struct
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.batch import Batcher, Translation, Writer
-from observers.cluster import Topic
 from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import parts, told
+from observers.kafka_admin import TopicDescription
 from observers.rollup_writer import Rollup
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
@@ -54,7 +54,7 @@ def _made() -> dict[str, Translation]:
     audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
     rollup = Rollup(API_NAMES, names, audit_filter)
     rollup.add([_produce(n) for n in range(3)], 0, WALL)
-    topic = told(Topic("invoices", INVOICES, 12, internal=False))
+    topic = told(TopicDescription("invoices", INVOICES, 12, internal=False))
     return {
         "request": Translator(API_NAMES, names, audit_filter).translate([_produce(0)], 41, WALL),
         "rollup": numbered(rollup.take(), 42),

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from observers.cluster import Topic
 from observers.event import InventoryEvent, InventoryTopic
+from observers.kafka_admin import TopicDescription
 from proxy.core.accessors import printed_id
 
 TOPICS_PER_EVENT = 1_000
@@ -25,7 +25,7 @@ class Inventory:
 
     def __init__(
         self,
-        topics: Callable[[], Mapping[str, Topic]],
+        topics: Callable[[], Mapping[str, TopicDescription]],
         hides_topic: Callable[[str], bool],
         tell: Callable[[Sequence[InventoryEvent]], None],
         *,
@@ -89,7 +89,7 @@ def parts(topics: Sequence[InventoryTopic], asked_at: int) -> list[InventoryEven
     ]
 
 
-def told(topic: Topic) -> InventoryTopic:
+def told(topic: TopicDescription) -> InventoryTopic:
     """Return ``topic`` as an event has it."""
     topic_id = printed_id(topic.id) if any(topic.id) else None
     return InventoryTopic(topic=topic.name, topic_id=topic_id, partitions=topic.partitions, internal=topic.internal)

@@ -17,11 +17,11 @@ import structlog
 from msgspec import Struct
 
 from observers.accounts import Accounts, Gap
-from observers.batch import MAX_RECORD, Batcher, Block, Chunk, Writer, apart, events_of
+from observers.audit_producer import FIRST_RETRY_DELAY, LAST_RETRY_DELAY, AuditProducer
+from observers.batch import MAX_BLOCK_BYTES, Batcher, Block, Chunk, Writer, apart, events_of
 from observers.boots import Boot, SpoolSettings
-from observers.cluster import Cluster
 from observers.errors import ObserverError
-from observers.sink import RETRY_FIRST, RETRY_LAST, Sink
+from observers.kafka_admin import KafkaAdmin
 from observers.spool import Parcel
 from observers.store import Store
 from proxy.core.authentication import Authenticator
@@ -103,7 +103,7 @@ class Outbox:
 
     def __init__(
         self,
-        cluster: Cluster,
+        admin: KafkaAdmin,
         producer_settings: Mapping[str, Any],
         topic: str,
         *,
@@ -115,20 +115,20 @@ class Outbox:
         authenticator: Authenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``producer_settings``: of ``sink.producer_settings``. ``authenticator``: signs records; None: nobody does.
+        """``producer_settings``: of ``audit_producer.producer_settings``. ``authenticator``: signs records; None: nobody does.
 
         Raises ObserverError for settings that cannot work.
 
         A disk that fails is none of them: events then wait in memory.
         """
-        self._sink = Sink(cluster, producer_settings, topic, self._settled, authenticator)
+        self._producer = AuditProducer(admin, producer_settings, topic, self._handle_delivery, authenticator)
         record = int(producer_settings["message.max.bytes"])
         if spool is not None and record > spool.max_bytes:
             allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
             raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
         self.numbers = threading.Lock()
         """Held by whoever numbers events, from reading ``seq`` until ``add`` has returned."""
-        self._batcher = Batcher(max(1, min(MAX_RECORD, record - ENVELOPE)))
+        self._batcher = Batcher(max(1, min(MAX_BLOCK_BYTES, record - ENVELOPE)))
         self._accounts = Accounts(boot_id)
         self._store = Store(
             spool,
@@ -167,7 +167,7 @@ class Outbox:
 
     def start(self, tick: Callable[[], None]) -> None:
         """Begin to deliver. ``tick`` is called every half a second, or every two where nothing waits."""
-        self._sink.start()
+        self._producer.start()
         self._pump = threading.Thread(target=self._run, args=(tick,), name="audit pump", daemon=True)
         self._pump.start()
 
@@ -190,24 +190,24 @@ class Outbox:
     def stats(self) -> OutboxStats:
         """Current counts. Never waits for disk or network."""
         counts = self._accounts.counts()
-        sink = self._sink
+        producer = self._producer
         return OutboxStats(
             emitted=counts.emitted,
             delivered=counts.delivered,
             dropped=counts.dropped,
             spooled=counts.spooled,
             queued=counts.queued,
-            queued_bytes=sink.queued_bytes + self._memory_bytes,
+            queued_bytes=producer.queued_bytes + self._memory_bytes,
             spool_bytes=self._store.size,
             spool_failed=self._store.failed,
             replayed=self._replayed,
             replay_lost=self._replay_lost,
-            records_delivered=sink.records_delivered,
-            bytes_delivered=sink.bytes_delivered,
+            records_delivered=producer.records_delivered,
+            bytes_delivered=producer.bytes_delivered,
             observed=self.observed[0],
             taken=counts.taken,
             hidden=counts.hidden,
-            problems=sink.found.problems,
+            problems=producer.topic_state.problems,
         )
 
     def close(self, timeout: float) -> None:
@@ -224,26 +224,26 @@ class Outbox:
         self.numbers.release()
         while (left := deadline - self._clock()) > 0:
             self._fill()
-            if self._store.done and not self._memory and not self._sink.queued:
+            if self._store.done and not self._memory and not self._producer.queued:
                 break
-            self._sink.poll(min(left, PUMP))
-        self._sink.close(max(0.0, deadline - self._clock()))
+            self._producer.poll(min(left, PUMP))
+        self._producer.close(max(0.0, deadline - self._clock()))
         while self._memory:
             first, last, _ = self._memory.popleft()
-            self._accounts.lose("closed" if self._sink.ready.is_set() else "no_cluster", first, last, spooled=False)
+            self._accounts.lose("closed" if self._producer.ready.is_set() else "no_cluster", first, last, spooled=False)
         self._memory_bytes = 0
         if self._pump is None or not self._pump.is_alive():  # else the disk hangs
             self._store.look()
             for load in self._again:
                 if load.boot is not None and load.boot.spool.gone:
-                    self._settled(load, "spool_torn", False)
+                    self._handle_delivery(load, "spool_torn", False)
             self._store.keep(self._clock())
             self._store.close()
 
     def _run(self, tick: Callable[[], None]) -> None:
         while not self._closing.is_set():
             try:
-                self._sink.poll(PUMP if self._busy.wait(REST) else 0)
+                self._producer.poll(PUMP if self._busy.wait(REST) else 0)
                 now = self._clock()
                 with self.numbers:
                     self._put(self._batcher.take_due(now))
@@ -260,7 +260,7 @@ class Outbox:
 
     @property
     def _idle(self) -> bool:
-        return not (self._batcher.waiting or self._memory or self._sink.queued) and self._store.idle
+        return not (self._batcher.waiting or self._memory or self._producer.queued) and self._store.idle
 
     def _put(self, blocks: Sequence[Block]) -> None:
         """Store ``blocks`` and send them, or let them wait. Needs ``numbers``."""
@@ -275,12 +275,12 @@ class Outbox:
 
     def _takes(self, size: int) -> bool:
         """Whether the producer would take a record of ``size`` now."""
-        room = self._sink.max_bytes - self._sink.queued_bytes - self._memory_bytes
-        return self._sink.ready.is_set() and size + ENVELOPE <= room
+        room = self._producer.max_bytes - self._producer.queued_bytes - self._memory_bytes
+        return self._producer.ready.is_set() and size + ENVELOPE <= room
 
     def _keep_in_memory(self, block: Block, json: bytes, reason: str) -> None:
-        if self._sink.queued_bytes + self._memory_bytes + len(json) > self._sink.max_bytes:
-            if reason == "queue_full" and not self._sink.ready.is_set():
+        if self._producer.queued_bytes + self._memory_bytes + len(json) > self._producer.max_bytes:
+            if reason == "queue_full" and not self._producer.ready.is_set():
                 reason = "no_cluster"
             self._accounts.lose(reason, block.first, block.last, spooled=False)
             return
@@ -290,20 +290,20 @@ class Outbox:
 
     def _send_memory(self) -> None:
         """Send what waits in memory. Needs ``numbers``."""
-        while self._memory and self._sink.ready.is_set():
+        while self._memory and self._producer.ready.is_set():
             first, last, json = self._memory.popleft()
             self._memory_bytes -= len(json)
             self._send(Load(first, last), self._level, json)
 
     def _fill(self) -> None:
         """Send what waits: in memory, then on disk."""
-        if not self._sink.ready.is_set():
+        if not self._producer.ready.is_set():
             return
         with self.numbers:
             self._send_memory()
-        if self._pause and (self._clock() < self._resume_at or self._sink.queued):
+        if self._pause and (self._clock() < self._resume_at or self._producer.queued):
             return
-        while self._sink.queued_bytes < READ_BACK * self._sink.max_bytes:
+        while self._producer.queued_bytes < READ_BACK * self._producer.max_bytes:
             if self._again:
                 self._send_again(self._again.popleft())
             elif (taken := self._store.take()) is not None:
@@ -319,7 +319,7 @@ class Outbox:
         assert load.parcel is not None
         json = load.boot.spool.read(load.parcel)
         if json is None:
-            self._settled(load, "spool_torn", False)
+            self._handle_delivery(load, "spool_torn", False)
             return
         if len(load) < len(load.parcel):
             at = load.first - load.parcel.first
@@ -331,12 +331,12 @@ class Outbox:
         boot_id = self._boot_id if dead is None else dead.boot_id
         version = self._sidecar_version if dead is None else dead.account.sidecar_version
         dropped = self._accounts.counts().lost if dead is None else dead.account.lost
-        writer = Writer(self._sink.found.cluster_id, self._broker_id, boot_id, version)
+        writer = Writer(self._producer.topic_state.cluster_id, self._broker_id, boot_id, version)
         sent_at = time.time_ns() // 1000
         value = writer.value(load.first, load.last, json, level=level, dropped=dropped, sent_at=sent_at)
-        if not self._sink.send(value, load):
-            fits = self._sink.queued > 0  # once the others are gone
-            self._settled(load, "queue_full" if fits else "too_large", fits, None if fits else value)
+        if not self._producer.send(value, load):
+            fits = self._producer.queued > 0  # once the others are gone
+            self._handle_delivery(load, "queue_full" if fits else "too_large", fits, None if fits else value)
 
     def _halve(self, load: Load, value: bytes) -> None:
         """Send a record that was too large as two. What is new then comes in smaller blocks.
@@ -351,7 +351,7 @@ class Outbox:
             half = Load(first, first + len(part) - 1, load.boot, load.parcel)
             self._send(half, level, b",".join(part))
 
-    def _settled(self, load: Load, reason: str | None, passing: bool, refused: bytes | None = None) -> None:
+    def _handle_delivery(self, load: Load, reason: str | None, retriable: bool, refused: bytes | None = None) -> None:
         """Take note of what became of a record; what is on disk is sent again, if that may help.
 
         ``refused``: the record, where it was too large.
@@ -360,13 +360,13 @@ class Outbox:
             self._halve(load, refused)
             return
         boot, parcel = load.boot, load.parcel
-        if boot is not None and not boot.spool.gone and reason is not None and passing:
+        if boot is not None and not boot.spool.gone and reason is not None and retriable:
             self._again.append(load)
             now = self._clock()
             if not self._pause and not self._closing.is_set():
                 log.warning("audit_delivery_failed", reason=reason)
             if now >= self._resume_at:
-                self._pause = min(max(RETRY_FIRST, 2 * self._pause), RETRY_LAST)
+                self._pause = min(max(FIRST_RETRY_DELAY, 2 * self._pause), LAST_RETRY_DELAY)
                 self._resume_at = now + self._pause
             return
         if reason is None and self._pause:

@@ -12,7 +12,7 @@ UNKNOWN_RESULT = -1
 
 MAX_EVENT = 8_000_000
 """Bytes that the partitions of one event may need, as ``room_of`` counts them: more than 20,000 of topics with usual
-names. A larger event is lost; any other fits a record of ``sink.MAX_MESSAGE``, envelope included."""
+names. A larger event is lost; any other fits a record of ``audit_producer.MAX_RECORD_BYTES``, envelope included."""
 
 PART_ROOM = 320
 """Bytes of a partition in an event besides its texts, more than there can be."""

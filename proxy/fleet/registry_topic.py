@@ -27,7 +27,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from observers.cluster import RECONNECT, RdkafkaLog
+from observers.kafka_admin import RECONNECT_SETTINGS, RdkafkaLog
 from proxy.core.authentication import Authenticator
 from proxy.core.protected_topics import REGISTRY
 from proxy.errors import BrokersideError
@@ -93,7 +93,7 @@ class RegistryTopic:
         self._authenticator = authenticator
         self.dropped: Counter[str] = Counter()
         """Numbers of records without a valid signature, by what is wrong with them."""
-        common = {**RECONNECT, **settings, "allow.auto.create.topics": False}
+        common = {**RECONNECT_SETTINGS, **settings, "allow.auto.create.topics": False}
         reading = {
             "group.id": settings["client.id"],  # librdkafka wants one; nothing is ever committed
             "enable.auto.commit": False,

@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from observers.sink import producer_settings
+from observers.audit_producer import producer_settings
 from proxy.local import cluster, jars
 from tests.bench.audit_encodings import ENCODINGS, Encoding
 from tests.bench.audit_workload import events

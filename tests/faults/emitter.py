@@ -11,12 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+from observers.audit_producer import producer_settings
 from observers.batch import Chunk
 from observers.boots import SpoolSettings
-from observers.cluster import Cluster
 from observers.event import RequestEvent, encoder
+from observers.kafka_admin import KafkaAdmin
 from observers.outbox import Outbox
-from observers.sink import producer_settings
 
 BROKER = 7
 TOPIC = "brokerside-audit"
@@ -28,7 +28,7 @@ def outbox(bootstrap: str, spool: Path | None, boot_id: str, *, max_bytes: int =
     """One of broker 7."""
     client = {"bootstrap.servers": bootstrap}
     return Outbox(
-        Cluster(client, "brokerside-audit-7"),
+        KafkaAdmin(client, "brokerside-audit-7"),
         producer_settings(client, {"topic.metadata.propagation.max.ms": 500}, "brokerside-audit-7"),
         TOPIC,
         broker_id=BROKER,

@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from confluent_kafka.cimpl import NewTopic
 
 from observers.audit import AuditObserver, AuditStats
-from observers.cluster import AUDIT_PARTITIONS, Cluster
 from observers.dispatch import Dispatcher
 from observers.event import (
     ConnectionEvent,
@@ -28,6 +27,7 @@ from observers.event import (
     decoder,
 )
 from observers.event import TopicPartition as PartitionOfEvent
+from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin
 from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
 from proxy.core.exchange import ConnectionChange
@@ -57,7 +57,7 @@ def configs(bootstrap: str, topic: str, **audit: Any) -> dict[str, Any]:
         "boot.id": f"boot-{topic}",
         "sidecar.version": "0.1.0",
         "internal": {"bootstrap.servers": bootstrap},
-        "topic.names": TopicNames(Cluster({"bootstrap.servers": bootstrap}, "test").topic_names),
+        "topic.names": TopicNames(KafkaAdmin({"bootstrap.servers": bootstrap}, "test").list_topic_names),
         "audit": {"topic": topic, **audit},
         "api.names": {key: api.name for key, api in APIS.items()},
     }

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from observers.batch import FLUSH, MAX_RECORD, Batcher, Block, Chunk, Writer
+from observers.batch import FLUSH, MAX_BLOCK_BYTES, Batcher, Block, Chunk, Writer
 from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, RequestEvent, decoder, encoder
 
 WRITER = Writer("cluster", 1, "boot", "0.1.0")
@@ -66,14 +66,14 @@ class TestBatcher:
 
     def test_events_too_large_for_one_record_are_spread_without_a_gap(self) -> None:
         batcher = Batcher()
-        size = MAX_RECORD // 2
+        size = MAX_BLOCK_BYTES // 2
         blocks = add_counters(batcher, chunk(1, size=size), chunk(2, size=size), chunk(3, size=size))
         assert numbers(blocks + batcher.take()) == [(1, 2), (3, 3)]
-        assert all(block.size <= MAX_RECORD for block in blocks)
+        assert all(block.size <= MAX_BLOCK_BYTES for block in blocks)
 
     def test_one_event_too_large_for_a_record_stays_whole(self) -> None:
         batcher = Batcher()
-        blocks = add_counters(batcher, chunk(1), chunk(2, size=MAX_RECORD + 1), chunk(3))
+        blocks = add_counters(batcher, chunk(1), chunk(2, size=MAX_BLOCK_BYTES + 1), chunk(3))
         assert numbers(blocks + batcher.take()) == [(1, 1), (2, 2), (3, 3)]
 
 

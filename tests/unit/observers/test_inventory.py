@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from observers.cluster import Topic
 from observers.event import InventoryEvent, InventoryTopic
 from observers.inventory import TELL_EVERY, TOPICS_PER_EVENT, Inventory, parts
+from observers.kafka_admin import TopicDescription
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
 
@@ -22,8 +22,8 @@ class World:
             self.topics, lambda name: name == "audit", self.told.append, interval=60, clock=lambda: self.now
         )
 
-    def topics(self) -> Mapping[str, Topic]:
-        return {name: Topic(name, TOPIC_ID, 3, internal=name.startswith("__")) for name in self.names}
+    def topics(self) -> Mapping[str, TopicDescription]:
+        return {name: TopicDescription(name, TOPIC_ID, 3, internal=name.startswith("__")) for name in self.names}
 
 
 def test_a_list_has_what_the_cluster_has_but_for_excluded_topics() -> None:
@@ -84,10 +84,10 @@ def test_a_list_has_as_many_parts_as_it_needs(topics: int, sizes: list[int]) -> 
 
 
 def test_a_cluster_that_is_away_is_asked_again() -> None:
-    answers = [RuntimeError("away"), RuntimeError("away"), {"a": Topic("a", bytes(16), 1, internal=False)}]
+    answers = [RuntimeError("away"), RuntimeError("away"), {"a": TopicDescription("a", bytes(16), 1, internal=False)}]
     told = threading.Event()
 
-    def topics() -> Mapping[str, Topic]:
+    def topics() -> Mapping[str, TopicDescription]:
         answer = answers.pop(0)
         if isinstance(answer, RuntimeError):
             raise answer

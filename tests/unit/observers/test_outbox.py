@@ -17,14 +17,14 @@ from structlog.testing import capture_logs
 
 from observers import outbox as module
 from observers.accounts import Gap
+from observers.audit_producer import DeliveryCallback
 from observers.batch import FLUSH, Chunk
 from observers.boots import SpoolSettings
-from observers.cluster import Cluster, Prepared
 from observers.errors import ObserverError
 from observers.event import EVENTS_PER_RECORD
+from observers.kafka_admin import AuditTopicState, KafkaAdmin
 from observers.ledger import forget
 from observers.outbox import Outbox, OutboxStats
-from observers.sink import Settled
 from observers.spool import Spool
 from observers.store import RETRY
 from tests.unit.observers.test_batch import chunk
@@ -33,17 +33,19 @@ BLOCK = EVENTS_PER_RECORD
 MIB = 1024 * 1024
 
 
-class FakeSink:
+class FakeProducer:
     """Holds records until the test says what becomes of them."""
 
-    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], topic: str, settled: Settled, _: object) -> None:
+    def __init__(
+        self, cluster: KafkaAdmin, settings: Mapping[str, Any], topic: str, on_settled: DeliveryCallback, _: object
+    ) -> None:
         self.ready = threading.Event()
-        self.found = Prepared("cluster")
+        self.topic_state = AuditTopicState("cluster")
         self.queued_bytes = self.records_delivered = self.bytes_delivered = 0
         self.max_bytes = int(settings["queue.buffering.max.kbytes"]) * 1024
         self.sent: deque[tuple[Any, bytes]] = deque()
         self.arrived: list[dict[str, Any]] = []
-        self._settled = settled
+        self._on_settled = on_settled
 
     @property
     def queued(self) -> int:
@@ -64,15 +66,15 @@ class FakeSink:
 
     def close(self, timeout: float) -> None:
         while self.sent:
-            self.end("closed", passing=True)
+            self.end("closed", retriable=True)
 
-    def end(self, reason: str | None = None, *, passing: bool = False) -> None:
+    def end(self, reason: str | None = None, *, retriable: bool = False) -> None:
         """Let the oldest record be delivered, or fail."""
         load, value = self.sent.popleft()
         self.queued_bytes -= len(value)
         if reason is None:
             self.arrived.append(json.loads(value))
-        self._settled(load, reason, passing, value if reason == "too_large" else None)
+        self._on_settled(load, reason, retriable, value if reason == "too_large" else None)
 
 
 def padded(first: int, count: int, size: int) -> Chunk:
@@ -89,7 +91,7 @@ class Desk:
         self.now = 100.0
         settings = {"message.max.bytes": min(8 * MIB, max_bytes), "queue.buffering.max.kbytes": room // 1024}
         self.outbox = Outbox(
-            Cluster({}, "me"),
+            KafkaAdmin({}, "me"),
             settings,
             "audit",
             broker_id=1,
@@ -99,8 +101,8 @@ class Desk:
             spool=None if folder is None else SpoolSettings(str(folder), max_bytes),
             clock=lambda: self.now,
         )
-        sink: Any = self.outbox._sink
-        self.sink: FakeSink = sink
+        producer: Any = self.outbox._producer
+        self.producer: FakeProducer = producer
         self.boot_id = boot_id
 
     def add(
@@ -131,20 +133,20 @@ class Desk:
 
     def deliver(self) -> None:
         """Everything, over as many turns as it takes."""
-        self.sink.ready.set()
+        self.producer.ready.set()
         self.turn(FLUSH + 0.1)
-        while self.sink.sent:
-            while self.sink.sent:
-                self.sink.end()
+        while self.producer.sent:
+            while self.producer.sent:
+                self.producer.end()
             self.turn()
 
     def deliver_up_to(self, size: int) -> None:
         """The same, to a topic that refuses records of more bytes."""
-        self.sink.ready.set()
+        self.producer.ready.set()
         self.turn(FLUSH + 0.1)
-        while self.sink.sent:
-            while self.sink.sent:
-                self.sink.end("too_large" if len(self.sink.sent[0][1]) > size else None)
+        while self.producer.sent:
+            while self.producer.sent:
+                self.producer.end("too_large" if len(self.producer.sent[0][1]) > size else None)
             self.turn()
 
     def stats(self) -> OutboxStats:
@@ -155,7 +157,7 @@ class Desk:
 
     def arrived(self, boot_id: str | None = None) -> list[int]:
         """Numbers on the topic."""
-        mine = [e for e in self.sink.arrived if e["boot_id"] == (boot_id or self.boot_id)]
+        mine = [e for e in self.producer.arrived if e["boot_id"] == (boot_id or self.boot_id)]
         return [n for e in mine for n in range(e["first_seq"], e["last_seq"] + 1)]
 
     def die(self) -> None:
@@ -170,7 +172,7 @@ class Desk:
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Sink", FakeSink)
+    monkeypatch.setattr(module, "AuditProducer", FakeProducer)
 
 
 @pytest.fixture
@@ -192,12 +194,12 @@ DeskOf = Callable[..., Desk]
 class TestInMemory:
     def test_events_wait_for_others_and_then_go(self, desk_of: DeskOf) -> None:
         desk = desk_of()
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add(3)
         desk.turn(FLUSH / 2)
-        assert (desk.stats().queued, desk.sink.queued) == (3, 0)
+        assert (desk.stats().queued, desk.producer.queued) == (3, 0)
         desk.turn(FLUSH / 2)
-        assert desk.sink.queued == 1
+        assert desk.producer.queued == 1
         desk.deliver()
         assert (desk.stats().delivered, desk.arrived()) == (3, [1, 2, 3])
 
@@ -212,26 +214,26 @@ class TestInMemory:
 
     def test_with_a_full_producer_the_next_are_lost(self, desk_of: DeskOf) -> None:
         desk = desk_of(room=MIB)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(20):
             desk.add(size=100_000)
         assert desk.stats().dropped == {"queue_full": 10 * BLOCK}
-        desk.sink.arrived.clear()
-        while desk.sink.sent:
-            load, value = desk.sink.sent.popleft()
-            desk.sink.queued_bytes -= len(value)
-            desk.outbox._settled(load, None, False)
+        desk.producer.arrived.clear()
+        while desk.producer.sent:
+            load, value = desk.producer.sent.popleft()
+            desk.producer.queued_bytes -= len(value)
+            desk.outbox._handle_delivery(load, None, False)
         desk.add()
         desk.deliver()
         assert desk.gaps() == [Gap("queue_full", desk.boot_id, 10 * BLOCK + 1, 20 * BLOCK)]
 
     def test_a_failed_delivery_is_lost_by_its_reason_and_the_next_goes(self, desk_of: DeskOf) -> None:
         desk = desk_of()
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(3):
             desk.add()
-        desk.sink.end("invalid_record")
-        desk.sink.end("topic_authorization_failed", passing=True)
+        desk.producer.end("invalid_record")
+        desk.producer.end("topic_authorization_failed", retriable=True)
         desk.deliver()
         assert desk.stats().dropped == {"invalid_record": BLOCK, "topic_authorization_failed": BLOCK}
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
@@ -243,7 +245,7 @@ class TestInMemory:
         desk.outbox.close(0)
         assert (desk.stats().queued, desk.stats().dropped) == (0, {"no_cluster": BLOCK + 5})
         desk = desk_of()
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add()
         desk.outbox.close(0)
         assert (desk.stats().queued, desk.stats().dropped) == (0, {"closed": BLOCK})
@@ -258,7 +260,7 @@ class TestInMemory:
         def poll(timeout: float) -> None:
             desk.now += timeout
 
-        monkeypatch.setattr(desk.sink, "poll", poll)
+        monkeypatch.setattr(desk.producer, "poll", poll)
         desk.outbox.close(2.0)
         assert 1.0 < desk.now - begun < 1.9
         assert desk.stats().spooled == BLOCK
@@ -268,18 +270,18 @@ class TestInMemory:
         desk.add(lost={"observer_queue": 7})
         desk.add()
         desk.deliver()
-        assert [(e["first_seq"], e["dropped"]) for e in desk.sink.arrived] == [(8, 7), (208, 7)]
+        assert [(e["first_seq"], e["dropped"]) for e in desk.producer.arrived] == [(8, 7), (208, 7)]
         assert desk.gaps() == [Gap("observer_queue", desk.boot_id, 1, 7)]
 
 
 class TestOnDisk:
     def test_every_block_is_on_disk_until_the_topic_has_it(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add()
         desk.add()
-        assert (desk.stats().spooled, desk.stats().queued, desk.sink.queued) == (2 * BLOCK, 0, 2)
-        desk.sink.end()
+        assert (desk.stats().spooled, desk.stats().queued, desk.producer.queued) == (2 * BLOCK, 0, 2)
+        desk.producer.end()
         assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK, BLOCK)
         desk.deliver()
         assert (desk.stats().spooled, desk.stats().delivered) == (0, 2 * BLOCK)
@@ -288,20 +290,20 @@ class TestOnDisk:
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
         desk = desk_of(tmp_path, room=MIB)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(100):
             desk.add()
             desk.turn()
         stats = desk.stats()
         assert (stats.spooled, stats.dropped) == (100 * BLOCK, {})
         assert stats.queued_bytes <= MIB
-        held = desk.sink.queued
+        held = desk.producer.queued
         assert 0 < held < 100
         desk.deliver()
         assert desk.arrived() == list(range(1, 100 * BLOCK + 1))
         assert desk.stats().spool_bytes <= 8 * MIB
         desk.add()
-        assert desk.sink.queued == 1, "what is new goes at once again"
+        assert desk.producer.queued == 1, "what is new goes at once again"
 
     def test_a_full_spool_loses_the_newest_and_counts_one_run(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path, room=MIB, max_bytes=100_000)
@@ -324,21 +326,21 @@ class TestOnDisk:
         self, desk_of: DeskOf, tmp_path: Path, reason: str
     ) -> None:
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(3):
             desk.add()
-        while desk.sink.sent:
-            desk.sink.end(reason, passing=True)
+        while desk.producer.sent:
+            desk.producer.end(reason, retriable=True)
         desk.add()
-        assert desk.sink.queued == 0
+        assert desk.producer.queued == 0
         for _ in range(5):
             desk.turn(10)
-            assert desk.sink.queued == 1
+            assert desk.producer.queued == 1
             desk.turn(10)
-            assert desk.sink.queued == 1, "one alone, until it is known what became of it"
-            desk.sink.end(reason, passing=True)
+            assert desk.producer.queued == 1, "one alone, until it is known what became of it"
+            desk.producer.end(reason, retriable=True)
             desk.turn(0.01)
-            assert desk.sink.queued == 0, "there is a pause"
+            assert desk.producer.queued == 0, "there is a pause"
         desk.turn(10)
         desk.deliver()
         assert sorted(desk.arrived()) == list(range(1, 4 * BLOCK + 1))
@@ -348,13 +350,13 @@ class TestOnDisk:
         self, desk_of: DeskOf, tmp_path: Path
     ) -> None:
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         with capture_logs() as logged:
             for _ in range(3):
                 desk.add()
             for _ in range(5):
-                while desk.sink.sent:
-                    desk.sink.end("topic_authorization_failed", passing=True)
+                while desk.producer.sent:
+                    desk.producer.end("topic_authorization_failed", retriable=True)
                 desk.turn(10)
             desk.deliver()
         assert [(one["event"], one.get("reason")) for one in logged] == [
@@ -364,17 +366,17 @@ class TestOnDisk:
 
     def test_a_refused_record_is_lost_and_holds_up_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(3):
             desk.add()
-        desk.sink.end("invalid_record")
+        desk.producer.end("invalid_record")
         desk.deliver()
         assert desk.arrived() == list(range(BLOCK + 1, 3 * BLOCK + 1))
         assert desk.gaps() == [Gap("invalid_record", desk.boot_id, 1, BLOCK)]
 
     def test_a_record_that_no_empty_producer_takes_is_lost(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path, room=MIB)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add(1, size=2 * MIB)
         desk.add()
         desk.deliver()
@@ -383,7 +385,7 @@ class TestOnDisk:
 
     def test_a_clean_end_leaves_nothing(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add()
         desk.deliver()
         desk.outbox.close(0)
@@ -425,11 +427,11 @@ class TestNextRun:
 
     def test_it_sends_only_what_the_topic_may_lack(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path)
-        old.sink.ready.set()
+        old.producer.ready.set()
         for _ in range(5):
             old.add()
         for _ in range(3):
-            old.sink.end()
+            old.producer.end()
         old.turn()
         old.die()
         new = desk_of(tmp_path)
@@ -509,9 +511,9 @@ class TestNextRun:
         old.add()
         old.die()
         new = desk_of(tmp_path)
-        new.sink.ready.set()
+        new.producer.ready.set()
         new.turn()
-        new.sink.end("invalid_record")
+        new.producer.end("invalid_record")
         new.deliver()
         assert (new.stats().replayed, new.stats().replay_lost, new.stats().dropped) == (BLOCK, BLOCK, {})
         assert new.gaps() == [Gap("invalid_record", old.boot_id, 1, BLOCK)]
@@ -535,18 +537,18 @@ class TestSmallMessages:
     @pytest.mark.parametrize("spool", [False, True])
     def test_what_is_too_large_comes_in_parts(self, desk_of: DeskOf, tmp_path: Path, spool: bool) -> None:
         desk = desk_of(tmp_path if spool else None)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(3):
             desk.add(each=250)
         desk.deliver_up_to(6000)
         stats = desk.stats()
         assert (stats.delivered, stats.dropped, stats.spooled) == (3 * BLOCK, {}, 0)
         assert sorted(desk.arrived()) == list(range(1, 3 * BLOCK + 1))
-        for envelope in desk.sink.arrived:
+        for envelope in desk.producer.arrived:
             assert [e["seq"] for e in envelope["events"]] == list(
                 range(envelope["first_seq"], envelope["last_seq"] + 1)
             )
-        assert all(len(msgspec.json.encode(envelope)) <= 6000 for envelope in desk.sink.arrived)
+        assert all(len(msgspec.json.encode(envelope)) <= 6000 for envelope in desk.producer.arrived)
 
     def test_later_blocks_are_small_to_begin_with(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
@@ -555,8 +557,8 @@ class TestSmallMessages:
         for _ in range(BLOCK):
             desk.add(1, each=250)
         desk.turn(FLUSH)
-        assert len(desk.sink.sent) > 5
-        assert all(len(value) <= 6000 for _, value in desk.sink.sent)
+        assert len(desk.producer.sent) > 5
+        assert all(len(value) <= 6000 for _, value in desk.producer.sent)
         desk.deliver_up_to(6000)
         assert sorted(desk.arrived()) == list(range(1, 2 * BLOCK + 1))
 
@@ -565,7 +567,7 @@ class TestSmallMessages:
         self, desk_of: DeskOf, tmp_path: Path, spool: bool
     ) -> None:
         desk = desk_of(tmp_path if spool else None)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add(50)
         desk.add(1, each=20_000)
         desk.add(50)
@@ -579,11 +581,11 @@ class TestSmallMessages:
 
     def test_a_part_that_may_be_sent_again_is_sent_alone(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add()
-        desk.sink.end("too_large")
-        desk.sink.end()
-        desk.sink.end("not_enough_replicas", passing=True)
+        desk.producer.end("too_large")
+        desk.producer.end()
+        desk.producer.end("not_enough_replicas", retriable=True)
         desk.turn(10)
         assert (desk.stats().spooled, desk.stats().delivered) == (BLOCK // 2, BLOCK // 2)
         assert not desk.outbox._store.done
@@ -593,19 +595,19 @@ class TestSmallMessages:
 
     def test_after_a_kill_the_same_parts_come_again(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path)
-        old.sink.ready.set()
+        old.producer.ready.set()
         old.add(each=250)
         for _ in range(20):
-            old.sink.end("too_large" if len(old.sink.sent[0][1]) > 6000 else None)
+            old.producer.end("too_large" if len(old.producer.sent[0][1]) > 6000 else None)
         old.turn()
-        parts = {e["first_seq"]: e["last_seq"] for e in old.sink.arrived}
+        parts = {e["first_seq"]: e["last_seq"] for e in old.producer.arrived}
         assert parts
         assert old.stats().delivered < BLOCK
         old.die()
         new = desk_of(tmp_path)
         new.turn()
         new.deliver_up_to(6000)
-        again = {e["first_seq"]: e["last_seq"] for e in new.sink.arrived}
+        again = {e["first_seq"]: e["last_seq"] for e in new.producer.arrived}
         assert new.arrived(old.boot_id) == list(range(1, BLOCK + 1))
         assert parts.items() <= again.items()
         assert (new.stats().replayed, new.stats().replay_lost) == (BLOCK, 0)
@@ -630,10 +632,10 @@ class TestGone:
     ) -> None:
         desk = desk_of(tmp_path / "spool", room=MIB)
         desk.turn()
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         for _ in range(100):
             desk.add()
-        held = desk.sink.queued
+        held = desk.producer.queued
         assert 0 < held < 100
         shutil.rmtree(tmp_path / "spool")
         with capture_logs() as logged:
@@ -650,12 +652,12 @@ class TestGone:
 
     def test_a_kill_after_that_loses_nothing_that_came_since(self, desk_of: DeskOf, tmp_path: Path) -> None:
         old = desk_of(tmp_path / "spool")
-        old.sink.ready.set()
+        old.producer.ready.set()
         old.add()
         old.deliver()
         shutil.rmtree(tmp_path / "spool")
         old.turn(RETRY)
-        old.sink.ready.clear()
+        old.producer.ready.clear()
         old.add()
         old.add(7)
         old.die()
@@ -668,14 +670,14 @@ class TestGone:
     def test_what_was_on_its_way_and_is_refused_is_lost_once(self, desk_of: DeskOf, tmp_path: Path) -> None:
         desk = desk_of(tmp_path)
         desk.turn()
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add()
         desk.add()
-        desk.sink.end("topic_authorization_failed", passing=True)  # to be read again
+        desk.producer.end("topic_authorization_failed", retriable=True)  # to be read again
         shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
         desk.turn(RETRY)
         desk.add()  # another block at the place of the first
-        desk.sink.end("topic_authorization_failed", passing=True)
+        desk.producer.end("topic_authorization_failed", retriable=True)
         desk.turn(RETRY)
         desk.deliver()
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
@@ -732,7 +734,7 @@ class TestDisk:
         self, desk_of: DeskOf, tmp_path: Path, broken: Callable[[], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         desk = desk_of(tmp_path, room=MIB)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add(size=100_000)
         broken()
         for _ in range(15):
@@ -742,7 +744,7 @@ class TestDisk:
         assert stats.queued + sum(stats.dropped.values()) == 15 * BLOCK
         assert stats.dropped == {"queue_full": 6 * BLOCK}
         monkeypatch.undo()
-        monkeypatch.setattr(module, "Sink", FakeSink)
+        monkeypatch.setattr(module, "AuditProducer", FakeProducer)
         desk.add(size=100)
         assert desk.stats().spool_failed, "it is not tried yet"
         desk.turn(RETRY)
@@ -789,10 +791,10 @@ class TestDisk:
         synced: list[Path] = []
         monkeypatch.setattr(Spool, "sync", lambda self: synced.append(self._folder))
         desk = desk_of(tmp_path)
-        desk.sink.ready.set()
+        desk.producer.ready.set()
         desk.add()
         desk.turn(0.1)
-        desk.sink.end()
+        desk.producer.end()
         desk.turn(1)
         assert synced == [], "it was delivered before"
         desk.add()
@@ -803,7 +805,7 @@ class TestDisk:
 def test_a_record_larger_than_the_spool_refuses_the_start() -> None:
     with pytest.raises(ObserverError, match=r"message.max.bytes is 2097152 \(allowed: up to audit.spool.max.bytes"):
         Outbox(
-            Cluster({}, "me"),
+            KafkaAdmin({}, "me"),
             {"message.max.bytes": 2 * MIB, "queue.buffering.max.kbytes": 1024},
             "audit",
             broker_id=1,
@@ -817,7 +819,7 @@ def test_a_record_larger_than_the_spool_refuses_the_start() -> None:
 def test_a_small_bound_on_messages_makes_small_blocks(tmp_path: Path) -> None:
     desk = Desk(None, boot_id="b")
     small = Outbox(
-        Cluster({}, "me"),
+        KafkaAdmin({}, "me"),
         {"message.max.bytes": 5000, "queue.buffering.max.kbytes": 1024},
         "audit",
         broker_id=1,
@@ -825,10 +827,10 @@ def test_a_small_bound_on_messages_makes_small_blocks(tmp_path: Path) -> None:
         sidecar_version="0",
         schema_level=1,
     )
-    desk.outbox, desk.sink = small, small._sink  # type: ignore[assignment]
+    desk.outbox, desk.producer = small, small._producer  # type: ignore[assignment]
     for _ in range(100):
         desk.add(1)
     desk.now = 1e12
     desk.deliver()
     assert desk.arrived() == list(range(1, 101))
-    assert all(len(msgspec.json.encode(e)) <= 5000 for e in desk.sink.arrived)
+    assert all(len(msgspec.json.encode(e)) <= 5000 for e in desk.producer.arrived)

@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from observers.audit import AuditObserver
-from observers.cluster import LOG_EVERY, RdkafkaLog
+from observers.audit_producer import RESERVED_SETTINGS, producer_settings
 from observers.errors import ObserverError
-from observers.sink import OWN_SETTINGS, producer_settings
+from observers.kafka_admin import RDKAFKA_LOG_INTERVAL, RdkafkaLog
 from observers.topic_names import TopicNames
 
 INTERNAL = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "PLAINTEXT"}
@@ -25,7 +25,7 @@ def test_a_user_changes_defaults_but_not_guarantees() -> None:
     assert settings["client.id"] == "brokerside-audit-1"
 
 
-@pytest.mark.parametrize("key", sorted(OWN_SETTINGS))
+@pytest.mark.parametrize("key", sorted(RESERVED_SETTINGS))
 def test_own_settings_are_refused_by_name(key: str) -> None:
     with pytest.raises(ObserverError, match=f"audit.producer: {key} cannot be set"):
         producer_settings(INTERNAL, {key: "x"}, "me")
@@ -71,7 +71,7 @@ def test_librdkafkas_lines_are_logged_one_at_a_time_and_counted() -> None:
     with capture_logs() as logged:
         for _ in range(500):
             lines.log(logging.ERROR, "%s [%s] %s", "FAIL", "me", "connection refused")
-        now[0] = LOG_EVERY
+        now[0] = RDKAFKA_LOG_INTERVAL
         lines.log(logging.INFO, "%s [%s] %s", "OK", "me", "fine")
     assert [(e["log_level"], e["line"], e["suppressed"]) for e in logged] == [
         ("warning", "FAIL [me] connection refused", 0),

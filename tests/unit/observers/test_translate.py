@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from observers.audit_filter import AuditFilter
+from observers.audit_producer import MAX_RECORD_BYTES
 from observers.audit_writer import Translator
-from observers.batch import MAX_RECORD, Batcher, Block, Translation, Writer
+from observers.batch import MAX_BLOCK_BYTES, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, room_of
-from observers.sink import MAX_MESSAGE
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import (
@@ -167,7 +167,7 @@ class TestSize:
         (block,) = add_counters(translate(produced(MOST, connection=client, client_id=HOSTILE)))
         writer = Writer("cluster", 1, "boot", "0.1.0")
         record = writer.value(block.first, block.last, block.json(), level=2, dropped=2**62, sent_at=2**62)
-        assert MAX_RECORD < len(record) < MAX_MESSAGE
+        assert MAX_BLOCK_BYTES < len(record) < MAX_RECORD_BYTES
 
     def test_hidden_partitions_do_not_count(self, translate: Translate) -> None:
         hidden = [(AUDIT, n, 1, 1) for n in range(MAX_EVENT // room_of("audit", None) + 1)]
@@ -181,7 +181,7 @@ class TestSize:
     def test_events_that_share_a_record_stay_below_its_limit(self, translate: Translate) -> None:
         blocks = add_counters(translate(*[produced(140), produced(470)] * 10))
         assert blocks[-1].last == 20
-        assert all(block.size <= MAX_RECORD for block in blocks)
+        assert all(block.size <= MAX_BLOCK_BYTES for block in blocks)
 
 
 class TestEvent:

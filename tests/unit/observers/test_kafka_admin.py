@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from observers.cluster import DAY_MS, problems_of
+from observers.kafka_admin import DAY_MS, find_topic_problems
 
 RECORD = 900_000
 GOOD = {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "max.message.bytes": str(RECORD)}
@@ -30,4 +30,4 @@ GOOD = {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "max.message.by
 def test_what_makes_a_topic_a_bad_place(
     config: dict[str, str], replicas: int, brokers: int, problems: set[str]
 ) -> None:
-    assert set(problems_of(config, replicas, brokers, RECORD)) == problems
+    assert set(find_topic_problems(config, replicas, brokers, RECORD)) == problems

@@ -17,12 +17,12 @@ from msgspec import Struct
 AUDIT_PARTITIONS = 12
 """Partitions of an audit topic made here: enough for as many Spark tasks; a sidecar needs only one to write."""
 
-MAX_REPLICATION = 3
+MAX_AUDIT_REPLICATION = 3
 """Replicas of an audit topic made here, where there are as many brokers; all but one of two must be in sync."""
 
 DAY_MS = 24 * 3600 * 1000
 
-CREATED_WITH: Mapping[str, str] = {
+AUDIT_TOPIC_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": str(7 * DAY_MS),
     "compression.type": "producer",
@@ -31,24 +31,24 @@ CREATED_WITH: Mapping[str, str] = {
 """What an audit topic made here is told besides: a week for the readers, nothing to compress again, and the broker's
 clock, as records of a sidecar whose own is wrong would be refused, or deleted at once."""
 
-TIMEOUT = 2.0
+ADMIN_CALL_TIMEOUT = 2.0
 """Seconds one admin call may take. It bounds how long a look-up of a topic's name holds an observer's thread up."""
 
-LOG_EVERY = 10.0
+RDKAFKA_LOG_INTERVAL = 10.0
 """Seconds between two log lines of librdkafka; those in between are counted."""
 
-RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 4000}
+RECONNECT_SETTINGS: Mapping[str, Any] = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 4000}
 """How long librdkafka waits before it connects to a broker again. It waits half of that: a client reconnects once a
 second."""
 
 log = structlog.get_logger("observers")
 
 
-DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+AUTHORIZATION_ERRORS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 """Errors that say that this client may not, as opposed to cannot."""
 
 
-class Topic(Struct, frozen=True, gc=False):
+class TopicDescription(Struct, frozen=True, gc=False):
     """One topic of the cluster. ``id``: 16 raw bytes."""
 
     name: str
@@ -57,7 +57,7 @@ class Topic(Struct, frozen=True, gc=False):
     internal: bool
 
 
-class Prepared(Struct, frozen=True, gc=False):
+class AuditTopicState(Struct, frozen=True, gc=False):
     """What was found of the cluster and the audit topic. ``problems``: of a topic that was there before, in words."""
 
     cluster_id: str
@@ -70,7 +70,7 @@ def client_id_of(broker_id: int) -> str:
 
 
 class RdkafkaLog:
-    """Takes librdkafka's log lines (it only ever calls ``log``): one in ``LOG_EVERY`` seconds, the rest counted."""
+    """Takes librdkafka's log lines (it only ever calls ``log``): one in ``RDKAFKA_LOG_INTERVAL`` seconds, the rest counted."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -83,81 +83,85 @@ class RdkafkaLog:
         if now < self._next_at:
             self._suppressed += 1
             return
-        self._next_at = now + LOG_EVERY
+        self._next_at = now + RDKAFKA_LOG_INTERVAL
         write = log.warning if level >= logging.WARNING else log.info
         write("librdkafka", line=template % args, suppressed=self._suppressed)
         self._suppressed = 0
 
 
-class Cluster:
+class KafkaAdmin:
     """Admin calls. Nothing connects before the first one; each raises KafkaException where it fails. Thread-safe."""
 
     def __init__(self, internal: Mapping[str, Any], client_id: str) -> None:
         """``internal``: librdkafka's client settings, ``bootstrap.servers`` among them."""
-        self._settings = {**RECONNECT, **internal, "client.id": client_id}
+        self._settings = {**RECONNECT_SETTINGS, **internal, "client.id": client_id}
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
 
-    def prepare(self, topic: str, record: int) -> Prepared:
+    def ensure_audit_topic(self, topic: str, record: int) -> AuditTopicState:
         """Create ``topic`` unless it exists. An existing one stays as it is; what is wrong with it is told.
 
         ``record``: bytes of a usual record, which the topic should take.
         """
-        admin = self._client()
-        listed = admin.list_topics(timeout=TIMEOUT)
+        admin = self._connected_admin()
+        listed = admin.list_topics(timeout=ADMIN_CALL_TIMEOUT)
         brokers = len(listed.brokers)
         found = listed.topics.get(topic)
         cluster_id = listed.cluster_id or ""
         if found is None:
-            self._create(admin, topic, min(MAX_REPLICATION, brokers))
-            return Prepared(cluster_id)
+            self._create_topic(admin, topic, min(MAX_AUDIT_REPLICATION, brokers))
+            return AuditTopicState(cluster_id)
         replicas = min((len(one.replicas) for one in found.partitions.values()), default=0)
-        return Prepared(cluster_id, problems_of(self._config(admin, topic), replicas, brokers, record))
+        return AuditTopicState(
+            cluster_id, find_topic_problems(self._describe_config(admin, topic), replicas, brokers, record)
+        )
 
-    def topics(self) -> dict[str, Topic]:
+    def list_topics(self) -> dict[str, TopicDescription]:
         """All topics this client may see, by name."""
-        admin = self._client()
-        names = list(admin.list_topics(timeout=TIMEOUT).topics)
+        admin = self._connected_admin()
+        names = list(admin.list_topics(timeout=ADMIN_CALL_TIMEOUT).topics)
         if not names:
             return {}
-        described = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT)
+        described = admin.describe_topics(TopicCollection(names), request_timeout=ADMIN_CALL_TIMEOUT)
         found = {}
         for name, future in described.items():
             try:
                 one = future.result()
             except KafkaException:
                 continue  # deleted since it was listed, or not ours to see
-            found[name] = Topic(name, _raw(one.topic_id), len(one.partitions), one.is_internal)
+            found[name] = TopicDescription(name, _raw_topic_id(one.topic_id), len(one.partitions), one.is_internal)
         return found
 
-    def topic_names(self) -> dict[bytes, str]:
+    def list_topic_names(self) -> dict[bytes, str]:
         """Names of all topics this client may see, by topic id (16 raw bytes)."""
-        return {topic.id: topic.name for topic in self.topics().values()}
+        return {topic.id: topic.name for topic in self.list_topics().values()}
 
     @staticmethod
-    def _config(admin: AdminClient, topic: str) -> dict[str, str]:
+    def _describe_config(admin: AdminClient, topic: str) -> dict[str, str]:
         """The topic's configuration; empty where this client may not read it."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
-            entries = admin.describe_configs([resource], request_timeout=TIMEOUT)[resource].result()
+            entries = admin.describe_configs([resource], request_timeout=ADMIN_CALL_TIMEOUT)[resource].result()
         except KafkaException as error:
-            if error.args[0].code() in DENIED:
+            if error.args[0].code() in AUTHORIZATION_ERRORS:
                 return {}
             raise
         return {name: str(entry.value) for name, entry in entries.items()}
 
-    def _client(self) -> AdminClient:
+    def _connected_admin(self) -> AdminClient:
         with self._lock:
             if self._admin is None:
                 self._admin = AdminClient(self._settings, logger=RdkafkaLog())
             return self._admin
 
     @staticmethod
-    def _create(admin: AdminClient, topic: str, replicas: int) -> None:
-        config = {**CREATED_WITH, "min.insync.replicas": str(min(2, replicas))}
+    def _create_topic(admin: AdminClient, topic: str, replicas: int) -> None:
+        config = {**AUDIT_TOPIC_CONFIG, "min.insync.replicas": str(min(2, replicas))}
         new = NewTopic(topic, num_partitions=AUDIT_PARTITIONS, replication_factor=replicas, config=config)
         try:
-            admin.create_topics([new], request_timeout=TIMEOUT, operation_timeout=TIMEOUT)[topic].result()
+            admin.create_topics([new], request_timeout=ADMIN_CALL_TIMEOUT, operation_timeout=ADMIN_CALL_TIMEOUT)[
+                topic
+            ].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -165,8 +169,8 @@ class Cluster:
             log.info("audit_topic_created", topic=topic, partitions=AUDIT_PARTITIONS, replicas=replicas)
 
 
-def problems_of(config: Mapping[str, str], replicas: int, brokers: int, record: int) -> dict[str, str]:
-    """Return what makes a topic a bad place for the audit, by a short name of each; see ``Cluster.prepare``."""
+def find_topic_problems(config: Mapping[str, str], replicas: int, brokers: int, record: int) -> dict[str, str]:
+    """Return what makes a topic a bad place for the audit, by a short name of each; see ``KafkaAdmin.ensure_audit_topic``."""
     problems = {}
     if "compact" in config.get("cleanup.policy", ""):
         problems["compacted"] = "cleanup.policy holds compact, which deletes or refuses records without a key"
@@ -176,12 +180,12 @@ def problems_of(config: Mapping[str, str], replicas: int, brokers: int, record: 
         problems["small_messages"] = f"max.message.bytes is {config['max.message.bytes']}, less than {record}"
     if config.get("message.timestamp.type") == "CreateTime":
         problems["create_time"] = "message.timestamp.type is CreateTime, by which a clock that is wrong loses records"
-    if replicas == 1 and brokers >= MAX_REPLICATION:
+    if replicas == 1 and brokers >= MAX_AUDIT_REPLICATION:
         problems["one_replica"] = f"it has one replica, in a cluster of {brokers} brokers"
     return problems
 
 
-def _raw(topic_id: Any) -> bytes:
+def _raw_topic_id(topic_id: Any) -> bytes:
     """Return the 16 bytes of librdkafka's ``Uuid``, which has its halves as signed 64-bit numbers."""
     high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     return bytes(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))

@@ -1,0 +1,143 @@
+"""What the producer says of records, without a cluster: a producer that never reaches one, and errors made up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from observers import audit_producer as module
+from observers.audit_producer import AuditProducer, producer_settings
+from observers.kafka_admin import AuditTopicState, KafkaAdmin
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
+
+Told = list[tuple[Any, str | None, bool]]
+
+
+@pytest.fixture
+def told() -> Told:
+    return []
+
+
+@pytest.fixture
+def producer(told: Told) -> Iterator[AuditProducer]:
+    """Takes records of 2,000 bytes, and 100 KiB of them."""
+    user_settings = {"message.max.bytes": 2000, "queue.buffering.max.kbytes": 100}
+    producer = AuditProducer(
+        KafkaAdmin(NOBODY, "me"),
+        producer_settings(NOBODY, user_settings, "me"),
+        "audit",
+        lambda load, reason, retriable, refused: told.append((load, reason, retriable)),
+    )
+    yield producer
+    producer.close(0)
+
+
+def test_a_topic_that_was_mended_has_no_problem_any_more(
+    producer: AuditProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [AuditTopicState("cluster", {"compacted": "it is"}), AuditTopicState("cluster")]
+    mended = threading.Event()
+
+    def ensure_audit_topic(self: KafkaAdmin, topic: str, record: int) -> AuditTopicState:
+        if len(answers) == 1:
+            assert producer.topic_state == AuditTopicState("cluster", {"compacted": "it is"})
+            mended.set()
+            return answers[0]
+        return answers.pop(0)
+
+    monkeypatch.setattr(KafkaAdmin, "ensure_audit_topic", ensure_audit_topic)
+    monkeypatch.setattr(module, "TOPIC_CHECK_INTERVAL", 0.01)
+    producer.start()
+    assert mended.wait(10)
+    deadline = time.monotonic() + 10
+    while producer.topic_state.problems:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_is_too_large_is_reported_at_once(producer: AuditProducer, told: Told) -> None:
+    assert producer.send(b"x" * 3000, "large")
+    assert told == [("large", "too_large", False)]
+    assert (producer.queued, producer.queued_bytes) == (0, 0)
+
+
+def test_what_finds_no_room_is_not_taken(producer: AuditProducer, told: Told) -> None:
+    taken = 0
+    while producer.send(b"x" * 1500, taken) and not told:
+        taken += 1
+    assert 60 < taken < 70
+    assert (producer.queued, producer.queued_bytes, producer.max_bytes) == (taken, taken * 1500, 102_400)
+    assert told == []
+
+
+def test_at_the_end_what_is_left_is_taken_back(producer: AuditProducer, told: Told) -> None:
+    producer.send(b"x", 1)
+    producer.send(b"x", 2)
+    producer.close(0)
+    assert told == [(1, "closed", True), (2, "closed", True)]
+    assert (producer.queued, producer.queued_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "retriable"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, "too_large", False),
+        (KafkaError.INVALID_RECORD, "invalid_record", False),
+        (KafkaError.POLICY_VIOLATION, "policy_violation", False),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "topic_authorization_failed", True),
+        (KafkaError.INVALID_TIMESTAMP, "invalid_timestamp", True),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown_topic_or_part", True),
+        (KafkaError._UNKNOWN_TOPIC, "unknown_topic", True),
+        (KafkaError._MSG_TIMED_OUT, "msg_timed_out", True),
+        (KafkaError._DESTROY, "destroy", True),
+        (KafkaError._INVALID_DIFFERENT_RECORD, "invalid_different_record", True),
+        (None, None, False),
+    ],
+)
+def test_errors_have_names_and_are_the_records_fault_or_not(
+    producer: AuditProducer, told: Told, code: int | None, reason: str | None, retriable: bool
+) -> None:
+    producer._settle("load", 1, None if code is None else KafkaError(code), None)
+    assert told == [("load", reason, retriable)]
+    assert producer.records_delivered == (reason is None)
+
+
+class Message:
+    """One that a producer reports on."""
+
+    def __init__(self, offset: int | None) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def value(self) -> bytes:
+        return b"xyz"
+
+
+def test_what_was_acknowledged_without_a_place_on_the_topic_is_sent_again(producer: AuditProducer, told: Told) -> None:
+    report: Any = producer._handle_report
+    producer.send(b"xyz", "unsure")
+    report("unsure", 3, None, Message(None))
+    assert (told, producer.queued, producer.queued_bytes) == ([], 1, 3)
+    report("unsure", 3, None, Message(0))
+    assert (told, producer.queued, producer.records_delivered) == ([("unsure", None, False)], 0, 1)
+
+
+def test_a_producer_that_failed_for_good_is_replaced_and_what_it_held_taken_back(
+    producer: AuditProducer, told: Told
+) -> None:
+    producer.send(b"x", 1)
+    failed = producer._producer
+    producer._settle(0, 0, KafkaError(KafkaError._FATAL, "fenced", fatal=True), None)
+    producer.poll(0)
+    assert told == [(0, "fatal", True), (1, "producer_failed", True)]
+    assert producer._producer is not failed
+    producer.send(b"x", 2)
+    assert producer.queued == 0  # the made-up report was of a record that was never queued
