@@ -27,10 +27,10 @@ The audit, an observer
 
 Delivery, of the audit
   outbox.py      from encoded events to their topic, and where each of them is.
-  batch.py       blocks of encoded events, and the records they become (pure).
-  accounts.py    where every number is that was given (pure).
-  store.py       what waits on disk, of this run and of killed ones: spool.py its segments, ledger.py its account,
-                 boots.py both of one run.
+  event_blocks.py       blocks of encoded events, and the records they become (pure).
+  delivery_accounting.py    where every number is that was given (pure).
+  spool_store.py       what waits on disk, of this run and of killed ones: spool.py its segments, ledger.py its account,
+                 spool_runs.py both of one run.
   audit_producer.py        the Kafka producer: idempotent, bounded, every record accounted for.
   kafka_admin.py     admin calls over the INTERNAL listener.
 

@@ -1,7 +1,7 @@
 """The built-in observer: exchanges, changes of connections and throttle reports in, audit events out.
 
 Three threads: the observer's own, which is called with them and encodes events; the outbox's pump, which brings them to the topic
-and calls for what is told by the clock; and the inventory's. Each of them numbers events under ``Outbox.numbers``.
+and calls for what is told by the clock; and the inventory's. Each of them numbers events under ``Outbox.sequence_lock``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
 from observers.audit_filter import AuditFilter
 from observers.audit_producer import producer_settings
 from observers.audit_writer import Translator
-from observers.batch import Translation
-from observers.boots import SpoolSettings
 from observers.deep import deepen
 from observers.errors import ObserverError
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
+from observers.event_blocks import EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import Inventory
 from observers.kafka_admin import KafkaAdmin, client_id_of
 from observers.outbox import Outbox, OutboxStats
 from observers.rollup_writer import Rollup
+from observers.spool_runs import SpoolSettings
 from observers.topic_names import TopicNames
 
 DEFAULT_TOPIC = "brokerside-audit"
@@ -102,7 +102,7 @@ class AuditObserver:
         self.observed = self._outbox.observed
         self._started_at = _now_us()
         self._offset = _wall_offset()
-        # Of whoever holds ``Outbox.numbers``.
+        # Of whoever holds ``Outbox.sequence_lock``.
         self._rollup_due = self._status_due = time.monotonic()
         self._status_due += STATUS_EVERY
         self._closed = False
@@ -144,7 +144,7 @@ class AuditObserver:
         What is not delivered then stays on disk for the next run, or is lost where there is no spool.
         """
         self._inventory.close()
-        with self._outbox.numbers:
+        with self._outbox.sequence_lock:
             self._tell_rollups()
             self._tell_gaps()
             self._tell(self._status(last=True))
@@ -156,19 +156,19 @@ class AuditObserver:
         return AuditStats(**asdict(self._outbox.stats()), topic_look_ups=self._names.look_ups)
 
     def _take(
-        self, told: Sequence[Any], dropped: int, translate: Callable[[Sequence[Any], int, float], Translation]
+        self, told: Sequence[Any], dropped: int, translate: Callable[[Sequence[Any], int, float], EncodedEvents]
     ) -> None:
         """Number ``told`` after those that were ``dropped``."""
-        with self._outbox.numbers:
+        with self._outbox.sequence_lock:
             made = translate(told, self._outbox.seq + dropped + 1, _wall_offset())
             self._add(made, dropped + len(told), {"observer_queue": dropped})
 
     def _gather(self, exchanges: Sequence[ObservedExchange], dropped: int, rollup: Rollup) -> None:
         """Add ``exchanges`` to the rollup. Those that are lost have a number each."""
-        with self._outbox.numbers:
+        with self._outbox.sequence_lock:
             if time.monotonic() >= self._rollup_due:
                 self._tell_rollups()
-            made = Translation(last=0)
+            made = EncodedEvents(last=0)
             at = 0
             while at < len(exchanges):
                 added = rollup.add(exchanges, at, _wall_offset())
@@ -184,7 +184,7 @@ class AuditObserver:
 
     def _tick(self) -> None:
         """Tell what is due by the clock. The pump calls this."""
-        with self._outbox.numbers:
+        with self._outbox.sequence_lock:
             if self._closed:
                 return
             now = time.monotonic()
@@ -196,7 +196,7 @@ class AuditObserver:
                 self._status_due = now + STATUS_EVERY
 
     def _tell_inventory(self, parts: Sequence[InventoryEvent]) -> None:
-        with self._outbox.numbers:
+        with self._outbox.sequence_lock:
             if not self._closed:
                 self._tell(*parts)
 
@@ -208,7 +208,7 @@ class AuditObserver:
             self._tell(*self._rollup.take(), taken=requests)
 
     def _tell_gaps(self) -> None:
-        gaps = self._outbox.take_gaps()  # the next numbers have to be theirs
+        gaps = self._outbox.drain_gaps()  # the next numbers have to be theirs
         self._tell(
             *[
                 GapEvent(
@@ -226,11 +226,11 @@ class AuditObserver:
         if events:
             self._add(numbered(events, self._outbox.seq + 1), taken, {})
 
-    def _add(self, made: Translation, taken: int, lost: Mapping[str, int]) -> None:
+    def _add(self, made: EncodedEvents, taken: int, lost: Mapping[str, int]) -> None:
         reasons = {**lost, "failed": made.failed, "not_encodable": made.not_encodable, "too_large": made.too_large}
         losses = {reason: count for reason, count in reasons.items() if count}
         if taken or made.chunks:
-            self._outbox.add(made.chunks, made.last, losses, taken, made.hidden)
+            self._outbox.add_events(made.chunks, made.last, losses, taken, made.hidden)
 
     def _status(self, *, last: bool = False) -> StatusEvent:
         """The state of things, before the number of this event."""

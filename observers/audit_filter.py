@@ -50,7 +50,7 @@ class AuditFilter:
         on_topics = self._touches_only_hidden_topics(exchange)
         if exchange.api_key in FETCH_API_KEYS and exchange.request is not None:
             self.sessions.record_fetch(exchange)
-        return self.is_own(exchange.client_id) if on_topics is None else on_topics
+        return self.is_own_client_id(exchange.client_id) if on_topics is None else on_topics
 
     def take_polled_topics(self, exchange: ObservedExchange) -> tuple[str, ...]:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""

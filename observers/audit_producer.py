@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from observers.batch import MAX_BLOCK_BYTES
 from observers.errors import ObserverError
+from observers.event_blocks import MAX_BLOCK_BYTES
 from observers.kafka_admin import RECONNECT_SETTINGS, AuditTopicState, KafkaAdmin, RdkafkaLog
 from proxy.core.authentication import Authenticator
 

@@ -2,11 +2,11 @@ from collections.abc import Mapping, Sequence
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.batch import Translation
+from observers.event_blocks import EncodedEvents
 from observers.topic_names import TopicNames
 
 class Translator:
     def __init__(
         self, api_names: Mapping[int, str], names: TopicNames, audit_filter: AuditFilter, *, max_event: int = ...
     ) -> None: ...
-    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> Translation: ...
+    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> EncodedEvents: ...

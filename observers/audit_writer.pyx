@@ -30,7 +30,7 @@ from proxy.compiled.exchange cimport (
     RecordSums,
 )
 
-from observers.batch import Chunk, Translation
+from observers.event_blocks import Chunk, EncodedEvents
 from observers.event import clip, encoder
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
 
@@ -158,7 +158,7 @@ cdef class Translator:
         """
         cdef Exchange exchange
         cdef int64_t last = first - 1
-        made = Translation(last=last)
+        made = EncodedEvents(last=last)
         self._start_chunk()
         for one in exchanges:
             exchange = <Exchange?>one

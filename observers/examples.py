@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
-from observers.batch import Batcher, Translation, Writer
 from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
+from observers.event_blocks import BlockBuilder, EncodedEvents, RecordWriter
 from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import parts, told
 from observers.kafka_admin import TopicDescription
@@ -42,14 +42,14 @@ def of_kind(kind: str) -> bytes:
 def envelope() -> bytes:
     """A record that holds one request, as JSON."""
     made = _made()["request"]
-    batcher = Batcher()
-    (block,) = batcher.add(made.chunks, made.last, 0.0) + batcher.take()
-    writer = Writer("ThK9ZFduS0ONy_eg3SRv7w", 1, BOOT_ID, "0.1.0")
+    builder = BlockBuilder()
+    (block,) = builder.add_chunks(made.chunks, made.last, 0.0) + builder.complete()
+    writer = RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, BOOT_ID, "0.1.0")
     sent_at = int(WALL * 1e6) + 652_500_000
-    return writer.value(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=sent_at)
+    return writer.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=sent_at)
 
 
-def _made() -> dict[str, Translation]:
+def _made() -> dict[str, EncodedEvents]:
     names = TopicNames(lambda: {INVOICES: "invoices"})
     audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
     rollup = Rollup(API_NAMES, names, audit_filter)

@@ -9,7 +9,6 @@ import structlog
 
 from observers.api import ConnectionChange, ThrottleReport
 from observers.audit_filter import AuditFilter
-from observers.batch import Chunk, Translation
 from observers.event import ConnectionChange as ChangeKind
 from observers.event import (
     ConnectionEvent,
@@ -22,13 +21,14 @@ from observers.event import (
     clipped,
     encoder,
 )
+from observers.event_blocks import Chunk, EncodedEvents
 
 log = structlog.get_logger("observers")
 
 Told = TypeVar("Told")
 
 
-def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> Translation:
+def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> EncodedEvents:
     """Return the events of ``reports``, numbered from ``first`` on.
 
     ``wall_offset``: seconds to add to their times to get seconds since the epoch.
@@ -38,7 +38,7 @@ def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offs
 
 def translate_changes(
     changes: Sequence[ConnectionChange], first: int, wall_offset: float, audit_filter: AuditFilter
-) -> Translation:
+) -> EncodedEvents:
     """Return the events of ``changes``, as ``translate_throttles`` does; those of excluded principals are hidden."""
     for change in changes:
         if change.change == "closed":
@@ -49,7 +49,7 @@ def translate_changes(
     return made
 
 
-def numbered(events: Sequence[Any], first: int) -> Translation:
+def numbered(events: Sequence[Any], first: int) -> EncodedEvents:
     """Return ``events``, which have a ``seq``, numbered from ``first`` on."""
 
     def with_number(event: Any, seq: int) -> Any:
@@ -59,8 +59,8 @@ def numbered(events: Sequence[Any], first: int) -> Translation:
     return _translate(events, first, with_number)
 
 
-def _translate(told: Sequence[Told], first: int, event_of: Callable[[Told, int], Any]) -> Translation:
-    made = Translation(last=first - 1)
+def _translate(told: Sequence[Told], first: int, event_of: Callable[[Told, int], Any]) -> EncodedEvents:
+    made = EncodedEvents(last=first - 1)
     for one in told:
         made.last += 1
         try:

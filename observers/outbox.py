@@ -1,4 +1,4 @@
-"""Everything between encoded events and their topic: blocks, the disk, the producer, and the accounts of all of it.
+"""Everything between encoded events and their topic: blocks, the disk, the producer, and the accounting of all of it.
 
 With a spool every block is written to disk first, and then sent; while the producer has no room, blocks stay on disk
 alone and are read back later, in order. Without one, or while the disk fails, blocks wait in memory, up to what the
@@ -16,32 +16,32 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from observers.accounts import Accounts, Gap
 from observers.audit_producer import FIRST_RETRY_DELAY, LAST_RETRY_DELAY, AuditProducer
-from observers.batch import MAX_BLOCK_BYTES, Batcher, Block, Chunk, Writer, apart, events_of
-from observers.boots import Boot, SpoolSettings
+from observers.delivery_accounting import DeliveryAccounting, Gap
 from observers.errors import ObserverError
+from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, Chunk, RecordWriter, parse_record, split_events
 from observers.kafka_admin import KafkaAdmin
-from observers.spool import Parcel
-from observers.store import Store
+from observers.spool import StoredBlock
+from observers.spool_runs import SpoolRun, SpoolSettings
+from observers.spool_store import SpoolStore
 from proxy.core.authentication import Authenticator
 
-PUMP = 0.1
+PUMP_INTERVAL = 0.1
 """Seconds between two looks at what is due, while an event waits for anything."""
 
-TICK = 0.5
+TICK_INTERVAL = 0.5
 """Seconds between two calls of ``tick``, while an event waits for anything."""
 
-REST = 2.0
+IDLE_INTERVAL = 2.0
 """Seconds between two looks while none does; librdkafka's log lines are then taken in."""
 
-READ_BACK = 0.5
+READ_BACK_SHARE = 0.5
 """Part of the producer's room that is used for what is read back from disk: what is new has the rest."""
 
-DELIVER = 0.8
+CLOSE_DELIVERY_SHARE = 0.8
 """Part of the time to close in which events are delivered; the rest is for taking back what is left, and the disk."""
 
-ENVELOPE = 1024
+MAX_ENVELOPE_BYTES = 1024
 """Bytes of a record besides its events, more than there can be."""
 
 log = structlog.get_logger("observers")
@@ -86,13 +86,13 @@ class OutboxStats(Struct, frozen=True):
     """What is wrong with the audit topic, by a short name."""
 
 
-class Load(Struct, frozen=True, gc=False):
-    """One record on its way. ``boot`` and ``parcel``: the block on disk that it is (a part of); None: memory alone."""
+class OutgoingRecord(Struct, frozen=True, gc=False):
+    """One record on its way. ``run`` and ``stored``: the block on disk that it is (a part of); None: memory alone."""
 
     first: int
     last: int
-    boot: Boot | None = None
-    parcel: Parcel | None = None
+    run: SpoolRun | None = None
+    stored: StoredBlock | None = None
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -126,13 +126,13 @@ class Outbox:
         if spool is not None and record > spool.max_bytes:
             allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
             raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
-        self.numbers = threading.Lock()
-        """Held by whoever numbers events, from reading ``seq`` until ``add`` has returned."""
-        self._batcher = Batcher(max(1, min(MAX_BLOCK_BYTES, record - ENVELOPE)))
-        self._accounts = Accounts(boot_id)
-        self._store = Store(
+        self.sequence_lock = threading.Lock()
+        """Held by whoever numbers events, from reading ``seq`` until ``add_events`` has returned."""
+        self._block_builder = BlockBuilder(max(1, min(MAX_BLOCK_BYTES, record - MAX_ENVELOPE_BYTES)))
+        self._accounting = DeliveryAccounting(boot_id)
+        self._store = SpoolStore(
             spool,
-            self._accounts,
+            self._accounting,
             broker_id=broker_id,
             boot_id=boot_id,
             sidecar_version=sidecar_version,
@@ -141,13 +141,13 @@ class Outbox:
         self._broker_id = broker_id
         self._boot_id = boot_id
         self._sidecar_version = sidecar_version
-        self._level = schema_level
+        self._schema_level = schema_level
         self._clock = clock
         self._memory: deque[tuple[int, int, bytes]] = deque()
         self._memory_bytes = 0
-        self._again: deque[Load] = deque()  # on disk, and the topic did not take them
+        self._retries: deque[OutgoingRecord] = deque()  # on disk, and the topic did not take them
         self._resume_at = 0.0
-        self._pause = 0.0  # how long nothing is read back from disk, after a delivery failed; then one is tried
+        self._retry_delay = 0.0  # how long nothing is read back from disk, after a delivery failed; then one is tried
         self._replayed = 0
         self._replay_lost = 0
         self._tick_at = 0.0
@@ -158,7 +158,7 @@ class Outbox:
     @property
     def seq(self) -> int:
         """The last number given."""
-        return self._batcher.seq
+        return self._block_builder.seq
 
     @property
     def observed(self) -> memoryview:
@@ -171,25 +171,25 @@ class Outbox:
         self._pump = threading.Thread(target=self._run, args=(tick,), name="audit pump", daemon=True)
         self._pump.start()
 
-    def add(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
-        """Take the events of ``chunks``; numbers up to ``last`` that no chunk has are lost. Needs ``numbers``.
+    def add_events(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
+        """Take the events of ``chunks``; numbers up to ``last`` that no chunk has are lost. Needs ``sequence_lock``.
 
         ``lost``: how many, by reason, in the order of their numbers as far as it is known. ``taken``: how many observed
         things all of these were, ``hidden`` of which give no event. Never waits for the network.
         """
-        self._accounts.give(chunks, last, lost, taken, hidden)
-        self._store.record()
-        self._put(self._batcher.add(chunks, last, self._clock()))
+        self._accounting.record_numbered(chunks, last, lost, taken, hidden)
+        self._store.write_ledger()
+        self._store_and_send(self._block_builder.add_chunks(chunks, last, self._clock()))
         if chunks:
             self._busy.set()
 
-    def take_gaps(self) -> list[Gap]:
-        """Return runs of lost numbers that were not told of. Needs ``numbers``: the next are those of their events."""
-        return self._accounts.take_gaps()
+    def drain_gaps(self) -> list[Gap]:
+        """Return runs of lost numbers that were not told of. Needs ``sequence_lock``: the next are those of their events."""
+        return self._accounting.drain_gaps()
 
     def stats(self) -> OutboxStats:
         """Current counts. Never waits for disk or network."""
-        counts = self._accounts.counts()
+        counts = self._accounting.counts()
         producer = self._producer
         return OutboxStats(
             emitted=counts.emitted,
@@ -212,175 +212,179 @@ class Outbox:
 
     def close(self, timeout: float) -> None:
         """Deliver within ``timeout`` seconds. What is left then waits on disk for the next run, or is lost."""
-        timeout *= DELIVER
+        timeout *= CLOSE_DELIVERY_SHARE
         deadline = self._clock() + timeout
         self._closing.set()
         self._busy.set()
         if self._pump is not None:
-            self._pump.join(max(2 * PUMP, timeout))
-        if not self.numbers.acquire(timeout=max(PUMP, deadline - self._clock())):
+            self._pump.join(max(2 * PUMP_INTERVAL, timeout))
+        if not self.sequence_lock.acquire(timeout=max(PUMP_INTERVAL, deadline - self._clock())):
             return
-        self._put(self._batcher.take())
-        self.numbers.release()
+        self._store_and_send(self._block_builder.complete())
+        self.sequence_lock.release()
         while (left := deadline - self._clock()) > 0:
-            self._fill()
+            self._send_waiting()
             if self._store.done and not self._memory and not self._producer.queued:
                 break
-            self._producer.poll(min(left, PUMP))
+            self._producer.poll(min(left, PUMP_INTERVAL))
         self._producer.close(max(0.0, deadline - self._clock()))
         while self._memory:
             first, last, _ = self._memory.popleft()
-            self._accounts.lose("closed" if self._producer.ready.is_set() else "no_cluster", first, last, spooled=False)
+            self._accounting.record_lost(
+                "closed" if self._producer.ready.is_set() else "no_cluster", first, last, spooled=False
+            )
         self._memory_bytes = 0
         if self._pump is None or not self._pump.is_alive():  # else the disk hangs
-            self._store.look()
-            for load in self._again:
-                if load.boot is not None and load.boot.spool.gone:
-                    self._handle_delivery(load, "spool_torn", False)
-            self._store.keep(self._clock())
+            self._store.replace_deleted_folder()
+            for outgoing in self._retries:
+                if outgoing.run is not None and outgoing.run.spool.is_abandoned:
+                    self._handle_delivery(outgoing, "spool_torn", False)
+            self._store.maintain(self._clock())
             self._store.close()
 
     def _run(self, tick: Callable[[], None]) -> None:
         while not self._closing.is_set():
             try:
-                self._producer.poll(PUMP if self._busy.wait(REST) else 0)
+                self._producer.poll(PUMP_INTERVAL if self._busy.wait(IDLE_INTERVAL) else 0)
                 now = self._clock()
-                with self.numbers:
-                    self._put(self._batcher.take_due(now))
-                self._store.keep(now)
-                self._fill()
+                with self.sequence_lock:
+                    self._store_and_send(self._block_builder.complete_expired(now))
+                self._store.maintain(now)
+                self._send_waiting()
                 if now >= self._tick_at:
-                    self._tick_at = now + TICK
+                    self._tick_at = now + TICK_INTERVAL
                     tick()
                 if self._idle:
                     self._busy.clear()
             except Exception:
                 log.exception("audit_pump_failed")
-                self._closing.wait(PUMP)
+                self._closing.wait(PUMP_INTERVAL)
 
     @property
     def _idle(self) -> bool:
-        return not (self._batcher.waiting or self._memory or self._producer.queued) and self._store.idle
+        return not (self._block_builder.open_events or self._memory or self._producer.queued) and self._store.idle
 
-    def _put(self, blocks: Sequence[Block]) -> None:
-        """Store ``blocks`` and send them, or let them wait. Needs ``numbers``."""
+    def _store_and_send(self, blocks: Sequence[Block]) -> None:
+        """Store ``blocks`` and send them, or let them wait. Needs ``sequence_lock``."""
         for block in blocks:
             json = block.json()
-            direct = self._takes(len(json)) and not self._pause and self._store.caught_up
-            put = self._store.put(block.first, block.last, self._level, json, direct=direct)
+            direct = self._has_room(len(json)) and not self._retry_delay and self._store.caught_up
+            put = self._store.store_block(block.first, block.last, self._schema_level, json, direct=direct)
             if isinstance(put, tuple):
-                self._send(Load(block.first, block.last, *put), self._level, json)
+                self._send(OutgoingRecord(block.first, block.last, *put), self._schema_level, json)
             elif put != "stored":
                 self._keep_in_memory(block, json, "spool_full" if put == "full" else "queue_full")
 
-    def _takes(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         """Whether the producer would take a record of ``size`` now."""
         room = self._producer.max_bytes - self._producer.queued_bytes - self._memory_bytes
-        return self._producer.ready.is_set() and size + ENVELOPE <= room
+        return self._producer.ready.is_set() and size + MAX_ENVELOPE_BYTES <= room
 
     def _keep_in_memory(self, block: Block, json: bytes, reason: str) -> None:
         if self._producer.queued_bytes + self._memory_bytes + len(json) > self._producer.max_bytes:
             if reason == "queue_full" and not self._producer.ready.is_set():
                 reason = "no_cluster"
-            self._accounts.lose(reason, block.first, block.last, spooled=False)
+            self._accounting.record_lost(reason, block.first, block.last, spooled=False)
             return
         self._memory.append((block.first, block.last, json))
         self._memory_bytes += len(json)
         self._send_memory()
 
     def _send_memory(self) -> None:
-        """Send what waits in memory. Needs ``numbers``."""
+        """Send what waits in memory. Needs ``sequence_lock``."""
         while self._memory and self._producer.ready.is_set():
             first, last, json = self._memory.popleft()
             self._memory_bytes -= len(json)
-            self._send(Load(first, last), self._level, json)
+            self._send(OutgoingRecord(first, last), self._schema_level, json)
 
-    def _fill(self) -> None:
+    def _send_waiting(self) -> None:
         """Send what waits: in memory, then on disk."""
         if not self._producer.ready.is_set():
             return
-        with self.numbers:
+        with self.sequence_lock:
             self._send_memory()
-        if self._pause and (self._clock() < self._resume_at or self._producer.queued):
+        if self._retry_delay and (self._clock() < self._resume_at or self._producer.queued):
             return
-        while self._producer.queued_bytes < READ_BACK * self._producer.max_bytes:
-            if self._again:
-                self._send_again(self._again.popleft())
-            elif (taken := self._store.take()) is not None:
-                boot, parcel, json = taken
-                self._send(Load(parcel.first, parcel.last, boot, parcel), parcel.level, json)
+        while self._producer.queued_bytes < READ_BACK_SHARE * self._producer.max_bytes:
+            if self._retries:
+                self._send_again(self._retries.popleft())
+            elif (taken := self._store.read_next_block()) is not None:
+                run, stored, json = taken
+                self._send(OutgoingRecord(stored.first, stored.last, run, stored), stored.level, json)
             else:
                 return
-            if self._pause:
+            if self._retry_delay:
                 return
 
-    def _send_again(self, load: Load) -> None:
-        assert load.boot is not None
-        assert load.parcel is not None
-        json = load.boot.spool.read(load.parcel)
+    def _send_again(self, outgoing: OutgoingRecord) -> None:
+        assert outgoing.run is not None
+        assert outgoing.stored is not None
+        json = outgoing.run.spool.read_again(outgoing.stored)
         if json is None:
-            self._handle_delivery(load, "spool_torn", False)
+            self._handle_delivery(outgoing, "spool_torn", False)
             return
-        if len(load) < len(load.parcel):
-            at = load.first - load.parcel.first
-            json = b",".join(apart(json)[at : at + len(load)])
-        self._send(load, load.parcel.level, json)
+        if len(outgoing) < len(outgoing.stored):
+            at = outgoing.first - outgoing.stored.first
+            json = b",".join(split_events(json)[at : at + len(outgoing)])
+        self._send(outgoing, outgoing.stored.level, json)
 
-    def _send(self, load: Load, level: int, json: bytes) -> None:
-        dead = load.boot if load.boot is not None and load.boot.boot_id != self._boot_id else None
+    def _send(self, outgoing: OutgoingRecord, level: int, json: bytes) -> None:
+        dead = outgoing.run if outgoing.run is not None and outgoing.run.boot_id != self._boot_id else None
         boot_id = self._boot_id if dead is None else dead.boot_id
-        version = self._sidecar_version if dead is None else dead.account.sidecar_version
-        dropped = self._accounts.counts().lost if dead is None else dead.account.lost
-        writer = Writer(self._producer.topic_state.cluster_id, self._broker_id, boot_id, version)
+        version = self._sidecar_version if dead is None else dead.entry.sidecar_version
+        dropped = self._accounting.counts().lost if dead is None else dead.entry.lost
+        writer = RecordWriter(self._producer.topic_state.cluster_id, self._broker_id, boot_id, version)
         sent_at = time.time_ns() // 1000
-        value = writer.value(load.first, load.last, json, level=level, dropped=dropped, sent_at=sent_at)
-        if not self._producer.send(value, load):
+        value = writer.encode_record(outgoing.first, outgoing.last, json, level=level, dropped=dropped, sent_at=sent_at)
+        if not self._producer.send(value, outgoing):
             fits = self._producer.queued > 0  # once the others are gone
-            self._handle_delivery(load, "queue_full" if fits else "too_large", fits, None if fits else value)
+            self._handle_delivery(outgoing, "queue_full" if fits else "too_large", fits, None if fits else value)
 
-    def _halve(self, load: Load, value: bytes) -> None:
+    def _send_halves(self, outgoing: OutgoingRecord, value: bytes) -> None:
         """Send a record that was too large as two. What is new then comes in smaller blocks.
 
         A block is always divided at the same numbers, so what comes twice after a kill is told by its first number.
         """
-        level, events = events_of(value)
+        level, events = parse_record(value)
         size = sum(map(len, events))
-        self._batcher.max_size = max(1, min(self._batcher.max_size, size // 2))
+        self._block_builder.max_size = max(1, min(self._block_builder.max_size, size // 2))
         middle = len(events) // 2
-        for first, part in ((load.first, events[:middle]), (load.first + middle, events[middle:])):
-            half = Load(first, first + len(part) - 1, load.boot, load.parcel)
+        for first, part in ((outgoing.first, events[:middle]), (outgoing.first + middle, events[middle:])):
+            half = OutgoingRecord(first, first + len(part) - 1, outgoing.run, outgoing.stored)
             self._send(half, level, b",".join(part))
 
-    def _handle_delivery(self, load: Load, reason: str | None, retriable: bool, refused: bytes | None = None) -> None:
+    def _handle_delivery(
+        self, outgoing: OutgoingRecord, reason: str | None, retriable: bool, refused: bytes | None = None
+    ) -> None:
         """Take note of what became of a record; what is on disk is sent again, if that may help.
 
         ``refused``: the record, where it was too large.
         """
-        if refused is not None and len(load) > 1:
-            self._halve(load, refused)
+        if refused is not None and len(outgoing) > 1:
+            self._send_halves(outgoing, refused)
             return
-        boot, parcel = load.boot, load.parcel
-        if boot is not None and not boot.spool.gone and reason is not None and retriable:
-            self._again.append(load)
+        run, stored = outgoing.run, outgoing.stored
+        if run is not None and not run.spool.is_abandoned and reason is not None and retriable:
+            self._retries.append(outgoing)
             now = self._clock()
-            if not self._pause and not self._closing.is_set():
+            if not self._retry_delay and not self._closing.is_set():
                 log.warning("audit_delivery_failed", reason=reason)
             if now >= self._resume_at:
-                self._pause = min(max(FIRST_RETRY_DELAY, 2 * self._pause), LAST_RETRY_DELAY)
-                self._resume_at = now + self._pause
+                self._retry_delay = min(max(FIRST_RETRY_DELAY, 2 * self._retry_delay), LAST_RETRY_DELAY)
+                self._resume_at = now + self._retry_delay
             return
-        if reason is None and self._pause:
-            self._pause = 0.0
+        if reason is None and self._retry_delay:
+            self._retry_delay = 0.0
             log.info("audit_delivery_works_again")
-        if boot is not None and parcel is not None:
-            self._store.settle(boot, parcel, len(load))
-        if boot is None or boot.boot_id == self._boot_id:
+        if run is not None and stored is not None:
+            self._store.settle_block(run, stored, len(outgoing))
+        if run is None or run.boot_id == self._boot_id:
             if reason is None:
-                self._accounts.deliver(load.first, load.last, spooled=boot is not None)
+                self._accounting.record_delivered(outgoing.first, outgoing.last, spooled=run is not None)
             else:
-                self._accounts.lose(reason, load.first, load.last, spooled=boot is not None)
+                self._accounting.record_lost(reason, outgoing.first, outgoing.last, spooled=run is not None)
         elif reason is None:
-            self._replayed += len(load)
+            self._replayed += len(outgoing)
         else:
-            self._replay_lost += len(load)
-            self._accounts.add_gap(Gap(reason, boot.boot_id, load.first, load.last))
+            self._replay_lost += len(outgoing)
+            self._accounting.add_gap(Gap(reason, run.boot_id, outgoing.first, outgoing.last))

@@ -19,16 +19,16 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-SEGMENT = 8 * 1024 * 1024
+SEGMENT_BYTES = 8 * 1024 * 1024
 """Bytes after which a new segment is begun; also what a living spool may hold on disk that is settled."""
 
-SUFFIX = ".events"
+SEGMENT_SUFFIX = ".events"
 
-_HEAD = Layout("<4sIIHHqq")
+_FRAME_HEAD = Layout("<4sIIHHqq")
 """Magic, checksum of the rest and of the payload, the payload's bytes, schema level, flags, first and last number."""
 
 _CHECKED = 8
-_MAGIC = b"BSE1"
+_FRAME_MAGIC = b"BSE1"
 _COMPRESSED = 1
 
 
@@ -39,7 +39,7 @@ class Segment:
 
     def __init__(self, folder: Path, number: int, size: int = 0) -> None:
         self.number = number
-        self.path = folder / f"{number:08}{SUFFIX}"
+        self.path = folder / f"{number:08}{SEGMENT_SUFFIX}"
         self.size = size
         self.descriptor = -1
         """To write by; kept as long as the disk may lack a part of it."""
@@ -58,7 +58,7 @@ class Segment:
             os.close(descriptor)
 
 
-class Parcel(Struct, gc=False):
+class StoredBlock(Struct, gc=False):
     """A block that was handed out: the events ``first`` to ``last``, and where the disk has them."""
 
     first: int
@@ -74,7 +74,7 @@ class Parcel(Struct, gc=False):
         return self.last - self.first + 1
 
 
-class Torn(NamedTuple):
+class TornRange(NamedTuple):
     """A part of a segment that cannot be read. ``first`` to ``last``: the numbers that are missing there; ``events``:
     how many events this process had written to it."""
 
@@ -83,62 +83,72 @@ class Torn(NamedTuple):
     events: int
 
 
+class Frame(NamedTuple):
+    """A block as a segment holds it: the events ``first`` to ``last``. ``size``: bytes in the segment, head included."""
+
+    first: int
+    last: int
+    level: int
+    size: int
+    json: bytes
+
+
 class Spool:
     """The log of one folder. Thread-safe. What writes raises OSError where the disk fails; the spool stays usable."""
 
-    def __init__(self, folder: Path, *, after: int = 0, segment: int = SEGMENT) -> None:
+    def __init__(self, folder: Path, *, after: int = 0, segment: int = SEGMENT_BYTES) -> None:
         """Read what ``folder`` has of numbers above ``after``; what is appended comes behind it."""
         self.bytes = 0
         """Bytes on disk."""
         self.read_to = after
         """The last number handed out."""
-        self.torn: list[Torn] = []
+        self.torn: list[TornRange] = []
         """What could not be read. Whoever has counted it clears it."""
-        self.gone = False
+        self.is_abandoned = False
         """Whether it was given up."""
         self._folder = folder
         self._after = after
-        self._segment = segment
+        self._max_segment_bytes = segment
         self._lock = threading.Lock()
         self._segments: deque[Segment] = deque()
-        for path in sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal()):
+        for path in sorted(path for path in folder.glob(f"*{SEGMENT_SUFFIX}") if path.stem.isdecimal()):
             found = Segment(folder, int(path.stem), path.stat().st_size)
             self._segments.append(found)
             self.bytes += found.size
-        self._next = self._segments[-1].number + 1 if self._segments else 1
-        self._number = 0
-        self._at = 0
+        self._next_segment = self._segments[-1].number + 1 if self._segments else 1
+        self._read_segment = 0
+        self._read_offset = 0
         """Reading goes on at this place of the segment of this number, or with the next there is."""
-        self._reader = -1
+        self._read_descriptor = -1
         self._torn_after: int | None = None
-        self._out = 0
+        self._handed_out_blocks = 0
         self._unsynced = False
-        self._new_names = False
+        self._folder_changed = False
 
     @property
     def caught_up(self) -> bool:
         """Whether all was handed out. Once true it stays so until the next ``append``."""
         with self._lock:
-            return self._find() is None
+            return self._seek_unread() is None
 
     @property
     def done(self) -> bool:
         """Whether all was handed out, and is settled."""
         with self._lock:
-            return self._out == 0 and self._find() is None
+            return self._handed_out_blocks == 0 and self._seek_unread() is None
 
     @property
     def unsynced(self) -> bool:
         """Whether the disk may lack something."""
         return self._unsynced
 
-    def append(self, first: int, last: int, level: int, json: bytes, now: float, *, direct: bool) -> Parcel | None:
+    def append(self, first: int, last: int, level: int, json: bytes, now: float, *, direct: bool) -> StoredBlock | None:
         """Write a block behind the others. ``direct``, where it caught up: hand it out at once, and return it.
 
         What is not handed out at once is compressed, for it will stay.
         """
         payload = json if direct else zlib.compress(json, 1)
-        head = _head(first, last, level, payload, 0 if direct else _COMPRESSED)
+        head = _encode_head(first, last, level, payload, 0 if direct else _COMPRESSED)
         size = len(head) + len(payload)
         with self._lock:
             segment = self._open_segment()
@@ -150,76 +160,77 @@ class Spool:
                 with suppress(OSError):
                     os.ftruncate(segment.descriptor, segment.size)
                 raise
-            parcel = Parcel(first, last, level, now, segment, segment.size)
+            stored = StoredBlock(first, last, level, now, segment, segment.size)
             segment.size += size
             segment.first, segment.last = segment.first or first, last
             self.bytes += size
             self._unsynced = True
             if not direct:
-                segment.unread += len(parcel)
+                segment.unread += len(stored)
                 return None
-            self._go(segment.number, segment.size)
-            return self._handed_out(parcel)
+            self._seek(segment.number, segment.size)
+            return self._hand_out(stored)
 
-    def take(self) -> tuple[Parcel, bytes] | None:
+    def read_next(self) -> tuple[StoredBlock, bytes] | None:
         """Hand out the next block and its events; None where all was handed out."""
         with self._lock:
-            while (segment := self._find()) is not None:
-                at = self._at
-                found = self._frame(segment, at)
+            while (segment := self._seek_unread()) is not None:
+                at = self._read_offset
+                found = self._read_frame(segment, at)
                 if found is None:
-                    self._tear(segment)
+                    self._skip_torn(segment)
                     continue
-                first, last, level, size, json = found
-                self._at += size
-                if last <= self._after:
+                self._read_offset += found.size
+                if found.last <= self._after:
                     continue
                 if self._torn_after is not None:
-                    self.torn.append(Torn(self._torn_after + 1, first - 1, 0))
+                    self.torn.append(TornRange(self._torn_after + 1, found.first - 1, 0))
                     self._torn_after = None
-                parcel = Parcel(first, last, level, 0.0, segment, at)
-                segment.unread -= len(parcel)
-                return self._handed_out(parcel), json
+                stored = StoredBlock(found.first, found.last, found.level, 0.0, segment, at)
+                segment.unread -= len(stored)
+                return self._hand_out(stored), found.json
             return None
 
-    def read(self, parcel: Parcel) -> bytes | None:
+    def read_again(self, stored: StoredBlock) -> bytes | None:
         """Return the events of a block that was handed out before, or None where they cannot be read any more."""
-        if self.gone:
+        if self.is_abandoned:
             return None
         try:
-            descriptor = os.open(parcel.segment.path, os.O_RDONLY)
+            descriptor = os.open(stored.segment.path, os.O_RDONLY)
         except OSError:
             return None
         try:
-            found = _read(descriptor, parcel.offset)
+            found = _parse_frame(descriptor, stored.offset)
         finally:
             os.close(descriptor)
-        return None if found is None else found[-1]
+        return None if found is None else found.json
 
-    def settle(self, parcel: Parcel, events: int) -> bool:
+    def settle_block(self, stored: StoredBlock, events: int) -> bool:
         """Take note that nobody needs so many events of a block any more. Return whether that was all of it."""
         with self._lock:
-            parcel.unsettled -= events
-            if parcel.unsettled:
+            stored.unsettled -= events
+            if stored.unsettled:
                 return False
-            parcel.segment.out -= 1
-            self._out -= 1
+            stored.segment.out -= 1
+            self._handed_out_blocks -= 1
             return True
 
-    def next_first(self) -> int | None:
+    def peek_first(self) -> int | None:
         """The first number that was not handed out."""
         with self._lock:
-            segment = self._find()
-            if segment is None or (descriptor := self._opened(segment)) < 0:
+            segment = self._seek_unread()
+            if segment is None or (descriptor := self._reading_descriptor(segment)) < 0:
                 return None
-            return _numbers(descriptor, self._at)
+            return _first_number(descriptor, self._read_offset)
 
-    def trim(self) -> None:
+    def delete_settled_segments(self) -> None:
         """Delete segments of which nothing is needed any more, in order: so the last number is in what is left."""
         with self._lock:
             while self._segments:
                 segment = self._segments[0]
-                read = segment.number < self._number or (segment.number == self._number and self._at >= segment.size)
+                read = segment.number < self._read_segment or (
+                    segment.number == self._read_segment and self._read_offset >= segment.size
+                )
                 if segment.out or not segment.sealed or not read:
                     return
                 self._segments.popleft()
@@ -231,7 +242,7 @@ class Spool:
         """Wait until the disk has all that was appended before."""
         with self._lock:
             self._unsynced = False
-            names, self._new_names = self._new_names, False
+            names, self._folder_changed = self._folder_changed, False
             waiting = [(one, os.dup(one.descriptor)) for one in self._segments if one.descriptor >= 0]
         try:
             for segment, descriptor in waiting:
@@ -243,14 +254,14 @@ class Spool:
             for _, descriptor in waiting:
                 os.close(descriptor)
         if names:
-            _sync_names(self._folder)
+            _sync_folder(self._folder)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Its folder is gone: what was not handed out is torn, and nothing can be read any more."""
         with self._lock:
-            self.gone = True
-            while (segment := self._find()) is not None:
-                self._tear(segment)
+            self.is_abandoned = True
+            while (segment := self._seek_unread()) is not None:
+                self._skip_torn(segment)
 
     def close(self) -> None:
         """Let go of the files; what is in them stays."""
@@ -261,97 +272,98 @@ class Spool:
 
     def _open_segment(self) -> Segment:
         last = self._segments[-1] if self._segments else None
-        if last is not None and not last.sealed and last.size < self._segment:
+        if last is not None and not last.sealed and last.size < self._max_segment_bytes:
             return last
-        made = Segment(self._folder, self._next)
+        made = Segment(self._folder, self._next_segment)
         made.descriptor = os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         made.sealed = False
         if last is not None:
             last.sealed = True
-        self._next += 1
-        self._new_names = True
+        self._next_segment += 1
+        self._folder_changed = True
         self._segments.append(made)
         return made
 
-    def _handed_out(self, parcel: Parcel) -> Parcel:
-        parcel.segment.out += 1
-        parcel.unsettled = len(parcel)
-        self._out += 1
-        self.read_to = parcel.last
-        return parcel
+    def _hand_out(self, stored: StoredBlock) -> StoredBlock:
+        stored.segment.out += 1
+        stored.unsettled = len(stored)
+        self._handed_out_blocks += 1
+        self.read_to = stored.last
+        return stored
 
-    def _find(self) -> Segment | None:
+    def _seek_unread(self) -> Segment | None:
         """Go to the next frame that was not handed out, and return its segment."""
         for segment in list(self._segments):
-            if segment.number > self._number:
-                self._go(segment.number, 0)
-            if segment.number == self._number and self._at < segment.size:
+            if segment.number > self._read_segment:
+                self._seek(segment.number, 0)
+            if segment.number == self._read_segment and self._read_offset < segment.size:
                 return segment
         return None
 
-    def _go(self, number: int, at: int) -> None:
-        if number != self._number:
+    def _seek(self, number: int, at: int) -> None:
+        if number != self._read_segment:
             self._stop_reading()
-        self._number, self._at = number, at
+        self._read_segment, self._read_offset = number, at
 
-    def _frame(self, segment: Segment, at: int) -> tuple[int, int, int, int, bytes] | None:
-        descriptor = self._opened(segment)
-        return None if descriptor < 0 else _read(descriptor, at)
+    def _read_frame(self, segment: Segment, at: int) -> Frame | None:
+        descriptor = self._reading_descriptor(segment)
+        return None if descriptor < 0 else _parse_frame(descriptor, at)
 
-    def _opened(self, segment: Segment) -> int:
+    def _reading_descriptor(self, segment: Segment) -> int:
         """Descriptor to read ``segment`` by; −1 where somebody has deleted it."""
-        if self._reader < 0:
+        if self._read_descriptor < 0:
             try:
-                self._reader = os.open(segment.path, os.O_RDONLY)
+                self._read_descriptor = os.open(segment.path, os.O_RDONLY)
             except FileNotFoundError:
                 return -1
-        return self._reader
+        return self._read_descriptor
 
-    def _tear(self, segment: Segment) -> None:
+    def _skip_torn(self, segment: Segment) -> None:
         """Give up the rest of ``segment``."""
-        self._at = segment.size
+        self._read_offset = segment.size
         if segment.last:
-            self.torn.append(Torn(max(self.read_to + 1, segment.first), segment.last, segment.unread))
+            self.torn.append(TornRange(max(self.read_to + 1, segment.first), segment.last, segment.unread))
             self.read_to = segment.last
             segment.unread = 0
         elif self._torn_after is None:
             self._torn_after = self.read_to
 
     def _stop_reading(self) -> None:
-        descriptor, self._reader = self._reader, -1
+        descriptor, self._read_descriptor = self._read_descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def _head(first: int, last: int, level: int, payload: bytes, flags: int) -> bytes:
-    checked = _HEAD.pack(_MAGIC, 0, len(payload), level, flags, first, last)[_CHECKED:]
-    return _MAGIC + zlib.crc32(payload, zlib.crc32(checked)).to_bytes(4, "little") + checked
+def _encode_head(first: int, last: int, level: int, payload: bytes, flags: int) -> bytes:
+    checked = _FRAME_HEAD.pack(_FRAME_MAGIC, 0, len(payload), level, flags, first, last)[_CHECKED:]
+    return _FRAME_MAGIC + zlib.crc32(payload, zlib.crc32(checked)).to_bytes(4, "little") + checked
 
 
-def _read(descriptor: int, at: int) -> tuple[int, int, int, int, bytes] | None:
-    """Return first, last, level, size and events of the frame at ``at``; None where there is no whole one."""
+def _parse_frame(descriptor: int, at: int) -> Frame | None:
+    """Read the frame at offset ``at``. Return None if there is no whole frame."""
     try:
-        head = os.pread(descriptor, _HEAD.size, at)
-        if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+        head = os.pread(descriptor, _FRAME_HEAD.size, at)
+        if len(head) < _FRAME_HEAD.size or not head.startswith(_FRAME_MAGIC):
             return None
-        _, check, length, level, flags, first, last = _HEAD.unpack(head)
-        if length > os.fstat(descriptor).st_size - at - _HEAD.size:
+        _, check, length, level, flags, first, last = _FRAME_HEAD.unpack(head)
+        if length > os.fstat(descriptor).st_size - at - _FRAME_HEAD.size:
             return None
-        payload = os.pread(descriptor, length, at + _HEAD.size)
+        payload = os.pread(descriptor, length, at + _FRAME_HEAD.size)
         if zlib.crc32(payload, zlib.crc32(head[_CHECKED:])) != check:
             return None
-        return first, last, level, _HEAD.size + length, zlib.decompress(payload) if flags & _COMPRESSED else payload
+        json = zlib.decompress(payload) if flags & _COMPRESSED else payload
+        return Frame(first, last, level, _FRAME_HEAD.size + length, json)
     except (OSError, zlib.error):
         return None
 
 
-def _numbers(descriptor: int, at: int) -> int | None:
+def _first_number(descriptor: int, at: int) -> int | None:
     """Return the first number of the frame at ``at``."""
-    head = os.pread(descriptor, _HEAD.size, at)
-    return _HEAD.unpack(head)[-2] if len(head) == _HEAD.size else None
+    head = os.pread(descriptor, _FRAME_HEAD.size, at)
+    return _FRAME_HEAD.unpack(head)[-2] if len(head) == _FRAME_HEAD.size else None
 
 
-def _sync_names(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Wait until the disk has the names of the files in ``folder``."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

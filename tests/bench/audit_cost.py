@@ -23,8 +23,8 @@ import structlog
 from observers.audit import AuditObserver
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
-from observers.batch import Batcher, Writer
 from observers.event import SCHEMA_LEVEL
+from observers.event_blocks import BlockBuilder, RecordWriter
 from observers.incidents import numbered
 from observers.rollup_writer import Rollup
 from observers.topic_names import TopicNames
@@ -124,15 +124,15 @@ def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
     """Return CPU seconds an event of translating, and of making records of the result."""
     names = TopicNames(dict)
     translator = Translator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
-    batcher, writer = Batcher(), Writer("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
+    builder, writer = BlockBuilder(), RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
     translate = envelope = 0.0
     gc.collect()
     for flush in _flushes(told):
         begun = time.thread_time()
-        made = translator.translate(flush, batcher.seq + 1, 0.0)
+        made = translator.translate(flush, builder.seq + 1, 0.0)
         between = time.thread_time()
-        for block in batcher.add(made.chunks, made.last, 0.0):
-            writer.value(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=0)
+        for block in builder.add_chunks(made.chunks, made.last, 0.0):
+            writer.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=0)
         translate += between - begun
         envelope += time.thread_time() - between
     return translate / len(told), envelope / len(told)

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 from observers.audit_producer import producer_settings
-from observers.batch import Chunk
-from observers.boots import SpoolSettings
 from observers.event import RequestEvent, encoder
+from observers.event_blocks import Chunk
 from observers.kafka_admin import KafkaAdmin
 from observers.outbox import Outbox
+from observers.spool_runs import SpoolSettings
 
 BROKER = 7
 TOPIC = "brokerside-audit"
@@ -41,7 +41,7 @@ def outbox(bootstrap: str, spool: Path | None, boot_id: str, *, max_bytes: int =
 
 def emit(box: Outbox, count: int) -> None:
     """Number ``count`` events, which were observed just before."""
-    with box.numbers:
+    with box.sequence_lock:
         first = box.seq + 1
         events = []
         for seq in range(first, first + count):
@@ -54,7 +54,7 @@ def emit(box: Outbox, count: int) -> None:
             for at in range(0, count, 50)
             if (part := events[at : at + 50])
         ]
-        box.add(chunks, first + count - 1, {}, count, 0)
+        box.add_events(chunks, first + count - 1, {}, count, 0)
 
 
 def main(bootstrap: str, spool: str, boot_id: str, truth: str, rate: str) -> None:

@@ -29,10 +29,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 from confluent_kafka.cimpl import NewTopic
 
-from observers import store
-from observers.accounts import Gap
-from observers.batch import Chunk
+from observers import spool_store
+from observers.delivery_accounting import Gap
 from observers.event import encoder
+from observers.event_blocks import Chunk
 from observers.outbox import Outbox, OutboxStats
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
@@ -100,14 +100,14 @@ class Run:
 
     def tick(self) -> None:
         """Tell of gaps, each in an event."""
-        with self.outbox.numbers:
-            gaps = self.outbox.take_gaps()
+        with self.outbox.sequence_lock:
+            gaps = self.outbox.drain_gaps()
             if gaps:
                 self.gaps += gaps
                 first = self.outbox.seq + 1
                 json = b",".join(b'{"kind":"gap","seq":%d,"reason":"a","lost_boot_id":"a","lost_first_seq":1,'
                                  b'"lost_last_seq":1}' % (first + n) for n in range(len(gaps)))  # fmt: skip
-                self.outbox.add([Chunk(first, len(gaps), json)], first + len(gaps) - 1, {}, 0, 0)
+                self.outbox.add_events([Chunk(first, len(gaps), json)], first + len(gaps) - 1, {}, 0, 0)
 
     def emit(self, seconds: float, rate: float = RATE) -> None:
         begun, emitted = time.monotonic(), 0
@@ -244,7 +244,7 @@ def test_a_disk_that_fills_up_is_done_without(
     line: Line, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B3: no byte can be written any more."""
-    monkeypatch.setattr(store, "RETRY", 2.0)
+    monkeypatch.setattr(store, "SPOOL_RETRY_INTERVAL", 2.0)
     run = run_of()
     run.emit(0.5)
     line.gate.shut()
@@ -259,7 +259,7 @@ def test_a_disk_that_fills_up_is_done_without(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     line.gate.open()
     until(run.settled)
-    time.sleep(store.RETRY)
+    time.sleep(store.SPOOL_RETRY_INTERVAL)
     run.emit(0.5)
     assert not run.stats().spool_failed
     until(run.settled)
@@ -277,10 +277,10 @@ class TestRefused:
         run.emit(0.5)
         until(run.settled)
         before = run.stats().emitted
-        with run.outbox.numbers:
+        with run.outbox.sequence_lock:
             noise = os.urandom(1_500_000).hex().encode()
             json = b'{"kind":"gap","seq":%d,"reason":"%b","lost_boot_id":"","lost_first_seq":1,"lost_last_seq":1}'
-            run.outbox.add([Chunk(before + 1, 1, json % (before + 1, noise))], before + 1, {}, 1, 0)
+            run.outbox.add_events([Chunk(before + 1, 1, json % (before + 1, noise))], before + 1, {}, 1, 0)
         run.emit(0.5)
         until(run.settled)
         run.outbox.close(20)
@@ -437,10 +437,10 @@ def test_a_topic_of_small_messages_lacks_only_what_is_too_large_by_itself(
     run.emit(1)  # blocks of 200, which become too large all at once
     line.gate.open()
     run.emit(2)
-    with run.outbox.numbers:
+    with run.outbox.sequence_lock:
         large = run.outbox.seq + 1
         event = msgspec.structs.replace(EVENT, seq=large, client_id=random.Random(1).randbytes(10_000).hex())
-        run.outbox.add([Chunk(large, 1, encoder.encode(event))], large, {}, 1, 0)
+        run.outbox.add_events([Chunk(large, 1, encoder.encode(event))], large, {}, 1, 0)
     run.emit(1)
     until(run.settled)
     until(lambda: bool(run.gaps) and run.settled())

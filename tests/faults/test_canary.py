@@ -206,7 +206,7 @@ def on_disk(folder: Path) -> bytes:
     found = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     for boot in folder.iterdir():
         spool = Spool(boot)
-        while (taken := spool.take()) is not None:
+        while (taken := spool.read_next()) is not None:
             found.append(taken[1])
         spool.close()
     return json.dumps([path.name for path in folder.rglob("*")]).encode() + b"".join(found)

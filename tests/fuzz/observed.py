@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from observers.audit_writer import Translator
-from observers.batch import Translation
 from observers.deep import deepen
+from observers.event_blocks import EncodedEvents
 from observers.rollup_writer import Rollup
 from observers.topic_id_learner import TOPIC_ID_PATHS, carries_topic_ids, read_topic_ids
 from proxy.compiled.exchange import Exchange
@@ -36,12 +36,12 @@ def exchanges_of(implementation: Any, data: bytes) -> list[Exchange]:
 # ---- audit ----------------------------------------------------------------------------------------------------------
 
 
-def events(made: Translation) -> bytes:
+def events(made: EncodedEvents) -> bytes:
     return b"[%b]" % b",".join(chunk.json for chunk in made.chunks)
 
 
-def translated(kind: Any, exchanges: list[Exchange]) -> Translation:
-    made: Translation = kind(API_NAMES, *surroundings()).translate(exchanges, 1, WALL)
+def translated(kind: Any, exchanges: list[Exchange]) -> EncodedEvents:
+    made: EncodedEvents = kind(API_NAMES, *surroundings()).translate(exchanges, 1, WALL)
     assert (made.failed, made.not_encodable, made.too_large) == (0, 0, 0)
     assert made.last + made.hidden == len(exchanges)
     return made

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.batch import Chunk, Translation
 from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clipped, encoder
+from observers.event_blocks import Chunk, EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
 from observers.incidents import epoch_us
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
@@ -28,12 +28,12 @@ class Translator:
         self._filter = audit_filter
         self._max_event = max_event
 
-    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> Translation:
+    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> EncodedEvents:
         """Return the events of ``exchanges``, numbered from ``first`` on; see ``event`` for ``wall_offset``.
 
         Never raises for an exchange it cannot work with: that one is counted, and its number is missing.
         """
-        made = Translation(last=first - 1)
+        made = EncodedEvents(last=first - 1)
         for exchange in exchanges:
             made.last += 1
             try:

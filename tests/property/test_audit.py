@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
-from observers.batch import Translation
 from observers.event import RequestEvent
+from observers.event_blocks import EncodedEvents
 from observers.requests import MAX_EVENT
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
@@ -31,7 +31,7 @@ def translator(kind: Any, max_event: int = MAX_EVENT) -> tuple[Any, AuditFilter]
     return kind(API_NAMES, names, audit_filter, max_event=max_event), audit_filter
 
 
-def runs(made: Translation) -> list[tuple[int, int, bytes]]:
+def runs(made: EncodedEvents) -> list[tuple[int, int, bytes]]:
     """What the chunks hold, those that follow each other joined."""
     joined: list[tuple[int, int, bytes]] = []
     for chunk in made.chunks:

@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observers.spool import SUFFIX, Parcel, Spool
+from observers.spool import SEGMENT_SUFFIX, Spool, StoredBlock
 
-SEGMENT = 600
+SEGMENT_BYTES = 600
 
 Step = tuple[str, int]
 
@@ -27,7 +27,7 @@ def json_of(first: int, size: int) -> bytes:
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    return sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))
 
 
 class Model:
@@ -35,11 +35,11 @@ class Model:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.spool = Spool(folder, segment=SEGMENT)
+        self.spool = Spool(folder, segment=SEGMENT_BYTES)
         self.seq = 0
         self.sizes: dict[int, int] = {}
         self.waiting: list[int] = []
-        self.out: dict[int, Parcel] = {}
+        self.out: dict[int, StoredBlock] = {}
 
     def step(self, what: str, n: int) -> None:
         if what in ("put", "direct"):
@@ -48,10 +48,10 @@ class Model:
             self.take()
         elif what == "settle" and self.out:
             first = sorted(self.out)[n % len(self.out)]
-            parcel = self.out.pop(first)
-            self.spool.settle(parcel, len(parcel))
+            stored = self.out.pop(first)
+            self.spool.settle_block(stored, len(stored))
         elif what == "trim":
-            self.spool.trim()
+            self.spool.delete_settled_segments()
         elif what == "sync":
             self.spool.sync()
             assert not self.spool.unsynced
@@ -60,28 +60,28 @@ class Model:
             segment.sealed = True
         assert self.spool.caught_up is (not self.waiting)
         assert self.spool.done is (not self.waiting and not self.out)
-        assert self.spool.next_first() == (self.waiting[0] if self.waiting else None)
+        assert self.spool.peek_first() == (self.waiting[0] if self.waiting else None)
         assert self.spool.bytes == sum(file.stat().st_size for file in files(self.folder))
 
     def put(self, n: int, *, direct: bool) -> None:
         first, last = self.seq + 1, self.seq + 1 + n % 5
         self.seq = last
         self.sizes[first] = n
-        parcel = self.spool.append(first, last, 1, json_of(first, n), 0.0, direct=direct)
-        assert (parcel is not None) is direct
-        if parcel is None:
+        stored = self.spool.append(first, last, 1, json_of(first, n), 0.0, direct=direct)
+        assert (stored is not None) is direct
+        if stored is None:
             self.waiting.append(first)
         else:
-            self.out[first] = parcel
+            self.out[first] = stored
 
     def take(self) -> None:
-        taken = self.spool.take()
+        taken = self.spool.read_next()
         assert (taken is None) is (not self.waiting)
         if taken is not None:
-            parcel, json = taken
-            assert parcel.first == self.waiting.pop(0)
-            assert json == json_of(parcel.first, self.sizes[parcel.first])
-            self.out[parcel.first] = parcel
+            stored, json = taken
+            assert stored.first == self.waiting.pop(0)
+            assert json == json_of(stored.first, self.sizes[stored.first])
+            self.out[stored.first] = stored
 
 
 @given(steps)
@@ -90,13 +90,13 @@ def test_what_goes_in_comes_out_once_and_in_order(told: Sequence[Step]) -> None:
         model = Model(Path(folder))
         for what, n in told:
             model.step(what, n)
-        for first, parcel in model.out.items():
-            assert model.spool.read(parcel) == json_of(first, model.sizes[first])
+        for first, stored in model.out.items():
+            assert model.spool.read_again(stored) == json_of(first, model.sizes[first])
         while model.waiting:
             model.take()
-        for parcel in model.out.values():
-            model.spool.settle(parcel, len(parcel))
-        model.spool.trim()
+        for stored in model.out.values():
+            model.spool.settle_block(stored, len(stored))
+        model.spool.delete_settled_segments()
         assert len(files(model.folder)) <= 1
         model.spool.close()
 
@@ -114,10 +114,10 @@ def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(told:
                 held.truncate(max(0, file.stat().st_size - cut))
         second = Spool(model.folder)
         found = []
-        while (taken := second.take()) is not None:
-            parcel, json = taken
-            assert json == json_of(parcel.first, model.sizes[parcel.first])
-            found.append(parcel.first)
+        while (taken := second.read_next()) is not None:
+            stored, json = taken
+            assert json == json_of(stored.first, model.sizes[stored.first])
+            found.append(stored.first)
         needed = sorted([*model.waiting, *model.out])
         assert found == sorted(set(found))
         missing = [first for first in needed if first not in found]
@@ -130,10 +130,10 @@ def test_after_a_death_all_that_is_not_settled_is_there_but_for_a_cut_tail(told:
 @given(st.binary(max_size=600))
 def test_no_bytes_raise(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"00000001{SUFFIX}").write_bytes(data)
+        Path(folder, f"00000001{SEGMENT_SUFFIX}").write_bytes(data)
         spool = Spool(Path(folder))
-        assert spool.take() is None
+        assert spool.read_next() is None
         assert spool.done
-        spool.trim()
+        spool.delete_settled_segments()
         assert files(Path(folder)) == []
         spool.close()

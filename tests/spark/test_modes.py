@@ -14,7 +14,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from observers.audit_filter import Scope
+from observers.audit_filter import AuditFilter
 from observers.audit_writer import Translator
 from observers.event import RequestEvent
 from observers.rollup_writer import Rollup
@@ -99,21 +99,21 @@ def exchanges(count: int) -> list[Exchange]:
     return made
 
 
-def surroundings() -> tuple[TopicNames, Scope]:
+def surroundings() -> tuple[TopicNames, AuditFilter]:
     names = TopicNames(dict, clock=lambda: 0.0, sleep=lambda seconds: None)
-    return names, Scope(names, topics={"hidden"}, principals=(), client_ids=())
+    return names, AuditFilter(names, topics={"hidden"}, principals=(), client_ids=())
 
 
-def as_requests(told: Sequence[Exchange], cluster: str, names: TopicNames, scope: Scope) -> list[bytes]:
+def as_requests(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
     """What a sidecar in ``audit.mode: event`` writes."""
-    chunks = Translator(API_NAMES, names, scope).translate(told, 1, WALL).chunks
+    chunks = Translator(API_NAMES, names, audit_filter).translate(told, 1, WALL).chunks
     requests = msgspec.json.decode(b"[%b]" % b",".join(chunk.json for chunk in chunks), type=list[RequestEvent])
     return records(requests, cluster, 1)
 
 
-def as_rollups(told: Sequence[Exchange], cluster: str, names: TopicNames, scope: Scope) -> list[bytes]:
+def as_rollups(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
     """What one in ``audit.mode: rollup`` does that can gather little, so that many have the same key."""
-    rollup, rolled_up, at = Rollup(API_NAMES, names, scope, max_rollups=20), [], 0
+    rollup, rolled_up, at = Rollup(API_NAMES, names, audit_filter, max_rollups=20), [], 0
     while at < len(told):
         at = rollup.add(told, at, WALL).until
         rolled_up += rollup.take() if rollup.full or at == len(told) else []

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from observers.accounts import Gap
 from observers.audit import CLOCK_STEP, STATUS_EVERY, AuditObserver
-from observers.batch import Chunk, Translation
+from observers.delivery_accounting import Gap
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic
+from observers.event_blocks import Chunk, EncodedEvents
 from observers.inventory import Inventory, parts
 from observers.outbox import OutboxStats
 from observers.requests import MAX_EVENT, room_of
@@ -31,7 +31,7 @@ class Kept:
 
     def __init__(self, *_: Any, **settings: Any) -> None:
         self.settings = settings
-        self.numbers = threading.Lock()
+        self.sequence_lock = threading.Lock()
         self.seq = 0
         self.observed = memoryview(array("q", [0]))
         self.json: list[bytes] = []
@@ -43,8 +43,8 @@ class Kept:
     def start(self, tick: Callable[[], None]) -> None:
         self.tick = tick
 
-    def add(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
-        assert self.numbers.locked()
+    def add_events(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
+        assert self.sequence_lock.locked()
         assert not self.closed
         assert sum(chunk.count for chunk in chunks) + sum(lost.values()) == last - self.seq, (
             "each number is accounted for"
@@ -56,8 +56,8 @@ class Kept:
         self.taken += taken
         self.hidden += hidden
 
-    def take_gaps(self) -> list[Gap]:
-        assert self.numbers.locked()
+    def drain_gaps(self) -> list[Gap]:
+        assert self.sequence_lock.locked()
         gaps, self.gaps = self.gaps, []
         return gaps
 
@@ -350,9 +350,9 @@ class TestDeep:
         claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
         told: list[Any] = []
 
-        def translate(exchanges: Sequence[Any], first: int, wall_offset: float) -> Translation:
+        def translate(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
             told.extend(exchanges)
-            return Translation(last=first - 1, hidden=len(exchanges))
+            return EncodedEvents(last=first - 1, hidden=len(exchanges))
 
         monkeypatch.setattr("observers.audit.deepen", lambda one: (one.request, exact.response))
         monkeypatch.setattr(observer, "_translator", SimpleNamespace(translate=translate))

@@ -16,18 +16,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from observers import outbox as module
-from observers.accounts import Gap
 from observers.audit_producer import DeliveryCallback
-from observers.batch import FLUSH, Chunk
-from observers.boots import SpoolSettings
+from observers.delivery_accounting import Gap
 from observers.errors import ObserverError
 from observers.event import EVENTS_PER_RECORD
+from observers.event_blocks import BLOCK_LINGER, Chunk
 from observers.kafka_admin import AuditTopicState, KafkaAdmin
-from observers.ledger import forget
+from observers.ledger import delete_counter
 from observers.outbox import Outbox, OutboxStats
 from observers.spool import Spool
-from observers.store import RETRY
-from tests.unit.observers.test_batch import chunk
+from observers.spool_runs import SpoolSettings
+from observers.spool_store import SPOOL_RETRY_INTERVAL
+from tests.unit.observers.test_event_blocks import chunk
 
 BLOCK = EVENTS_PER_RECORD
 MIB = 1024 * 1024
@@ -119,22 +119,22 @@ class Desk:
         last = first + events - 1
         observed = last - self.outbox.seq
         self.outbox.observed[0] += observed
-        with self.outbox.numbers:
+        with self.outbox.sequence_lock:
             made = chunk(first, events, size) if each is None else padded(first, events, each)
-            self.outbox.add([made] if events else [], last, lost or {}, observed, 0)
+            self.outbox.add_events([made] if events else [], last, lost or {}, observed, 0)
 
     def turn(self, seconds: float = 0.1) -> None:
         """What the pump does."""
         self.now += seconds
-        with self.outbox.numbers:
-            self.outbox._put(self.outbox._batcher.take_due(self.now))
-        self.outbox._store.keep(self.now)
-        self.outbox._fill()
+        with self.outbox.sequence_lock:
+            self.outbox._store_and_send(self.outbox._block_builder.complete_expired(self.now))
+        self.outbox._store.maintain(self.now)
+        self.outbox._send_waiting()
 
     def deliver(self) -> None:
         """Everything, over as many turns as it takes."""
         self.producer.ready.set()
-        self.turn(FLUSH + 0.1)
+        self.turn(BLOCK_LINGER + 0.1)
         while self.producer.sent:
             while self.producer.sent:
                 self.producer.end()
@@ -143,7 +143,7 @@ class Desk:
     def deliver_up_to(self, size: int) -> None:
         """The same, to a topic that refuses records of more bytes."""
         self.producer.ready.set()
-        self.turn(FLUSH + 0.1)
+        self.turn(BLOCK_LINGER + 0.1)
         while self.producer.sent:
             while self.producer.sent:
                 self.producer.end("too_large" if len(self.producer.sent[0][1]) > size else None)
@@ -162,12 +162,12 @@ class Desk:
 
     def die(self) -> None:
         """Leave everything as a kill does."""
-        for boot in self.outbox._store._boots():
-            boot.leave()
+        for run in self.outbox._store._all_runs():
+            run.release()
 
     def gaps(self) -> list[Gap]:
-        with self.outbox.numbers:
-            return self.outbox.take_gaps()
+        with self.outbox.sequence_lock:
+            return self.outbox.drain_gaps()
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,7 @@ def desk_of() -> Iterator[Callable[..., Desk]]:
 
     yield make
     for boot_id in made:
-        forget(boot_id)
+        delete_counter(boot_id)
 
 
 DeskOf = Callable[..., Desk]
@@ -196,9 +196,9 @@ class TestInMemory:
         desk = desk_of()
         desk.producer.ready.set()
         desk.add(3)
-        desk.turn(FLUSH / 2)
+        desk.turn(BLOCK_LINGER / 2)
         assert (desk.stats().queued, desk.producer.queued) == (3, 0)
-        desk.turn(FLUSH / 2)
+        desk.turn(BLOCK_LINGER / 2)
         assert desk.producer.queued == 1
         desk.deliver()
         assert (desk.stats().delivered, desk.arrived()) == (3, [1, 2, 3])
@@ -465,8 +465,8 @@ class TestNextRun:
         second.turn()
         second.deliver()
         assert (tmp_path / f"1-{first.boot_id}").exists()
-        for boot in second.outbox._store._ended.values():
-            boot.leave()
+        for run in second.outbox._store._ended_runs.values():
+            run.release()
         second.die()
         third = desk_of(tmp_path)
         third.turn()
@@ -499,9 +499,9 @@ class TestNextRun:
         new.turn()
         assert new.stats().spool_bytes == size
         new.deliver()
-        new.turn(RETRY)
+        new.turn(SPOOL_RETRY_INTERVAL)
         new.deliver()
-        new.turn(RETRY)
+        new.turn(SPOOL_RETRY_INTERVAL)
         new.deliver()
         assert new.stats().replayed == 60 * BLOCK
 
@@ -525,7 +525,7 @@ class TestNextRun:
         new = desk_of(tmp_path)
         with capture_logs() as logged:
             for _ in range(3):
-                new.turn(RETRY)
+                new.turn(SPOOL_RETRY_INTERVAL)
         assert [(one["event"], one["folder"]) for one in logged] == [("audit_spool_left", "1-future")]
         assert (tmp_path / "1-future").exists()
         assert not new.stats().spool_failed
@@ -556,7 +556,7 @@ class TestSmallMessages:
         desk.deliver_up_to(6000)
         for _ in range(BLOCK):
             desk.add(1, each=250)
-        desk.turn(FLUSH)
+        desk.turn(BLOCK_LINGER)
         assert len(desk.producer.sent) > 5
         assert all(len(value) <= 6000 for _, value in desk.producer.sent)
         desk.deliver_up_to(6000)
@@ -639,7 +639,7 @@ class TestGone:
         assert 0 < held < 100
         shutil.rmtree(tmp_path / "spool")
         with capture_logs() as logged:
-            desk.turn(RETRY)
+            desk.turn(SPOOL_RETRY_INTERVAL)
         lost = (100 - held) * BLOCK
         assert [(one["event"], one["lost"]) for one in logged] == [("audit_spool_gone", lost)]
         assert (desk.stats().spooled, desk.stats().dropped) == (held * BLOCK, {"spool_torn": lost})
@@ -656,7 +656,7 @@ class TestGone:
         old.add()
         old.deliver()
         shutil.rmtree(tmp_path / "spool")
-        old.turn(RETRY)
+        old.turn(SPOOL_RETRY_INTERVAL)
         old.producer.ready.clear()
         old.add()
         old.add(7)
@@ -675,10 +675,10 @@ class TestGone:
         desk.add()
         desk.producer.end("topic_authorization_failed", retriable=True)  # to be read again
         shutil.rmtree(tmp_path / f"1-{desk.boot_id}")
-        desk.turn(RETRY)
+        desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add()  # another block at the place of the first
         desk.producer.end("topic_authorization_failed", retriable=True)
-        desk.turn(RETRY)
+        desk.turn(SPOOL_RETRY_INTERVAL)
         desk.deliver()
         assert desk.arrived() == list(range(2 * BLOCK + 1, 3 * BLOCK + 1))
         assert desk.stats().dropped == {"spool_torn": BLOCK, "topic_authorization_failed": BLOCK}
@@ -696,11 +696,11 @@ class TestGone:
         desk.turn()
         shutil.rmtree(tmp_path / "spool")
         (tmp_path / "spool").write_text("a file")
-        desk.turn(RETRY)
+        desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add()
         assert (desk.stats().spool_failed, desk.stats().queued, desk.stats().spooled) == (True, BLOCK, 0)
         (tmp_path / "spool").unlink()
-        desk.turn(RETRY)
+        desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add()
         assert (desk.stats().spool_failed, desk.stats().spooled) == (False, BLOCK)
 
@@ -709,7 +709,7 @@ class TestGone:
         old.turn()
         old.add()
         (tmp_path / "spool").rename(tmp_path / "away")
-        old.turn(RETRY)
+        old.turn(SPOOL_RETRY_INTERVAL)
         old.add()
         old.die()
         shutil.rmtree(tmp_path / "spool")
@@ -747,7 +747,7 @@ class TestDisk:
         monkeypatch.setattr(module, "AuditProducer", FakeProducer)
         desk.add(size=100)
         assert desk.stats().spool_failed, "it is not tried yet"
-        desk.turn(RETRY)
+        desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add(size=100)
         assert (desk.stats().spool_failed, desk.stats().spooled) == (False, 2 * BLOCK)
 
@@ -760,7 +760,7 @@ class TestDisk:
         desk.add()
         assert (desk.stats().queued, desk.stats().spooled) == (BLOCK, 0)
         (tmp_path / "spool").unlink()
-        desk.turn(RETRY)
+        desk.turn(SPOOL_RETRY_INTERVAL)
         desk.add()
         assert (desk.stats().queued, desk.stats().spooled, desk.stats().spool_failed) == (BLOCK, BLOCK, False)
         desk.deliver()
@@ -779,7 +779,9 @@ class TestDisk:
         self, desk_of: DeskOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         desk = desk_of(tmp_path)
-        monkeypatch.setattr("observers.ledger.Ledger.write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        monkeypatch.setattr(
+            "observers.ledger.Ledger.write_entry", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        )
         desk.add()
         assert desk.stats().spool_failed
         desk.deliver()

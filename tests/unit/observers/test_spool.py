@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from observers.spool import SUFFIX, Parcel, Spool, Torn
+from observers.spool import SEGMENT_SUFFIX, Spool, StoredBlock, TornRange
 
 BLOCK = 10
 """Events of a block here."""
@@ -26,7 +26,7 @@ def json_of(first: int) -> bytes:
     return random.Random(first).randbytes(150)
 
 
-def put(spool: Spool, first: int, *, direct: bool = False) -> Parcel | None:
+def put(spool: Spool, first: int, *, direct: bool = False) -> StoredBlock | None:
     return spool.append(first, first + BLOCK - 1, 1, json_of(first), 5.0, direct=direct)
 
 
@@ -35,23 +35,23 @@ def fill(spool: Spool, blocks: int, first: int = 1) -> None:
         put(spool, first + n * BLOCK)
 
 
-def taken(spool: Spool) -> list[Parcel]:
+def taken(spool: Spool) -> list[StoredBlock]:
     """Everything that is left, each with the events it was put with."""
-    parcels = []
-    while (found := spool.take()) is not None:
-        parcel, json = found
-        assert json == json_of(parcel.first)
-        assert (len(parcel), parcel.level) == (BLOCK, 1)
-        parcels.append(parcel)
-    return parcels
+    stored_blocks = []
+    while (found := spool.read_next()) is not None:
+        stored, json = found
+        assert json == json_of(stored.first)
+        assert (len(stored), stored.level) == (BLOCK, 1)
+        stored_blocks.append(stored)
+    return stored_blocks
 
 
-def firsts(parcels: Sequence[Parcel]) -> list[int]:
-    return [parcel.first for parcel in parcels]
+def firsts(stored_blocks: Sequence[StoredBlock]) -> list[int]:
+    return [stored.first for stored in stored_blocks]
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    return sorted(folder.glob(f"*{SEGMENT_SUFFIX}"))
 
 
 class TestOrder:
@@ -60,28 +60,28 @@ class TestOrder:
         fill(one, 20)
         assert len(files(tmp_path)) > 2
         assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
-        assert (one.caught_up, one.next_first()) == (False, 1)
-        parcels = taken(one)
-        assert firsts(parcels) == list(range(1, 201, BLOCK))
-        assert (one.caught_up, one.done, one.next_first(), one.read_to) == (True, False, None, 200)
-        one.trim()
+        assert (one.caught_up, one.peek_first()) == (False, 1)
+        stored_blocks = taken(one)
+        assert firsts(stored_blocks) == list(range(1, 201, BLOCK))
+        assert (one.caught_up, one.done, one.peek_first(), one.read_to) == (True, False, None, 200)
+        one.delete_settled_segments()
         assert len(files(tmp_path)) > 2, "nothing is settled"
-        for parcel in parcels:
-            one.settle(parcel, len(parcel))
-        one.trim()
+        for stored in stored_blocks:
+            one.settle_block(stored, len(stored))
+        one.delete_settled_segments()
         assert one.done
         assert len(files(tmp_path)) == 1, "the one that is written to"
         assert one.bytes == sum(file.stat().st_size for file in files(tmp_path))
 
     def test_what_is_handed_out_at_once_is_not_read_back(self, tmp_path: Path) -> None:
         one = spool(tmp_path)
-        parcels = [put(one, first, direct=True) for first in (1, 11, 21)]
+        stored_blocks = [put(one, first, direct=True) for first in (1, 11, 21)]
         assert one.caught_up
-        assert one.take() is None
-        for parcel in parcels:
-            assert parcel is not None
-            assert one.read(parcel) == json_of(parcel.first)
-            one.settle(parcel, len(parcel))
+        assert one.read_next() is None
+        for stored in stored_blocks:
+            assert stored is not None
+            assert one.read_again(stored) == json_of(stored.first)
+            one.settle_block(stored, len(stored))
         assert one.done
 
     def test_reading_goes_on_behind_what_was_handed_out(self, tmp_path: Path) -> None:
@@ -96,23 +96,23 @@ class TestOrder:
     def test_a_block_that_is_not_settled_keeps_its_segment_and_those_behind(self, tmp_path: Path) -> None:
         one = spool(tmp_path)
         fill(one, 20)
-        parcels = taken(one)
+        stored_blocks = taken(one)
         before = files(tmp_path)
-        for parcel in parcels:
-            if parcel is not parcels[10]:
-                one.settle(parcel, len(parcel))
-        one.trim()
-        assert files(tmp_path) == [file for file in before if file >= parcels[10].segment.path]
+        for stored in stored_blocks:
+            if stored is not stored_blocks[10]:
+                one.settle_block(stored, len(stored))
+        one.delete_settled_segments()
+        assert files(tmp_path) == [file for file in before if file >= stored_blocks[10].segment.path]
         fill(one, 20, first=201)
         assert firsts(taken(one)) == list(range(201, 401, BLOCK)), "and none comes twice"
-        assert one.read(parcels[10]) == json_of(101)
+        assert one.read_again(stored_blocks[10]) == json_of(101)
 
     def test_what_stays_on_disk_is_compressed(self, tmp_path: Path) -> None:
         one = Spool(tmp_path)
         json = b'{"seq":1},' * 1000
         one.append(1, 200, 2, json, 0.0, direct=False)
         assert one.bytes < len(json) / 10
-        found = one.take()
+        found = one.read_next()
         assert found is not None
         assert (found[0].level, found[1]) == (2, json)
 
@@ -126,7 +126,7 @@ class TestAfterADeath:
 
     def test_what_is_no_segment_is_passed_over(self, tmp_path: Path) -> None:
         fill(spool(tmp_path), 3)
-        (tmp_path / f"notes{SUFFIX}").write_text("somebody's")
+        (tmp_path / f"notes{SEGMENT_SUFFIX}").write_text("somebody's")
         assert firsts(taken(spool(tmp_path))) == [1, 11, 21]
 
     def test_what_was_settled_is_passed_over(self, tmp_path: Path) -> None:
@@ -161,26 +161,26 @@ class TestAfterADeath:
         assert read[0] == 1
         kept = read[1]
         assert read[1:] == list(range(kept, 201, BLOCK))
-        assert one.torn == [Torn(11, kept - 1, 0)]
+        assert one.torn == [TornRange(11, kept - 1, 0)]
         assert second.exists()
 
     def test_damage_to_what_this_process_wrote_is_counted(self, tmp_path: Path) -> None:
         one = spool(tmp_path, segment=10_000)
         fill(one, 5)
-        assert one.take() is not None
+        assert one.read_next() is not None
         (file,) = files(tmp_path)
         os.truncate(file, 300)
-        assert one.take() is None
-        assert one.torn == [Torn(11, 50, 40)]
+        assert one.read_next() is None
+        assert one.torn == [TornRange(11, 50, 40)]
 
     def test_a_segment_that_somebody_deleted_is_counted(self, tmp_path: Path) -> None:
         one = spool(tmp_path)
         fill(one, 20)
         files(tmp_path)[0].unlink()
         read = firsts(taken(one))
-        assert one.torn == [Torn(1, read[0] - 1, read[0] - 1)]
-        parcels = read[-1]
-        assert parcels == 191
+        assert one.torn == [TornRange(1, read[0] - 1, read[0] - 1)]
+        stored_blocks = read[-1]
+        assert stored_blocks == 191
 
 
 class TestDisk:
@@ -228,10 +228,10 @@ class TestDisk:
         one = spool(tmp_path)
         before = len(os.listdir("/proc/self/fd"))
         for first in range(1, 2001, BLOCK):
-            parcel = put(one, first, direct=True)
-            assert parcel is not None
-            one.settle(parcel, len(parcel))
-            one.trim()
+            stored = put(one, first, direct=True)
+            assert stored is not None
+            one.settle_block(stored, len(stored))
+            one.delete_settled_segments()
         assert len(files(tmp_path)) <= 1
         assert len(os.listdir("/proc/self/fd")) <= before + 1
         one.close()

@@ -12,8 +12,8 @@ import pytest
 from observers.audit_filter import AuditFilter
 from observers.audit_producer import MAX_RECORD_BYTES
 from observers.audit_writer import Translator
-from observers.batch import MAX_BLOCK_BYTES, Batcher, Block, Translation, Writer
 from observers.event import RequestEvent, TopicPartition
+from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, EncodedEvents, RecordWriter
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
 from observers.requests import MAX_EVENT, UNKNOWN_RESULT, room_of
 from observers.topic_names import TopicNames
@@ -34,7 +34,7 @@ API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
 HOSTILE = "\x01" * 256  # six bytes of JSON for each byte on the wire
 MOST = MAX_EVENT // room_of(HOSTILE, None)  # partitions of such a topic that one event may have
 
-Translate = Callable[..., Translation]
+Translate = Callable[..., EncodedEvents]
 Event = Callable[[Exchange], RequestEvent]
 
 
@@ -52,7 +52,7 @@ def translate() -> Translate:
     """Translates exchanges, numbered from ``first`` on."""
     translator = Translator(API_NAMES, names(), audit_filter())
 
-    def call(*exchanges: Exchange, first: int = 1) -> Translation:
+    def call(*exchanges: Exchange, first: int = 1) -> EncodedEvents:
         return translator.translate(exchanges, first, 1_700_000_000.0)
 
     return call
@@ -69,7 +69,7 @@ def event(translate: Translate) -> Event:
     return call
 
 
-def seqs(made: Translation) -> list[int]:
+def seqs(made: EncodedEvents) -> list[int]:
     events = [msgspec.json.decode(b"[%b]" % chunk.json, type=list[RequestEvent]) for chunk in made.chunks]
     assert [(chunk.first, chunk.count) for chunk in made.chunks] == [(some[0].seq, len(some)) for some in events]
     return [one.seq for some in events for one in some]
@@ -141,9 +141,9 @@ def fetched(partitions: int) -> Exchange:
     return fetch([], [(HOSTILE.encode(), n, 0, 0, 3) for n in range(partitions)])
 
 
-def add_counters(made: Translation) -> list[Block]:
-    batcher = Batcher()
-    return batcher.add(made.chunks, made.last, 0.0) + batcher.take()
+def add_counters(made: EncodedEvents) -> list[Block]:
+    builder = BlockBuilder()
+    return builder.add_chunks(made.chunks, made.last, 0.0) + builder.complete()
 
 
 class TestSize:
@@ -165,8 +165,8 @@ class TestSize:
             principal=HOSTILE, client_software_name=HOSTILE, client_software_version=HOSTILE, id="c" * 50
         )
         (block,) = add_counters(translate(produced(MOST, connection=client, client_id=HOSTILE)))
-        writer = Writer("cluster", 1, "boot", "0.1.0")
-        record = writer.value(block.first, block.last, block.json(), level=2, dropped=2**62, sent_at=2**62)
+        writer = RecordWriter("cluster", 1, "boot", "0.1.0")
+        record = writer.encode_record(block.first, block.last, block.json(), level=2, dropped=2**62, sent_at=2**62)
         assert MAX_BLOCK_BYTES < len(record) < MAX_RECORD_BYTES
 
     def test_hidden_partitions_do_not_count(self, translate: Translate) -> None:

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from observers.event import EVENTS_PER_RECORD, Envelope, encoder
 
-FLUSH = 0.3
+BLOCK_LINGER = 0.3
 """Seconds an event waits at most for others to share its record. A process that is killed loses what waits."""
 
 MAX_BLOCK_BYTES = 900_000
@@ -30,7 +30,7 @@ class Chunk(Struct, frozen=True, gc=False):
     json: bytes
 
 
-class Translation(Struct):
+class EncodedEvents(Struct):
     """What exchanges or throttle reports became. Numbers that no chunk holds are those of events that were lost."""
 
     last: int
@@ -58,7 +58,7 @@ class Block(Struct, gc=False):
     def __len__(self) -> int:
         return self.last - self.first + 1
 
-    def takes(self, chunk: Chunk, max_size: int) -> bool:
+    def has_room_for(self, chunk: Chunk, max_size: int) -> bool:
         """Whether ``chunk`` comes right after what is here, and there is room for it."""
         return (
             chunk.first == self.last + 1
@@ -71,8 +71,8 @@ class Block(Struct, gc=False):
         return b",".join(self.chunks)
 
 
-class Batcher:
-    """Gathers chunks into blocks. ``add`` and the ``take``s return the blocks that they complete."""
+class BlockBuilder:
+    """Gathers chunks into blocks. ``add_chunks``, ``complete`` and ``complete_expired`` return the blocks that they complete."""
 
     def __init__(self, max_size: int = MAX_BLOCK_BYTES) -> None:
         """``max_size``: bytes of the events of one block."""
@@ -83,16 +83,16 @@ class Batcher:
         self._open_since = 0.0
 
     @property
-    def waiting(self) -> int:
+    def open_events(self) -> int:
         """Events in the block that is not complete yet."""
         return 0 if self._open is None else len(self._open)
 
-    def add(self, chunks: Iterable[Chunk], last: int, now: float) -> list[Block]:
+    def add_chunks(self, chunks: Iterable[Chunk], last: int, now: float) -> list[Block]:
         """Add ``chunks``; ``last``: the last number given, of an event that was lost where no chunk ends with it."""
         complete: list[Block] = []
         for chunk in chunks:
-            if self._open is not None and not self._open.takes(chunk, self.max_size):
-                complete += self.take()
+            if self._open is not None and not self._open.has_room_for(chunk, self.max_size):
+                complete += self.complete()
             if self._open is None:
                 self._open = Block(chunk.first, chunk.first - 1, 0, [])
                 self._open_since = now
@@ -100,41 +100,41 @@ class Batcher:
             self._open.last += chunk.count
             self._open.size += len(chunk.json)
             if len(self._open) >= EVENTS_PER_RECORD:
-                complete += self.take()
+                complete += self.complete()
         self.seq = last
         if self._open is not None and self._open.last < last:
-            complete += self.take()
+            complete += self.complete()
         return complete
 
-    def take_due(self, now: float) -> list[Block]:
-        """Complete the open block if its first event has waited for ``FLUSH`` seconds."""
-        return self.take() if now - self._open_since >= FLUSH else []
+    def complete_expired(self, now: float) -> list[Block]:
+        """Complete the open block if its first event has waited for ``BLOCK_LINGER`` seconds."""
+        return self.complete() if now - self._open_since >= BLOCK_LINGER else []
 
-    def take(self) -> list[Block]:
+    def complete(self) -> list[Block]:
         """Complete the open block."""
         block, self._open = self._open, None
         return [] if block is None else [block]
 
 
-class _Written(Struct):
+class _WrittenRecord(Struct):
     """What is needed of an envelope to write its events again."""
 
     schema_level: int
     events: list[Raw]
 
 
-def events_of(value: bytes) -> tuple[int, list[bytes]]:
-    """Return the schema level and each event's JSON of a record that ``Writer`` made."""
-    written = msgspec.json.decode(value, type=_Written)
+def parse_record(value: bytes) -> tuple[int, list[bytes]]:
+    """Return the schema level and each event's JSON of a record that ``RecordWriter`` made."""
+    written = msgspec.json.decode(value, type=_WrittenRecord)
     return written.schema_level, [bytes(event) for event in written.events]
 
 
-def apart(json: bytes) -> list[bytes]:
+def split_events(json: bytes) -> list[bytes]:
     """Return each event's JSON of a block's."""
     return [bytes(event) for event in msgspec.json.decode(b"[%b]" % json, type=list[Raw])]
 
 
-class Writer(Struct, frozen=True, gc=False):
+class RecordWriter(Struct, frozen=True, gc=False):
     """Who writes: the part of every envelope that stays the same for one run of a sidecar."""
 
     cluster_id: str
@@ -142,7 +142,7 @@ class Writer(Struct, frozen=True, gc=False):
     boot_id: str
     sidecar_version: str
 
-    def value(self, first: int, last: int, json: bytes, *, level: int, dropped: int, sent_at: int) -> bytes:
+    def encode_record(self, first: int, last: int, json: bytes, *, level: int, dropped: int, sent_at: int) -> bytes:
         """Return the value of a Kafka record that holds the events ``json``, which have commas between them."""
         envelope = Envelope(
             schema_level=level,

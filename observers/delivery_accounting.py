@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from observers.batch import Chunk
+from observers.event_blocks import Chunk
 
-MAX_GAPS = 1000
-"""Gaps that wait to be told; above it the oldest is forgotten: its numbers are missing on the topic all the same."""
+MAX_PENDING_GAPS = 1000
+"""Gaps that wait to be reported; above it the oldest is forgotten: its numbers are missing on the topic all the same."""
 
 
 class Gap(Struct, frozen=True, gc=False):
@@ -23,7 +23,7 @@ class Gap(Struct, frozen=True, gc=False):
     last: int
 
 
-class Counts(Struct, frozen=True):
+class DeliveryCounts(Struct, frozen=True):
     """Events: emitted = delivered + sum of dropped + spooled + queued, at any time."""
 
     emitted: int = 0
@@ -40,29 +40,31 @@ class Counts(Struct, frozen=True):
         return sum(self.dropped.values())
 
 
-class Accounts:
-    """The accounts of one run. Thread-safe; holds its lock for the time of an addition."""
+class DeliveryAccounting:
+    """The accounting of one run. Thread-safe; holds its lock for the time of an addition."""
 
     def __init__(self, boot_id: str) -> None:
         self._boot_id = boot_id
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._counts = DeliveryCounts()
         self._gaps: list[Gap] = []
         self._kept = 0
-        self._telling: list[tuple[int, Gap]] = []  # with the number of the event that tells it
+        self._reporting: list[tuple[int, Gap]] = []  # with the number of the event that tells it
 
-    def counts(self) -> Counts:
+    def counts(self) -> DeliveryCounts:
         """Present counts, consistent with each other."""
         with self._lock:
             return self._counts
 
     @property
-    def kept(self) -> int:
+    def last_kept(self) -> int:
         """The highest number that was stored on disk or is on the topic."""
         with self._lock:
             return self._kept
 
-    def give(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
+    def record_numbered(
+        self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int
+    ) -> None:
         """Numbers up to ``last`` were given to the events of ``chunks``, and between them to events that were lost.
 
         ``lost``: how many, by reason, in the order of their numbers as far as it is known.
@@ -78,89 +80,89 @@ class Accounts:
             )
             reasons = iter([*lost.items(), ("failed", last)])
             reason, left = next(reasons)
-            for first, end in _between(chunks, counts.emitted + 1, last):
+            for first, end in _missing_ranges(chunks, counts.emitted + 1, last):
                 while first <= end:
                     while not left:
                         reason, left = next(reasons)
                     part = min(left, end - first + 1)
-                    self._lose(reason, first, first + part - 1, part)
+                    self._count_lost(reason, first, first + part - 1, part)
                     first, left = first + part, left - part
 
-    def store(self, first: int, last: int) -> None:
+    def record_stored(self, first: int, last: int) -> None:
         """A block in memory is on disk now, too."""
         with self._lock:
             events = last - first + 1
             counts = self._counts
             self._counts = replace(counts, queued=counts.queued - events, spooled=counts.spooled + events)
-            self._keep(last)
+            self._advance_kept(last)
 
-    def deliver(self, first: int, last: int, *, spooled: bool) -> None:
+    def record_delivered(self, first: int, last: int, *, spooled: bool) -> None:
         """A block is on the topic."""
         with self._lock:
             events = last - first + 1
-            self._leave(events, spooled)
+            self._subtract_waiting(events, spooled)
             self._counts = replace(self._counts, delivered=self._counts.delivered + events)
-            self._keep(last)
+            self._advance_kept(last)
 
-    def lose(self, reason: str, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
+    def record_lost(self, reason: str, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
         """A block is lost; ``events``: how many, where some of these numbers were lost before."""
         with self._lock:
             events = last - first + 1 if events is None else events
-            self._leave(events, spooled)
-            self._lose(reason, first, last, events)
+            self._subtract_waiting(events, spooled)
+            self._count_lost(reason, first, last, events)
 
     def add_gap(self, gap: Gap) -> None:
         """Another run has lost these."""
         with self._lock:
-            self._add(gap)
+            self._append_gap(gap)
 
-    def take_gaps(self) -> list[Gap]:
-        """Return the gaps that nobody told of and that will not grow. The next numbers are those of their events."""
+    def drain_gaps(self) -> list[Gap]:
+        """Return the gaps that nobody reported of and that will not grow. The next numbers are those of their events."""
         with self._lock:
             ready: list[Gap] = []
             grow: list[Gap] = []
             for gap in self._gaps:
                 (ready if gap.boot_id != self._boot_id or gap.last < self._kept else grow).append(gap)
             self._gaps = grow
-            self._telling += enumerate(ready, self._counts.emitted + 1)
+            self._reporting += enumerate(ready, self._counts.emitted + 1)
             return ready
 
-    def told(self) -> list[Gap]:
+    def drain_reported_gaps(self) -> list[Gap]:
         """Return the gaps whose events have been stored or sent since the last call."""
         with self._lock:
-            told = [gap for number, gap in self._telling if number <= self._kept]
-            self._telling = [(number, gap) for number, gap in self._telling if number > self._kept]
-            return told
+            reported = [gap for number, gap in self._reporting if number <= self._kept]
+            self._reporting = [(number, gap) for number, gap in self._reporting if number > self._kept]
+            return reported
 
-    def _leave(self, events: int, spooled: bool) -> None:
+    def _subtract_waiting(self, events: int, spooled: bool) -> None:
         counts = self._counts
         if spooled:
             self._counts = replace(counts, spooled=counts.spooled - events)
         else:
             self._counts = replace(counts, queued=counts.queued - events)
 
-    def _lose(self, reason: str, first: int, last: int, events: int) -> None:
+    def _count_lost(self, reason: str, first: int, last: int, events: int) -> None:
         dropped = self._counts.dropped
         self._counts = replace(self._counts, dropped={**dropped, reason: dropped.get(reason, 0) + events})
-        self._add(Gap(reason, self._boot_id, first, last))
-        for number, gap in self._telling:
+        self._append_gap(Gap(reason, self._boot_id, first, last))
+        for number, gap in self._reporting:
             if first <= number <= last:
-                self._add(gap)  # what told it is lost itself
-        self._telling = [(number, gap) for number, gap in self._telling if not first <= number <= last]
+                self._append_gap(gap)  # what reported it is lost itself
+        self._reporting = [(number, gap) for number, gap in self._reporting if not first <= number <= last]
 
-    def _add(self, gap: Gap) -> None:
+    def _append_gap(self, gap: Gap) -> None:
         before = self._gaps[-1] if self._gaps else None
         if before and (before.reason, before.boot_id, before.last + 1) == (gap.reason, gap.boot_id, gap.first):
             self._gaps[-1] = replace(before, last=gap.last)
         else:
             self._gaps.append(gap)
-            del self._gaps[:-MAX_GAPS]
+            del self._gaps[:-MAX_PENDING_GAPS]
 
-    def _keep(self, last: int) -> None:
+    def _advance_kept(self, last: int) -> None:
         self._kept = max(self._kept, last)
 
 
-def _between(chunks: Sequence[Chunk], first: int, last: int) -> Iterator[tuple[int, int]]:
+def _missing_ranges(chunks: Sequence[Chunk], first: int, last: int) -> Iterator[tuple[int, int]]:
     """Return the runs of numbers from ``first`` to ``last`` that no chunk has."""
     for chunk in chunks:
         if first < chunk.first:

@@ -1,0 +1,306 @@
+"""The disk behind the outbox: this run's folder, what dead runs left, how much it may hold, and what if it fails.
+
+``store_block`` belongs to whoever numbers events, everything else to the pump; neither ever sees an error of the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import structlog
+from msgspec.structs import replace
+
+from observers.delivery_accounting import DeliveryAccounting, Gap
+from observers.ledger import LedgerEntry, create_counter, delete_counter, delete_orphaned_counters
+from observers.spool import StoredBlock
+from observers.spool_runs import SpoolRun, SpoolSettings, adopt_dead_runs
+
+SYNC_INTERVAL = 0.25
+"""Seconds that a block may wait for its delivery before the disk is made to have it; and between two such times."""
+
+SPOOL_RETRY_INTERVAL = 10.0
+"""Seconds after which a disk that failed is tried again, and what dead processes left is looked for again."""
+
+MAX_ADOPTED_SHARE = 0.5
+"""Part of the bytes allowed up to which folders of dead runs are taken over (a single one whatever its size): other
+processes of this broker may have room for the rest, and this one needs some for itself."""
+
+log = structlog.get_logger("observers")
+
+StoreResult = tuple[SpoolRun, StoredBlock] | Literal["stored", "full", "failed"]
+"""A block that was stored and handed out; or that waits on disk for its turn; or that is not there."""
+
+
+class SpoolStore:
+    """What is on disk of one outbox."""
+
+    def __init__(
+        self,
+        settings: SpoolSettings | None,
+        accounting: DeliveryAccounting,
+        *,
+        broker_id: int,
+        boot_id: str,
+        sidecar_version: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """Without ``settings`` it takes nothing."""
+        self.failed = False
+        """Whether the disk failed when it was last used."""
+        self._settings = settings
+        self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
+        self.observed = memoryview(array("q", [0])) if settings is None else create_counter(boot_id, self._folder)
+        """One number of 64 bits, which whoever observes counts up."""
+        self._accounting = accounting
+        self._broker_id = broker_id
+        self._boot_id = boot_id
+        self._sidecar_version = sidecar_version
+        self._clock = clock
+        self._own_run: SpoolRun | None = None
+        self._dead_runs: list[SpoolRun] = []
+        self._ended_runs: dict[Gap, SpoolRun] = {}  # dead runs of which only this gap is to be told
+        self._unreadable: set[str] = set()
+        self._writing = threading.Lock()  # held by whoever writes to the folder of this run, or changes it
+        self._lock = threading.Lock()
+        self._in_flight: dict[int, float] = {}  # handed out of this run: first number, and when it was stored
+        self._settled = 0
+        self._written: LedgerEntry | None = None
+        self._retry_at = 0.0  # when a failed disk is tried again
+        self._adopt_at = 0.0
+        self._sync_at = 0.0
+        if settings is not None:
+            self._create_own_run()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing at all waits on disk."""
+        return self.done and not self._dead_runs
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether a block that is put now may be handed out at once: none of this run waits before it."""
+        return self._own_run is not None and self._own_run.spool.caught_up
+
+    @property
+    def done(self) -> bool:
+        """Whether all of this run is settled."""
+        return self._own_run is None or self._own_run.spool.done
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, those of dead runs included."""
+        return sum(run.spool.bytes for run in self._all_runs())
+
+    def store_block(self, first: int, last: int, level: int, json: bytes, *, direct: bool) -> StoreResult:
+        """Store a block; ``direct``, where it caught up: and hand it out."""
+        if self._settings is None or (self.failed and self._clock() < self._retry_at):
+            return "failed"
+        if self.size + len(json) > self._settings.max_bytes:
+            return "full"
+        now = self._clock()
+        with self._writing:
+            run = self._own_run
+            if run is None:
+                return "failed"
+            try:
+                stored = run.spool.append(first, last, level, json, now, direct=direct)
+            except OSError as error:
+                self._record_failure(error)
+                return "failed"
+            if stored is not None:
+                with self._lock:
+                    self._in_flight[first] = now
+            self._accounting.record_stored(first, last)
+        if self.failed:
+            self.failed = False
+            log.info("audit_spool_works_again", path=self._settings.path)
+        return "stored" if stored is None else (run, stored)
+
+    def read_next_block(self) -> tuple[SpoolRun, StoredBlock, bytes] | None:
+        """Hand out the next block: of dead runs, then of this one."""
+        for run in self._all_runs():
+            try:
+                taken = run.spool.read_next()
+            except OSError as error:
+                self._record_failure(error)
+                return None
+            self._record_torn(run)
+            if taken is not None:
+                stored, json = taken
+                if run is self._own_run:
+                    with self._lock:
+                        self._in_flight[stored.first] = stored.stored_at
+                return run, stored, json
+        return None
+
+    def settle_block(self, run: SpoolRun, stored: StoredBlock, events: int) -> None:
+        """Take note that so many events of a block are needed no more."""
+        if run.spool.settle_block(stored, events) and run.boot_id == self._boot_id:
+            with self._lock:
+                self._in_flight.pop(stored.first, None)
+
+    def write_ledger(self) -> None:
+        """Write the ledger."""
+        if not self.failed:
+            try:
+                self._write_ledger(closed=False)
+            except OSError as error:
+                self._record_failure(error)
+
+    def maintain(self, now: float) -> None:
+        """Do what is due: try again what failed, look for dead runs and end them, sync, delete what is settled."""
+        if self._settings is None:
+            return
+        try:
+            if self._own_run is None and now >= self._retry_at:
+                self._create_own_run()
+            if now >= self._adopt_at:
+                self._adopt_at = now + SPOOL_RETRY_INTERVAL
+                self.replace_deleted_folder()
+                delete_orphaned_counters()
+                self._adopt_runs(self._settings)
+            self._delete_finished_runs()
+            if self._own_run is not None:
+                self._maintain_own_run(self._own_run, now)
+        except OSError as error:
+            self._record_failure(error)
+
+    def replace_deleted_folder(self) -> None:
+        """Go on in a new folder if that of this run is gone. What is on its way to the topic stays so."""
+        run = self._own_run
+        try:
+            if run is None or self._settings is None or not run.ledger.is_gone:
+                return
+        except OSError as error:
+            self._record_failure(error)
+            return
+        with self._writing:
+            run.spool.abandon()
+            self._own_run = None
+        log.warning("audit_spool_gone", path=self._settings.path, lost=sum(torn.events for torn in run.spool.torn))
+        self._record_torn(run)
+        entry = self._ledger_entry(closed=True)
+        with suppress(OSError):  # so that whoever finds it again, where it was only moved, sends nothing of it
+            run.ledger.write_entry(replace(entry, settled=entry.given))
+        run.release()
+        self._create_own_run()
+
+    def close(self) -> None:
+        """Let go of everything: what is settled is deleted, the rest stays for the next run."""
+        for dead in [*self._dead_runs, *self._ended_runs.values()]:
+            dead.release()
+        self._dead_runs, self._ended_runs = [], {}
+        run = self._own_run
+        if run is None:
+            delete_counter(self._boot_id)
+            return
+        if run.spool.done and self._accounting.last_kept == self._accounting.counts().emitted:
+            self._own_run = None
+            run.delete()
+            return
+        try:
+            self._write_ledger(closed=True)
+            run.spool.delete_settled_segments()
+            run.spool.sync()
+            run.ledger.sync()
+        except OSError as error:
+            self._record_failure(error)
+        self._own_run = None
+        run.release()
+
+    def _all_runs(self) -> list[SpoolRun]:
+        return self._dead_runs if self._own_run is None else [*self._dead_runs, self._own_run]
+
+    def _create_own_run(self) -> None:
+        """Make the folder of this run."""
+        try:
+            self._own_run = SpoolRun.create(self._folder, self._boot_id, self._ledger_entry(closed=False))
+        except OSError as error:
+            self._record_failure(error)
+
+    def _adopt_runs(self, settings: SpoolSettings) -> None:
+        limit = settings.max_bytes * MAX_ADOPTED_SHARE
+        held = sum(run.spool.bytes for run in self._dead_runs)
+        for run in adopt_dead_runs(Path(settings.path), self._broker_id, self._unreadable):
+            if held and held + run.spool.bytes > limit:
+                run.release()
+                continue
+            held += run.spool.bytes
+            self._dead_runs.append(run)
+            log.info("audit_spool_found", boot_id=run.boot_id, bytes=run.spool.bytes)
+
+    def _delete_finished_runs(self) -> None:
+        for run in list(self._dead_runs):
+            if not run.spool.done:
+                run.spool.delete_settled_segments()
+                continue
+            self._dead_runs.remove(run)
+            gap = run.find_gap()
+            if gap is None:
+                run.delete()
+                continue
+            run.ledger.write_entry(replace(run.entry, settled=run.spool.read_to))  # a killed one need not do it again
+            run.spool.delete_settled_segments()
+            self._ended_runs[gap] = run
+            self._accounting.add_gap(gap)
+        for gap in self._accounting.drain_reported_gaps():
+            if gap in self._ended_runs:
+                self._ended_runs.pop(gap).delete()
+
+    def _maintain_own_run(self, run: SpoolRun, now: float) -> None:
+        kept = self._accounting.last_kept  # before the rest: what is put meanwhile is above it
+        with self._lock:
+            in_flight = dict(self._in_flight)
+        waits = run.spool.peek_first()
+        firsts = [*in_flight, *([] if waits is None else [waits])]
+        self._settled = min(firsts) - 1 if firsts else kept
+        self.write_ledger()
+        run.spool.delete_settled_segments()
+        old = waits is not None or any(stored_at <= now - SYNC_INTERVAL for stored_at in in_flight.values())
+        if old and run.spool.unsynced and now >= self._sync_at:
+            self._sync_at = now + SYNC_INTERVAL
+            run.spool.sync()
+            run.ledger.sync()
+
+    def _ledger_entry(self, *, closed: bool) -> LedgerEntry:
+        counts = self._accounting.counts()
+        return LedgerEntry(
+            self._broker_id,
+            self._sidecar_version,
+            observed=self.observed[0],
+            taken=counts.taken,
+            hidden=counts.hidden,
+            given=counts.emitted,
+            lost=counts.lost,
+            settled=self._settled,
+            closed=closed,
+        )
+
+    def _write_ledger(self, *, closed: bool) -> None:
+        with self._writing:
+            entry = self._ledger_entry(closed=closed)
+            if self._own_run is not None and entry != self._written:
+                self._own_run.ledger.write_entry(entry)
+                self._written = entry
+
+    def _record_torn(self, run: SpoolRun) -> None:
+        """Count what could not be read back."""
+        torn, run.spool.torn = run.spool.torn, []
+        for first, last, events in torn:
+            if not run.spool.is_abandoned:
+                log.warning("audit_spool_torn", boot_id=run.boot_id, first=first, last=last)
+            if run.boot_id == self._boot_id:
+                self._accounting.record_lost("spool_torn", first, last, spooled=True, events=events)
+            elif first <= last:
+                self._accounting.add_gap(Gap("spool_torn", run.boot_id, first, last))
+
+    def _record_failure(self, error: OSError) -> None:
+        if not self.failed and self._settings is not None:
+            log.warning("audit_spool_failed", path=self._settings.path, error=str(error), retry_in=SPOOL_RETRY_INTERVAL)
+        self.failed = True
+        self._retry_at = self._clock() + SPOOL_RETRY_INTERVAL

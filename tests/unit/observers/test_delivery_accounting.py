@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from observers.delivery_accounting import MAX_PENDING_GAPS, DeliveryAccounting, DeliveryCounts, Gap
+from observers.event_blocks import Chunk
+
+
+def chunk(first: int, count: int) -> Chunk:
+    return Chunk(first, count, b"{}")
+
+
+def given(accounting: DeliveryAccounting, *chunks: Chunk, last: int, lost: Mapping[str, int] | None = None) -> None:
+    accounting.record_numbered(chunks, last, lost or {}, last, 0)
+
+
+def balanced(counts: DeliveryCounts) -> bool:
+    return counts.emitted == counts.delivered + counts.lost + counts.spooled + counts.queued
+
+
+def gap(reason: str, first: int, last: int, boot: str = "me") -> Gap:
+    return Gap(reason, boot, first, last)
+
+
+def test_events_go_from_memory_to_disk_to_the_topic() -> None:
+    accounting = DeliveryAccounting("me")
+    given(accounting, chunk(1, 10), last=10)
+    assert (accounting.counts().queued, accounting.counts().taken) == (10, 10)
+    accounting.record_stored(1, 6)
+    accounting.record_delivered(1, 4, spooled=True)
+    accounting.record_delivered(7, 8, spooled=False)
+    counts = accounting.counts()
+    assert (counts.delivered, counts.spooled, counts.queued, accounting.last_kept) == (6, 2, 2, 8)
+    assert balanced(counts)
+
+
+def test_numbers_without_an_event_are_lost_for_the_reasons_given_in_their_order() -> None:
+    accounting = DeliveryAccounting("me")
+    given(accounting, chunk(4, 2), chunk(8, 1), last=10, lost={"observer_queue": 3, "failed": 3, "too_large": 1})
+    counts = accounting.counts()
+    assert (counts.emitted, counts.queued) == (10, 3)
+    assert counts.dropped == {"observer_queue": 3, "failed": 3, "too_large": 1}
+    accounting.record_stored(4, 5)
+    assert accounting.drain_gaps() == [gap("observer_queue", 1, 3)]
+    accounting.record_stored(8, 8)
+    assert accounting.drain_gaps() == [gap("failed", 6, 7)]
+    given(accounting, chunk(11, 1), last=11)
+    accounting.record_stored(11, 11)
+    assert accounting.drain_gaps() == [gap("failed", 9, 9), gap("too_large", 10, 10)]
+    assert balanced(accounting.counts())
+
+
+def test_numbers_that_nobody_gave_a_reason_for_are_lost_all_the_same() -> None:
+    accounting = DeliveryAccounting("me")
+    given(accounting, chunk(1, 2), last=5, lost={"observer_queue": 1})
+    assert accounting.counts().dropped == {"observer_queue": 1, "failed": 2}
+    assert balanced(accounting.counts())
+
+
+def test_a_run_is_told_as_one_gap_once_it_has_ended() -> None:
+    accounting = DeliveryAccounting("me")
+    given(accounting, chunk(1, 30), last=30)
+    for first in (1, 11):
+        accounting.record_lost("spool_full", first, first + 9, spooled=False)
+        assert accounting.drain_gaps() == []
+    accounting.record_stored(21, 30)
+    assert accounting.drain_gaps() == [gap("spool_full", 1, 20)]
+    assert accounting.drain_gaps() == []
+
+
+def test_a_gap_is_told_once_its_event_is_kept_and_told_again_if_that_is_lost() -> None:
+    accounting = DeliveryAccounting("me")
+    other = gap("killed", 5, 9, "other")
+    accounting.add_gap(other)
+    assert accounting.drain_gaps() == [other]
+    given(accounting, chunk(1, 1), last=1)
+    assert accounting.drain_reported_gaps() == []
+    accounting.record_lost("spool_full", 1, 1, spooled=False)
+    assert accounting.drain_gaps() == [other]
+    given(accounting, chunk(2, 1), last=2)
+    accounting.record_stored(2, 2)
+    assert accounting.drain_reported_gaps() == [other]
+    assert accounting.drain_reported_gaps() == []
+    assert accounting.drain_gaps() == [gap("spool_full", 1, 1)]
+
+
+def test_a_part_of_a_block_may_have_been_lost_before() -> None:
+    accounting = DeliveryAccounting("me")
+    given(accounting, chunk(1, 4), chunk(7, 4), last=10, lost={"failed": 2})
+    accounting.record_stored(1, 4)
+    accounting.record_stored(7, 10)
+    accounting.record_lost("spool_torn", 1, 10, spooled=True, events=8)
+    assert accounting.counts().dropped == {"failed": 2, "spool_torn": 8}
+    assert balanced(accounting.counts())
+
+
+def test_gaps_that_nobody_takes_are_bounded() -> None:
+    accounting = DeliveryAccounting("me")
+    for n in range(MAX_PENDING_GAPS + 5):
+        accounting.add_gap(gap("killed", 1, 1, f"boot{n}"))
+    assert len(accounting.drain_gaps()) == MAX_PENDING_GAPS

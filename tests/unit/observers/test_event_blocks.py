@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from observers.event import EVENTS_PER_RECORD, SCHEMA_LEVEL, RequestEvent, decoder, encoder
+from observers.event_blocks import BLOCK_LINGER, MAX_BLOCK_BYTES, Block, BlockBuilder, Chunk, RecordWriter
+
+WRITER = RecordWriter("cluster", 1, "boot", "0.1.0")
+
+
+def chunk(first: int, count: int = 1, size: int | None = None) -> Chunk:
+    """Events as a translator encodes them, or ``size`` bytes of something."""
+    events = [
+        RequestEvent(n, "CLIENT", "c1", 5, 3, "Metadata", 12, "User:a", "10.0.0.7", 1, 2, 50) for n in range(count)
+    ]
+    for seq, event in enumerate(events, first):
+        event.seq = seq
+    return Chunk(first, count, b",".join(map(encoder.encode, events)) if size is None else b"x" * size)
+
+
+def add_counters(builder: BlockBuilder, *chunks: Chunk, now: float = 0.0) -> list[Block]:
+    """Add chunks, with no loss after the last."""
+    return builder.add_chunks(chunks, chunks[-1].first + chunks[-1].count - 1, now)
+
+
+def numbers(blocks: list[Block]) -> list[tuple[int, int]]:
+    return [(block.first, block.last) for block in blocks]
+
+
+class TestBatcher:
+    def test_blocks_hold_at_most_their_limit_and_are_complete_with_it(self) -> None:
+        builder = BlockBuilder()
+        chunks = [chunk(n) for n in range(1, 2 * EVENTS_PER_RECORD + 2)]
+        full = [(1, EVENTS_PER_RECORD), (EVENTS_PER_RECORD + 1, 2 * EVENTS_PER_RECORD)]
+        assert numbers(add_counters(builder, *chunks)) == full
+        assert builder.open_events == 1
+        assert numbers(builder.complete()) == [(2 * EVENTS_PER_RECORD + 1,) * 2]
+        assert builder.complete() == []
+
+    def test_a_chunk_stays_whole(self) -> None:
+        builder = BlockBuilder()
+        half = EVENTS_PER_RECORD // 2
+        blocks = add_counters(builder, chunk(1, half), chunk(half + 1, half - 1), chunk(2 * half, half))
+        assert numbers(blocks) == [(1, 2 * half - 1)]
+        assert builder.open_events == half
+
+    def test_a_loss_ends_the_block_and_leaves_a_gap(self) -> None:
+        builder = BlockBuilder()
+        assert add_counters(builder, chunk(1, 2)) == []
+        assert numbers(builder.add_chunks([], 12, 0.0)) == [(1, 2)], "ten were lost after it"
+        assert numbers(add_counters(builder, chunk(13), chunk(15))) == [(13, 13)], "one was lost between"
+        assert numbers(builder.add_chunks([chunk(16)], 17, 0.0)) == [(15, 16)]
+        assert (builder.seq, builder.open_events) == (17, 0)
+
+    def test_nothing_changes_nothing(self) -> None:
+        builder = BlockBuilder()
+        add_counters(builder, chunk(1))
+        assert builder.add_chunks([], 1, 0.0) == []
+        assert builder.open_events == 1
+
+    def test_an_event_waits_no_longer_than_the_flush_time_from_the_first_of_its_block(self) -> None:
+        builder = BlockBuilder()
+        add_counters(builder, chunk(1), now=10.0)
+        add_counters(builder, chunk(2), now=10.0 + BLOCK_LINGER / 2)
+        assert builder.complete_expired(10.0 + BLOCK_LINGER - 0.001) == []
+        assert numbers(builder.complete_expired(10.0 + BLOCK_LINGER)) == [(1, 2)]
+        assert builder.complete_expired(100.0) == []
+
+    def test_events_too_large_for_one_record_are_spread_without_a_gap(self) -> None:
+        builder = BlockBuilder()
+        size = MAX_BLOCK_BYTES // 2
+        blocks = add_counters(builder, chunk(1, size=size), chunk(2, size=size), chunk(3, size=size))
+        assert numbers(blocks + builder.complete()) == [(1, 2), (3, 3)]
+        assert all(block.size <= MAX_BLOCK_BYTES for block in blocks)
+
+    def test_one_event_too_large_for_a_record_stays_whole(self) -> None:
+        builder = BlockBuilder()
+        blocks = add_counters(builder, chunk(1), chunk(2, size=MAX_BLOCK_BYTES + 1), chunk(3))
+        assert numbers(blocks + builder.complete()) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_an_envelope_says_who_and_which() -> None:
+    builder = BlockBuilder()
+    add_counters(builder, chunk(1, 2), chunk(3))
+    (block,) = builder.complete()
+    record = WRITER.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=4, sent_at=9)
+    envelope = decoder.decode(record)
+    assert (envelope.schema_level, envelope.cluster_id, envelope.broker_id) == (SCHEMA_LEVEL, "cluster", 1)
+    assert (envelope.boot_id, envelope.sidecar_version) == ("boot", "0.1.0")
+    assert (envelope.first_seq, envelope.last_seq, envelope.dropped, envelope.sent_at) == (1, 3, 4, 9)
+    assert [event.seq for event in envelope.events] == [1, 2, 3]
+    assert len(block) == 3
