@@ -11,18 +11,18 @@ The contract
   errors.py      the one error that is meant for a person.
 
 The audit, an observer
-  audit.py       what it is told of in, numbered events out.
+  audit.py       what it is told of in, encode_numbered events out.
   event.py       the event: its fields, its envelope, its encoding; reference.py writes its page in docs, with what
                  examples.py makes.
   audit_filter.py       which exchanges give no event (pure).
   audit_writer.pyx   from exchanges to encoded events (pure); rows.pxi is the writing of them.
   rollup_writer.pyx  many requests in one event (pure); rollup.py says how many, and makes the events.
-                 Both read exchanges by exchanges.pxi; requests.py is what they share in Python.
-  incidents.py   every event but those of requests (pure).
+                 Both read exchanges by exchanges.pxi; request_events.py is what they share in Python.
+  connection_events.py   every event but those of requests (pure).
   inventory.py   which topics exist, asked now and then.
   fetch_sessions.py  what fetches of a session leave out (pure).
   channel_muting.py       which connections brokers leave unread, because they told them to wait (pure).
-  deep.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in);
+  record_counter.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in);
                  decompress.py decompresses them.
 
 Delivery, of the audit

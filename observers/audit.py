@@ -16,31 +16,31 @@ from msgspec.structs import asdict
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
 from observers.audit_filter import AuditFilter
 from observers.audit_producer import producer_settings
-from observers.audit_writer import Translator
-from observers.deep import deepen
+from observers.audit_writer import RequestEventEncoder
+from observers.connection_events import encode_connection_changes, encode_numbered, encode_throttle_reports
 from observers.errors import ObserverError
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, GapEvent, InventoryEvent, StatusEvent
 from observers.event_blocks import EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
-from observers.incidents import numbered, translate_changes, translate_throttles
 from observers.inventory import Inventory
 from observers.kafka_admin import KafkaAdmin, client_id_of
 from observers.outbox import Outbox, OutboxStats
-from observers.rollup_writer import Rollup
+from observers.record_counter import count_compressed_records
+from observers.rollup_writer import RollupAggregator
 from observers.spool_runs import SpoolSettings
 from observers.topic_names import TopicNames
 
 DEFAULT_TOPIC = "brokerside-audit"
 
-STATUS_EVERY = 10.0
+STATUS_INTERVAL = 10.0
 """Seconds between two statuses."""
 
-CLOCK_STEP = 1.0
+MIN_CLOCK_STEP = 1.0
 """Seconds by which the wall clock must leave the monotonic one, from one status to the next, to be told."""
 
 PRODUCE = 0
 
-LAST_OLD_PRODUCE = 2
+LAST_MESSAGE_SET_PRODUCE = 2
 """Newest version of Produce that may carry message sets of magic 0 and 1. A fetch of any version may return them, as
 they were stored."""
 
@@ -83,9 +83,9 @@ class AuditObserver:
             principals=audit.get("exclude.principals", ()),
             client_ids={client_id},
         )
-        self._deep = bool(configs.get("observer.records.deep"))
-        self._translator = Translator(configs["api.names"], self._names, self._filter)
-        self._rollup = Rollup(configs["api.names"], self._names, self._filter) if rolls_up else None
+        self._counts_compressed_records = bool(configs.get("observer.records.deep"))
+        self._request_encoder = RequestEventEncoder(configs["api.names"], self._names, self._filter)
+        self._rollup = RollupAggregator(configs["api.names"], self._names, self._filter) if rolls_up else None
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
         spool = audit.get("spool.path")
         self._outbox = Outbox(
@@ -104,39 +104,45 @@ class AuditObserver:
         self._offset = _wall_offset()
         # Of whoever holds ``Outbox.sequence_lock``.
         self._rollup_due = self._status_due = time.monotonic()
-        self._status_due += STATUS_EVERY
+        self._status_due += STATUS_INTERVAL
         self._closed = False
         self._lost: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
             admin.list_topics,
             self._filter.hides_topic,
-            self._tell_inventory,
+            self._emit_inventory,
             interval=audit.get("inventory.interval.ms", 60_000) / 1000,
         )
-        self._outbox.start(self._tick)
+        self._outbox.start(self._emit_scheduled)
         if configs.get("worker", 1) == 1:
             self._inventory.start()
 
     def keeps(self, api_key: int, api_version: int) -> bool:
         """Whether bodies are needed, to count records that no header tells of (``observer.records.deep``)."""
-        return self._deep and (api_key in FETCH_API_KEYS or (api_key == PRODUCE and api_version <= LAST_OLD_PRODUCE))
+        return self._counts_compressed_records and (
+            api_key in FETCH_API_KEYS or (api_key == PRODUCE and api_version <= LAST_MESSAGE_SET_PRODUCE)
+        )
 
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         """Turn ``exchanges`` into events; ``dropped`` were lost before them and leave a gap of that size."""
-        if self._deep:
-            exchanges = [_deepened(one) if self.keeps(one.api_key, one.api_version) else one for one in exchanges]
+        if self._counts_compressed_records:
+            exchanges = [
+                _with_exact_records(one) if self.keeps(one.api_key, one.api_version) else one for one in exchanges
+            ]
         if self._rollup is None:
-            self._take(exchanges, dropped, self._translator.translate)
+            self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
         else:
-            self._gather(exchanges, dropped, self._rollup)
+            self._add_to_rollup(exchanges, dropped, self._rollup)
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
-        self._take(changes, dropped, lambda told, first, offset: translate_changes(told, first, offset, self._filter))
+        self._emit_observations(
+            changes, dropped, lambda told, first, offset: encode_connection_changes(told, first, offset, self._filter)
+        )
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         """Turn each of ``reports`` into an event; ``dropped`` as in ``record_exchanges``. No exclusion hides one."""
-        self._take(reports, dropped, translate_throttles)
+        self._emit_observations(reports, dropped, encode_throttle_reports)
 
     def close(self, timeout: float) -> None:
         """Tell what is left, the last status after it, and wait up to ``timeout`` seconds for all to be delivered.
@@ -145,9 +151,9 @@ class AuditObserver:
         """
         self._inventory.close()
         with self._outbox.sequence_lock:
-            self._tell_rollups()
-            self._tell_gaps()
-            self._tell(self._status(last=True))
+            self._emit_rollups()
+            self._emit_gaps()
+            self._emit(self._make_status(last=True))
             self._closed = True
         self._outbox.close(timeout)
 
@@ -155,61 +161,61 @@ class AuditObserver:
         """Current counts."""
         return AuditStats(**asdict(self._outbox.stats()), topic_look_ups=self._names.look_ups)
 
-    def _take(
+    def _emit_observations(
         self, told: Sequence[Any], dropped: int, translate: Callable[[Sequence[Any], int, float], EncodedEvents]
     ) -> None:
         """Number ``told`` after those that were ``dropped``."""
         with self._outbox.sequence_lock:
             made = translate(told, self._outbox.seq + dropped + 1, _wall_offset())
-            self._add(made, dropped + len(told), {"observer_queue": dropped})
+            self._add_to_outbox(made, dropped + len(told), {"observer_queue": dropped})
 
-    def _gather(self, exchanges: Sequence[ObservedExchange], dropped: int, rollup: Rollup) -> None:
+    def _add_to_rollup(self, exchanges: Sequence[ObservedExchange], dropped: int, rollup: RollupAggregator) -> None:
         """Add ``exchanges`` to the rollup. Those that are lost have a number each."""
         with self._outbox.sequence_lock:
             if time.monotonic() >= self._rollup_due:
-                self._tell_rollups()
+                self._emit_rollups()
             made = EncodedEvents(last=0)
             at = 0
             while at < len(exchanges):
-                added = rollup.add(exchanges, at, _wall_offset())
+                added = rollup.add_exchanges(exchanges, at, _wall_offset())
                 at = added.until
                 made.hidden += added.hidden
                 made.failed += added.failed
                 made.not_encodable += added.not_encodable
                 if rollup.full:
-                    self._tell_rollups()
+                    self._emit_rollups()
             lost = dropped + made.failed + made.not_encodable
             made.last = self._outbox.seq + lost
-            self._add(made, lost + made.hidden, {"observer_queue": dropped})
+            self._add_to_outbox(made, lost + made.hidden, {"observer_queue": dropped})
 
-    def _tick(self) -> None:
+    def _emit_scheduled(self) -> None:
         """Tell what is due by the clock. The pump calls this."""
         with self._outbox.sequence_lock:
             if self._closed:
                 return
             now = time.monotonic()
             if now >= self._rollup_due:
-                self._tell_rollups()
-            self._tell_gaps()
+                self._emit_rollups()
+            self._emit_gaps()
             if now >= self._status_due:
-                self._tell(self._status())
-                self._status_due = now + STATUS_EVERY
+                self._emit(self._make_status())
+                self._status_due = now + STATUS_INTERVAL
 
-    def _tell_inventory(self, parts: Sequence[InventoryEvent]) -> None:
+    def _emit_inventory(self, parts: Sequence[InventoryEvent]) -> None:
         with self._outbox.sequence_lock:
             if not self._closed:
-                self._tell(*parts)
+                self._emit(*parts)
 
     # ---- with the numbers held --------------------------------------------------------------------------------------
 
-    def _tell_rollups(self) -> None:
+    def _emit_rollups(self) -> None:
         self._rollup_due = time.monotonic() + self._rollup_interval
         if self._rollup is not None and (requests := self._rollup.requests):
-            self._tell(*self._rollup.take(), taken=requests)
+            self._emit(*self._rollup.drain(), taken=requests)
 
-    def _tell_gaps(self) -> None:
+    def _emit_gaps(self) -> None:
         gaps = self._outbox.drain_gaps()  # the next numbers have to be theirs
-        self._tell(
+        self._emit(
             *[
                 GapEvent(
                     seq=0,
@@ -222,20 +228,20 @@ class AuditObserver:
             ]
         )
 
-    def _tell(self, *events: Any, taken: int = 0) -> None:
+    def _emit(self, *events: Any, taken: int = 0) -> None:
         if events:
-            self._add(numbered(events, self._outbox.seq + 1), taken, {})
+            self._add_to_outbox(encode_numbered(events, self._outbox.seq + 1), taken, {})
 
-    def _add(self, made: EncodedEvents, taken: int, lost: Mapping[str, int]) -> None:
+    def _add_to_outbox(self, made: EncodedEvents, taken: int, lost: Mapping[str, int]) -> None:
         reasons = {**lost, "failed": made.failed, "not_encodable": made.not_encodable, "too_large": made.too_large}
         losses = {reason: count for reason, count in reasons.items() if count}
         if taken or made.chunks:
             self._outbox.add_events(made.chunks, made.last, losses, taken, made.hidden)
 
-    def _status(self, *, last: bool = False) -> StatusEvent:
+    def _make_status(self, *, last: bool = False) -> StatusEvent:
         """The state of things, before the number of this event."""
         stats = self._outbox.stats()
-        self._log_losses(stats.dropped)
+        self._log_new_losses(stats.dropped)
         offset = _wall_offset()
         step, self._offset = offset - self._offset, offset
         return StatusEvent(
@@ -251,11 +257,11 @@ class AuditObserver:
             spooled=stats.spooled,
             dropped=dict(stats.dropped),
             spool_bytes=stats.spool_bytes,
-            clock_step_ms=round(step * 1000) if abs(step) > CLOCK_STEP else 0,
+            clock_step_ms=round(step * 1000) if abs(step) > MIN_CLOCK_STEP else 0,
             last=last,
         )
 
-    def _log_losses(self, dropped: Mapping[str, int]) -> None:
+    def _log_new_losses(self, dropped: Mapping[str, int]) -> None:
         """Log what was lost since the last status."""
         lost = {reason: more for reason, count in dropped.items() if (more := count - self._lost.get(reason, 0))}
         if lost:
@@ -263,9 +269,9 @@ class AuditObserver:
         self._lost = dict(dropped)
 
 
-def _deepened(exchange: Any) -> Any:
+def _with_exact_records(exchange: Any) -> Any:
     """Return ``exchange``, or one like it with exact records."""
-    request, response = deepen(exchange)
+    request, response = count_compressed_records(exchange)
     if request is exchange.request and response is exchange.response:
         return exchange
     return type(exchange)(

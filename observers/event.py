@@ -32,7 +32,7 @@ MAX_STRING = 256
 EVENTS_PER_RECORD = 200
 """Events in one Kafka record at most; fewer where the flush interval ends first. See docs/audit-format.md."""
 
-LOSSES = {
+LOSS_REASONS = {
     "observer_queue": "The audit did not keep up: it was lost before it was looked at.",
     "failed": "No event could be built.",
     "not_encodable": "A text in it is no Unicode text.",
@@ -53,7 +53,7 @@ ThrottleScope = Literal["broker", "listener", "ip"]
 ThrottleQuota = Literal["connection_creation_rate", "connections"]
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
 PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
-ConnectionChange = Literal["opened", "authenticated", "authentication_failed", "closed"]
+ConnectionChangeKind = Literal["opened", "authenticated", "authentication_failed", "closed"]
 
 
 class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
@@ -159,7 +159,7 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
 
     seq: int
     """Number of the event, as for every kind."""
-    change: ConnectionChange
+    change: ConnectionChangeKind
     """``opened``, ``authenticated`` (again, where the client does so again), ``authentication_failed``, ``closed``."""
     ts: int
     """When."""
@@ -435,6 +435,6 @@ def clip(text: str) -> str:
     return text if len(text) <= MAX_STRING else text[: MAX_STRING - 1] + "…"
 
 
-def clipped(text: str | None) -> str | None:
+def clip_optional(text: str | None) -> str | None:
     """Return ``clip(text)``, and None for None."""
     return None if text is None else clip(text)

@@ -7,13 +7,13 @@ from typing import Any
 from msgspec import Struct
 
 from observers.audit_filter import AuditFilter
-from observers.audit_writer import Translator
+from observers.audit_writer import RequestEventEncoder
+from observers.connection_events import encode_connection_changes, encode_numbered, encode_throttle_reports
 from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
 from observers.event_blocks import BlockBuilder, EncodedEvents, RecordWriter
-from observers.incidents import numbered, translate_changes, translate_throttles
-from observers.inventory import parts, told
+from observers.inventory import inventory_events, inventory_topic
 from observers.kafka_admin import TopicDescription
-from observers.rollup_writer import Rollup
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
@@ -52,17 +52,17 @@ def envelope() -> bytes:
 def _made() -> dict[str, EncodedEvents]:
     names = TopicNames(lambda: {INVOICES: "invoices"})
     audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
-    rollup = Rollup(API_NAMES, names, audit_filter)
-    rollup.add([_produce(n) for n in range(3)], 0, WALL)
-    topic = told(TopicDescription("invoices", INVOICES, 12, internal=False))
+    rollup = RollupAggregator(API_NAMES, names, audit_filter)
+    rollup.add_exchanges([_produce(n) for n in range(3)], 0, WALL)
+    topic = inventory_topic(TopicDescription("invoices", INVOICES, 12, internal=False))
     return {
-        "request": Translator(API_NAMES, names, audit_filter).translate([_produce(0)], 41, WALL),
-        "rollup": numbered(rollup.take(), 42),
-        "connection": translate_changes([_CLOSED], 43, WALL, audit_filter),
-        "throttle": translate_throttles([_Held()], 44, WALL),
-        "topic_inventory": numbered(parts([topic], round(WALL * 1e6) + 660_000_000), 45),
-        "gap": numbered([_GAP], 46),
-        "sidecar_status": numbered([_STATUS], 47),
+        "request": RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges([_produce(0)], 41, WALL),
+        "rollup": encode_numbered(rollup.drain(), 42),
+        "connection": encode_connection_changes([_CLOSED], 43, WALL, audit_filter),
+        "throttle": encode_throttle_reports([_Held()], 44, WALL),
+        "topic_inventory": encode_numbered(inventory_events([topic], round(WALL * 1e6) + 660_000_000), 45),
+        "gap": encode_numbered([_GAP], 46),
+        "sidecar_status": encode_numbered([_STATUS], 47),
     }
 
 

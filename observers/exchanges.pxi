@@ -8,9 +8,9 @@ cdef enum:
     PRODUCE = 0
     FETCH = 1
     SHARE_FETCH = 78
-    FEW = 8  # answers up to which one is found by looking at each
+    MAX_SCANNED_ANSWERS = 8  # answers up to which one is found by looking at each
 
-cdef int16_t _UNKNOWN_RESULT = UNKNOWN_RESULT
+cdef int16_t _UNKNOWN_ERROR_CODE = UNKNOWN_ERROR_CODE
 
 
 cdef struct Basics:
@@ -62,7 +62,7 @@ cdef inline bint _is_fetch(int16_t api_key) noexcept:
     return api_key == FETCH or api_key == SHARE_FETCH
 
 
-cdef inline bint _may_be_polled(Exchange exchange, double due) noexcept:
+cdef inline bint _may_be_polled(Exchange exchange, double next_poll_at) noexcept:
     """Whether ``AuditFilter.take_polled_topics`` of this exchange, which is not hidden, may be anything else than nothing."""
     return (
         _is_fetch(exchange.api_key)
@@ -70,7 +70,7 @@ cdef inline bint _may_be_polled(Exchange exchange, double due) noexcept:
         and exchange.request_body != NULL
         and exchange.response_body != NULL
         and not exchange.response_body.error_code
-        and exchange.answered_at >= due
+        and exchange.answered_at >= next_poll_at
     )
 
 
@@ -106,7 +106,7 @@ cdef inline bint _changes_session(Exchange exchange, dict sessions) except -1:
 cdef inline dict _answers_of(Body *response):
     """Places of the answers by topic and partition, where they are so many that this finds one sooner."""
     cdef Py_ssize_t at
-    if response == NULL or response.count <= FEW:
+    if response == NULL or response.count <= MAX_SCANNED_ANSWERS:
         return None
     return {(<object>response.parts[at].topic, response.parts[at].partition): at for at in range(response.count)}
 

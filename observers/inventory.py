@@ -12,9 +12,9 @@ from observers.event import InventoryEvent, InventoryTopic
 from observers.kafka_admin import TopicDescription
 from proxy.core.accessors import printed_id
 
-TOPICS_PER_EVENT = 1_000
+TOPICS_PER_INVENTORY_EVENT = 1_000
 
-TELL_EVERY = 3600.0
+UNCHANGED_LIST_INTERVAL = 3600.0
 """Seconds after which a list is told that has not changed."""
 
 log = structlog.get_logger("observers")
@@ -27,22 +27,22 @@ class Inventory:
         self,
         topics: Callable[[], Mapping[str, TopicDescription]],
         hides_topic: Callable[[str], bool],
-        tell: Callable[[Sequence[InventoryEvent]], None],
+        publish: Callable[[Sequence[InventoryEvent]], None],
         *,
         interval: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``topics``: all there are, by name; may raise anything. ``tell`` gets the parts of a list, not numbered yet.
+        """``topics``: all there are, by name; may raise anything. ``publish`` gets the events of a list, not numbered yet.
 
         ``interval``: seconds between two questions.
         """
         self._topics = topics
         self._hides_topic = hides_topic
-        self._tell = tell
+        self._publish = publish
         self._interval = interval
         self._clock = clock
-        self._told: Sequence[InventoryTopic] | None = None
-        self._due = float("-inf")
+        self._published: Sequence[InventoryTopic] | None = None
+        self._publish_again_at = float("-inf")
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit inventory", daemon=True)
 
@@ -54,42 +54,44 @@ class Inventory:
         """Ask no more. Does not wait for an answer that is on its way; it is not told."""
         self._closing.set()
 
-    def look(self) -> None:
-        """Ask once, and tell if there is anything to tell. Raises what ``topics`` raises."""
+    def poll_topics(self) -> None:
+        """Ask once, and publish if there is anything to publish. Raises what ``topics`` raises."""
         asked_at = time.time_ns() // 1000
-        found = [told(topic) for name, topic in sorted(self._topics().items()) if not self._hides_topic(name)]
+        found = [
+            inventory_topic(topic) for name, topic in sorted(self._topics().items()) if not self._hides_topic(name)
+        ]
         now = self._clock()
-        if self._closing.is_set() or (found == self._told and now < self._due):
+        if self._closing.is_set() or (found == self._published and now < self._publish_again_at):
             return
-        self._tell(parts(found, asked_at))
-        self._told = found
-        self._due = now + TELL_EVERY
+        self._publish(inventory_events(found, asked_at))
+        self._published = found
+        self._publish_again_at = now + UNCHANGED_LIST_INTERVAL
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self.look()
+                self.poll_topics()
             except Exception as error:
                 log.info("audit_inventory_unavailable", error=type(error).__name__, retry_in=self._interval)
             self._closing.wait(self._interval)
 
 
-def parts(topics: Sequence[InventoryTopic], asked_at: int) -> list[InventoryEvent]:
+def inventory_events(topics: Sequence[InventoryTopic], asked_at: int) -> list[InventoryEvent]:
     """Return the events of a list, at least one. ``asked_at``: µs since 1970."""
-    count = max(1, -(-len(topics) // TOPICS_PER_EVENT))
+    count = max(1, -(-len(topics) // TOPICS_PER_INVENTORY_EVENT))
     return [
         InventoryEvent(
             seq=0,
             ts=asked_at,
             part=n + 1,
             parts=count,
-            inventory=tuple(topics[n * TOPICS_PER_EVENT : (n + 1) * TOPICS_PER_EVENT]),
+            inventory=tuple(topics[n * TOPICS_PER_INVENTORY_EVENT : (n + 1) * TOPICS_PER_INVENTORY_EVENT]),
         )
         for n in range(count)
     ]
 
 
-def told(topic: TopicDescription) -> InventoryTopic:
+def inventory_topic(topic: TopicDescription) -> InventoryTopic:
     """Return ``topic`` as an event has it."""
     topic_id = printed_id(topic.id) if any(topic.id) else None
     return InventoryTopic(topic=topic.name, topic_id=topic_id, partitions=topic.partitions, internal=topic.internal)

@@ -58,7 +58,7 @@ class OutboxStats(Struct, frozen=True):
     delivered: int
     """Acknowledged by the audit topic."""
     dropped: Mapping[str, int]
-    """Lost, by reason; see ``observers.event.LOSSES``."""
+    """Lost, by reason; see ``observers.event.LOSS_REASONS``."""
     spooled: int
     """On disk, those included that the producer has besides."""
     queued: int
@@ -99,7 +99,7 @@ class OutgoingRecord(Struct, frozen=True, gc=False):
 
 
 class Outbox:
-    """Takes numbered events and answers for every one of them."""
+    """Takes encode_numbered events and answers for every one of them."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from observers import event, examples
-from observers.requests import MAX_EVENT
+from observers.request_events import MAX_EVENT_BYTES
 
 UNITS = {
     "_us": "µs",
@@ -58,7 +58,7 @@ Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_i
 or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap; `gap` events say why.
 Events never hold a record's key or value, nor anything a client authenticates with. Strings a client chose are cut at
 {event.MAX_STRING} characters and then end in `…`. A request on so many partitions that its event might need more than
-{MAX_EVENT:,} bytes gives a gap instead.
+{MAX_EVENT_BYTES:,} bytes gives a gap instead.
 
 Fields that have their default value are left out, but for those of the envelope.
 
@@ -154,7 +154,7 @@ def _example(value: bytes) -> str:
 
 
 def _losses() -> str:
-    rows = "".join(f"| `{reason}` | {meaning} |\n" for reason, meaning in event.LOSSES.items())
+    rows = "".join(f"| `{reason}` | {meaning} |\n" for reason, meaning in event.LOSS_REASONS.items())
     return (
         "\n## Why events are lost\n\nAs in `dropped` of a `sidecar_status` and `reason` of a `gap`. Besides these, "
         "librdkafka's name of an error that\nwill not pass, as `topic_authorization_failed`.\n\n"

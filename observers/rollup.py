@@ -11,13 +11,13 @@ from observers.event import RollupEvent, RollupTopic
 MAX_ROLLUPS = 10_000
 """Rollups gathered at a time, about 1 KiB each; with more of them they are told before the interval ends."""
 
-MAX_TOPICS = 50_000
+MAX_ROLLUP_TOPICS = 50_000
 """Topics in all of them together, about 0.6 KiB each; likewise."""
 
-TOPICS_PER_EVENT = 1_000
+TOPICS_PER_ROLLUP_EVENT = 1_000
 
 
-class Added(Struct, frozen=True):
+class RollupProgress(Struct, frozen=True):
     """What became of exchanges: those that are in no rollup are counted here."""
 
     until: int
@@ -27,18 +27,18 @@ class Added(Struct, frozen=True):
     not_encodable: int
 
 
-def split(event: RollupEvent, topics: Sequence[RollupTopic], polled: Sequence[str]) -> list[RollupEvent]:
+def split_rollup(event: RollupEvent, topics: Sequence[RollupTopic], polled: Sequence[str]) -> list[RollupEvent]:
     """Return ``event`` with the first of ``topics`` and ``polled``, and as many of its key as the others need."""
     events = [event]
-    for at in range(0, max(len(topics), len(polled)), TOPICS_PER_EVENT):
+    for at in range(0, max(len(topics), len(polled)), TOPICS_PER_ROLLUP_EVENT):
         if at:
-            events.append(_bare(event))
-        events[-1].per_topic = tuple(topics[at : at + TOPICS_PER_EVENT])
-        events[-1].polled = tuple(polled[at : at + TOPICS_PER_EVENT])
+            events.append(_rollup_without_sums(event))
+        events[-1].per_topic = tuple(topics[at : at + TOPICS_PER_ROLLUP_EVENT])
+        events[-1].polled = tuple(polled[at : at + TOPICS_PER_ROLLUP_EVENT])
     return events
 
 
-def _bare(first: RollupEvent) -> RollupEvent:
+def _rollup_without_sums(first: RollupEvent) -> RollupEvent:
     return RollupEvent(
         seq=0,
         minute=first.minute,
@@ -57,7 +57,7 @@ def _bare(first: RollupEvent) -> RollupEvent:
     )
 
 
-def cut(counts: Sequence[int]) -> tuple[int, ...]:
+def trim_trailing_zeros(counts: Sequence[int]) -> tuple[int, ...]:
     """Return ``counts`` without the zeros at their end."""
     used = len(counts)
     while used and not counts[used - 1]:

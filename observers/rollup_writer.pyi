@@ -3,10 +3,10 @@ from collections.abc import Mapping, Sequence
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
 from observers.event import RollupEvent
-from observers.rollup import Added
+from observers.rollup import RollupProgress
 from observers.topic_names import TopicNames
 
-class Rollup:
+class RollupAggregator:
     def __init__(
         self,
         api_names: Mapping[int, str],
@@ -20,5 +20,7 @@ class Rollup:
     def requests(self) -> int: ...
     @property
     def full(self) -> bool: ...
-    def add(self, exchanges: Sequence[ObservedExchange], start: int, wall_offset: float) -> Added: ...
-    def take(self) -> list[RollupEvent]: ...
+    def add_exchanges(
+        self, exchanges: Sequence[ObservedExchange], start: int, wall_offset: float
+    ) -> RollupProgress: ...
+    def drain(self) -> list[RollupEvent]: ...

@@ -9,25 +9,25 @@ from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, Part
 
-from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, clipped, encoder
-from observers.requests import UNKNOWN_RESULT, report_failure
-from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
+from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, clip_optional, encoder
+from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
+from observers.rollup import MAX_ROLLUPS, MAX_ROLLUP_TOPICS, RollupProgress, trim_trailing_zeros, split_rollup
 
 include "exchanges.pxi"
 
 cdef enum:
     BUCKETS = 40
-    SEATS = 1024  # connections of which is kept where they are summed up, a power of two
-    LABELS = 20_000  # topics whose names are kept
-    LONG = 256  # longer texts that a client chose are not kept
-    MINUTE = 60_000_000
+    CACHED_CONNECTIONS = 1024  # connections of which is kept where they are summed up, a power of two
+    MAX_CACHED_TOPICS = 20_000  # topics whose names are kept
+    MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept
+    MINUTE_US = 60_000_000
 
 cdef int64_t _ENDS[BUCKETS - 1]
 for _n, _end in enumerate(ROLLUP_BUCKETS):
     _ENDS[<int>_n] = _end
 
 
-cdef class Topic:
+cdef class TopicSums:
     """Sums of one topic, as ``RollupTopic`` has them."""
 
     cdef object name
@@ -40,7 +40,7 @@ cdef class Topic:
     cdef uint32_t latencies[BUCKETS]
     cdef uint32_t service_latencies[BUCKETS]
 
-    cdef object told(self):
+    cdef object to_rollup_topic(self):
         return RollupTopic(
             self.name, self.requests, self.records, self.size, self.unconfirmed_records, self.unconfirmed_size,
             self.rejected_records, self.rejected_size, _counts(self.latencies),
@@ -48,7 +48,7 @@ cdef class Topic:
         )
 
 
-cdef class Gathered:
+cdef class RollupSums:
     """One rollup that requests are added to, as ``RollupEvent`` has it."""
 
     cdef object listener, api, principal, principal_source, client_id, client_ip, software_name, software_version
@@ -60,8 +60,8 @@ cdef class Gathered:
     cdef uint32_t service_latencies[BUCKETS]
     cdef dict topics, polled
 
-    cdef list told(self):
-        cdef Topic topic
+    cdef list to_events(self):
+        cdef TopicSums topic
         event = RollupEvent(
             seq=0,
             minute=self.minute,
@@ -88,32 +88,32 @@ cdef class Gathered:
         )
         topics = []
         for topic in self.topics.values():
-            topics.append(topic.told())
-        return split(event, topics, list(self.polled))
+            topics.append(topic.to_rollup_topic())
+        return split_rollup(event, topics, list(self.polled))
 
 
-cdef class Seat:
-    """Where the requests of a connection are added: what was gathered of it in this turn and minute, by api key and
+cdef class ConnectionRollups:
+    """Where the requests of a connection are added: what was gathered of it in this epoch and minute, by api key and
     version in one number."""
 
     cdef object connection, client_id
     cdef bint hidden, own
-    cdef uint64_t turn
+    cdef uint64_t epoch
     cdef int64_t minute
-    cdef dict gathered
-    cdef double due  # when its polled topics may be told again
+    cdef dict sums_by_api
+    cdef double next_poll_at  # when its polled topics may be told again
 
 
-cdef class Rollup:
+cdef class RollupAggregator:
     """Gathers exchanges. Not thread-safe, and neither is its filter."""
 
     cdef object _names, _filter, _sessions, _muting
-    cdef dict _open_sessions, _muted, _api_names, _gathered, _named, _identified
-    cdef list _seats
-    cdef uint64_t _turn
+    cdef dict _open_sessions, _muted, _api_names, _sums_by_key, _named, _identified
+    cdef list _clients
+    cdef uint64_t _epoch
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
 
-    def __init__(self, api_names, names, audit_filter, *, max_rollups=MAX_ROLLUPS, max_topics=MAX_TOPICS):
+    def __init__(self, api_names, names, audit_filter, *, max_rollups=MAX_ROLLUPS, max_topics=MAX_ROLLUP_TOPICS):
         self._names = names
         self._filter = audit_filter
         self._sessions = audit_filter.sessions
@@ -123,15 +123,15 @@ cdef class Rollup:
         self._api_names = dict(api_names)
         self._max_rollups = max_rollups
         self._max_topics = max_topics
-        self._seats = [None] * SEATS
-        self._begin()
+        self._clients = [None] * CACHED_CONNECTIONS
+        self._reset()
 
-    cdef void _begin(self):
-        self._gathered = {}
+    cdef void _reset(self):
+        self._sums_by_key = {}
         self._named = {}
         self._identified = {}
         self._requests = self._topics = 0
-        self._turn += 1
+        self._epoch += 1
 
     @property
     def requests(self):
@@ -140,14 +140,14 @@ cdef class Rollup:
 
     @property
     def full(self):
-        """Whether no more exchanges are added before ``take``."""
+        """Whether no more exchanges are added before ``drain``."""
         return self._is_full()
 
     cdef bint _is_full(self):
-        return len(self._gathered) >= self._max_rollups or self._topics >= self._max_topics
+        return len(self._sums_by_key) >= self._max_rollups or self._topics >= self._max_topics
 
-    def add(self, exchanges, Py_ssize_t start, double wall_offset):
-        """Add ``exchanges`` from the place ``start`` on, until it is ``full``; ``wall_offset`` as of ``Translator``.
+    def add_exchanges(self, exchanges, Py_ssize_t start, double wall_offset):
+        """Add ``exchanges`` from the place ``start`` on, until it is ``full``; ``wall_offset`` as of ``RequestEventEncoder``.
 
         TypeError: what is no exchange.
         """
@@ -158,53 +158,53 @@ cdef class Rollup:
             exchange = <Exchange?>exchanges[start]
             start += 1
             try:
-                if not self._add(exchange, wall_offset):
+                if not self._add_exchange(exchange, wall_offset):
                     hidden += 1
             except UnicodeError:
                 not_encodable += 1
             except Exception:
-                report_failure(exchange)
+                log_event_failure(exchange)
                 failed += 1
-        return Added(start, hidden, failed, not_encodable)
+        return RollupProgress(start, hidden, failed, not_encodable)
 
-    def take(self):
+    def drain(self):
         """Return what was gathered, without numbers (``seq`` 0), and begin anew."""
-        cdef Gathered gathered
+        cdef RollupSums sums
         cdef list events = []
-        for gathered in self._gathered.values():
-            events += gathered.told()
-        self._begin()
+        for sums in self._sums_by_key.values():
+            events += sums.to_events()
+        self._reset()
         return events
 
-    cdef bint _add(self, Exchange exchange, double wall_offset) except -1:
+    cdef bint _add_exchange(self, Exchange exchange, double wall_offset) except -1:
         """Add ``exchange``; return whether it is not hidden. After an exception nothing of it was added."""
         cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted), service_us
-        cdef Seat seat = self._seat_of(exchange)
+        cdef ConnectionRollups client = self._client_of(exchange)
         cdef Body *touched = NULL  # of which partitions are told
         cdef Basics basics
-        cdef Gathered sums
+        cdef RollupSums sums
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint fetched = _is_fetch(exchange.api_key)
-        cdef bint tells
+        cdef bint has_events
         cdef int bucket = -1, service = -1
         cdef tuple polled = ()
-        if seat.hidden:
+        if client.hidden:
             return False
         if exchange.api_key == PRODUCE:
             touched = exchange.request_body
         elif fetched:
             touched = exchange.response_body
-        tells = touched != NULL and self._tells(touched, fetched)
-        if tells:
+        has_events = touched != NULL and self._has_events(touched, fetched)
+        if has_events:
             if fetched and exchange.request_body != NULL and _changes_session(exchange, self._open_sessions):
                 self._sessions.record_fetch(exchange)
-        elif seat.own if exchange.request_body == NULL and exchange.response_body == NULL else self._filter.record_and_check_hidden(exchange):
+        elif client.own if exchange.request_body == NULL and exchange.response_body == NULL else self._filter.record_and_check_hidden(exchange):
             return False
         _read_basics(exchange, wall_offset, &basics)
-        if _may_be_polled(exchange, seat.due):
+        if _may_be_polled(exchange, client.next_poll_at):
             polled = self._filter.take_polled_topics(exchange)
-            seat.due = self._sessions.next_poll_at(seat.connection.id)
-        sums = self._gathered_of(seat, exchange, basics.ts_request)
+            client.next_poll_at = self._sessions.next_poll_at(client.connection.id)
+        sums = self._sums_of(client, exchange, basics.ts_request)
         for name in polled:
             if name not in sums.polled:
                 sums.polled[name] = None
@@ -216,7 +216,7 @@ cdef class Rollup:
         sums.connection_lost += exchange.outcome_code == CONNECTION_LOST
         if basics.throttle_ms > 0:
             sums.throttle_ms += basics.throttle_ms
-        if answered and fetched and not tells and not basics.error_code:
+        if answered and fetched and not has_events and not basics.error_code:
             sums.idle += 1
         elif answered:
             bucket = _bucket(basics.latency_us)
@@ -225,19 +225,19 @@ cdef class Rollup:
             sums.latencies[bucket] += 1
             sums.service_latencies[service] += 1
             sums.upstream_latencies[_bucket(basics.upstream_us)] += 1
-        if tells and self._add_topics(sums, exchange, touched, bucket, service) or basics.error_code:
+        if has_events and self._add_topics(sums, exchange, touched, bucket, service) or basics.error_code:
             sums.errors += 1
         return True
 
-    cdef bint _tells(self, Body *body, bint fetched) except -1:
+    cdef bint _has_events(self, Body *body, bint fetched) except -1:
         """Whether an event has any of these partitions."""
         cdef Py_ssize_t at
         for at in range(body.count):
-            if _is_told(&body.parts[at], fetched) and self._name_of(&body.parts[at], body) is not None:
+            if _is_reported(&body.parts[at], fetched) and self._name_of(&body.parts[at], body) is not None:
                 return True
         return False
 
-    cdef bint _add_topics(self, Gathered sums, Exchange exchange, Body *body, int bucket, int service) except -1:
+    cdef bint _add_topics(self, RollupSums sums, Exchange exchange, Body *body, int bucket, int service) except -1:
         """Add what was done to each topic; return whether any partition has an error."""
         cdef bint produced = exchange.api_key == PRODUCE
         cdef bint answered = exchange.outcome_code == ANSWERED
@@ -248,11 +248,11 @@ cdef class Rollup:
         cdef Part *part
         cdef Part *answer
         cdef PyObject *before = NULL
-        cdef Topic topic = None
+        cdef TopicSums topic = None
         cdef int16_t error
         for at in range(body.count):
             part = &body.parts[at]
-            if not _is_told(part, not produced):
+            if not _is_reported(part, not produced):
                 continue
             if part.topic != before:  # mostly it is: partitions come by topic
                 before = part.topic
@@ -267,7 +267,7 @@ cdef class Rollup:
                     topic.service_latencies[service] += 1
             if produced:
                 answer = _answer(response, answers, part)
-                error = answer.error_code if answer != NULL else _UNKNOWN_RESULT if answered else 0
+                error = answer.error_code if answer != NULL else _UNKNOWN_ERROR_CODE if answered else 0
             else:
                 error = part.error_code
             if error:
@@ -295,80 +295,80 @@ cdef class Rollup:
         name, topic_id = self._names.label_of(<object>part.topic, body.topics_are_ids)
         hidden = self._filter.hides_topic(name)
         # The cluster may tell the name of an id later; and a long name is no topic's, but could fill the memory.
-        if name != f"id:{topic_id}" and _size(part.topic) <= LONG and len(names) < LABELS:
+        if name != f"id:{topic_id}" and _size(part.topic) <= MAX_CACHED_TEXT and len(names) < MAX_CACHED_TOPICS:
             names[<object>part.topic] = None if hidden else name
         return None if hidden else name
 
-    cdef Topic _topic_of(self, Gathered sums, object name):
+    cdef TopicSums _topic_of(self, RollupSums sums, object name):
         cdef PyObject *found
-        cdef Topic topic
+        cdef TopicSums topic
         if name is None:
             return None
         found = PyDict_GetItemWithError(sums.topics, name)
         if found != NULL:
-            return <Topic>found
-        topic = Topic.__new__(Topic)
+            return <TopicSums>found
+        topic = TopicSums.__new__(TopicSums)
         topic.name = name
         sums.topics[name] = topic
         self._topics += 1
         return topic
 
-    cdef Seat _seat_of(self, Exchange exchange):
-        cdef size_t slot = (<size_t><PyObject *>exchange.connection >> 4) & (SEATS - 1)
-        cdef object held = self._seats[slot]
-        cdef Seat seat
+    cdef ConnectionRollups _client_of(self, Exchange exchange):
+        cdef size_t slot = (<size_t><PyObject *>exchange.connection >> 4) & (CACHED_CONNECTIONS - 1)
+        cdef object held = self._clients[slot]
+        cdef ConnectionRollups client
         if held is not None:
-            seat = <Seat>held
-            if seat.connection is exchange.connection and seat.client_id == exchange.client_id:
-                return seat
-        seat = Seat.__new__(Seat)
-        seat.connection = exchange.connection
-        seat.client_id = exchange.client_id
-        seat.hidden = self._filter.hides_principal(seat.connection.principal)
-        seat.own = self._filter.is_own_client_id(seat.client_id)
-        if seat.client_id is None or len(seat.client_id) <= LONG:
-            self._seats[slot] = seat
-        return seat
+            client = <ConnectionRollups>held
+            if client.connection is exchange.connection and client.client_id == exchange.client_id:
+                return client
+        client = ConnectionRollups.__new__(ConnectionRollups)
+        client.connection = exchange.connection
+        client.client_id = exchange.client_id
+        client.hidden = self._filter.hides_principal(client.connection.principal)
+        client.own = self._filter.is_own_client_id(client.client_id)
+        if client.client_id is None or len(client.client_id) <= MAX_CACHED_TEXT:
+            self._clients[slot] = client
+        return client
 
-    cdef Gathered _gathered_of(self, Seat seat, Exchange exchange, int64_t ts_request):
-        cdef int64_t minute = ts_request - ts_request % MINUTE
+    cdef RollupSums _sums_of(self, ConnectionRollups client, Exchange exchange, int64_t ts_request):
+        cdef int64_t minute = ts_request - ts_request % MINUTE_US
         cdef int32_t asked = <int32_t>exchange.api_key * 65_536 + <uint16_t>exchange.api_version
         cdef PyObject *found
-        cdef Gathered gathered
-        if seat.turn != self._turn or seat.minute != minute:
-            seat.turn, seat.minute, seat.gathered = self._turn, minute, {}
-        found = PyDict_GetItemWithError(seat.gathered, asked)
+        cdef RollupSums sums
+        if client.epoch != self._epoch or client.minute != minute:
+            client.epoch, client.minute, client.sums_by_api = self._epoch, minute, {}
+        found = PyDict_GetItemWithError(client.sums_by_api, asked)
         if found != NULL:
-            return <Gathered>found
-        connection = seat.connection
+            return <RollupSums>found
+        connection = client.connection
         who = (
             connection.listener,
             clip(connection.principal),
             connection.principal_source,
-            clipped(seat.client_id),
+            clip_optional(client.client_id),
             connection.client_ip,
-            clipped(connection.client_software_name),
-            clipped(connection.client_software_version),
+            clip_optional(connection.client_software_name),
+            clip_optional(connection.client_software_version),
         )
         key = (minute, asked, who)
-        gathered = self._gathered.get(key)
-        if gathered is None:
+        sums = self._sums_by_key.get(key)
+        if sums is None:
             encoder.encode(who)  # raises for what is no text
-            gathered = Gathered.__new__(Gathered)
-            gathered.listener, gathered.principal, gathered.principal_source, gathered.client_id = who[:4]
-            gathered.client_ip, gathered.software_name, gathered.software_version = who[4:]
-            gathered.minute = minute
-            gathered.api_key = exchange.api_key
-            gathered.api_version = exchange.api_version
-            gathered.api = self._api_names.get(exchange.api_key) or f"ApiKey({exchange.api_key})"
-            gathered.topics = {}
-            gathered.polled = {}
-            self._gathered[key] = gathered
-        seat.gathered[asked] = gathered
-        return gathered
+            sums = RollupSums.__new__(RollupSums)
+            sums.listener, sums.principal, sums.principal_source, sums.client_id = who[:4]
+            sums.client_ip, sums.software_name, sums.software_version = who[4:]
+            sums.minute = minute
+            sums.api_key = exchange.api_key
+            sums.api_version = exchange.api_version
+            sums.api = self._api_names.get(exchange.api_key) or f"ApiKey({exchange.api_key})"
+            sums.topics = {}
+            sums.polled = {}
+            self._sums_by_key[key] = sums
+        client.sums_by_api[asked] = sums
+        return sums
 
 
-cdef inline bint _is_told(const Part *part, bint fetched) noexcept:
+cdef inline bint _is_reported(const Part *part, bint fetched) noexcept:
     return not fetched or part.records.size != 0 or part.error_code != 0
 
 
@@ -397,4 +397,4 @@ cdef object _service_counts(uint32_t *latencies, uint32_t *service):
 
 cdef object _counts(const uint32_t *counts):
     cdef int n
-    return cut([counts[n] for n in range(BUCKETS)])
+    return trim_trailing_zeros([counts[n] for n in range(BUCKETS)])

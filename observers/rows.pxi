@@ -1,7 +1,7 @@
 # Part of audit_writer.pyx: what events are written from, and the writing, which needs no GIL.
 
 cdef struct PartRow:
-    PyObject *name  # bytes; what holds these objects: `Translator._keep`, its caches, or the batch
+    PyObject *name  # bytes; what holds these objects: `RequestEventEncoder._kept_alive`, its caches, or the batch
     PyObject *topic_id
     const Part *part
     int64_t base_offset
@@ -9,12 +9,12 @@ cdef struct PartRow:
     bint produced
 
 cdef struct Row:
-    PyObject *who
-    PyObject *api
-    PyObject *whence
-    PyObject *software
-    PyObject *source
-    PyObject *polled
+    PyObject *connection_json
+    PyObject *api_json
+    PyObject *principal_json
+    PyObject *software_json
+    PyObject *source_json
+    PyObject *polled_json
     Basics basics
     int64_t seq
     int64_t muted_us
@@ -46,11 +46,11 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
     cdef Py_ssize_t n
     at = _put(at, b'{"kind":"request","seq":')
     at = _put_int(at, row.seq)
-    at = _put_text(at, row.who)
+    at = _put_text(at, row.connection_json)
     at = _put_int(at, row.correlation_id)
-    at = _put_text(at, row.api)
+    at = _put_text(at, row.api_json)
     at = _put_int(at, row.api_version)
-    at = _put_text(at, row.whence)
+    at = _put_text(at, row.principal_json)
     at = _put_int(at, row.basics.ts_request)
     at = _put_int(_put(at, b',"latency_us":'), row.basics.latency_us)
     at = _put_int(_put(at, b',"request_bytes":'), row.request_bytes)
@@ -67,7 +67,7 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
         at = _put(at, b',"decode":"unsupported"')
     elif row.decode == NOT_KEPT:
         at = _put(at, b',"decode":"not_kept"')
-    at = _put_text(at, row.software)
+    at = _put_text(at, row.software_json)
     if row.basics.throttle_ms:
         at = _put_int(_put(at, b',"throttle_ms":'), row.basics.throttle_ms)
     if row.max_wait_ms:
@@ -85,8 +85,8 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
         at = _put(at, b"]")
     if row.basics.upstream_us:
         at = _put_int(_put(at, b',"upstream_us":'), row.basics.upstream_us)
-    at = _put_text(at, row.source)
-    at = _put_text(at, row.polled)
+    at = _put_text(at, row.source_json)
+    at = _put_text(at, row.polled_json)
     if row.muted_us:
         at = _put_int(_put(at, b',"muted_us":'), row.muted_us)
     if row.synthesized:

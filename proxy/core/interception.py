@@ -285,7 +285,7 @@ class Interception:
         return self._out is None and not self.responses and not self._replies and not self.rest
 
     def begin_frame(self, frame: Frame | None, lead: bytes, data: bytes, at: int, upto: int, ended: bool) -> None:
-        """Begin a frame: ``rewrite_prefix``, which waited so far, and ``data[at:upto]``. ``frame`` None: it passes as it is."""
+        """Begin a frame: ``lead``, which waited so far, and ``data[at:upto]``. ``frame`` None: it passes as it is."""
         if frame is None:
             self.replace(lead, data, at, at)
         else:

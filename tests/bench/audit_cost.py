@@ -1,8 +1,8 @@
 """What the audit costs a sidecar, by part: ``python -m tests.bench.audit_cost``.
 
-Starts a broker. Translator and rollup get the same exchanges, half of them Produce and half Fetch with one partition
-each, 50 ms of traffic at a time as the data path hands them over: first each alone (CPU of its thread), then
-inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the log): without a
+Starts a broker. The encoder of request events and the rollup get the same exchanges, half of them Produce and half
+Fetch with one partition each, 50 ms of traffic at a time as the data path hands them over: first each alone (CPU of
+its thread), then inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the log): without a
 spool, with one, rolled up, and with other compression. Last, the same observer idle.
 """
 
@@ -22,11 +22,11 @@ import structlog
 
 from observers.audit import AuditObserver
 from observers.audit_filter import AuditFilter
-from observers.audit_writer import Translator
+from observers.audit_writer import RequestEventEncoder
+from observers.connection_events import encode_numbered
 from observers.event import SCHEMA_LEVEL
 from observers.event_blocks import BlockBuilder, RecordWriter
-from observers.incidents import numbered
-from observers.rollup_writer import Rollup
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.apis import APIS
@@ -123,13 +123,15 @@ def main() -> None:
 def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
     """Return CPU seconds an event of translating, and of making records of the result."""
     names = TopicNames(dict)
-    translator = Translator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    encoder = RequestEventEncoder(
+        API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"})
+    )
     builder, writer = BlockBuilder(), RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
     translate = envelope = 0.0
     gc.collect()
     for flush in _flushes(told):
         begun = time.thread_time()
-        made = translator.translate(flush, builder.seq + 1, 0.0)
+        made = encoder.encode_exchanges(flush, builder.seq + 1, 0.0)
         between = time.thread_time()
         for block in builder.add_chunks(made.chunks, made.last, 0.0):
             writer.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=0)
@@ -141,12 +143,12 @@ def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
 def _rolled_up(told: Sequence[Exchange]) -> float:
     """Return CPU seconds a request of rolling up, and of the events that a second's requests become."""
     names = TopicNames(dict)
-    rollup = Rollup(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    rollup = RollupAggregator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
     gc.collect()
     begun = time.thread_time()
     for flush in _flushes(told):
-        rollup.add(flush, 0, 0.0)
-    numbered(rollup.take(), 1)
+        rollup.add_exchanges(flush, 0, 0.0)
+    encode_numbered(rollup.drain(), 1)
     return (time.thread_time() - begun) / len(told)
 
 
@@ -171,7 +173,7 @@ def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterat
             "api.names": API_NAMES,
         }
     )
-    while not observer._outbox._sink.ready.is_set():
+    while not observer._outbox._producer.ready.is_set():
         time.sleep(0.01)
     yield observer
     observer.close(20)

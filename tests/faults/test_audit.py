@@ -244,7 +244,7 @@ def test_a_disk_that_fills_up_is_done_without(
     line: Line, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B3: no byte can be written any more."""
-    monkeypatch.setattr(store, "SPOOL_RETRY_INTERVAL", 2.0)
+    monkeypatch.setattr(spool_store, "SPOOL_RETRY_INTERVAL", 2.0)
     run = run_of()
     run.emit(0.5)
     line.gate.shut()
@@ -259,7 +259,7 @@ def test_a_disk_that_fills_up_is_done_without(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     line.gate.open()
     until(run.settled)
-    time.sleep(store.SPOOL_RETRY_INTERVAL)
+    time.sleep(spool_store.SPOOL_RETRY_INTERVAL)
     run.emit(0.5)
     assert not run.stats().spool_failed
     until(run.settled)

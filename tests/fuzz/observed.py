@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from observers.audit_writer import Translator
-from observers.deep import deepen
+from observers.audit_writer import RequestEventEncoder
 from observers.event_blocks import EncodedEvents
-from observers.rollup_writer import Rollup
+from observers.record_counter import count_compressed_records
+from observers.rollup_writer import RollupAggregator
 from observers.topic_id_learner import TOPIC_ID_PATHS, carries_topic_ids, read_topic_ids
 from proxy.compiled.exchange import Exchange
 from proxy.core.session import Session
@@ -41,7 +41,7 @@ def events(made: EncodedEvents) -> bytes:
 
 
 def translated(kind: Any, exchanges: list[Exchange]) -> EncodedEvents:
-    made: EncodedEvents = kind(API_NAMES, *surroundings()).translate(exchanges, 1, WALL)
+    made: EncodedEvents = kind(API_NAMES, *surroundings()).encode_exchanges(exchanges, 1, WALL)
     assert (made.failed, made.not_encodable, made.too_large) == (0, 0, 0)
     assert made.last + made.hidden == len(exchanges)
     return made
@@ -49,29 +49,29 @@ def translated(kind: Any, exchanges: list[Exchange]) -> EncodedEvents:
 
 def rolled(kind: Any, exchanges: list[Exchange]) -> list[Any]:
     rollup = kind(API_NAMES, *surroundings())
-    added = rollup.add(exchanges, 0, WALL)
+    added = rollup.add_exchanges(exchanges, 0, WALL)
     assert (added.failed, added.not_encodable, added.until) == (0, 0, len(exchanges))
-    return sorted(map(msgspec.json.encode, rollup.take()))
+    return sorted(map(msgspec.json.encode, rollup.drain()))
 
 
 def check_audit(data: bytes, rng: Random) -> None:
     """Every exchange has its event, and the oracle makes the same."""
     found = exchanges_of(Session, data)
-    made = translated(Translator, found)
+    made = translated(RequestEventEncoder, found)
     assert len(msgspec.json.decode(events(made))) == made.last
     for exchange in found:
-        deepen(exchange)
+        count_compressed_records(exchange)
     theirs = exchanges_of(session_oracle.Session, data)
     assert events(translated(translate_oracle.Translator, theirs)) == events(made)
     if rng.random() < COMPARED:
-        assert rolled(Rollup, found) == rolled(rollup_oracle.Rollup, theirs)
+        assert rolled(RollupAggregator, found) == rolled(rollup_oracle.Rollup, theirs)
 
 
 def audit_once(data: bytes) -> object:
-    return translated(Translator, exchanges_of(Session, data))
+    return translated(RequestEventEncoder, exchanges_of(Session, data))
 
 
-# ---- learn ---------------------------------------------------------------------------------------------------------------------
+# ---- learn -----------------------------------------------------------------------------------------------------------
 
 KEYS = sorted(TOPIC_ID_PATHS)
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from observers.decompress import BLOCK, MAX_RATIO, MAX_STEPS
-from observers.deep import count_records
+from observers.record_counter import count_records
 from proxy.compiled import walk_door
 from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet

@@ -221,7 +221,7 @@ class TestDelivery:
         assert status.emitted == status.seq - 1 == len(events(read)) - 1
 
     def test_an_idle_cluster_gives_nothing_but_statuses(self, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("observers.audit.STATUS_EVERY", 0.5)
+        monkeypatch.setattr("observers.audit.STATUS_INTERVAL", 0.5)
         observer = AuditObserver()
         observer.configure({**configs(bootstrap, "audit-idle", **{"inventory.interval.ms": 100}), "worker": 1})
         until(lambda: observer.stats().delivered >= 5)

@@ -12,8 +12,8 @@ from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
 from observers.event import ROLLUP_BUCKETS, RequestEvent, RollupEvent, RollupTopic, encoder
 from observers.fetch_sessions import FETCH_API_KEYS
-from observers.requests import report_failure
-from observers.rollup import MAX_ROLLUPS, MAX_TOPICS, Added, cut, split
+from observers.request_events import log_event_failure
+from observers.rollup import MAX_ROLLUP_TOPICS, MAX_ROLLUPS, RollupProgress, split_rollup, trim_trailing_zeros
 from observers.topic_names import TopicNames
 from tests.oracle.translate import PRODUCE, Translator, muted_us
 
@@ -48,9 +48,9 @@ class Rollup:
         audit_filter: AuditFilter,
         *,
         max_rollups: int = MAX_ROLLUPS,
-        max_topics: int = MAX_TOPICS,
+        max_topics: int = MAX_ROLLUP_TOPICS,
     ) -> None:
-        self._translator = Translator(api_names, names, audit_filter, max_event=NO_BOUND)
+        self._request_encoder = Translator(api_names, names, audit_filter, max_event=NO_BOUND)
         self._filter = audit_filter
         self._max_rollups = max_rollups
         self._max_topics = max_topics
@@ -61,10 +61,10 @@ class Rollup:
 
     @property
     def full(self) -> bool:
-        """Whether no more exchanges are added before ``take``."""
+        """Whether no more exchanges are added before ``drain``."""
         return len(self._gathered) >= self._max_rollups or self._topics >= self._max_topics
 
-    def add(self, exchanges: Sequence[ObservedExchange], start: int, wall_offset: float) -> Added:
+    def add_exchanges(self, exchanges: Sequence[ObservedExchange], start: int, wall_offset: float) -> RollupProgress:
         """Add ``exchanges`` from the place ``start`` on, until it is ``full``; ``wall_offset`` as of ``Translator``."""
         hidden = failed = not_encodable = 0
         while start < len(exchanges) and not self.full:
@@ -75,18 +75,18 @@ class Rollup:
                 if self._filter.record_and_check_hidden(exchange):
                     hidden += 1
                 else:
-                    event = self._translator.event(exchange, wall_offset)
+                    event = self._request_encoder.event(exchange, wall_offset)
                     event.muted_us = muted
-                    event.topics = self._translator.topics(exchange) or ()
+                    event.topics = self._request_encoder.topics(exchange) or ()
                     self._add(event)
             except UnicodeError:
                 not_encodable += 1
             except Exception:
-                report_failure(exchange)
+                log_event_failure(exchange)
                 failed += 1
-        return Added(start, hidden, failed, not_encodable)
+        return RollupProgress(start, hidden, failed, not_encodable)
 
-    def take(self) -> list[RollupEvent]:
+    def drain(self) -> list[RollupEvent]:
         """Return what was gathered, without numbers (``seq`` 0), and begin anew."""
         taken, self._gathered = self._gathered, {}
         self._topics = self.requests = 0
@@ -192,14 +192,17 @@ def service_us(event: RequestEvent) -> int:
 def rolled(gathered: Gathered) -> list[RollupEvent]:
     """Return the events, mostly one, that tell what was gathered."""
     first = gathered.event
-    first.latencies, first.upstream_latencies = cut(gathered.latencies), cut(gathered.upstream_latencies)
+    first.latencies, first.upstream_latencies = (
+        trim_trailing_zeros(gathered.latencies),
+        trim_trailing_zeros(gathered.upstream_latencies),
+    )
     first.service_latencies = unless(gathered.latencies, gathered.service_latencies)
     for name, topic in gathered.topics.items():
         latencies, service_latencies = gathered.topic_latencies[name]
-        topic.latencies, topic.service_latencies = cut(latencies), unless(latencies, service_latencies)
-    return split(first, list(gathered.topics.values()), list(gathered.polled))
+        topic.latencies, topic.service_latencies = trim_trailing_zeros(latencies), unless(latencies, service_latencies)
+    return split_rollup(first, list(gathered.topics.values()), list(gathered.polled))
 
 
 def unless(same: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Return ``cut(counts)``, or nothing where they are the ``same``."""
-    return () if counts == same else cut(counts)
+    """Return ``trim_trailing_zeros(counts)``, or nothing where they are the ``same``."""
+    return () if counts == same else trim_trailing_zeros(counts)

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clipped, encoder
+from observers.connection_events import epoch_us
+from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clip_optional, encoder
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
-from observers.incidents import epoch_us
-from observers.requests import MAX_EVENT, UNKNOWN_RESULT, report_failure, room_of
+from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 from observers.topic_names import TopicNames
 
 PRODUCE = 0
@@ -21,14 +21,19 @@ class Translator:
     """Builds events. Not thread-safe, and neither is its filter."""
 
     def __init__(
-        self, api_names: Mapping[int, str], names: TopicNames, audit_filter: AuditFilter, *, max_event: int = MAX_EVENT
+        self,
+        api_names: Mapping[int, str],
+        names: TopicNames,
+        audit_filter: AuditFilter,
+        *,
+        max_event: int = MAX_EVENT_BYTES,
     ) -> None:
         self._api_names = api_names
         self._names = names
         self._filter = audit_filter
         self._max_event = max_event
 
-    def translate(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> EncodedEvents:
+    def encode_exchanges(self, exchanges: Sequence[ObservedExchange], first: int, wall_offset: float) -> EncodedEvents:
         """Return the events of ``exchanges``, numbered from ``first`` on; see ``event`` for ``wall_offset``.
 
         Never raises for an exchange it cannot work with: that one is counted, and its number is missing.
@@ -55,7 +60,7 @@ class Translator:
             except UnicodeError:
                 made.not_encodable += 1
             except Exception:
-                report_failure(exchange)
+                log_event_failure(exchange)
                 made.failed += 1
         return made
 
@@ -81,9 +86,9 @@ class Translator:
             response_bytes=exchange.response_bytes,
             outcome=cast(Outcome, exchange.outcome),
             decode=cast(Decode, exchange.decode),
-            client_id=clipped(exchange.client_id),
-            client_software_name=clipped(connection.client_software_name),
-            client_software_version=clipped(connection.client_software_version),
+            client_id=clip_optional(exchange.client_id),
+            client_software_name=clip_optional(connection.client_software_name),
+            client_software_version=clip_optional(connection.client_software_version),
             throttle_ms=throttle_ms(exchange),
             error_code=error_code(exchange),
             upstream_us=upstream_us(exchange),
@@ -115,7 +120,7 @@ class Translator:
         for partition in partitions:
             label = self._names.label_of(partition.topic, are_ids)
             if label is not last:  # mostly it is: partitions come by topic
-                last, hidden, needs = label, self._filter.hides_topic(label[0]), room_of(*label)
+                last, hidden, needs = label, self._filter.hides_topic(label[0]), max_partition_bytes(*label)
             if hidden:
                 continue
             room += needs
@@ -138,7 +143,7 @@ class Translator:
             if answer is not None:
                 error_code, base_offset = answer.error_code, answer.base_offset
             else:
-                error_code, base_offset = UNKNOWN_RESULT if outcome == "answered" else 0, -1
+                error_code, base_offset = UNKNOWN_ERROR_CODE if outcome == "answered" else 0, -1
             parts.append(
                 TopicPartition(
                     topic=name,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observers.audit_filter import AuditFilter
-from observers.audit_writer import Translator
+from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent
 from observers.event_blocks import EncodedEvents
-from observers.requests import MAX_EVENT
+from observers.request_events import MAX_EVENT_BYTES
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     AnsweredPartition,
@@ -26,7 +26,7 @@ from tests.oracle import translate as oracle
 from tests.property.audited import API_NAMES, WALL, batches, surroundings
 
 
-def translator(kind: Any, max_event: int = MAX_EVENT) -> tuple[Any, AuditFilter]:
+def translator(kind: Any, max_event: int = MAX_EVENT_BYTES) -> tuple[Any, AuditFilter]:
     names, audit_filter = surroundings()
     return kind(API_NAMES, names, audit_filter, max_event=max_event), audit_filter
 
@@ -43,14 +43,14 @@ def runs(made: EncodedEvents) -> list[tuple[int, int, bytes]]:
     return joined
 
 
-@given(batches(), st.sampled_from([0, 700, 3000, MAX_EVENT]))
+@given(batches(), st.sampled_from([0, 700, 3000, MAX_EVENT_BYTES]))
 def test_events_are_those_of_the_oracle(told: list[list[Exchange]], max_event: int) -> None:
     theirs, their_filter = translator(oracle.Translator, max_event)
-    ours, our_filter = translator(Translator, max_event)
+    ours, our_filter = translator(RequestEventEncoder, max_event)
     first = 1
     for exchanges in told:
-        expected = theirs.translate(exchanges, first, WALL)
-        got = ours.translate(exchanges, first, WALL)
+        expected = theirs.encode_exchanges(exchanges, first, WALL)
+        got = ours.encode_exchanges(exchanges, first, WALL)
         assert runs(got) == runs(expected)
         assert msgspec.structs.replace(got, chunks=[]) == msgspec.structs.replace(expected, chunks=[])
         assert our_filter.sessions.open_sessions == their_filter.sessions.open_sessions
@@ -68,8 +68,8 @@ def test_chunks_of_many_events_hold_what_they_say() -> None:
         answered = tuple(AnsweredPartition(part.topic, part.partition, 0, 7 * n) for part in sent[::-1])
         request, response = ProduceRequest(1, 1000, None, sent, False), ProduceResponse(0, answered, False)
         exchanges.append(Exchange(connection, 0, 9, n, None, 1.0, 50, 1.5, 50, "answered", "full", request, response))
-    expected = translator(oracle.Translator)[0].translate(exchanges, 1, 0.0)
-    got = translator(Translator)[0].translate(exchanges, 1, 0.0)
+    expected = translator(oracle.Translator)[0].encode_exchanges(exchanges, 1, 0.0)
+    got = translator(RequestEventEncoder)[0].encode_exchanges(exchanges, 1, 0.0)
     assert runs(got) == runs(expected)
     for chunk in got.chunks:
         events = msgspec.json.decode(b"[" + chunk.json + b"]", type=list[RequestEvent])

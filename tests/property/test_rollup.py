@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent
-from observers.rollup_writer import Rollup
+from observers.rollup_writer import RollupAggregator
 from proxy.compiled.exchange import Exchange
 from tests.oracle import rollup as oracle
 from tests.oracle.translate import Translator
@@ -28,16 +28,16 @@ def gathered(kind: Any, told: list[list[Exchange]], **bounds: int) -> tuple[list
     for exchanges in told:
         at = 0
         while at < len(exchanges):
-            added = rollup.add(exchanges, at, WALL)
+            added = rollup.add_exchanges(exchanges, at, WALL)
             at = added.until
             others.update(hidden=added.hidden, failed=added.failed, not_encodable=added.not_encodable)
             if rollup.full:
                 before = rollup.requests
-                taken = rollup.take()
+                taken = rollup.drain()
                 assert sum(event.requests for event in taken) == before
                 assert (rollup.requests, rollup.full) == (0, False)
                 events += taken
-    return events + rollup.take(), others
+    return events + rollup.drain(), others
 
 
 def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
@@ -46,7 +46,7 @@ def traffic_of_events(told: list[list[Exchange]]) -> tuple[Rows, Counter[str]]:
     rows: Rows = defaultdict(Counter)
     others = Counter[str]()
     for exchanges in told:
-        made = translator.translate(exchanges, 1, WALL)
+        made = translator.encode_exchanges(exchanges, 1, WALL)
         others.update(hidden=made.hidden, failed=made.failed, not_encodable=made.not_encodable)
         for chunk in made.chunks:
             for event in msgspec.json.decode(b"[%b]" % chunk.json):
@@ -135,7 +135,7 @@ def without_zeros(rows: Rows) -> dict[tuple[Any, ...], dict[str, int]]:
 
 @given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 1}, {"max_topics": 2}]))
 def test_the_traffic_of_rollups_is_that_of_the_events(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
-    events, others = gathered(Rollup, told, **bounds)
+    events, others = gathered(RollupAggregator, told, **bounds)
     expected, lost = traffic_of_events(told)
     if not lost["not_encodable"]:  # a rollup lacks some texts of an event, and does not lose it for them
         assert without_zeros(traffic_of_rollups(events)) == without_zeros(expected)
@@ -144,4 +144,4 @@ def test_the_traffic_of_rollups_is_that_of_the_events(told: list[list[Exchange]]
 
 @given(told=BATCHES, bounds=st.sampled_from([{}, {"max_rollups": 2}, {"max_topics": 3}]))
 def test_rollups_are_those_of_the_oracle(told: list[list[Exchange]], bounds: dict[str, int]) -> None:
-    assert gathered(Rollup, told, **bounds) == gathered(oracle.Rollup, told, **bounds)
+    assert gathered(RollupAggregator, told, **bounds) == gathered(oracle.Rollup, told, **bounds)

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from observers.audit_filter import AuditFilter
-from observers.audit_writer import Translator
+from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent
-from observers.rollup_writer import Rollup
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.local import cluster, workload
@@ -106,17 +106,17 @@ def surroundings() -> tuple[TopicNames, AuditFilter]:
 
 def as_requests(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
     """What a sidecar in ``audit.mode: event`` writes."""
-    chunks = Translator(API_NAMES, names, audit_filter).translate(told, 1, WALL).chunks
+    chunks = RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges(told, 1, WALL).chunks
     requests = msgspec.json.decode(b"[%b]" % b",".join(chunk.json for chunk in chunks), type=list[RequestEvent])
     return records(requests, cluster, 1)
 
 
 def as_rollups(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:
     """What one in ``audit.mode: rollup`` does that can gather little, so that many have the same key."""
-    rollup, rolled_up, at = Rollup(API_NAMES, names, audit_filter, max_rollups=20), [], 0
+    rollup, rolled_up, at = RollupAggregator(API_NAMES, names, audit_filter, max_rollups=20), [], 0
     while at < len(told):
-        at = rollup.add(told, at, WALL).until
-        rolled_up += rollup.take() if rollup.full or at == len(told) else []
+        at = rollup.add_exchanges(told, at, WALL).until
+        rolled_up += rollup.drain() if rollup.full or at == len(told) else []
     return records(rolled_up, cluster, 2)
 
 

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from observers.audit import CLOCK_STEP, STATUS_EVERY, AuditObserver
+from observers.audit import MIN_CLOCK_STEP, STATUS_INTERVAL, AuditObserver
 from observers.delivery_accounting import Gap
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic
 from observers.event_blocks import Chunk, EncodedEvents
-from observers.inventory import Inventory, parts
+from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
-from observers.requests import MAX_EVENT, room_of
+from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ConnectionChange
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
@@ -159,7 +159,7 @@ class TestNumbers:
 
     def test_too_large_an_event_is_lost_alone(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
-        large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT // room_of("a", None) + 1)])
+        large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT_BYTES // max_partition_bytes("a", None) + 1)])
         observer.record_exchanges([exchange(), large, exchange()], 0)
         assert [event.seq for event in outbox.events] == [1, 3]
         assert outbox.lost == {"too_large": 1}
@@ -242,7 +242,7 @@ class TestByTheClock:
         assert outbox.events == []
         outbox.observed[0] = 30
         observer.record_exchanges([exchange()] * 4 + [exchange(client_id="brokerside-audit-1")], 20)
-        clock.now += STATUS_EVERY
+        clock.now += STATUS_INTERVAL
         outbox.tick()
         outbox.tick()
         status = outbox.events[-1]
@@ -266,18 +266,18 @@ class TestByTheClock:
         with capture_logs() as logged:
             for lost in (20, 0, 3):
                 observer.record_exchanges([exchange()], lost)
-                clock.now += STATUS_EVERY
+                clock.now += STATUS_INTERVAL
                 outbox.tick()
             observer.close(0)
         told = [(one["lost"], one["in_total"]) for one in logged if one["event"] == "audit_events_lost"]
         assert told == [({"observer_queue": 20}, 20), ({"observer_queue": 3}, 23)]
 
-    @pytest.mark.parametrize(("step", "told"), [(CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
+    @pytest.mark.parametrize(("step", "told"), [(MIN_CLOCK_STEP * 0.9, 0), (3600.5, 3_600_500), (-7.25, -7250)])
     def test_a_clock_that_was_set_is_told_once(self, auditing: Auditing, clock: Clock, step: float, told: int) -> None:
         _, outbox = auditing()
         clock.offset += step
         for _ in range(2):
-            clock.now += STATUS_EVERY
+            clock.now += STATUS_INTERVAL
             outbox.tick()
         assert [event.clock_step_ms for event in outbox.events] == [told, 0]
 
@@ -285,7 +285,7 @@ class TestByTheClock:
         observer, outbox = auditing()
         observer.record_exchanges([exchange()], 0)
         outbox.gaps = [Gap("killed", "earlier", 5, 9), Gap("too_large", "boot", 1, 1)]
-        clock.now += STATUS_EVERY
+        clock.now += STATUS_INTERVAL
         outbox.tick()
         assert kinds(outbox) == ["request", "gap", "gap", "sidecar_status"]
         gaps = outbox.events[1:3]
@@ -297,14 +297,14 @@ class TestByTheClock:
 
     def test_a_list_of_topics_is_told_until_the_end(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
-        listed: list[InventoryEvent] = parts([InventoryTopic(str(n)) for n in range(1500)], 7)
-        observer._inventory._tell(listed)
+        listed: list[InventoryEvent] = inventory_events([InventoryTopic(str(n)) for n in range(1500)], 7)
+        observer._inventory._publish(listed)
         assert [(event.seq, event.part, event.parts, event.ts) for event in outbox.events] == [
             (1, 1, 2, 7),
             (2, 2, 2, 7),
         ]
         observer.close(0)
-        observer._inventory._tell(listed)
+        observer._inventory._publish(listed)
         assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
 
 
@@ -337,7 +337,7 @@ class TestDeep:
     ) -> None:
         observer, outbox = auditing(configs={"observer.records.deep": True})
         exact = fetch([], [(b"a", 0, 10, 99, 0)])
-        monkeypatch.setattr("observers.audit.deepen", lambda one: (one.request, exact.response))
+        monkeypatch.setattr("observers.audit.count_compressed_records", lambda one: (one.request, exact.response))
         observer.record_exchanges([fetch([], [(b"a", 0, 10, 1, 0)]), produce([(b"a", 0, 10, 1)])], 0)
         assert [event.topics[0].records for event in outbox.events] == [99, 1]
 
@@ -350,11 +350,11 @@ class TestDeep:
         claimed, exact = (fetch([(b"a", 0)], [(b"a", 0, 10, records, 0)], **values) for records in (1, 99))
         told: list[Any] = []
 
-        def translate(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
+        def encode_exchanges(exchanges: Sequence[Any], first: int, wall_offset: float) -> EncodedEvents:
             told.extend(exchanges)
             return EncodedEvents(last=first - 1, hidden=len(exchanges))
 
-        monkeypatch.setattr("observers.audit.deepen", lambda one: (one.request, exact.response))
-        monkeypatch.setattr(observer, "_translator", SimpleNamespace(translate=translate))
+        monkeypatch.setattr("observers.audit.count_compressed_records", lambda one: (one.request, exact.response))
+        monkeypatch.setattr(observer, "_request_encoder", SimpleNamespace(encode_exchanges=encode_exchanges))
         observer.record_exchanges([claimed], 0)
         assert told == [exact]

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from observers.audit_filter import AuditFilter
-from observers.audit_writer import Translator
+from observers.audit_writer import RequestEventEncoder
 from observers.channel_muting import MAX_MUTED_CONNECTIONS, MAX_SPANS_PER_CONNECTION
+from observers.connection_events import encode_connection_changes
 from observers.event import RequestEvent
-from observers.incidents import translate_changes
-from observers.rollup_writer import Rollup
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import change, connection, exchange, fetch, produce
@@ -32,10 +32,10 @@ def audit_filter() -> AuditFilter:
 @pytest.fixture
 def muted(audit_filter: AuditFilter) -> Muted:
     """``muted_us`` of the events of exchanges."""
-    translator = Translator(API_NAMES, TopicNames(dict), audit_filter)
+    translator = RequestEventEncoder(API_NAMES, TopicNames(dict), audit_filter)
 
     def call(*exchanges: Exchange) -> list[int]:
-        made = translator.translate(exchanges, 1, 0.0)
+        made = translator.encode_exchanges(exchanges, 1, 0.0)
         events = [each for chunk in made.chunks for each in msgspec.json.decode(b"[%b]" % chunk.json)]
         return [msgspec.convert(each, RequestEvent).muted_us for each in events]
 
@@ -120,7 +120,7 @@ def test_nothing_is_kept_of_a_connection_that_is_read_again_or_has_ended(
     muted(one(2.5, 2.75))
     assert not audit_filter.muting.spans
     muted(one(3.0, 4.0, 500))
-    translate_changes([change(change="closed")], 1, 0.0, audit_filter)
+    encode_connection_changes([change(change="closed")], 1, 0.0, audit_filter)
     assert not audit_filter.muting.spans
 
 
@@ -133,8 +133,8 @@ def test_what_is_kept_is_bounded(muted: Muted, audit_filter: AuditFilter) -> Non
 
 
 def test_a_rollup_leaves_it_out_of_the_service(audit_filter: AuditFilter) -> None:
-    rollup = Rollup(API_NAMES, TopicNames(dict), audit_filter)
-    rollup.add([one(1.0, 1.0, 500), one(1.0, 1.5)], 0, 0.0)
-    (event,) = rollup.take()
+    rollup = RollupAggregator(API_NAMES, TopicNames(dict), audit_filter)
+    rollup.add_exchanges([one(1.0, 1.0, 500), one(1.0, 1.5)], 0, 0.0)
+    (event,) = rollup.drain()
     assert event.latencies == (1, *(0,) * 25, 1)
     assert event.service_latencies == (2,)

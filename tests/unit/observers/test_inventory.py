@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from observers.event import InventoryEvent, InventoryTopic
-from observers.inventory import TELL_EVERY, TOPICS_PER_EVENT, Inventory, parts
+from observers.inventory import TOPICS_PER_INVENTORY_EVENT, UNCHANGED_LIST_INTERVAL, Inventory, inventory_events
 from observers.kafka_admin import TopicDescription
 from tests.unit.observers.samples import PRINTED_ID, TOPIC_ID
 
@@ -28,7 +28,7 @@ class World:
 
 def test_a_list_has_what_the_cluster_has_but_for_excluded_topics() -> None:
     world = World("b", "audit", "__consumer_offsets", "a")
-    world.inventory.look()
+    world.inventory.poll_topics()
     ((event,),) = world.told
     assert (event.part, event.parts) == (1, 1)
     assert event.inventory == (
@@ -40,42 +40,48 @@ def test_a_list_has_what_the_cluster_has_but_for_excluded_topics() -> None:
 
 def test_it_is_told_when_it_changed_and_each_hour() -> None:
     world = World("a")
-    world.inventory.look()
-    world.now += TELL_EVERY - 1
-    world.inventory.look()
+    world.inventory.poll_topics()
+    world.now += UNCHANGED_LIST_INTERVAL - 1
+    world.inventory.poll_topics()
     assert len(world.told) == 1
     world.names = ("a", "b")
-    world.inventory.look()
+    world.inventory.poll_topics()
     assert len(world.told) == 2
-    world.now += TELL_EVERY
-    world.inventory.look()
+    world.now += UNCHANGED_LIST_INTERVAL
+    world.inventory.poll_topics()
     assert len(world.told) == 3
 
 
 def test_a_list_that_could_not_be_told_is_told_the_next_time() -> None:
     world = World("a")
-    world.inventory._tell = lambda listed: (_ for _ in ()).throw(RuntimeError)
+    world.inventory._publish = lambda listed: (_ for _ in ()).throw(RuntimeError)
     with pytest.raises(RuntimeError):
-        world.inventory.look()
-    world.inventory._tell = world.told.append
-    world.inventory.look()
+        world.inventory.poll_topics()
+    world.inventory._publish = world.told.append
+    world.inventory.poll_topics()
     assert len(world.told) == 1
 
 
 def test_nothing_is_told_once_it_is_closed() -> None:
     world = World("a")
     world.inventory.close()
-    world.inventory.look()
+    world.inventory.poll_topics()
     assert world.told == []
 
 
 @pytest.mark.parametrize(
     ("topics", "sizes"),
-    [(0, [0]), (1, [1]), (TOPICS_PER_EVENT, [1000]), (TOPICS_PER_EVENT + 1, [1000, 1]), (2500, [1000, 1000, 500])],
+    [
+        (0, [0]),
+        (1, [1]),
+        (TOPICS_PER_INVENTORY_EVENT, [1000]),
+        (TOPICS_PER_INVENTORY_EVENT + 1, [1000, 1]),
+        (2500, [1000, 1000, 500]),
+    ],
 )
 def test_a_list_has_as_many_parts_as_it_needs(topics: int, sizes: list[int]) -> None:
     listed = [InventoryTopic(f"{n:05}") for n in range(topics)]
-    events = parts(listed, 5)
+    events = inventory_events(listed, 5)
     assert [len(event.inventory) for event in events] == sizes
     assert [(event.part, event.parts, event.ts) for event in events] == [
         (n + 1, len(sizes), 5) for n in range(len(sizes))
@@ -93,11 +99,11 @@ def test_a_cluster_that_is_away_is_asked_again() -> None:
             raise answer
         return answer
 
-    def tell(listed: Sequence[InventoryEvent]) -> None:
+    def publish(listed: Sequence[InventoryEvent]) -> None:
         assert listed[0].inventory == (InventoryTopic("a", None, 1),)
         told.set()
 
-    inventory = Inventory(topics, lambda name: False, tell, interval=0.001)
+    inventory = Inventory(topics, lambda name: False, publish, interval=0.001)
     inventory.start()
     assert told.wait(30)
     inventory.close()

@@ -10,24 +10,24 @@ import pytest
 from observers.audit_filter import AuditFilter
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic
 from observers.fetch_sessions import SHARE_FETCH
-from observers.rollup import TOPICS_PER_EVENT
-from observers.rollup_writer import Rollup
+from observers.rollup import TOPICS_PER_ROLLUP_EVENT
+from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, fetch, produce
 
 
-def make(**bounds: int) -> Rollup:
+def make(**bounds: int) -> RollupAggregator:
     names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
     audit_filter = AuditFilter(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
-    return Rollup({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, audit_filter, **bounds)
+    return RollupAggregator({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, audit_filter, **bounds)
 
 
 def roll(*exchanges: Exchange) -> list[RollupEvent]:
     """The rollups of exchanges."""
     rollup = make()
-    assert rollup.add(exchanges, 0, 1_700_000_000.0).until == len(exchanges)
-    return rollup.take()
+    assert rollup.add_exchanges(exchanges, 0, 1_700_000_000.0).until == len(exchanges)
+    return rollup.drain()
 
 
 def test_requests_of_one_client_add_up() -> None:
@@ -77,7 +77,7 @@ def test_requests_of_another_minute_client_api_or_version_do_not(changes: Any) -
 
 def test_the_version_and_the_software_are_told() -> None:
     client = connection(client_software_name="k" * 300, client_software_version="2.0")
-    count = TOPICS_PER_EVENT + 1
+    count = TOPICS_PER_ROLLUP_EVENT + 1
     told = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)], api_version=-3, connection=client))
     assert [(one.api_version, one.client_software_name, one.client_software_version) for one in told] == [
         (-3, "k" * 255 + "…", "2.0")
@@ -139,9 +139,9 @@ def test_service_that_is_the_latency_is_left_out(one: Exchange) -> None:
 
 
 def test_very_many_topics_take_several_events() -> None:
-    count = 2 * TOPICS_PER_EVENT + 1
+    count = 2 * TOPICS_PER_ROLLUP_EVENT + 1
     events = roll(produce([(b"%d" % n, 0, 1, 1) for n in range(count)]))
-    assert [len(event.per_topic) for event in events] == [TOPICS_PER_EVENT, TOPICS_PER_EVENT, 1]
+    assert [len(event.per_topic) for event in events] == [TOPICS_PER_ROLLUP_EVENT, TOPICS_PER_ROLLUP_EVENT, 1]
     assert [(event.requests, event.request_bytes, len(event.latencies)) for event in events] == [
         (1, 50, 11),
         (0, 0, 0),
@@ -154,18 +154,18 @@ def test_very_many_topics_take_several_events() -> None:
 def test_it_says_when_it_is_full() -> None:
     told = [exchange(client_id=str(n)) for n in range(5)]
     rollup = make(max_rollups=3)
-    assert rollup.add(told, 0, 0.0).until == 3
+    assert rollup.add_exchanges(told, 0, 0.0).until == 3
     assert (rollup.full, rollup.requests) == (True, 3)
-    assert rollup.add(told, 3, 0.0).until == 3, "it takes nothing more"
-    assert [event.client_id for event in rollup.take()] == ["0", "1", "2"]
+    assert rollup.add_exchanges(told, 3, 0.0).until == 3, "it takes nothing more"
+    assert [event.client_id for event in rollup.drain()] == ["0", "1", "2"]
     assert (rollup.full, rollup.requests) == (False, 0)
-    assert rollup.add(told, 3, 0.0).until == 5
+    assert rollup.add_exchanges(told, 3, 0.0).until == 5
 
 
 @pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
 def test_what_no_session_records_is_refused(other: Any) -> None:
     with pytest.raises(TypeError):
-        make().add([exchange(), other], 0, 0.0)
+        make().add_exchanges([exchange(), other], 0, 0.0)
 
 
 def test_what_is_hidden_or_lost_is_counted_apart() -> None:
@@ -177,5 +177,5 @@ def test_what_is_hidden_or_lost_is_counted_apart() -> None:
         exchange(client_id="\ud800"),
         exchange(),
     ]
-    added = rollup.add(ones, 0, 0.0)
+    added = rollup.add_exchanges(ones, 0, 0.0)
     assert (added.hidden, added.failed, added.not_encodable, rollup.requests) == (2, 1, 1, 1)

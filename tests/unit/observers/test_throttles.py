@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from observers.connection_events import encode_throttle_reports
 from observers.event import ThrottleEvent
-from observers.incidents import translate_throttles
 from tests.unit.observers.samples import report
 
 GOLDEN = (
@@ -17,7 +17,7 @@ GOLDEN = (
 
 
 def test_the_bytes_of_an_event() -> None:
-    made = translate_throttles([report()], 7, 1_700_000_000.0)
+    made = encode_throttle_reports([report()], 7, 1_700_000_000.0)
     assert [(chunk.first, chunk.count, chunk.json) for chunk in made.chunks] == [(7, 1, GOLDEN)]
     assert made.last == 7
 
@@ -26,7 +26,7 @@ def test_an_event_says_what_its_report_says_and_leaves_out_what_is_nothing() -> 
     dropped = report(
         address="*", scope="broker", quota="connections", action="drop", limit=100, observed=101 / 3, delay_ms=0
     )
-    (chunk,) = translate_throttles([dropped], 1, 0.0).chunks
+    (chunk,) = encode_throttle_reports([dropped], 1, 0.0).chunks
     assert b"delay_ms" not in chunk.json
     assert msgspec.json.decode(chunk.json, type=ThrottleEvent) == ThrottleEvent(
         seq=1,
@@ -45,6 +45,6 @@ def test_an_event_says_what_its_report_says_and_leaves_out_what_is_nothing() -> 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_cannot_say_loses_that_event_alone_with_its_number(number: float) -> None:
-    made = translate_throttles([report(), report(observed=number), report()], 1, 0.0)
+    made = encode_throttle_reports([report(), report(observed=number), report()], 1, 0.0)
     assert [(chunk.first, chunk.count) for chunk in made.chunks] == [(1, 1), (3, 1)]
     assert (made.last, made.failed) == (3, 1)

@@ -11,11 +11,11 @@ import pytest
 
 from observers.audit_filter import AuditFilter
 from observers.audit_producer import MAX_RECORD_BYTES
-from observers.audit_writer import Translator
+from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent, TopicPartition
 from observers.event_blocks import MAX_BLOCK_BYTES, Block, BlockBuilder, EncodedEvents, RecordWriter
 from observers.fetch_sessions import MAX_SESSIONS, SHARE_FETCH
-from observers.requests import MAX_EVENT, UNKNOWN_RESULT, room_of
+from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, max_partition_bytes
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from tests.unit.observers.samples import (
@@ -32,7 +32,7 @@ from tests.unit.observers.samples import (
 AUDIT, SECRET = b"audit", b"secret"
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
 HOSTILE = "\x01" * 256  # six bytes of JSON for each byte on the wire
-MOST = MAX_EVENT // room_of(HOSTILE, None)  # partitions of such a topic that one event may have
+MOST = MAX_EVENT_BYTES // max_partition_bytes(HOSTILE, None)  # partitions of such a topic that one event may have
 
 Translate = Callable[..., EncodedEvents]
 Event = Callable[[Exchange], RequestEvent]
@@ -50,10 +50,10 @@ def audit_filter(**changes: Any) -> AuditFilter:
 @pytest.fixture
 def translate() -> Translate:
     """Translates exchanges, numbered from ``first`` on."""
-    translator = Translator(API_NAMES, names(), audit_filter())
+    translator = RequestEventEncoder(API_NAMES, names(), audit_filter())
 
     def call(*exchanges: Exchange, first: int = 1) -> EncodedEvents:
-        return translator.translate(exchanges, first, 1_700_000_000.0)
+        return translator.encode_exchanges(exchanges, first, 1_700_000_000.0)
 
     return call
 
@@ -116,7 +116,7 @@ class TestTranslation:
     @pytest.mark.parametrize("other", [None, SimpleNamespace(api_key=3)])
     def test_what_no_session_records_is_refused(self, other: Any) -> None:
         with pytest.raises(TypeError):
-            Translator(API_NAMES, names(), audit_filter()).translate([exchange(), other], 1, 0.0)
+            RequestEventEncoder(API_NAMES, names(), audit_filter()).encode_exchanges([exchange(), other], 1, 0.0)
 
     def test_what_becomes_known_of_a_client_is_told_from_then_on(self, translate: Translate) -> None:
         client = connection()
@@ -170,7 +170,7 @@ class TestSize:
         assert MAX_BLOCK_BYTES < len(record) < MAX_RECORD_BYTES
 
     def test_hidden_partitions_do_not_count(self, translate: Translate) -> None:
-        hidden = [(AUDIT, n, 1, 1) for n in range(MAX_EVENT // room_of("audit", None) + 1)]
+        hidden = [(AUDIT, n, 1, 1) for n in range(MAX_EVENT_BYTES // max_partition_bytes("audit", None) + 1)]
         made = translate(produce([*hidden, (b"a", 0, 1, 1)]))
         assert (seqs(made), made.too_large) == ([1], 0)
 
@@ -279,7 +279,7 @@ class TestProduce:
 
     def test_an_answer_that_could_not_be_read_is_not_taken_for_success(self, event: Event) -> None:
         got = event(produce([(b"a", 0, 100, 3)], response=None, decode="malformed"))
-        assert [t.error_code for t in got.topics] == [UNKNOWN_RESULT]
+        assert [t.error_code for t in got.topics] == [UNKNOWN_ERROR_CODE]
 
     def test_a_body_that_could_not_be_read_gives_an_event_without_topics(self, event: Event) -> None:
         got = event(exchange(api_key=PRODUCE, decode="malformed"))

@@ -13,7 +13,7 @@ from pyarrow import Codec
 
 from observers import decompress
 from observers.decompress import DECODERS, LZ4, MAX_OUTPUT, MAX_STEPS, XERIAL, DecompressionBudget, DecompressionError
-from observers.deep import count_records, deepen
+from observers.record_counter import count_compressed_records, count_records
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
 from proxy.core.exchange import ProduceRequest, RecordSet
@@ -302,7 +302,7 @@ def produced(*sets: bytes, version: int = 2) -> tuple[Exchange, ProduceRequest]:
 def test_claimed_facts_become_exact() -> None:
     sets = [one for one in SETS if one.records == 7]
     told, facts = produced(*(one.data for one in sets))
-    request, response = deepen(told)
+    request, response = count_compressed_records(told)
     assert response is None
     assert [part.records.records for part in request.partitions] == [7] * len(sets)
     assert not any(part.records.claimed for part in request.partitions)
@@ -315,7 +315,7 @@ def test_what_cannot_be_counted_stays_claimed() -> None:
     good = entry(stdlib_gzip.compress(entry(b"v") * 3), codec=1)
     bad = entry(b"no gzip", codec=1)
     told, _ = produced(bad, good, bad)
-    request, _ = deepen(told)
+    request, _ = count_compressed_records(told)
     assert [(part.records.records, part.records.claimed) for part in request.partitions] == [
         (1, True),
         (3, False),
@@ -326,11 +326,11 @@ def test_what_cannot_be_counted_stays_claimed() -> None:
 def test_without_a_body_or_a_claim_the_facts_stay_what_they_are() -> None:
     told, facts = produced(entry(stdlib_gzip.compress(entry(b"v") * 3), codec=1))
     told.request_raw = None
-    assert deepen(told) == (facts, None)
+    assert count_compressed_records(told) == (facts, None)
     told, facts = produced(entry(b"v"))
-    assert deepen(told)[0] is told.request
+    assert count_compressed_records(told)[0] is told.request
     assert told.request == facts
-    assert deepen(exchange()) == (None, None)
+    assert count_compressed_records(exchange()) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["kafka-python-as-0.10-consume-gzip", "kafka-python-as-0.10-produce-gzip"])
@@ -353,7 +353,7 @@ def moved(frame: Frame) -> int:
         api_version=frame.version,
         **{frame.kind: frame.facts(), f"{frame.kind}_raw": frame.data[frame.body() :]},
     )
-    facts = deepen(told)[0 if frame.kind == "request" else 1]
+    facts = count_compressed_records(told)[0 if frame.kind == "request" else 1]
     sets = [part.records for part in facts.partitions if hasattr(part, "records")]
     assert not any(one.claimed for one in sets)
     return sum(one.records for one in sets)

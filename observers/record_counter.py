@@ -23,26 +23,32 @@ _batch = struct.Struct(">21xh34xi").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 
 
-def deepen(exchange: ObservedExchange) -> tuple[Any, Any]:
+def count_compressed_records(exchange: ObservedExchange) -> tuple[Any, Any]:
     """Return the facts of request and response, with exact records where they were ``claimed`` and can be counted.
 
     That needs the bodies (``request_raw``, ``response_raw``); what cannot be counted stays as it is.
     """
     request, response = exchange.request, exchange.response
-    if _claimed(request) and exchange.request_raw is not None:
-        request = _deepened(exchange, request, exchange.request_raw, ("topic_data", "partition_data"), response=False)
-    if _claimed(response) and exchange.response_raw is not None:
-        response = _deepened(exchange, response, exchange.response_raw, ("responses", "partitions"), response=True)
+    if _has_claimed_records(request) and exchange.request_raw is not None:
+        request = _with_exact_records(
+            exchange, request, exchange.request_raw, ("topic_data", "partition_data"), response=False
+        )
+    if _has_claimed_records(response) and exchange.response_raw is not None:
+        response = _with_exact_records(
+            exchange, response, exchange.response_raw, ("responses", "partitions"), response=True
+        )
     return request, response
 
 
-def _claimed(facts: Any) -> bool:
+def _has_claimed_records(facts: Any) -> bool:
     return facts is not None and any(
         getattr(part, "records", None) and part.records.claimed for part in facts.partitions
     )
 
 
-def _deepened(exchange: ObservedExchange, facts: Any, body: bytes, names: tuple[str, str], *, response: bool) -> Any:
+def _with_exact_records(
+    exchange: ObservedExchange, facts: Any, body: bytes, names: tuple[str, str], *, response: bool
+) -> Any:
     try:
         topics = view(exchange.api_key, exchange.api_version, body, response=response).get_array(names[0]) or ()
         sets = [part.get_records("records") for topic in topics for part in topic.get_array(names[1])]
@@ -84,7 +90,7 @@ def count_records(record_set: memoryview) -> int | None:
                     return None
                 count += 0 if attributes & CONTROL else records
             elif attributes & COMPRESSION:
-                value = _value(record_set[pos:stop], magic)
+                value = _compressed_value(record_set[pos:stop], magic)
                 count += _count_entries(DECODERS[attributes & COMPRESSION](value, budget), budget)
             else:
                 count += 1
@@ -94,7 +100,7 @@ def count_records(record_set: memoryview) -> int | None:
     return count
 
 
-def _value(entry: memoryview, magic: int) -> bytes:
+def _compressed_value(entry: memoryview, magic: int) -> bytes:
     """The value of an entry of magic 0 or 1, which must end it."""
     pos = ENTRY_HEADER + (8 if magic == 1 else 0)  # after the timestamp
     try:

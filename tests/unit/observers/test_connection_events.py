@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from observers.audit_filter import AuditFilter
+from observers.connection_events import encode_connection_changes
 from observers.event import ConnectionEvent
-from observers.incidents import translate_changes
 from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionChange, PrincipalSource
 from tests.unit.observers.samples import connection
@@ -22,13 +22,15 @@ def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> C
 
 
 def told(*changes: ConnectionChange) -> list[ConnectionEvent]:
-    made = translate_changes(changes, 7, 1_700_000_000.0, SCOPE)
+    made = encode_connection_changes(changes, 7, 1_700_000_000.0, SCOPE)
     return [msgspec.json.decode(chunk.json, type=ConnectionEvent) for chunk in made.chunks]
 
 
 def test_the_bytes_of_an_event() -> None:
     who = connection(principal="User:ann", principal_source="sasl", sasl_mechanism="PLAIN", client_software_name="kgo")
-    made = translate_changes([change("authenticated", of=who, session_lifetime_ms=9000)], 7, 1_700_000_000.0, SCOPE)
+    made = encode_connection_changes(
+        [change("authenticated", of=who, session_lifetime_ms=9000)], 7, 1_700_000_000.0, SCOPE
+    )
     (chunk,) = made.chunks
     assert (chunk.first, chunk.count, made.last, made.hidden) == (7, 1, 7, 0)
     assert chunk.json == (
@@ -65,7 +67,7 @@ def test_excluded_principals_are_hidden_once_they_are_known_to_be_who_they_say()
 
 def test_what_is_hidden_takes_no_number() -> None:
     probe = connection(principal="User:probe", principal_source="sasl")
-    made = translate_changes([change("opened"), change("closed", of=probe), change("closed")], 7, 0.0, SCOPE)
+    made = encode_connection_changes([change("opened"), change("closed", of=probe), change("closed")], 7, 0.0, SCOPE)
     assert ([chunk.first for chunk in made.chunks], made.last, made.hidden) == ([7, 8], 8, 1)
 
 
@@ -74,11 +76,13 @@ def test_texts_of_clients_are_cut_and_escaped_and_one_that_is_none_is_lost_alone
     (event,) = told(change("authentication_failed", of=long, error_code=58))
     assert event.error_code == 58
     assert {len(event.principal), len(event.sasl_mechanism or ""), len(event.client_software_version or "")} == {256}
-    made = translate_changes([change("opened", of=connection(principal="\ud800")), change("opened")], 1, 0.0, SCOPE)
+    made = encode_connection_changes(
+        [change("opened", of=connection(principal="\ud800")), change("opened")], 1, 0.0, SCOPE
+    )
     assert ([chunk.first for chunk in made.chunks], made.last, made.not_encodable) == ([2], 2, 1)
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf")])
 def test_a_time_that_is_no_number_loses_that_event_alone(at: float) -> None:
-    made = translate_changes([change("opened"), change("opened", at=at)], 1, 0.0, SCOPE)
+    made = encode_connection_changes([change("opened"), change("opened", at=at)], 1, 0.0, SCOPE)
     assert ([chunk.first for chunk in made.chunks], made.last, made.failed) == ([1], 2, 1)

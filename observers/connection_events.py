@@ -9,8 +9,8 @@ import structlog
 
 from observers.api import ConnectionChange, ThrottleReport
 from observers.audit_filter import AuditFilter
-from observers.event import ConnectionChange as ChangeKind
 from observers.event import (
+    ConnectionChangeKind,
     ConnectionEvent,
     PrincipalSource,
     ThrottleAction,
@@ -18,62 +18,64 @@ from observers.event import (
     ThrottleQuota,
     ThrottleScope,
     clip,
-    clipped,
+    clip_optional,
     encoder,
 )
 from observers.event_blocks import Chunk, EncodedEvents
 
 log = structlog.get_logger("observers")
 
-Told = TypeVar("Told")
+Observation = TypeVar("Observation")
 
 
-def translate_throttles(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> EncodedEvents:
+def encode_throttle_reports(reports: Sequence[ThrottleReport], first: int, wall_offset: float) -> EncodedEvents:
     """Return the events of ``reports``, numbered from ``first`` on.
 
     ``wall_offset``: seconds to add to their times to get seconds since the epoch.
     """
-    return _translate(reports, first, lambda report, seq: _throttle(report, seq, wall_offset))
+    return _encode(reports, first, lambda report, seq: _throttle_event(report, seq, wall_offset))
 
 
-def translate_changes(
+def encode_connection_changes(
     changes: Sequence[ConnectionChange], first: int, wall_offset: float, audit_filter: AuditFilter
 ) -> EncodedEvents:
-    """Return the events of ``changes``, as ``translate_throttles`` does; those of excluded principals are hidden."""
+    """Return the events of ``changes``, as ``encode_throttle_reports`` does; those of excluded principals are hidden."""
     for change in changes:
         if change.change == "closed":
             audit_filter.muting.forget_connection(change.connection.id)
-    visible = [change for change in changes if not _hides(audit_filter, change)]
-    made = _translate(visible, first, lambda change, seq: _connection(change, seq, wall_offset))
-    made.hidden = len(changes) - len(visible)
-    return made
+    visible = [change for change in changes if not _is_hidden(audit_filter, change)]
+    encoded = _encode(visible, first, lambda change, seq: _connection_event(change, seq, wall_offset))
+    encoded.hidden = len(changes) - len(visible)
+    return encoded
 
 
-def numbered(events: Sequence[Any], first: int) -> EncodedEvents:
+def encode_numbered(events: Sequence[Any], first: int) -> EncodedEvents:
     """Return ``events``, which have a ``seq``, numbered from ``first`` on."""
 
     def with_number(event: Any, seq: int) -> Any:
         event.seq = seq
         return event
 
-    return _translate(events, first, with_number)
+    return _encode(events, first, with_number)
 
 
-def _translate(told: Sequence[Told], first: int, event_of: Callable[[Told, int], Any]) -> EncodedEvents:
-    made = EncodedEvents(last=first - 1)
-    for one in told:
-        made.last += 1
+def _encode(
+    observations: Sequence[Observation], first: int, event_of: Callable[[Observation, int], Any]
+) -> EncodedEvents:
+    encoded = EncodedEvents(last=first - 1)
+    for one in observations:
+        encoded.last += 1
         try:
-            made.chunks.append(Chunk(made.last, 1, encoder.encode(event_of(one, made.last))))
+            encoded.chunks.append(Chunk(encoded.last, 1, encoder.encode(event_of(one, encoded.last))))
         except UnicodeError:
-            made.not_encodable += 1
+            encoded.not_encodable += 1
         except Exception:
             log.exception("audit_event_failed", of=type(one).__name__)
-            made.failed += 1
-    return made
+            encoded.failed += 1
+    return encoded
 
 
-def _hides(audit_filter: AuditFilter, change: ConnectionChange) -> bool:
+def _is_hidden(audit_filter: AuditFilter, change: ConnectionChange) -> bool:
     """A principal that is only claimed hides nothing, or anybody could hide by a name."""
     connection = change.connection
     if change.change == "authentication_failed" or connection.principal_source == "unauthenticated":
@@ -81,12 +83,12 @@ def _hides(audit_filter: AuditFilter, change: ConnectionChange) -> bool:
     return audit_filter.hides_principal(connection.principal)
 
 
-def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> ConnectionEvent:
+def _connection_event(change: ConnectionChange, seq: int, wall_offset: float) -> ConnectionEvent:
     connection = change.connection
     closed = change.change == "closed"
     return ConnectionEvent(
         seq=seq,
-        change=cast(ChangeKind, change.change),
+        change=cast(ConnectionChangeKind, change.change),
         ts=epoch_us(change.at, wall_offset),
         listener=connection.listener,
         connection_id=connection.id,
@@ -94,10 +96,10 @@ def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> Conne
         client_ip=connection.client_ip,
         client_port=connection.client_port,
         principal_source=cast(PrincipalSource, connection.principal_source),
-        sasl_mechanism=clipped(connection.sasl_mechanism),
-        client_id=clipped(change.client_id),
-        client_software_name=clipped(connection.client_software_name),
-        client_software_version=clipped(connection.client_software_version),
+        sasl_mechanism=clip_optional(connection.sasl_mechanism),
+        client_id=clip_optional(change.client_id),
+        client_software_name=clip_optional(connection.client_software_name),
+        client_software_version=clip_optional(connection.client_software_version),
         cause=change.cause,
         error_code=change.error_code,
         session_lifetime_ms=change.session_lifetime_ms,
@@ -108,7 +110,7 @@ def _connection(change: ConnectionChange, seq: int, wall_offset: float) -> Conne
     )
 
 
-def _throttle(report: ThrottleReport, seq: int, wall_offset: float) -> ThrottleEvent:
+def _throttle_event(report: ThrottleReport, seq: int, wall_offset: float) -> ThrottleEvent:
     return ThrottleEvent(
         seq=seq,
         listener=report.listener,
