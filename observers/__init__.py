@@ -1,38 +1,41 @@
-"""Observers (KIP-388): code that is told about every exchange and can never touch one.
+"""Observers (KIP-388): code that receives every exchange of a sidecar and cannot change any of them.
 
 The contract
-  api.py         what an observer implements and what it is given; observer_loader.py says whether a class fits.
-  views.py       the read-only structs (KIP-388) of an exchange: over its kept bodies, else over the facts of them.
-  dispatch.py    the only door from the data path: constructs, configures, feeds and closes observers.
-  subscription.py    what each of them wants; of what nobody wants nothing is read.
-  observer_thread.py        one observer's own thread: bounded queue, containment, counts; circuit_breaker.py leaves a broken one alone.
-  queue_weight.pyx     what exchanges count for in such a queue.
-  topic_names.py      topic ids to names; topic_id_learner.py finds pairs of both in the broker's responses.
-  errors.py      the one error that is meant for a person.
+  api.py               what an observer implements and what it receives.
+  observer_loader.py   imports and constructs an observer, and checks its methods.
+  views.py             read-only structs (KIP-388) of an exchange, over its kept bodies or over the facts of them.
+  dispatch.py          the only entry from the data path: constructs, configures, feeds and closes observers.
+  subscription.py      which requests each observer wants; what no observer wants is not read.
+  observer_thread.py   the thread of one observer: bounded queue, error handling, counts.
+  circuit_breaker.py   stops the calls to an observer that only fails.
+  queue_weight.pyx     the weight of exchanges in the queue of an observer.
+  topic_names.py       names of topic ids; topic_id_learner.py reads both from the broker's responses.
+  errors.py            the error that a person reads.
 
 The audit, an observer
-  audit.py       what it is told of in, encode_numbered events out.
-  event.py       the event: its fields, its envelope, its encoding; reference.py writes its page in docs, with what
-                 examples.py makes.
-  audit_filter.py       which exchanges give no event (pure).
-  audit_writer.pyx   from exchanges to encoded events (pure); rows.pxi is the writing of them.
-  rollup_writer.pyx  many requests in one event (pure); rollup.py says how many, and makes the events.
-                 Both read exchanges by exchanges.pxi; request_events.py is what they share in Python.
-  connection_events.py   every event but those of requests (pure).
-  inventory.py   which topics exist, asked now and then.
-  fetch_sessions.py  what fetches of a session leave out (pure).
-  channel_muting.py       which connections brokers leave unread, because they told them to wait (pure).
-  record_counter.py        counts the records inside of compressed message sets of Kafka before 0.11 (opt-in);
-                 decompress.py decompresses them.
+  audit.py             receives exchanges, connection changes and throttle reports, and emits numbered events.
+  event.py             the event: its fields, its envelope, its encoding.
+  reference.py         generates docs/audit-event.md; examples.py makes the examples in it.
+  audit_filter.py      which exchanges give no event (pure).
+  audit_writer.pyx     encodes exchanges as events (pure); rows.pxi writes the JSON.
+  rollup_writer.pyx    sums many requests into one event (pure); rollup.py bounds and splits these events.
+                       Both writers read exchanges by exchanges.pxi and share request_events.py.
+  connection_events.py encodes every event that is not of requests (pure).
+  inventory.py         polls the list of topics.
+  fetch_sessions.py    partitions that incremental fetches leave out (pure).
+  channel_muting.py    connections that the broker does not read because it throttles them (pure).
+  record_counter.py    counts records in compressed message sets of Kafka before 0.11 (opt-in);
+                       decompress.py decompresses them.
 
-Delivery, of the audit
-  outbox.py      from encoded events to their topic, and where each of them is.
-  event_blocks.py       blocks of encoded events, and the records they become (pure).
-  delivery_accounting.py    where every number is that was given (pure).
-  spool_store.py       what waits on disk, of this run and of killed ones: spool.py its segments, ledger.py its account,
-                 spool_runs.py both of one run.
-  audit_producer.py        the Kafka producer: idempotent, bounded, every record accounted for.
-  kafka_admin.py     admin calls over the INTERNAL listener.
+Delivery of the audit
+  outbox.py              brings encoded events to their topic and accounts for each of them.
+  event_blocks.py        blocks of encoded events, and the Kafka records made of them (pure).
+  delivery_accounting.py where every sequence number is: delivered, spooled, queued or lost (pure).
+  spool_store.py         events on disk, of this run and of dead runs.
+  spool_runs.py          one run on disk: spool.py holds its segments, ledger.py its counts.
+  audit_producer.py      the Kafka producer: idempotent, bounded, with a report for every record.
+  kafka_admin.py         admin calls over the INTERNAL listener.
 
-Of the proxy nothing is imported here but its pure core; observers see exchanges through the protocols of ``api.py``.
+This package imports nothing of the proxy but ``proxy.core`` and ``proxy.compiled.exchange``. Observers see exchanges
+through the protocols of ``api.py``.
 """

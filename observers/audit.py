@@ -1,7 +1,7 @@
 """The built-in observer: exchanges, changes of connections and throttle reports in, audit events out.
 
-Three threads: the observer's own, which is called with them and encodes events; the outbox's pump, which brings them to the topic
-and calls for what is told by the clock; and the inventory's. Each of them numbers events under ``Outbox.sequence_lock``.
+Three threads: the observer's own, which encodes events; the outbox's pump, which sends them to the topic
+and calls ``_emit_scheduled``; and the inventory's. Each of them numbers events under ``Outbox.sequence_lock``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from observers.topic_names import TopicNames
 DEFAULT_TOPIC = "brokerside-audit"
 
 STATUS_INTERVAL = 10.0
-"""Seconds between two statuses."""
+"""Seconds between two ``sidecar_status`` events."""
 
 MIN_CLOCK_STEP = 1.0
-"""Seconds by which the wall clock must leave the monotonic one, from one status to the next, to be told."""
+"""Seconds that the wall clock must step against the monotonic clock, between two statuses, to be reported."""
 
 PRODUCE = 0
 
@@ -61,7 +61,7 @@ class AuditObserver:
         """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit``, ``api.names`` and more.
 
         ``internal``: librdkafka's client settings, ``bootstrap.servers`` among them. ``topic.names``: the process's.
-        ``worker``: number of this process; the first tells the inventory. ``observer.records.deep``: whether to count
+        ``worker``: number of this process; the first emits the inventory. ``observer.records.deep``: whether to count
         the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
         ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``inventory.interval.ms``, ``spool.path``,
         ``spool.max.bytes``, ``producer`` (librdkafka settings), ``authenticator`` (signs records), each of which may be
@@ -102,7 +102,7 @@ class AuditObserver:
         self.observed = self._outbox.observed
         self._started_at = _now_us()
         self._offset = _wall_offset()
-        # Of whoever holds ``Outbox.sequence_lock``.
+        # Guarded by ``Outbox.sequence_lock``.
         self._rollup_due = self._status_due = time.monotonic()
         self._status_due += STATUS_INTERVAL
         self._closed = False
@@ -118,7 +118,7 @@ class AuditObserver:
             self._inventory.start()
 
     def keeps(self, api_key: int, api_version: int) -> bool:
-        """Whether bodies are needed, to count records that no header tells of (``observer.records.deep``)."""
+        """Whether bodies are needed to count records that no header counts (``observer.records.deep``)."""
         return self._counts_compressed_records and (
             api_key in FETCH_API_KEYS or (api_key == PRODUCE and api_version <= LAST_MESSAGE_SET_PRODUCE)
         )
@@ -137,7 +137,7 @@ class AuditObserver:
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""
         self._emit_observations(
-            changes, dropped, lambda told, first, offset: encode_connection_changes(told, first, offset, self._filter)
+            changes, dropped, lambda some, first, offset: encode_connection_changes(some, first, offset, self._filter)
         )
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
@@ -145,9 +145,9 @@ class AuditObserver:
         self._emit_observations(reports, dropped, encode_throttle_reports)
 
     def close(self, timeout: float) -> None:
-        """Tell what is left, the last status after it, and wait up to ``timeout`` seconds for all to be delivered.
+        """Emit what is left and the last status, and wait up to ``timeout`` seconds until all of it is delivered.
 
-        What is not delivered then stays on disk for the next run, or is lost where there is no spool.
+        Undelivered events then stay on disk for the next run, or are lost if there is no spool.
         """
         self._inventory.close()
         with self._outbox.sequence_lock:
@@ -162,15 +162,15 @@ class AuditObserver:
         return AuditStats(**asdict(self._outbox.stats()), topic_look_ups=self._names.look_ups)
 
     def _emit_observations(
-        self, told: Sequence[Any], dropped: int, translate: Callable[[Sequence[Any], int, float], EncodedEvents]
+        self, observations: Sequence[Any], dropped: int, encode: Callable[[Sequence[Any], int, float], EncodedEvents]
     ) -> None:
-        """Number ``told`` after those that were ``dropped``."""
+        """Encode ``observations`` and add their events. The ``dropped`` ones before them take the first numbers."""
         with self._outbox.sequence_lock:
-            made = translate(told, self._outbox.seq + dropped + 1, _wall_offset())
-            self._add_to_outbox(made, dropped + len(told), {"observer_queue": dropped})
+            encoded = encode(observations, self._outbox.seq + dropped + 1, _wall_offset())
+            self._add_to_outbox(encoded, dropped + len(observations), {"observer_queue": dropped})
 
     def _add_to_rollup(self, exchanges: Sequence[ObservedExchange], dropped: int, rollup: RollupAggregator) -> None:
-        """Add ``exchanges`` to the rollup. Those that are lost have a number each."""
+        """Add ``exchanges`` to the rollup. Each exchange that is lost has a sequence number."""
         with self._outbox.sequence_lock:
             if time.monotonic() >= self._rollup_due:
                 self._emit_rollups()
@@ -189,7 +189,7 @@ class AuditObserver:
             self._add_to_outbox(made, lost + made.hidden, {"observer_queue": dropped})
 
     def _emit_scheduled(self) -> None:
-        """Tell what is due by the clock. The pump calls this."""
+        """Emit rollups, gaps and statuses whose time has come. The pump calls this."""
         with self._outbox.sequence_lock:
             if self._closed:
                 return
@@ -206,7 +206,7 @@ class AuditObserver:
             if not self._closed:
                 self._emit(*parts)
 
-    # ---- with the numbers held --------------------------------------------------------------------------------------
+    # ---- under the sequence lock --------------------------------------------------------------------------------------
 
     def _emit_rollups(self) -> None:
         self._rollup_due = time.monotonic() + self._rollup_interval
@@ -239,7 +239,7 @@ class AuditObserver:
             self._outbox.add_events(made.chunks, made.last, losses, taken, made.hidden)
 
     def _make_status(self, *, last: bool = False) -> StatusEvent:
-        """The state of things, before the number of this event."""
+        """Make a status event. Its counts do not include the event itself."""
         stats = self._outbox.stats()
         self._log_new_losses(stats.dropped)
         offset = _wall_offset()
@@ -262,7 +262,7 @@ class AuditObserver:
         )
 
     def _log_new_losses(self, dropped: Mapping[str, int]) -> None:
-        """Log what was lost since the last status."""
+        """Log the losses since the last status, by reason."""
         lost = {reason: more for reason, count in dropped.items() if (more := count - self._lost.get(reason, 0))}
         if lost:
             log.warning("audit_events_lost", lost=lost, in_total=sum(dropped.values()))
@@ -303,5 +303,5 @@ def _now_us() -> int:
 
 
 def _wall_offset() -> float:
-    """Return what makes the monotonic clock's seconds those since 1970."""
+    """Return the difference of wall clock and monotonic clock, in seconds."""
     return time.time() - time.monotonic()

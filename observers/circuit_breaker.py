@@ -1,18 +1,18 @@
-"""A circuit breaker: an observer that only fails is left alone for a while. Pure, with an injected clock."""
+"""A circuit breaker: it stops the calls to an observer that only fails for a while. Pure, with an injected clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 MAX_CONSECUTIVE_FAILURES = 100
-"""Calls that fail one after the other before the breaker opens: a broken observer costs little and is soon seen."""
+"""Consecutive failed calls after which the breaker opens. A broken observer then costs little and is soon noticed."""
 
 BREAKER_OPEN_TIME = 10.0
 """Seconds an open breaker waits before it lets one call try again."""
 
 
 class CircuitBreaker:
-    """Closed: calls are allowed. Open: they are not, until ``BREAKER_OPEN_TIME`` is over; then the next call decides."""
+    """Closed, it allows calls. Open, it refuses them for ``BREAKER_OPEN_TIME``; the next call then decides."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -29,12 +29,12 @@ class CircuitBreaker:
         return self._retry_at is None or self._clock() >= self._retry_at
 
     def record_success(self) -> None:
-        """Close: the observer works."""
+        """Close the breaker: the observer works."""
         self._failures = 0
         self._retry_at = None
 
     def record_failure(self) -> None:
-        """Count one more failure; open (again) if that makes ``MAX_CONSECUTIVE_FAILURES`` or more in a row."""
+        """Count a failure. Open the breaker at ``MAX_CONSECUTIVE_FAILURES`` or more failures in a row."""
         self._failures += 1
         if self._failures >= MAX_CONSECUTIVE_FAILURES:
             self._retry_at = self._clock() + BREAKER_OPEN_TIME

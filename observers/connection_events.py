@@ -1,4 +1,4 @@
-"""Every event but those of requests: how it is made of what happened, numbered and encoded. No IO, no clock."""
+"""Encodes and numbers every event that is not of requests: connections, throttles and others. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def encode_throttle_reports(reports: Sequence[ThrottleReport], first: int, wall_
 def encode_connection_changes(
     changes: Sequence[ConnectionChange], first: int, wall_offset: float, audit_filter: AuditFilter
 ) -> EncodedEvents:
-    """Return the events of ``changes``, as ``encode_throttle_reports`` does; those of excluded principals are hidden."""
+    """Return the events of ``changes``, numbered from ``first`` on. Changes of excluded principals are hidden.
+
+    ``wall_offset``: seconds to add to their times to get seconds since the epoch.
+    """
     for change in changes:
         if change.change == "closed":
             audit_filter.muting.forget_connection(change.connection.id)
@@ -50,7 +53,7 @@ def encode_connection_changes(
 
 
 def encode_numbered(events: Sequence[Any], first: int) -> EncodedEvents:
-    """Return ``events``, which have a ``seq``, numbered from ``first`` on."""
+    """Set the ``seq`` of ``events`` from ``first`` on, and encode them."""
 
     def with_number(event: Any, seq: int) -> Any:
         event.seq = seq
@@ -76,7 +79,7 @@ def _encode(
 
 
 def _is_hidden(audit_filter: AuditFilter, change: ConnectionChange) -> bool:
-    """A principal that is only claimed hides nothing, or anybody could hide by a name."""
+    """Whether ``change`` gives no event. An unauthenticated principal hides nothing, since any client can claim it."""
     connection = change.connection
     if change.change == "authentication_failed" or connection.principal_source == "unauthenticated":
         return False
@@ -120,7 +123,7 @@ def _throttle_event(report: ThrottleReport, seq: int, wall_offset: float) -> Thr
         action=cast(ThrottleAction, report.action),
         count=report.count,
         limit=report.limit,
-        observed=round(report.observed * 1000) / 1000,  # raises for NaN, which JSON cannot say
+        observed=round(report.observed * 1000) / 1000,  # raises for NaN, which JSON does not have
         ts_first=epoch_us(report.first_at, wall_offset),
         ts_last=epoch_us(report.last_at, wall_offset),
         delay_ms=report.delay_ms,
@@ -128,5 +131,5 @@ def _throttle_event(report: ThrottleReport, seq: int, wall_offset: float) -> Thr
 
 
 def epoch_us(seconds: float, wall_offset: float) -> int:
-    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises for what is no number."""
+    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises ValueError or OverflowError for NaN or infinity."""
     return round((seconds + wall_offset) * 1e6)

@@ -1,4 +1,4 @@
-"""Where every number is that was given: on the topic, on disk, in memory, or lost for a reason. No IO, no clock."""
+"""Where every sequence number is: on the topic, on disk, in memory, or lost for a reason. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from observers.event_blocks import Chunk
 
 MAX_PENDING_GAPS = 1000
-"""Gaps that wait to be reported; above it the oldest is forgotten: its numbers are missing on the topic all the same."""
+"""Gaps that wait to be reported. Above it the oldest is forgotten; its numbers are still missing on the topic."""
 
 
 class Gap(Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class DeliveryCounts(Struct, frozen=True):
 
 
 class DeliveryAccounting:
-    """The accounting of one run. Thread-safe; holds its lock for the time of an addition."""
+    """The accounting of one run. Thread-safe; its lock is only held for additions."""
 
     def __init__(self, boot_id: str) -> None:
         self._boot_id = boot_id
@@ -49,10 +49,10 @@ class DeliveryAccounting:
         self._counts = DeliveryCounts()
         self._gaps: list[Gap] = []
         self._kept = 0
-        self._reporting: list[tuple[int, Gap]] = []  # with the number of the event that tells it
+        self._reporting: list[tuple[int, Gap]] = []  # with the number of the event that reports it
 
     def counts(self) -> DeliveryCounts:
-        """Present counts, consistent with each other."""
+        """Return the current counts, consistent with each other."""
         with self._lock:
             return self._counts
 
@@ -65,9 +65,9 @@ class DeliveryAccounting:
     def record_numbered(
         self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int
     ) -> None:
-        """Numbers up to ``last`` were given to the events of ``chunks``, and between them to events that were lost.
+        """Count the numbers up to ``last``: those of ``chunks`` as queued, and those between them as lost.
 
-        ``lost``: how many, by reason, in the order of their numbers as far as it is known.
+        ``lost``: lost events by reason, in the order of their numbers as far as it is known.
         """
         with self._lock:
             counts = self._counts
@@ -89,7 +89,7 @@ class DeliveryAccounting:
                     first, left = first + part, left - part
 
     def record_stored(self, first: int, last: int) -> None:
-        """A block in memory is on disk now, too."""
+        """Count a block that was in memory as spooled."""
         with self._lock:
             events = last - first + 1
             counts = self._counts
@@ -97,7 +97,7 @@ class DeliveryAccounting:
             self._advance_kept(last)
 
     def record_delivered(self, first: int, last: int, *, spooled: bool) -> None:
-        """A block is on the topic."""
+        """Count a block as delivered."""
         with self._lock:
             events = last - first + 1
             self._subtract_waiting(events, spooled)
@@ -105,19 +105,22 @@ class DeliveryAccounting:
             self._advance_kept(last)
 
     def record_lost(self, reason: str, first: int, last: int, *, spooled: bool, events: int | None = None) -> None:
-        """A block is lost; ``events``: how many, where some of these numbers were lost before."""
+        """Count a block as lost. ``events``: how many of its events are lost, if others were lost before."""
         with self._lock:
             events = last - first + 1 if events is None else events
             self._subtract_waiting(events, spooled)
             self._count_lost(reason, first, last, events)
 
     def add_gap(self, gap: Gap) -> None:
-        """Another run has lost these."""
+        """Add a gap of another run."""
         with self._lock:
             self._append_gap(gap)
 
     def drain_gaps(self) -> list[Gap]:
-        """Return the gaps that nobody reported of and that will not grow. The next numbers are those of their events."""
+        """Return and remove the gaps that were not reported and will not grow.
+
+        The caller must give the next numbers to their events, in this order.
+        """
         with self._lock:
             ready: list[Gap] = []
             grow: list[Gap] = []
@@ -128,7 +131,7 @@ class DeliveryAccounting:
             return ready
 
     def drain_reported_gaps(self) -> list[Gap]:
-        """Return the gaps whose events have been stored or sent since the last call."""
+        """Return and remove the gaps whose events were stored or delivered since the last call."""
         with self._lock:
             reported = [gap for number, gap in self._reporting if number <= self._kept]
             self._reporting = [(number, gap) for number, gap in self._reporting if number > self._kept]
@@ -147,7 +150,7 @@ class DeliveryAccounting:
         self._append_gap(Gap(reason, self._boot_id, first, last))
         for number, gap in self._reporting:
             if first <= number <= last:
-                self._append_gap(gap)  # what reported it is lost itself
+                self._append_gap(gap)  # the event that reported it is lost
         self._reporting = [(number, gap) for number, gap in self._reporting if not first <= number <= last]
 
     def _append_gap(self, gap: Gap) -> None:
@@ -163,7 +166,7 @@ class DeliveryAccounting:
 
 
 def _missing_ranges(chunks: Sequence[Chunk], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Return the runs of numbers from ``first`` to ``last`` that no chunk has."""
+    """Yield the ranges of numbers from ``first`` to ``last`` that no chunk has."""
     for chunk in chunks:
         if first < chunk.first:
             yield first, chunk.first - 1

@@ -1,7 +1,10 @@
-"""The one error of this package that is meant for a person."""
+"""The error of this package whose text a person reads."""
 
 from __future__ import annotations
 
 
 class ObserverError(ValueError):
-    """An observer cannot be started: it is missing, does not fit the observer interface, or refused its configuration."""
+    """An observer cannot be started.
+
+    It is missing, does not fit the observer interface or refused its configuration.
+    """

@@ -1,4 +1,4 @@
-"""Blocks of encoded events, and the records they become: pure, with the time passed in.
+"""Blocks of encoded events, and the Kafka records made of them. Pure: the time is an argument.
 
 A number is given to every event, and to every event that is lost before it is encoded. A block holds consecutive
 numbers, so a loss ends the block before it and shows as a gap between two.
@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from observers.event import EVENTS_PER_RECORD, Envelope, encoder
 
 BLOCK_LINGER = 0.3
-"""Seconds an event waits at most for others to share its record. A process that is killed loses what waits."""
+"""Longest time in seconds that an event waits for others to share its record. A killed process loses these events."""
 
 MAX_BLOCK_BYTES = 900_000
 """Bytes of events in one record, before compression; a single larger event stays whole. Kafka's default bound on a
@@ -31,7 +31,7 @@ class Chunk(Struct, frozen=True, gc=False):
 
 
 class EncodedEvents(Struct):
-    """What exchanges or throttle reports became. Numbers that no chunk holds are those of events that were lost."""
+    """The events of exchanges, connection changes or throttle reports. A number that no chunk holds is of a lost event."""
 
     last: int
     """The last number given."""
@@ -59,7 +59,7 @@ class Block(Struct, gc=False):
         return self.last - self.first + 1
 
     def has_room_for(self, chunk: Chunk, max_size: int) -> bool:
-        """Whether ``chunk`` comes right after what is here, and there is room for it."""
+        """Whether ``chunk`` continues this block and fits in it."""
         return (
             chunk.first == self.last + 1
             and len(self) + chunk.count <= EVENTS_PER_RECORD
@@ -72,7 +72,7 @@ class Block(Struct, gc=False):
 
 
 class BlockBuilder:
-    """Gathers chunks into blocks. ``add_chunks``, ``complete`` and ``complete_expired`` return the blocks that they complete."""
+    """Builds blocks of chunks. ``add_chunks``, ``complete`` and ``complete_expired`` return the completed blocks."""
 
     def __init__(self, max_size: int = MAX_BLOCK_BYTES) -> None:
         """``max_size``: bytes of the events of one block."""
@@ -88,7 +88,7 @@ class BlockBuilder:
         return 0 if self._open is None else len(self._open)
 
     def add_chunks(self, chunks: Iterable[Chunk], last: int, now: float) -> list[Block]:
-        """Add ``chunks``; ``last``: the last number given, of an event that was lost where no chunk ends with it."""
+        """Add ``chunks``. ``last``: the last number given; its event is lost if no chunk ends with it."""
         complete: list[Block] = []
         for chunk in chunks:
             if self._open is not None and not self._open.has_room_for(chunk, self.max_size):
@@ -117,7 +117,7 @@ class BlockBuilder:
 
 
 class _WrittenRecord(Struct):
-    """What is needed of an envelope to write its events again."""
+    """The fields of an envelope that are needed to send its events again."""
 
     schema_level: int
     events: list[Raw]
@@ -130,12 +130,12 @@ def parse_record(value: bytes) -> tuple[int, list[bytes]]:
 
 
 def split_events(json: bytes) -> list[bytes]:
-    """Return each event's JSON of a block's."""
+    """Split the JSON of a block into that of its events."""
     return [bytes(event) for event in msgspec.json.decode(b"[%b]" % json, type=list[Raw])]
 
 
 class RecordWriter(Struct, frozen=True, gc=False):
-    """Who writes: the part of every envelope that stays the same for one run of a sidecar."""
+    """Encodes envelopes. Its fields are those of every envelope of one run of a sidecar."""
 
     cluster_id: str
     broker_id: int

@@ -1,4 +1,4 @@
-"""What fetches of a session leave out (KIP-227, KIP-932): pure, told of exchanges in the order in which they ended.
+"""Partitions that incremental fetches leave out (KIP-227, KIP-932). Pure; gets exchanges in the order they ended.
 
 A full request (epoch 0) names all partitions, and its response the session they are kept in. Incremental ones (epoch
 > 0) name only what changed, and which partitions left; an idle one, and its response, name none. A session belongs to
@@ -20,25 +20,26 @@ MAX_SESSIONS = 10_000
 """Sessions kept; above it the one that changed longest ago is forgotten (a broker keeps 1,000 by default)."""
 
 MAX_SESSION_PARTITIONS = 500_000
-"""Partitions of all sessions kept, each topic of a session counted as ``TOPIC_WEIGHT`` more: some 100 bytes each; likewise."""
+"""Partitions kept of all sessions, about 100 bytes each. A topic of a session counts as ``TOPIC_WEIGHT`` more. Above it
+the session that changed longest ago is forgotten."""
 
 TOPIC_WEIGHT = 5
 """What a topic takes besides its partitions, in partitions."""
 
 MAX_TOPIC_NAME_BYTES = 249
-"""Longest name of a topic in bytes; longer ones, which no broker has, are not kept."""
+"""Longest name of a topic in bytes. Kafka allows no longer name, and none is kept."""
 
 POLLED_LIST_INTERVAL = 60.0
 """Seconds between two lists of polled topics of one connection."""
 
 MAX_POLLED_TOPICS = 20_000
-"""Topics in such a list; what is more is left out. To sort many more would hold up the loop."""
+"""Most topics in such a list. To sort many more would hold the GIL for long."""
 
 EMPTY_LIST_RETRY_INTERVAL = 5.0
-"""Seconds between two looks for them, where the last found none: a topic with records hides none that is empty."""
+"""Seconds until a list is computed again after an empty one."""
 
 MAX_POLLED_CONNECTIONS = 20_000
-"""Connections whose next list is known to be due later; of one that was forgotten it is due at once."""
+"""Connections whose next list has a known time. For a connection that was forgotten a list is computed at once."""
 
 FETCH, SHARE_FETCH = 1, 78
 FETCH_API_KEYS = (FETCH, SHARE_FETCH)
@@ -60,7 +61,7 @@ class FetchSession(Struct):
     """As ``MAX_SESSION_PARTITIONS`` counts."""
 
     def add_partition(self, topic: bytes, partition: int) -> None:
-        """Hold one more, if it is not there."""
+        """Add a partition, unless it is there."""
         if topic not in self.partitions:
             if len(topic) > MAX_TOPIC_NAME_BYTES:
                 return
@@ -71,7 +72,7 @@ class FetchSession(Struct):
         held.add(partition)
 
     def remove_partition(self, topic: bytes, partition: int) -> None:
-        """Hold one less, if it is there."""
+        """Remove a partition, if it is there."""
         held = self.partitions.get(topic)
         if held is None or partition not in held:
             return
@@ -82,7 +83,7 @@ class FetchSession(Struct):
             self.size -= TOPIC_WEIGHT
 
     def is_changed_by(self, request: Any) -> bool:
-        """Whether ``request`` changes what is here."""
+        """Whether ``request`` adds or removes partitions."""
         held = self.partitions
         return bool(request.forgotten) or any(
             one.partition not in held.get(one.topic, ()) for one in request.partitions
@@ -96,15 +97,15 @@ class FetchSessions:
         self._max_sessions = max_sessions
         self._max_partitions = max_partitions
         self.open_sessions: dict[SessionKey, FetchSession] = {}
-        """Open ones; what changed last is the last. For reading."""
+        """Open sessions by key, ordered by their last change. Callers only read it."""
         self._held = 0
         self._next_poll_at: RecentCache[str, float] = RecentCache(MAX_POLLED_CONNECTIONS)
 
     def record_fetch(self, exchange: ObservedExchange) -> None:
-        """Take in a Fetch whose request was read.
+        """Update the sessions by a Fetch whose request was read.
 
-        It changes nothing, and need not be told of, where the epoch is above 0, every partition named is held and none
-        is forgotten, and the response has no error.
+        The call is not needed if the epoch is above 0, every partition named is known, none is forgotten, and the
+        response has no error: then nothing changes.
         """
         request, response = exchange.request, exchange.response
         key = _requested_key(exchange)
@@ -120,20 +121,20 @@ class FetchSessions:
             self._update(key, self._remove(key), request)
 
     def find(self, exchange: ObservedExchange) -> FetchSession | None:
-        """The session that the request of this Fetch is of, if it is known."""
+        """Return the session that the request of this Fetch names, or None if it is not known."""
         return self.open_sessions.get(_requested_key(exchange))
 
     def next_poll_at(self, connection_id: str) -> float:
-        """When ``take_polled_topics`` may tell of this connection again, by ``answered_at``."""
+        """Return from which ``answered_at`` on ``take_polled_topics`` computes a list for this connection again."""
         return self._next_poll_at.get(connection_id) or 0.0
 
     def take_polled_topics(
         self, exchange: ObservedExchange, label: Callable[[bytes, bool], TopicLabel]
     ) -> tuple[str, ...]:
-        """Names of the topics that an answered Fetch or ShareFetch asked for and that returned no records.
+        """Return the topics that an answered Fetch or ShareFetch asked for and that returned no records.
 
-        Told once in ``POLLED_LIST_INTERVAL`` for each connection; nothing otherwise, which costs one look into a dict. Comes
-        after ``record_fetch``. ``label``: as ``TopicNames.label_of``.
+        Returns a list once in ``POLLED_LIST_INTERVAL`` for each connection, else an empty one at the cost of a dict lookup.
+        Call it after ``record_fetch``. ``label``: as ``TopicNames.label_of``.
         """
         if exchange.answered_at < self.next_poll_at(exchange.connection.id):
             return ()
@@ -155,7 +156,7 @@ class FetchSessions:
         return tuple(sorted(islice(asked, MAX_POLLED_TOPICS)))
 
     def _update(self, key: SessionKey, session: FetchSession, request: Any) -> None:
-        """Put what ``request`` adds and forgets into ``session``, which becomes the last one; make room for it."""
+        """Apply ``request`` to ``session``, store it as the last one, and remove others until it fits."""
         if session.are_ids != request.topics_are_ids:
             return
         for one in request.partitions:
@@ -163,7 +164,7 @@ class FetchSessions:
         for topic, partition in request.forgotten:
             session.remove_partition(topic, partition)
         if session.size > self._max_partitions:
-            return  # others need not make room for what does not fit
+            return  # a session that cannot fit displaces no other
         self.open_sessions[key] = session
         self._held += session.size
         while len(self.open_sessions) > self._max_sessions or self._held > self._max_partitions:

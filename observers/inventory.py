@@ -1,4 +1,4 @@
-"""Which topics exist, as events: the cluster is asked now and then; told is a list that changed, and each hour any."""
+"""Polls which topics exist, and publishes the list as events when it changed and once an hour."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from proxy.core.accessors import printed_id
 TOPICS_PER_INVENTORY_EVENT = 1_000
 
 UNCHANGED_LIST_INTERVAL = 3600.0
-"""Seconds after which a list is told that has not changed."""
+"""Seconds after which an unchanged list is published again."""
 
 log = structlog.get_logger("observers")
 
 
 class Inventory:
-    """Asks on a thread of its own, which one call may hold up for some seconds."""
+    """Polls the topics on a thread of its own, since one call may take some seconds."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Inventory:
         interval: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``topics``: all there are, by name; may raise anything. ``publish`` gets the events of a list, not numbered yet.
+        """``topics`` returns all topics by name and may raise anything. ``publish`` gets the events of a list, not numbered.
 
-        ``interval``: seconds between two questions.
+        ``interval``: seconds between two polls.
         """
         self._topics = topics
         self._hides_topic = hides_topic
@@ -47,15 +47,15 @@ class Inventory:
         self._thread = threading.Thread(target=self._run, name="audit inventory", daemon=True)
 
     def start(self) -> None:
-        """Ask for the first time, and then every ``interval``."""
+        """Start the thread. It polls at once, and then every ``interval``."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more. Does not wait for an answer that is on its way; it is not told."""
+        """Stop polling. A poll in progress is not waited for, and its list is not published."""
         self._closing.set()
 
     def poll_topics(self) -> None:
-        """Ask once, and publish if there is anything to publish. Raises what ``topics`` raises."""
+        """Poll once, and publish a list that changed or is an hour old. Raises what ``topics`` raises."""
         asked_at = time.time_ns() // 1000
         found = [
             inventory_topic(topic) for name, topic in sorted(self._topics().items()) if not self._hides_topic(name)
@@ -92,6 +92,6 @@ def inventory_events(topics: Sequence[InventoryTopic], asked_at: int) -> list[In
 
 
 def inventory_topic(topic: TopicDescription) -> InventoryTopic:
-    """Return ``topic`` as an event has it."""
+    """Return ``topic`` in the form of an event."""
     topic_id = printed_id(topic.id) if any(topic.id) else None
     return InventoryTopic(topic=topic.name, topic_id=topic_id, partitions=topic.partitions, internal=topic.internal)

@@ -1,4 +1,4 @@
-"""The cluster as observers reach it: admin calls over the INTERNAL listener, and librdkafka's log lines tamed."""
+"""Admin calls over the INTERNAL listener, and a rate limit on librdkafka's log lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
 AUDIT_PARTITIONS = 12
-"""Partitions of an audit topic made here: enough for as many Spark tasks; a sidecar needs only one to write."""
+"""Partitions of an audit topic that the sidecar creates: one for each of as many Spark tasks."""
 
 MAX_AUDIT_REPLICATION = 3
-"""Replicas of an audit topic made here, where there are as many brokers; all but one of two must be in sync."""
+"""Most replicas of an audit topic that the sidecar creates; there are never more replicas than brokers."""
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -28,14 +28,14 @@ AUDIT_TOPIC_CONFIG: Mapping[str, str] = {
     "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",
 }
-"""What an audit topic made here is told besides: a week for the readers, nothing to compress again, and the broker's
-clock, as records of a sidecar whose own is wrong would be refused, or deleted at once."""
+"""Configuration of an audit topic that the sidecar creates. Timestamps are of the broker's clock, since records of a
+sidecar with a wrong clock would be refused, or deleted at once."""
 
 ADMIN_CALL_TIMEOUT = 2.0
-"""Seconds one admin call may take. It bounds how long a look-up of a topic's name holds an observer's thread up."""
+"""Seconds that one admin call may take. It bounds how long a lookup of topic names blocks an observer's thread."""
 
 RDKAFKA_LOG_INTERVAL = 10.0
-"""Seconds between two log lines of librdkafka; those in between are counted."""
+"""Seconds between two log lines of librdkafka. Lines in between are counted, and not logged."""
 
 RECONNECT_SETTINGS: Mapping[str, Any] = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 4000}
 """How long librdkafka waits before it connects to a broker again. It waits half of that: a client reconnects once a
@@ -45,7 +45,7 @@ log = structlog.get_logger("observers")
 
 
 AUTHORIZATION_ERRORS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-"""Errors that say that this client may not, as opposed to cannot."""
+"""Errors that say that this client is not authorized."""
 
 
 class TopicDescription(Struct, frozen=True, gc=False):
@@ -58,19 +58,19 @@ class TopicDescription(Struct, frozen=True, gc=False):
 
 
 class AuditTopicState(Struct, frozen=True, gc=False):
-    """What was found of the cluster and the audit topic. ``problems``: of a topic that was there before, in words."""
+    """What was found of the cluster and the audit topic. ``problems``: texts by a short name, of a topic that existed."""
 
     cluster_id: str
     problems: Mapping[str, str] = {}
 
 
 def client_id_of(broker_id: int) -> str:
-    """Return the ``client.id`` of everything this sidecar itself says to Kafka."""
+    """Return the ``client.id`` of the sidecar's own requests to Kafka."""
     return f"brokerside-audit-{broker_id}"
 
 
 class RdkafkaLog:
-    """Takes librdkafka's log lines (it only ever calls ``log``): one in ``RDKAFKA_LOG_INTERVAL`` seconds, the rest counted."""
+    """Logs one line of librdkafka in ``RDKAFKA_LOG_INTERVAL`` seconds, and counts the rest. librdkafka calls only ``log``."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,9 +99,9 @@ class KafkaAdmin:
         self._admin: AdminClient | None = None
 
     def ensure_audit_topic(self, topic: str, record: int) -> AuditTopicState:
-        """Create ``topic`` unless it exists. An existing one stays as it is; what is wrong with it is told.
+        """Create ``topic`` unless it exists. Return the problems of an existing topic, which is not changed.
 
-        ``record``: bytes of a usual record, which the topic should take.
+        ``record``: bytes of a usual record, which the topic should accept.
         """
         admin = self._connected_admin()
         listed = admin.list_topics(timeout=ADMIN_CALL_TIMEOUT)
@@ -117,7 +117,7 @@ class KafkaAdmin:
         )
 
     def list_topics(self) -> dict[str, TopicDescription]:
-        """All topics this client may see, by name."""
+        """Return all topics that this client may see, by name."""
         admin = self._connected_admin()
         names = list(admin.list_topics(timeout=ADMIN_CALL_TIMEOUT).topics)
         if not names:
@@ -128,17 +128,17 @@ class KafkaAdmin:
             try:
                 one = future.result()
             except KafkaException:
-                continue  # deleted since it was listed, or not ours to see
+                continue  # deleted since it was listed, or not visible to this client
             found[name] = TopicDescription(name, _raw_topic_id(one.topic_id), len(one.partitions), one.is_internal)
         return found
 
     def list_topic_names(self) -> dict[bytes, str]:
-        """Names of all topics this client may see, by topic id (16 raw bytes)."""
+        """Return the names of all topics that this client may see, by topic id (16 raw bytes)."""
         return {topic.id: topic.name for topic in self.list_topics().values()}
 
     @staticmethod
     def _describe_config(admin: AdminClient, topic: str) -> dict[str, str]:
-        """The topic's configuration; empty where this client may not read it."""
+        """Return the topic's configuration, empty if this client may not read it."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             entries = admin.describe_configs([resource], request_timeout=ADMIN_CALL_TIMEOUT)[resource].result()
@@ -170,7 +170,7 @@ class KafkaAdmin:
 
 
 def find_topic_problems(config: Mapping[str, str], replicas: int, brokers: int, record: int) -> dict[str, str]:
-    """Return what makes a topic a bad place for the audit, by a short name of each; see ``KafkaAdmin.ensure_audit_topic``."""
+    """Return why a topic does not suit the audit, as texts by a short name; see ``KafkaAdmin.ensure_audit_topic``."""
     problems = {}
     if "compact" in config.get("cleanup.policy", ""):
         problems["compacted"] = "cleanup.policy holds compact, which deletes or refuses records without a key"

@@ -1,7 +1,7 @@
-"""What one run of a sidecar has counted, kept where a killed one leaves it: so the next can say what was lost.
+"""The counts of one run of a sidecar, kept so that the next run knows what a killed one lost.
 
-Two files. The counter of what was observed lies in shared memory, for the event loop itself counts there: a page of a
-file on disk would make it wait whenever the disk does. The entry lies in the folder of the spool, and is written with
+There are two files. The counter of observed items lies in shared memory, since the event loop itself increments it: a
+page of a file on disk could block it. The entry lies in the folder of the spool, and is written with
 ordinary writes, in turn into two places, so that one of them is always whole.
 """
 
@@ -22,7 +22,7 @@ from typing import Self
 import msgspec
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - names are of random boot ids, and files are never followed nor taken over
-"""Where the counter lies: it is there after a kill, and in memory for all that."""
+"""Folder of the counter. It is in memory, and outlives the process."""
 
 _COUNTER_PREFIX = "brokerside-"
 
@@ -41,7 +41,7 @@ _MAGIC = b"BSL1"
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
-    """What one run has done so far."""
+    """The counts of one run."""
 
     broker_id: int
     sidecar_version: str
@@ -58,11 +58,11 @@ class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     settled: int = 0
     """Every number up to this one is on the topic, or lost and counted."""
     closed: bool = False
-    """Whether the run has ended in order."""
+    """Whether the run was closed, not killed."""
 
 
 class LedgerLocked(Exception):
-    """The ledger belongs to a living process."""
+    """Another process has locked the ledger."""
 
 
 class Ledger:
@@ -75,7 +75,7 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path, entry: LedgerEntry) -> Self:
-        """Make ``folder`` and its ledger, which nobody finds before it is locked."""
+        """Create ``folder`` and its ledger. The ledger gets its name after it is locked."""
         folder.mkdir(mode=0o700)
         new = folder / f"{LEDGER_FILE}.new"
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -91,7 +91,7 @@ class Ledger:
 
     @classmethod
     def adopt(cls, folder: Path) -> tuple[Self, LedgerEntry]:
-        """Lock the ledger that a dead process left, and read it. Raises LedgerLocked, or ValueError where it cannot be read."""
+        """Lock the ledger of a dead process, and read it. Raises LedgerLocked, or ValueError if it cannot be read."""
         descriptor = os.open(folder / LEDGER_FILE, os.O_RDWR | os.O_NOFOLLOW)
         try:
             try:
@@ -99,7 +99,7 @@ class Ledger:
             except BlockingIOError as error:
                 raise LedgerLocked from error
             if os.fstat(descriptor).st_nlink == 0:
-                raise LedgerLocked  # another one has just finished with it
+                raise LedgerLocked  # another process has just deleted it
             found = [_decode_slot(os.pread(descriptor, SLOT_BYTES, at)) for at in (0, SLOT_BYTES)]
             whole = [one for one in found if one is not None]
             if not whole:
@@ -112,7 +112,7 @@ class Ledger:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is not where it was made any more: its folder was deleted, or its file system replaced."""
+        """Whether its folder was deleted, or another file system was mounted over it."""
         try:
             found = os.stat(self.folder / LEDGER_FILE)
         except (FileNotFoundError, NotADirectoryError):
@@ -120,23 +120,23 @@ class Ledger:
         return not os.path.samestat(found, os.fstat(self._descriptor))
 
     def write_entry(self, entry: LedgerEntry) -> None:
-        """Keep ``entry``; it outlives this process, and the machine once ``sync`` returned."""
+        """Write ``entry``. It survives this process, and a crash of the machine after ``sync``."""
         self._generation += 1
         os.pwrite(self._descriptor, _encode_slot(self._generation, entry), self._generation % 2 * SLOT_BYTES)
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
+        """Wait until the last entry is on the disk."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file, which unlocks it."""
         os.close(self._descriptor)
 
 
 def create_counter(boot_id: str, folder: Path) -> memoryview:
-    """One number of 64 bits that outlives this process, or plain memory where there is no shared one.
+    """Return a counter of 64 bits that outlives this process, or one in plain memory if there is no shared memory.
 
-    ``folder``: of the run in the spool, be it there yet or not. The file is locked as long as the memory is in use.
+    ``folder``: folder of the run in the spool, which need not exist yet. The file is locked as long as the memory is in use.
     """
     try:
         descriptor = os.open(_counter_path(boot_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -157,7 +157,7 @@ def create_counter(boot_id: str, folder: Path) -> memoryview:
 
 
 def read_counter(boot_id: str) -> int:
-    """What a dead process has counted; 0 where its counter is gone."""
+    """Return the count of a dead process, or 0 if its counter is gone."""
     try:
         descriptor = os.open(_counter_path(boot_id), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -174,14 +174,14 @@ def delete_counter(boot_id: str) -> None:
 
 
 def delete_orphaned_counters() -> None:
-    """Delete the counters of this user's dead processes whose folder is gone: nobody will ever ask for them."""
+    """Delete the counters of this user's dead processes whose folders are gone: no process will read them."""
     for path in SHARED_MEMORY.glob(f"{_COUNTER_PREFIX}*"):
         with suppress(OSError):  # of another user, of a living process, or just deleted
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 folder = os.pread(descriptor, _COUNTER_BYTES, _PATH).rstrip(b"\0")
-                # Without a folder in it, somebody has made the file just now.
+                # A file without a folder in it was just created.
                 if folder and os.fstat(descriptor).st_uid == os.geteuid() and _is_gone(folder):
                     path.unlink()
             finally:
@@ -208,7 +208,7 @@ def _encode_slot(generation: int, one: LedgerEntry) -> bytes:
 
 
 def _decode_slot(place: bytes) -> tuple[int, LedgerEntry] | None:
-    """Return the entry of one place and when it was written, or None for one that is not whole."""
+    """Return the generation and the entry of one slot, or None if the slot is not whole."""
     body = place[_HEAD.size : _HEAD.size + _BODY.size]
     try:
         magic, check = _HEAD.unpack_from(place)

@@ -1,4 +1,4 @@
-"""From a name in ``observer.class.names`` to an observer that can be called as the contract says, or a refusal."""
+"""Imports and constructs the classes in ``observer.class.names``, and checks that their methods fit the contract."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ METHOD_ARGUMENTS = {
     "keeps": ("api_key", "api_version"),
     "close": ("timeout",),
 }
-"""Methods of an observer, whether it must have them or may, and what each is given, by position."""
+"""Required and optional methods of an observer, and the positional arguments of each."""
 
 EXTRA_KEYWORDS = {"record_request": "context", "record_response": "context", "close": "unit"}
-"""What a method is given besides, by keyword, if it takes it."""
+"""The keyword argument that a method gets in addition if it accepts it."""
 
 
 class LoadedObserver(Struct, frozen=True):
-    """An observer, and which of its methods take what ``EXTRA_KEYWORDS`` says."""
+    """A constructed observer, and its methods that accept the keyword in ``EXTRA_KEYWORDS``."""
 
     name: str
     observer: Observer | ExchangeObserver
     extra_keyword_methods: frozenset[str]
 
     def close(self, timeout: float) -> None:
-        """Close it within ``timeout`` seconds; may raise what it raises."""
+        """Close the observer within ``timeout`` seconds. Raises what its ``close`` raises."""
         extra = {"unit": "s"} if "close" in self.extra_keyword_methods else {}
         self.observer.close(timeout, **extra)
 
@@ -45,7 +45,8 @@ class LoadedObserver(Struct, frozen=True):
 def load_observers(names: Sequence[str]) -> list[LoadedObserver]:
     """Construct the observers ``names`` (``package.module:Class``), in order.
 
-    Raises ObserverError for one that is missing, does not construct, does not fit the observer interface or is named twice.
+    Raises ObserverError for a class that is missing, cannot be constructed, does not fit the observer interface or is
+    named twice.
     """
     for name in names:
         if names.count(name) > 1:
@@ -54,7 +55,7 @@ def load_observers(names: Sequence[str]) -> list[LoadedObserver]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what a person needs of ``error``, which an observer raised at the start."""
+    """Return type and text of ``error``, which an observer raised at the start."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -92,14 +93,14 @@ def _loaded(name: str, observer: Any) -> LoadedObserver:
 
 
 def _accepts_extra_keyword(name: str, method: str, function: Callable[..., Any]) -> bool:
-    """Refuse a method that cannot be called as it will be; return whether it takes what ``EXTRA_KEYWORDS`` has for it."""
+    """Check the signature of a method. Return whether it accepts its keyword in ``EXTRA_KEYWORDS``."""
     arguments = METHOD_ARGUMENTS[method]
     wrong = f"observer {name!r} does not fit the observer interface: {method}({', '.join(arguments)})"
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise ObserverError(f"{wrong} must be a plain method, not {'async' if callable(function) else 'a value'}")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some that are written in C have none to look at
+    except ValueError:  # some functions in C have no signature
         return False
     extra = {EXTRA_KEYWORDS[method]: None} if method in EXTRA_KEYWORDS else {}
     try:

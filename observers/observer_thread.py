@@ -1,7 +1,7 @@
-"""One observer's own thread: its bounded queue, its containment, its counts.
+"""The thread of one observer: its bounded queue, its error handling, its counts.
 
-The data path only ever offers a batch, which never waits. Everything an observer does wrong (raise, exit, hang, use up
-its stack) happens on this thread and ends here.
+The data path only enqueues batches, which never waits. An observer that raises, exits, hangs or exhausts its stack
+affects this thread alone.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from observers.topic_id_learner import TopicIdBatch
 from observers.views import NameOf, request_view, response_view
 
 MAX_QUEUED_WEIGHT = 100_000
-"""Exchanges, partitions in them, changes of connections and throttle reports, each counted as one, and as one more for
-each 256 bytes of names in them, that may wait for one observer (besides those it is being told of): some tens of MiB,
-or some seconds of heavy traffic. A batch that does not fit is dropped for it, and counted."""
+"""Weight that may wait for one observer, besides the batch it is processing. Each exchange, partition in it, change of
+a connection and throttle report weighs one, and one more for each 256 bytes of names: some tens of MiB, or seconds of
+heavy traffic. A batch that does not fit is dropped for this observer, and counted."""
 
 MAX_LIGHT_WEIGHT = 10_000
-"""The heaviest batch of more than one exchange. Single ones above it wait on an account of their own of
-``MAX_QUEUED_WEIGHT``, or of one exchange: however heavy a client's requests are, they do not take the place of others'."""
+"""The heaviest batch of more than one exchange. Heavier single exchanges have a limit of their own, which is also
+``MAX_QUEUED_WEIGHT``, so that one client's heavy requests do not displace those of others."""
 
 MAX_KEPT_BYTES = 33_554_432
-"""Bytes of kept bodies that may wait for one observer, likewise; or those of one batch, where nothing else waits."""
+"""Bytes of kept bodies that may wait for one observer. A larger batch is queued only if no other bodies wait."""
 
 SLOW_CALL = 0.005
-"""Seconds after which a call counts as slow. It is not ended: nothing can end a thread's call."""
+"""Seconds after which a call counts as slow. It is not interrupted: Python cannot end a call of another thread."""
 
 SLOW_CALL_PER_ITEM = 0.0001
-"""The same for each exchange, change or report, where many are told of at a time and that makes more."""
+"""Seconds per item after which a call with many exchanges, changes or reports counts as slow, if that is longer."""
 
 CLOSE_DELIVERY_SHARE = 0.5
-"""Part of the time to close that is spent on feeding what is queued; the rest belongs to the observer's own close."""
+"""Part of the time to close in which queued batches are delivered; the rest is for the observer's ``close``."""
 
 FAILURE_LOG_INTERVAL = 10.0
 """Seconds between two log lines about failures of one observer."""
@@ -62,7 +62,10 @@ log = structlog.get_logger("observers")
 
 
 class ObserverBatch(Struct, frozen=True, gc=False):
-    """What is handed over at once: exchanges, changes or throttle reports. ``weight``: see ``MAX_QUEUED_WEIGHT``."""
+    """Exchanges, connection changes or throttle reports that are enqueued at once.
+
+    ``weight``: as ``MAX_QUEUED_WEIGHT`` counts.
+    """
 
     weight: int
     exchanges: tuple[ObservedExchange, ...] = ()
@@ -75,13 +78,13 @@ class ObserverBatch(Struct, frozen=True, gc=False):
     topic_ids: TopicIdBatch | None = None
     """The responses among the exchanges that carry topic ids beside names."""
     dropped: int = 0
-    """What was dropped right before these, for this observer."""
+    """Exchanges, changes and reports that this observer lost right before this batch."""
 
 
 class ObserverStats(Struct, frozen=True):
-    """Counts of one observer, in exchanges, changes of connections and throttle reports that it wants to be told of.
+    """Counts of one observer, in exchanges, connection changes and throttle reports that it wants.
 
-    At rest: handed over = delivered + sum of dropped + failed + queued.
+    When nothing is in progress: enqueued = delivered + sum of dropped + failed + queued.
     """
 
     name: str
@@ -89,7 +92,7 @@ class ObserverStats(Struct, frozen=True):
     dropped: Mapping[str, int]
     """Lost without a call, by reason: ``queue_full``, ``breaker_open``, ``closing`` (the time to close was over)."""
     failed: int
-    """Told, but a call raised."""
+    """Delivered by a call that raised."""
     queued: int
     slow: int
     """Calls that took longer than ``SLOW_CALL``."""
@@ -99,7 +102,10 @@ class ObserverStats(Struct, frozen=True):
 
 
 class ObserverThread:
-    """Feeds one configured observer. ``enqueue`` and ``request_close`` belong to one thread, the calls to the thread's own."""
+    """Calls one configured observer on a thread of its own.
+
+    ``enqueue`` and ``request_close`` belong to the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -144,7 +150,7 @@ class ObserverThread:
         self._thread.start()
 
     def count_wanted(self, batch: ObserverBatch) -> int:
-        """Return how many of ``batch`` the observer is to be told of."""
+        """Return how many items of ``batch`` the observer wants."""
         if batch.reports:
             return len(batch.reports) if isinstance(self._observer, ThrottleObserver) else 0
         if batch.changes:
@@ -155,7 +161,7 @@ class ObserverThread:
         return sum([may_want(one.api_key, one.api_version) for one in batch.exchanges])
 
     def enqueue(self, batch: ObserverBatch, count: int) -> None:
-        """Queue ``batch``, or drop and count it where it does not fit. Never waits."""
+        """Queue ``batch``, or drop and count it if it does not fit. Never waits."""
         if not count and batch.topic_ids is None:
             return
         heavy = batch.weight > MAX_LIGHT_WEIGHT
@@ -176,7 +182,7 @@ class ObserverThread:
         self._queue.put((batch, count))
 
     def request_close(self, deadline: float) -> None:
-        """Ask the thread to feed what is queued and to close the observer by ``deadline`` (``time.monotonic``)."""
+        """Ask the thread to deliver what is queued and to close the observer by ``deadline`` (``time.monotonic``)."""
         now = time.monotonic()
         self._close_until = deadline
         self._deliver_until = now + max(0.0, deadline - now) * CLOSE_DELIVERY_SHARE
@@ -185,14 +191,14 @@ class ObserverThread:
         self._queue.put(None)
 
     def join(self, deadline: float) -> None:
-        """Wait for the thread until ``deadline``; abandon it then, so that it makes no further call."""
+        """Wait for the thread until ``deadline``, then abandon it: it makes no further call."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._abandoned = True
             log.warning("observer_abandoned", observer=self.name, queued=self.stats().queued)
 
     def stats(self) -> ObserverStats:
-        """Current counts; while the thread works they may be a batch apart from each other."""
+        """Current counts. While the thread works they may differ from each other by a batch."""
         return ObserverStats(
             name=self.name,
             delivered=self._delivered,
@@ -220,15 +226,15 @@ class ObserverThread:
                 if batch.topic_ids is not None:
                     batch.topic_ids.learn()
                 self._deliver(batch, count)
-            except BaseException as error:  # another observer has changed what all of them share
+            except BaseException as error:  # another observer has changed the shared exchanges
                 self._record_failure("shared", error)
                 self._failed += count - (self._finished() - before)
-            del batch, taken  # else an idle thread would keep its last exchanges alive
+            del batch, taken  # an idle thread would keep its last exchanges alive
         if not self._abandoned:
             self._call("close", self._loaded.close, max(0.0, self._close_until - time.monotonic()))
 
     def _reason_to_skip(self) -> str | None:
-        """Why no call may be made now, if none may."""
+        """Return why no call may be made now, or None if one may."""
         if self._abandoned or (self._deliver_until is not None and time.monotonic() >= self._deliver_until):
             return "closing"
         return None if self._breaker.allows_call() else "breaker_open"
@@ -260,24 +266,24 @@ class ObserverThread:
             self._record_failure("wants", error)
             return False
 
-    def _deliver_batch(self, told: Sequence[Any], method: str, function: Callable[[Sequence[Any], int], None]) -> None:
-        """Tell of many at a time; a loss that could not be told of is told again with the next call."""
+    def _deliver_batch(self, items: Sequence[Any], method: str, function: Callable[[Sequence[Any], int], None]) -> None:
+        """Deliver many items with one call. A loss whose report failed is reported again with the next call."""
         if (reason := self._reason_to_skip()) is not None:
-            self._count_skipped(len(told), reason)
+            self._count_skipped(len(items), reason)
         elif self._call(
-            method, function, told, self._unreported_loss, slow_after=max(SLOW_CALL, SLOW_CALL_PER_ITEM * len(told))
+            method, function, items, self._unreported_loss, slow_after=max(SLOW_CALL, SLOW_CALL_PER_ITEM * len(items))
         ):
-            self._delivered += len(told)
+            self._delivered += len(items)
             self._unreported_loss = 0
         else:
-            self._failed += len(told)
+            self._failed += len(items)
 
     def _count_skipped(self, count: int, reason: str) -> None:
         self._skipped[reason] += count
         self._unreported_loss += count
 
     def _deliver_one_by_one(self, numbered: Iterable[tuple[int, ObservedExchange]]) -> None:
-        """Tell a KIP-388 observer of each request, and of its response where there was one."""
+        """Deliver each request to a KIP-388 observer, and its response if there was one."""
         wall_offset = time.time() - time.monotonic()
         for number, exchange in numbered:
             if (reason := self._reason_to_skip()) is not None:
@@ -288,10 +294,10 @@ class ObserverThread:
                 self._failed += 1
 
     def _call_for_exchange(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> bool:
-        told = self._call("record_request", self._record_request, exchange, correlation_id, wall_offset)
+        succeeded = self._call("record_request", self._record_request, exchange, correlation_id, wall_offset)
         if exchange.outcome != "answered":
-            return told
-        return self._call("record_response", self._record_response, exchange, correlation_id, wall_offset) and told
+            return succeeded
+        return self._call("record_response", self._record_response, exchange, correlation_id, wall_offset) and succeeded
 
     def _record_request(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
@@ -320,7 +326,7 @@ class ObserverThread:
         return {"context": Context.of(exchange, self._broker_id, wall_offset)}
 
     def _call(self, method: str, function: Callable[..., Any], *args: Any, slow_after: float = SLOW_CALL) -> bool:
-        """Call the observer; whatever it raises, SystemExit and the like included, is counted and goes no further."""
+        """Call the observer and return whether it succeeded. Whatever it raises, SystemExit included, is counted and logged."""
         began = time.monotonic()
         try:
             function(*args)
@@ -360,5 +366,5 @@ def raised_at(error: BaseException) -> str:
 
 
 def queue_weight_of_changes(changes: Sequence[ConnectionChange]) -> int:
-    """Return what ``changes`` count for in ``MAX_QUEUED_WEIGHT``."""
+    """Return the weight of ``changes`` in ``MAX_QUEUED_WEIGHT``."""
     return len(changes) + sum([len(one.connection.principal) + len(one.client_id or "") >> 8 for one in changes])

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What exchanges weigh: asked on the loop for every one of them, it builds no facts of bodies."""
+"""The weight of exchanges in an observer's queue. It runs on the event loop for every exchange and builds no facts."""
 
 from cpython.bytes cimport PyBytes_GET_SIZE
 
@@ -7,7 +7,7 @@ from proxy.compiled.exchange cimport Body, Exchange
 
 
 def queue_weight(exchanges):
-    """Return what ``exchanges`` count for in ``observer_thread.MAX_QUEUED_WEIGHT``. TypeError: what is no exchange."""
+    """Return the weight of ``exchanges`` in ``observer_thread.MAX_QUEUED_WEIGHT``. TypeError: what is no exchange."""
     cdef Exchange exchange
     cdef Py_ssize_t weight = len(exchanges), names
     for one in exchanges:
@@ -20,7 +20,7 @@ def queue_weight(exchanges):
 
 
 cdef Py_ssize_t parts_of(const Body *body, Py_ssize_t *names) noexcept:
-    """How many partitions ``body`` has; the length of their topics' names is added to ``names``."""
+    """Return how many partitions ``body`` has, and add the length of their topics' names to ``names``."""
     cdef Py_ssize_t at, parts = 0
     if body != NULL:
         parts = body.count + body.forgotten

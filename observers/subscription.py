@@ -1,4 +1,4 @@
-"""What observers want of each kind of request, asked once at the start. For nobody nothing is decoded, kept or told."""
+"""What each observer wants of each api key and version. Requests that no observer wants are not decoded or kept."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ from typing import Any
 
 from observers.api import ExchangeObserver
 from observers.topic_id_learner import carries_topic_ids
-from proxy.core.observation_interest import (
-    KEYS,
-    VERSIONS,
-    WANT_EXCHANGE,
-    WANT_FACTS,
-    WANT_REQUEST_BODY,
-    WANT_RESPONSE_BODY,
-    ObservationInterest,
-)
+from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, KEYS, WANT_EXCHANGE, VERSIONS, WANT_FACTS, ObservationInterest
 
 MAX_REMEMBERED_ANSWERS = 1_000
-"""Api keys and versions outside of the table (Kafka has none) of which an observer's answer is remembered."""
+"""Answers that are remembered for api keys and versions outside of the table. Kafka defines none of them."""
 
 APIS_WITH_TOPICS = (0, 1, 78)
-"""Produce, Fetch, ShareFetch: who is told of one of these needs the names of topics."""
+"""Produce, Fetch, ShareFetch. An observer of one of these needs the names of topics."""
 
 _API_VERSIONS = [(key, version) for key in range(KEYS) for version in range(VERSIONS)]
 
 
 class Subscription:
-    """What one observer wants. Asks it where it is constructed; whatever that raises is the observer's."""
+    """What one observer wants. The constructor calls its ``wants`` and ``keeps`` and raises what they raise."""
 
     def __init__(self, observer: Any) -> None:
         self._wants: Callable[[int, int], bool] | None = getattr(observer, "wants", None)
@@ -38,17 +30,17 @@ class Subscription:
 
     @property
     def includes_all(self) -> bool:
-        """Whether it chooses nothing."""
+        """Whether the observer wants every exchange."""
         return self._wants is None
 
     def may_want(self, api_key: int, api_version: int) -> bool:
-        """Whether it wants these, or has not been asked yet. Calls nothing of the observer."""
+        """Whether the observer wants these, or was not asked yet. Does not call the observer."""
         if self._is_in_table(api_key, api_version):
             return bool(self.interest.of(api_key, api_version))
         return self._remembered_answers.get((api_key, api_version), True)
 
     def wants(self, api_key: int, api_version: int) -> bool:
-        """Whether it wants these. Asks for those outside of the table, once; may raise what the observer raises."""
+        """Whether the observer wants these. Calls it once for a pair outside of the table, and raises what it raises."""
         if self._wants is None or self._is_in_table(api_key, api_version):
             return bool(self.interest.of(api_key, api_version))
         known = self._remembered_answers.get((api_key, api_version))
@@ -63,10 +55,8 @@ class Subscription:
         return 0 <= api_key < KEYS and 0 <= api_version < VERSIONS
 
 
-def combine_interests(
-    interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]
-) -> ObservationInterest:
-    """What at least one of them wants, and what is needed besides: names of topics, errors, throttles.
+def combine_interests(interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]) -> ObservationInterest:
+    """Return what at least one interest wants, and what that needs: names of topics, errors, throttle times.
 
     ``prefix``: how the response of an api key and version begins, in flags of ``proxy.core.observation_interest``.
     """
@@ -81,15 +71,13 @@ def combine_interests(
 
 
 def _interest_flags(observer: Any) -> list[int]:
-    """Flags of every pair of the table."""
+    """Return the flags of every api key and version of the table."""
     wants = getattr(observer, "wants", None)
     keeps = getattr(observer, "keeps", None)
     kept_by_default = not isinstance(observer, ExchangeObserver)
     flags = []
     for pair in _API_VERSIONS:
-        told = wants is None or bool(wants(*pair))
-        kept = told and (kept_by_default if keeps is None else bool(keeps(*pair)))
-        flags.append(
-            (WANT_EXCHANGE | WANT_FACTS if told else 0) | (WANT_REQUEST_BODY | WANT_RESPONSE_BODY if kept else 0)
-        )
+        wanted = wants is None or bool(wants(*pair))
+        kept = wanted and (kept_by_default if keeps is None else bool(keeps(*pair)))
+        flags.append((WANT_EXCHANGE | WANT_FACTS if wanted else 0) | (WANT_REQUEST_BODY | WANT_RESPONSE_BODY if kept else 0))
     return flags

@@ -76,7 +76,7 @@ class DataPlane:
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""
         if self._dispatcher is not None:
-            self._dispatcher.report(reports)
+            self._dispatcher.record_throttles(reports)
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys. The process sets its log level itself."""
@@ -84,9 +84,7 @@ class DataPlane:
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
-        listener_counters = {
-            name: add_counters(ListenerCounters(), counters) for name, counters in self.listener_counters.items()
-        }
+        listener_counters = {name: add_counters(ListenerCounters(), counters) for name, counters in self.listener_counters.items()}
         snapshot = Snapshot(listener_counters, process_counts(), self._ticker.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
         budget = self._connections.budget
@@ -156,8 +154,8 @@ def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | 
 
 def _observation(config: Config, dispatcher: Dispatcher) -> ObservationSink:
     return ObservationSink(
-        dispatcher.record,
-        dispatcher.note,
+        dispatcher.record_exchange,
+        dispatcher.record_change,
         dispatcher.interest,
         dispatcher.observed,
         config.observer_max_body_bytes,

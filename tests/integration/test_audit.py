@@ -253,9 +253,9 @@ class TestThrottles:
         dispatcher.start()
         begun = time.time()
         for n in range(100):
-            dispatcher.record(exchange(correlation_id=n))
+            dispatcher.record_exchange(exchange(correlation_id=n))
             at = time.monotonic()
-            dispatcher.report([report(count=n + 1, first_at=at, last_at=at + 0.5)] * 2)
+            dispatcher.record_throttles([report(count=n + 1, first_at=at, last_at=at + 0.5)] * 2)
         dispatcher.close(20)
         audit = dispatcher.observers[name]
         assert isinstance(audit, AuditObserver)

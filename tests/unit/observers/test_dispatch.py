@@ -49,7 +49,7 @@ def until(condition: Callable[[], bool]) -> None:
 def feed(dispatcher: Dispatcher, count: int) -> None:
     """One flush of ``count`` exchanges."""
     for _ in range(count):
-        dispatcher.record(exchange())
+        dispatcher.record_exchange(exchange())
     dispatcher.flush()
 
 
@@ -115,7 +115,7 @@ class TestDelivery:
         dispatcher = started("Keeper", "Second")
         told = [exchange(correlation_id=n) for n in range(1000)]
         for n, one in enumerate(told):
-            dispatcher.record(one)
+            dispatcher.record_exchange(one)
             if n % 300 == 0:
                 dispatcher.flush()
         dispatcher.close(20)
@@ -129,7 +129,7 @@ class TestDelivery:
 
     def test_record_stays_valid_across_flushes(self) -> None:
         dispatcher = started("Keeper")
-        record = dispatcher.record
+        record = dispatcher.record_exchange
         record(exchange())
         dispatcher.flush()
         record(exchange())
@@ -155,7 +155,7 @@ class TestBounds:
     def test_much_at_once_is_handed_over_in_order_in_batches_of_a_bounded_size(self) -> None:
         dispatcher = started("Keeper")
         for n in range(2 * MAX_BATCH_EXCHANGES + 1):
-            dispatcher.record(exchange(correlation_id=n))
+            dispatcher.record_exchange(exchange(correlation_id=n))
         dispatcher.flush()
         dispatcher.close(20)
         keeper = observer(dispatcher, "Keeper")
@@ -188,10 +188,10 @@ class TestBounds:
         heavy = fetch([(b"a", n) for n in range(MAX_QUEUED_WEIGHT + 1)], [])
         for number in range(3):
             for _ in range(200):
-                dispatcher.record(exchange())
-            dispatcher.record(heavy)
+                dispatcher.record_exchange(exchange())
+            dispatcher.record_exchange(heavy)
             for _ in range(200):
-                dispatcher.record(exchange(correlation_id=number))
+                dispatcher.record_exchange(exchange(correlation_id=number))
             dispatcher.flush()
         assert (lost(dispatcher), dispatcher.stats()[0].queued) == (2, 1 + 3 * 400 + 1), "one of those waits, alone"
         gated.gate.set()
@@ -207,7 +207,7 @@ class TestBounds:
         long = change(connection=connection(principal="User:" + 60_000 * "x"))
         for some, expected in ((long, 0), (long, MAX_BATCH_EXCHANGES), (change(), MAX_BATCH_EXCHANGES)):
             for _ in range(MAX_BATCH_EXCHANGES):
-                dispatcher.note(some)
+                dispatcher.record_change(some)
             dispatcher.flush()
             assert lost(dispatcher) == expected
         keeper.gate.set()
@@ -250,13 +250,13 @@ class TestBounds:
         feed(dispatcher, 1)
         assert gated.entered.wait(20)
         for number in range(10):
-            dispatcher.record(exchange(correlation_id=number, request_raw=body))
+            dispatcher.record_exchange(exchange(correlation_id=number, request_raw=body))
             dispatcher.flush()
             until(lambda: dispatcher.stats()[1].queued == 0)
         assert dispatcher.stats()[0].dropped == {"queue_full": 2, "breaker_open": 0, "closing": 0}
         gated.gate.set()
         settled(dispatcher)
-        dispatcher.record(exchange(request_raw=body, response_raw=bytes(MAX_KEPT_BYTES)))
+        dispatcher.record_exchange(exchange(request_raw=body, response_raw=bytes(MAX_KEPT_BYTES)))
         dispatcher.close(20)
         assert (dispatcher.stats()[0].delivered, lost(dispatcher)) == (10, 2), "a larger one than all fits alone"
         assert (dispatcher.stats()[1].delivered, lost(dispatcher, 1)) == (12, 0)
@@ -264,7 +264,7 @@ class TestBounds:
     def test_a_batch_ends_where_its_bodies_are_many_bytes(self) -> None:
         dispatcher = started("Keeper", "ByteCounts")
         for number in range(7):
-            dispatcher.record(exchange(correlation_id=number, response_raw=bytes(MAX_BATCH_BYTES // 3)))
+            dispatcher.record_exchange(exchange(correlation_id=number, response_raw=bytes(MAX_BATCH_BYTES // 3)))
         dispatcher.close(20)
         keeper = observer(dispatcher, "Keeper")
         assert [one.correlation_id for one in keeper.seen] == list(range(7))
@@ -318,8 +318,8 @@ class TestInterest:
     def test_each_observer_is_told_of_what_it_wants_and_numbers_are_the_same_for_all(self) -> None:
         dispatcher = started("Picky", "PickyReader", "Keeper")
         for one in (fetch([], []), exchange(), produce([]), fetch([], []), exchange(api_key=20_000, api_version=0)):
-            dispatcher.record(one)
-        dispatcher.record(exchange(api_key=20_001, api_version=0))
+            dispatcher.record_exchange(one)
+        dispatcher.record_exchange(exchange(api_key=20_001, api_version=0))
         dispatcher.close(20)
         picky, keeper = observer(dispatcher, "Picky"), observer(dispatcher, "Keeper")
         assert [one.api_key for one in picky.seen] == [3, 20_000]
@@ -335,9 +335,9 @@ class TestInterest:
         feed(dispatcher, 1)
         assert gated.entered.wait(20)
         for _ in range(4):
-            dispatcher.record(exchange())
+            dispatcher.record_exchange(exchange())
             for _ in range(MAX_QUEUED_WEIGHT // 2):
-                dispatcher.record(fetch([], []))
+                dispatcher.record_exchange(fetch([], []))
             dispatcher.flush()
         assert (lost(dispatcher), dispatcher.stats()[0].queued) == (0, 5), "of batches without any nothing is kept"
         gated.gate.set()
@@ -347,14 +347,14 @@ class TestInterest:
     def test_who_cannot_say_what_it_wants_refuses_the_start(self) -> None:
         fakes.calls.clear()
         dispatcher = Dispatcher([f"{FAKES}:Keeper", f"{FAKES}:Undecided"], {})
-        with pytest.raises(ObserverError, match="could not say what it wants: RuntimeError: no idea"):
+        with pytest.raises(ObserverError, match="failed to answer wants or keeps: RuntimeError: no idea"):
             dispatcher.start()
         assert fakes.calls[-1] == "Keeper.close"
 
     def test_who_cannot_say_so_later_is_not_told_and_it_is_a_failure_like_others(self) -> None:
         dispatcher = started("UndecidedLater")
-        dispatcher.record(exchange(api_key=20_000))
-        dispatcher.record(exchange())
+        dispatcher.record_exchange(exchange(api_key=20_000))
+        dispatcher.record_exchange(exchange())
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.errors, stats.queued) == (1, {"wants": 1}, 0)
@@ -365,8 +365,8 @@ class TestNames:
         body = b"".join([bytes(4), b"\x01", b"\x01", bytes(4), b"\x02", bytes(2), b"\x07orders", TOPIC_ID])
         body += b"\x00" + b"\x01" + bytes(4) + b"\x00" + b"\x00"  # not internal, no partitions
         dispatcher = started("Keeper", "ByteCounts")
-        dispatcher.record(exchange(response_raw=body))
-        dispatcher.record(produce([(TOPIC_ID, 0, 100, 1)], ids=True))
+        dispatcher.record_exchange(exchange(response_raw=body))
+        dispatcher.record_exchange(produce([(TOPIC_ID, 0, 100, 1)], ids=True))
         dispatcher.close(20)
         assert observer(dispatcher, "ByteCounts").produced == {"orders": 100}
         assert observer(dispatcher, "Keeper").configs["topic.names"].name_of(TOPIC_ID) == "orders"
@@ -376,9 +376,9 @@ class TestChanges:
     def test_they_come_after_the_exchanges_before_them(self) -> None:
         dispatcher = started("ChangeKeeper", "Keeper")
         first, second, third = exchange(), change(), change(change="closed")
-        dispatcher.note(second)
-        dispatcher.record(first)
-        dispatcher.note(third)
+        dispatcher.record_change(second)
+        dispatcher.record_exchange(first)
+        dispatcher.record_change(third)
         dispatcher.close(20)
         keeper = observer(dispatcher, "ChangeKeeper")
         assert keeper.life == ["configure", "record", "changes", "close"]
@@ -391,12 +391,12 @@ class TestChanges:
         feed(dispatcher, 1)
         assert keeper.entered.wait(20)
         for _ in range(MAX_QUEUED_WEIGHT + MAX_BATCH_EXCHANGES):
-            dispatcher.note(change())
+            dispatcher.record_change(change())
         dispatcher.flush()
         assert lost(dispatcher) == MAX_BATCH_EXCHANGES
         keeper.gate.set()
         settled(dispatcher)
-        dispatcher.note(change())
+        dispatcher.record_change(change())
         dispatcher.close(20)
         assert keeper.dropped[-1] == sum(keeper.dropped) == MAX_BATCH_EXCHANGES
         assert keeper.life.count("changes") == MAX_QUEUED_WEIGHT // MAX_BATCH_EXCHANGES + 1
@@ -410,7 +410,7 @@ class TestObserved:
 
     def test_reports_are_counted_where_they_come_in(self) -> None:
         dispatcher = started("Watcher")
-        dispatcher.report([report(), report()])
+        dispatcher.record_throttles([report(), report()])
         assert dispatcher.observed[0] == 2
         dispatcher.close(20)
 
@@ -430,7 +430,7 @@ class TestContainment:
             feed(dispatcher, 1)
         settled(dispatcher)
         assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 0}
-        dispatcher.record(exchange())
+        dispatcher.record_exchange(exchange())
         dispatcher.close(0.0)
         settled(dispatcher)
         assert dispatcher.stats()[0].dropped == {"queue_full": 0, "breaker_open": 3, "closing": 1}
@@ -473,7 +473,7 @@ class TestContainment:
         until(lambda: dispatcher.stats()[0].queued == 0)
         gated.gate.set()
         settled(dispatcher)
-        dispatcher.record(fetch([], []))
+        dispatcher.record_exchange(fetch([], []))
         dispatcher.close(20)
         stats = dispatcher.stats()[1]
         assert (stats.delivered + stats.failed, stats.queued, lost(dispatcher, 1)) == (5, 0, 0)
@@ -535,7 +535,7 @@ class TestContainment:
         feed(dispatcher, 1)
         settled(dispatcher)
         for _ in range(10):
-            dispatcher.record(exchange())
+            dispatcher.record_exchange(exchange())
         dispatcher.close(0.0)
         settled(dispatcher)
         assert dispatcher.stats()[0].delivered == 1
@@ -550,10 +550,12 @@ class TestContainment:
 class TestKip388:
     def test_the_example_of_the_kip_counts_the_right_bytes(self) -> None:
         dispatcher = started("ByteCounts")
-        dispatcher.record(produce([(b"a", 0, 100, 1), (b"a", 1, 20, 1), (b"b", 0, 3, 1)]))
-        dispatcher.record(produce([(b"a", 0, 1000, 5)]))
-        dispatcher.record(fetch([(b"a", 0), (b"b", 0)], [(b"a", 0, 50, 2, 0), (b"b", 0, 7, 1, 0), (b"b", 1, 0, 0, 0)]))
-        dispatcher.record(exchange())
+        dispatcher.record_exchange(produce([(b"a", 0, 100, 1), (b"a", 1, 20, 1), (b"b", 0, 3, 1)]))
+        dispatcher.record_exchange(produce([(b"a", 0, 1000, 5)]))
+        dispatcher.record_exchange(
+            fetch([(b"a", 0), (b"b", 0)], [(b"a", 0, 50, 2, 0), (b"b", 0, 7, 1, 0), (b"b", 1, 0, 0, 0)])
+        )
+        dispatcher.record_exchange(exchange())
         dispatcher.close(20)
         counts = observer(dispatcher, "ByteCounts")
         assert dispatcher.stats()[0].errors == {}
@@ -563,7 +565,7 @@ class TestKip388:
 
     def test_what_else_is_known_is_given_to_those_that_take_it(self) -> None:
         dispatcher = started("Curious")
-        dispatcher.record(exchange(client_id="billing", error_code=3, forwarded_at=100.001))
+        dispatcher.record_exchange(exchange(client_id="billing", error_code=3, forwarded_at=100.001))
         before = time.time() - time.monotonic()
         dispatcher.close(20)
         curious = observer(dispatcher, "Curious")
@@ -583,17 +585,17 @@ class TestKip388:
     def test_correlation_ids_are_unique_and_the_same_for_all_observers(self) -> None:
         dispatcher = started("ByteCounts", "BadHalf")
         for _ in range(3):
-            dispatcher.record(exchange(correlation_id=7))
+            dispatcher.record_exchange(exchange(correlation_id=7))
         dispatcher.flush()
-        dispatcher.record(exchange(correlation_id=7))
+        dispatcher.record_exchange(exchange(correlation_id=7))
         dispatcher.close(20)
         assert observer(dispatcher, "ByteCounts").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
         assert observer(dispatcher, "BadHalf").correlations == ["c1:0", "c1:1", "c1:2", "c1:3"]
 
     def test_no_response_is_told_where_none_came(self) -> None:
         dispatcher = started("ByteCounts")
-        dispatcher.record(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
-        dispatcher.record(exchange(outcome="connection_lost"))
+        dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
+        dispatcher.record_exchange(exchange(outcome="connection_lost"))
         dispatcher.close(20)
         counts = observer(dispatcher, "ByteCounts")
         assert set(counts.open) == {"c1:0", "c1:1"}
@@ -601,8 +603,8 @@ class TestKip388:
 
     def test_an_exchange_of_which_one_half_failed_is_failed_and_the_other_half_was_told(self) -> None:
         dispatcher = started("BadHalf")
-        dispatcher.record(produce([(b"a", 0, 100, 1)]))
-        dispatcher.record(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
+        dispatcher.record_exchange(produce([(b"a", 0, 100, 1)]))
+        dispatcher.record_exchange(produce([(b"a", 0, 100, 1)], outcome="no_response", response=None))
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
         assert (stats.delivered, stats.failed, stats.errors) == (1, 1, {"record_response": 1})
@@ -613,9 +615,9 @@ class TestThrottles:
     def test_they_come_in_order_with_the_exchanges_recorded_before_and_after(self) -> None:
         dispatcher = started("Watcher")
         first, second, third = exchange(), report(), exchange()
-        dispatcher.record(first)
-        dispatcher.report([second])
-        dispatcher.record(third)
+        dispatcher.record_exchange(first)
+        dispatcher.record_throttles([second])
+        dispatcher.record_exchange(third)
         dispatcher.close(20)
         watcher = observer(dispatcher, "Watcher")
         assert watcher.life == ["configure", "record", "throttles", "record", "close"]
@@ -624,8 +626,8 @@ class TestThrottles:
 
     def test_an_observer_that_does_not_ask_for_them_is_not_told_and_misses_nothing(self) -> None:
         dispatcher = started("Keeper", "ByteCounts", "WatchingByteCounts")
-        dispatcher.report([report(), report()])
-        dispatcher.report([])
+        dispatcher.record_throttles([report(), report()])
+        dispatcher.record_throttles([])
         dispatcher.close(20)
         assert observer(dispatcher, "Keeper").life == ["configure", "close"]
         assert [(s.delivered, sum(s.dropped.values()), s.failed, s.queued) for s in dispatcher.stats()] == [
@@ -641,8 +643,8 @@ class TestThrottles:
         feed(dispatcher, 1)
         assert watcher.entered.wait(20)
         feed(dispatcher, MAX_QUEUED_WEIGHT - 2)
-        dispatcher.report([report()] * 3)
-        dispatcher.report([report()] * 2)
+        dispatcher.record_throttles([report()] * 3)
+        dispatcher.record_throttles([report()] * 2)
         feed(dispatcher, 1)
         assert (lost(dispatcher), dispatcher.stats()[0].queued) == (4, MAX_QUEUED_WEIGHT + 1)
         watcher.gate.set()
@@ -655,7 +657,7 @@ class TestThrottles:
 
     def test_a_call_that_raises_is_counted_and_exchanges_go_on(self) -> None:
         dispatcher = started("ThrowingWatcher")
-        dispatcher.report([report(), report()])
+        dispatcher.record_throttles([report(), report()])
         feed(dispatcher, 3)
         dispatcher.close(20)
         stats = dispatcher.stats()[0]
