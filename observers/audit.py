@@ -206,7 +206,7 @@ class AuditObserver:
             if not self._closed:
                 self._emit(*parts)
 
-    # ---- under the sequence lock --------------------------------------------------------------------------------------
+    # ---- under the sequence lock ------------------------------------------------------------------------------------
 
     def _emit_rollups(self) -> None:
         self._rollup_due = time.monotonic() + self._rollup_interval

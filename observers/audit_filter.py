@@ -1,4 +1,4 @@
-"""Which exchanges give no event, and what is known beyond one exchange: no IO, no clock."""
+"""Which exchanges give no event, with the fetch sessions and muted connections that this needs. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from observers.fetch_sessions import FETCH_API_KEYS, FetchSessions
 from observers.topic_names import TopicNames
 
 MAX_POLLED_CHARACTERS = 1_000_000
-"""Characters of all topics' names in ``polled`` of one event: some 20,000 usual ones. What is more is left out."""
+"""Characters of all topic names in ``polled`` of one event, about 20,000 usual names. Further names are left out."""
 
 
 class AuditFilter:
-    """What gives no event: excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
+    """Hides excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
 
     A client can choose its id, so the sidecar's own id hides only exchanges that touch no topic.
     """
@@ -27,24 +27,24 @@ class AuditFilter:
         self._principals = frozenset(principals)
         self._client_ids = frozenset(client_ids)
         self.sessions = FetchSessions()
-        """As of all fetches that were asked about."""
+        """Fetch sessions, of all fetches passed to ``record_and_check_hidden``."""
         self.muting = ChannelMuting()
-        """As of all exchanges; of hidden ones, too."""
+        """Muted connections, of all exchanges, including hidden ones."""
 
     def hides_principal(self, principal: str) -> bool:
-        """Whether nothing that ``principal`` does gives an event."""
+        """Whether ``principal`` is excluded."""
         return principal in self._principals
 
     def is_own_client_id(self, client_id: str | None) -> bool:
-        """Whether the sidecar itself calls by this id."""
+        """Whether this is the client id of the sidecar's own calls."""
         return client_id in self._client_ids
 
     def hides_topic(self, name: str) -> bool:
-        """Whether the topic ``name`` never appears in an event."""
+        """Whether the topic ``name`` is excluded."""
         return name in self._topics
 
     def record_and_check_hidden(self, exchange: ObservedExchange) -> bool:
-        """Whether ``exchange`` gives no event. Asked once for each, in order."""
+        """Update the fetch sessions, and return whether ``exchange`` gives no event. Call once for each, in order."""
         if self.hides_principal(exchange.connection.principal):
             return True
         on_topics = self._touches_only_hidden_topics(exchange)
@@ -63,9 +63,9 @@ class AuditFilter:
         return tuple(names)
 
     def _touches_only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
-        """Whether all topics it touches are hidden; None where it touches none, or they were not read.
+        """Whether all topics of the exchange are hidden. None if it has no topic, or they were not read.
 
-        An idle fetch of a session names no topic at all; then those of the session tell.
+        An idle fetch of a session names no topic; then the topics of its session count.
         """
         only_hidden = None
         for facts in (exchange.request, exchange.response):

@@ -1,7 +1,7 @@
-"""The Kafka producer behind the audit: idempotent, bounded, and what became of every record is reported.
+"""The Kafka producer of the audit: idempotent, bounded, with a report of what became of every record.
 
-Nothing here ever blocks its caller on the network: while the cluster is away records wait in librdkafka's queue, and
-once that is full it takes no more.
+No method blocks its caller on the network. While the cluster is away, records wait in librdkafka's queue; once it is
+full, no more are accepted.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ DEFAULT_SETTINGS: Mapping[str, Any] = {
 }
 
 TOPIC_CHECK_INTERVAL = 300.0
-"""Seconds after which the topic is looked at again: somebody may have changed it."""
+"""Seconds between two checks of the topic, whose configuration may change."""
 
 TOPIC_MISSING_ERRORS = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-"""Errors of a delivery after which the topic is looked for, and made if it is gone."""
+"""Errors of a delivery after which the topic is checked, and created if it is gone."""
 
 PURGE_ERRORS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""Errors of records that this process itself took back."""
+"""Errors of records that this process itself purged."""
 
 TOO_LARGE_ERRORS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-"""Errors of a record that the topic, or this process, would take if it were smaller."""
+"""Errors of a record that would be accepted if it were smaller."""
 
 RETRIABLE_ERRORS = (
     *TOPIC_MISSING_ERRORS,
@@ -81,8 +81,8 @@ log = structlog.get_logger("observers")
 
 
 DeliveryCallback = Callable[[Any, str | None, bool, bytes | None], None]
-"""Told what became of a load: why the topic does not have it (None: it has), whether it may be sent again, and the
-record if it was too large. Called by whichever thread calls ``send``, ``poll`` or ``close``."""
+"""Called with the ``load`` of a record, why its delivery failed (None: it did not), whether it may be sent again, and
+the value of the record if it was too large. It runs on the thread that calls ``send``, ``poll`` or ``close``."""
 
 
 def producer_settings(internal: Mapping[str, Any], user_settings: Mapping[str, Any], client_id: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class AuditProducer:
         self.ready = threading.Event()
         """Set once the cluster was reached and the topic exists: only then records may be sent."""
         self.topic_state = AuditTopicState("")
-        """What was found of the cluster and the topic, once ``ready``."""
+        """State of the cluster and the topic, once ``ready``."""
         self.queued = 0
         """Records that wait for their delivery."""
         self.queued_bytes = 0
@@ -147,13 +147,13 @@ class AuditProducer:
         self._ended = False
 
     def start(self) -> None:
-        """Begin to look for the cluster and its topic, in the background."""
+        """Start the thread that connects to the cluster and ensures that the topic exists."""
         self._topic_thread.start()
 
     def send(self, value: bytes, load: object) -> bool:
-        """Queue one record. Never waits and never raises. False: there is no room, and nothing will be reported.
+        """Queue one record. Never waits and never raises. Return False if there is no room; then nothing is reported.
 
-        Records have no key: order does not matter, sequence numbers tell it, and partitions fill evenly.
+        Records have no key: sequence numbers give the order, and partitions fill evenly.
         """
         size = len(value)
         headers: list[tuple[str, str | bytes | None]] = []
@@ -172,13 +172,13 @@ class AuditProducer:
         return True
 
     def poll(self, timeout: float) -> None:
-        """Take in delivery reports, waiting up to ``timeout`` seconds for one."""
+        """Handle delivery reports, and wait up to ``timeout`` seconds for the first."""
         self._producer.poll(timeout)
         if self._producer_failed:
             self._replace_producer()
 
     def close(self, timeout: float) -> None:
-        """Deliver what is queued within ``timeout`` seconds; what is left then is reported as ``closed``."""
+        """Deliver queued records within ``timeout`` seconds. Those left then are reported as ``closed``."""
         self._closing.set()
         self._topic_missing.set()
         if self._producer.flush(max(0.0, timeout)):
@@ -229,7 +229,7 @@ class AuditProducer:
         self._on_settled(load, error.name().strip("_").lower(), fatal or code in RETRIABLE_ERRORS, None)
 
     def _purge(self, reason: str) -> None:
-        """Take back what the producer still holds, for ``reason``, and take in the reports that say so."""
+        """Purge the records that the producer still holds, and report each with ``reason``."""
         self._purge_reason = reason
         self._producer.purge()
         self._producer.flush(FIRST_RETRY_DELAY)
@@ -243,7 +243,7 @@ class AuditProducer:
         log.warning("audit_producer_reopened", topic=self._topic)
 
     def _ensure_topic(self) -> None:
-        """Make sure the topic exists: at the start, now and then, and whenever a delivery says that it does not."""
+        """Ensure that the topic exists: at the start, periodically, and after a delivery that did not find it."""
         pause = FIRST_RETRY_DELAY
         while not self._closing.is_set():
             try:

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""From exchanges to encoded audit events, many at a time: no IO, no clock.
+"""Encodes exchanges as audit events, many at a time. No IO, no clock.
 
-Two steps for each chunk of events. With the GIL every exchange becomes a row: numbers, and where the texts are that
-repeat (what a connection, a kind of request or a topic adds to an event is encoded once, by msgspec). Without the GIL
-the rows are written. So the thread of the loop is held up for some microseconds at a time.
+Each chunk of events takes two steps. With the GIL every exchange becomes a row of numbers and pointers to texts; msgspec
+encodes the texts of a connection, an api and a topic once. Without the GIL the rows are written as JSON. So the event
+loop waits for the GIL for some microseconds at a time.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -49,16 +49,16 @@ class _TooLarge(Exception):
     """The partitions of an event may need more bytes than it may have."""
 
 
-# ---- what repeats ---------------------------------------------------------------------------------------------------
+# ---- texts that repeat ----------------------------------------------------------------------------------------------
 
 cdef class ConnectionTexts:
-    """What a connection adds to each of its events. It never changes: what is learned of a client makes a new one."""
+    """The JSON of a connection in each of its events. Immutable: a change of the connection makes a new one."""
 
     cdef object connection, client_id
     cdef bytes connection_json, principal_json, software_json, source_json
     cdef bint hidden  # by its principal
     cdef bint own  # the sidecar's, by its client id
-    cdef double next_poll_at  # when its polled topics may be told again
+    cdef double next_poll_at  # when its polled topics are listed again
 
     cdef bint has_long_text(self):
         connection = self.connection
@@ -99,10 +99,10 @@ cdef bytes _optional(bytes name, object text):
 
 
 cdef class TopicTexts:
-    """What a topic adds to each of its partitions."""
+    """The JSON of a topic in each of its partitions."""
 
     cdef bytes name, topic_id
-    cdef Py_ssize_t room  # bytes that each of them can need at most
+    cdef Py_ssize_t room  # upper bound in bytes of a partition
     cdef bint hidden
 
 
@@ -116,7 +116,7 @@ cdef class RequestEventEncoder:
     cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
-    cdef list _kept_alive  # what the rows of this chunk refer to and the caches may have let go
+    cdef list _kept_alive  # objects that rows of this chunk point to and caches may have dropped
     cdef Row *_rows
     cdef Py_ssize_t _row_count
     cdef PartRow *_parts
@@ -302,7 +302,7 @@ cdef class RequestEventEncoder:
         label.room = max_partition_bytes(name, topic_id)
         self._kept_alive.append(label)
         if _size(topic) > MAX_CACHED_TEXT or (is_id and name == f"id:{topic_id}"):
-            return label  # the cluster may tell the name of this id later
+            return label  # the name of this id may become known later
         if len(labels) >= MAX_CACHED_TOPICS:
             self._kept_alive.append(labels.copy())
             labels.clear()
@@ -374,7 +374,7 @@ cdef class RequestEventEncoder:
                 return False
         return True
 
-    # ---- without it: rows to JSON -----------------------------------------------------------------------------------
+    # ---- without the GIL: rows to JSON ----------------------------------------------------------------------------
 
     cdef int _end_chunk(self, made) except -1:
         """Write the rows, if there are any. A large event, always the last, goes apart: it may be lost on its way."""

@@ -1,7 +1,7 @@
-"""When brokers left a connection unread (KIP-219): pure, told of exchanges in the order in which they ended.
+"""When brokers muted a connection (KIP-219). Pure; gets exchanges in the order in which they ended.
 
-A broker that throttles a client answers at once, says for how long (``throttle_ms``), and reads nothing of that
-connection meanwhile. What the client has sent by then waits: that is no latency of the broker's.
+A broker that throttles a client answers at once with ``throttle_ms``, and mutes the channel for that time: it reads
+nothing of the connection. Requests that wait meanwhile wait for the quota, which is no latency of the broker.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections import deque
 from observers.api import ObservedExchange
 
 MAX_MUTED_CONNECTIONS = 10_000
-"""Connections known to be left unread; above it the one that was told to wait longest ago is forgotten."""
+"""Muted connections kept. Above it the one that was muted longest ago is forgotten."""
 
 MAX_SPANS_PER_CONNECTION = 16
-"""Spans kept of one connection, about 100 bytes each; above it the oldest is forgotten. More than one matters only
-where a client has so many requests under way that some of them wait through several."""
+"""Spans kept of one connection, about 100 bytes each. Above it the oldest is forgotten. More than one matters only if a
+client has so many requests in flight that some wait through several spans."""
 
 MutedSpan = tuple[float, float]
 """Begin and end, in seconds of the monotonic clock."""
 
 
 class ChannelMuting:
-    """Which connections brokers do not read, and for how long. Not thread-safe."""
+    """The spans in which brokers muted connections. Not thread-safe."""
 
     def __init__(self) -> None:
         self.spans: dict[str, deque[MutedSpan]] = {}
-        """By connection; of none that was not told to wait. For reading."""
+        """By connection id, of throttled connections alone. Callers only read it."""
 
     def record_exchange(self, exchange: ObservedExchange, throttle_ms: int) -> int:
-        """Return how much of its latency ``exchange`` waited because its connection was left unread, in µs.
+        """Return how long ``exchange`` waited while its connection was muted, in µs, and record its own throttle time.
 
-        ``throttle_ms``: of its answer. Where that is not above 0 and there are no ``spans`` this need not be called.
+        ``throttle_ms``: of its response. The call is not needed if it is 0 or less and there are no ``spans``.
         """
         if exchange.outcome != "answered":
             return 0
@@ -51,7 +51,7 @@ class ChannelMuting:
         return round(muted * 1e6)
 
     def forget_connection(self, connection_id: str) -> None:
-        """It has ended."""
+        """Remove a connection that was closed."""
         self.spans.pop(connection_id, None)
 
     def _mute(self, key: str, begin: float, end: float) -> None:

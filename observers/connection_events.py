@@ -131,5 +131,5 @@ def _throttle_event(report: ThrottleReport, seq: int, wall_offset: float) -> Thr
 
 
 def epoch_us(seconds: float, wall_offset: float) -> int:
-    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises ValueError or OverflowError for NaN or infinity."""
+    """Return µs since 1970 of ``seconds`` on the monotonic clock. Raises for NaN and infinity."""
     return round((seconds + wall_offset) * 1e6)

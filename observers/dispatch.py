@@ -33,7 +33,7 @@ from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BOD
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 
 MAX_BATCH_EXCHANGES = 500
-"""Exchanges in one batch. A thread frees a whole batch at once, and the event loop waits for the GIL meanwhile: 50 µs."""
+"""Exchanges in one batch. A thread frees a batch at once, and the event loop waits for the GIL meanwhile: 50 µs."""
 
 MAX_BATCH_BYTES = 4_194_304
 """Bytes of kept bodies in one batch. A larger exchange is a batch by itself."""

@@ -31,7 +31,7 @@ class Chunk(Struct, frozen=True, gc=False):
 
 
 class EncodedEvents(Struct):
-    """The events of exchanges, connection changes or throttle reports. A number that no chunk holds is of a lost event."""
+    """Encoded events. A number that no chunk holds is that of a lost event."""
 
     last: int
     """The last number given."""

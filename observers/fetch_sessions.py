@@ -133,7 +133,7 @@ class FetchSessions:
     ) -> tuple[str, ...]:
         """Return the topics that an answered Fetch or ShareFetch asked for and that returned no records.
 
-        Returns a list once in ``POLLED_LIST_INTERVAL`` for each connection, else an empty one at the cost of a dict lookup.
+        Returns a list once in ``POLLED_LIST_INTERVAL`` for each connection, else an empty one at the cost of a lookup.
         Call it after ``record_fetch``. ``label``: as ``TopicNames.label_of``.
         """
         if exchange.answered_at < self.next_poll_at(exchange.connection.id):

@@ -32,9 +32,9 @@ class Inventory:
         interval: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``topics`` returns all topics by name and may raise anything. ``publish`` gets the events of a list, not numbered.
+        """``topics`` returns all topics by name and may raise anything.
 
-        ``interval``: seconds between two polls.
+        ``publish`` gets the events of a list, not numbered. ``interval``: seconds between two polls.
         """
         self._topics = topics
         self._hides_topic = hides_topic

@@ -58,7 +58,7 @@ class TopicDescription(Struct, frozen=True, gc=False):
 
 
 class AuditTopicState(Struct, frozen=True, gc=False):
-    """What was found of the cluster and the audit topic. ``problems``: texts by a short name, of a topic that existed."""
+    """State of the cluster and the audit topic. ``problems``: texts by a short name, of a topic that existed."""
 
     cluster_id: str
     problems: Mapping[str, str] = {}
@@ -70,7 +70,7 @@ def client_id_of(broker_id: int) -> str:
 
 
 class RdkafkaLog:
-    """Logs one line of librdkafka in ``RDKAFKA_LOG_INTERVAL`` seconds, and counts the rest. librdkafka calls only ``log``."""
+    """Logs one line of librdkafka in ``RDKAFKA_LOG_INTERVAL`` seconds, and counts the rest."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -136,7 +136,8 @@ class Ledger:
 def create_counter(boot_id: str, folder: Path) -> memoryview:
     """Return a counter of 64 bits that outlives this process, or one in plain memory if there is no shared memory.
 
-    ``folder``: folder of the run in the spool, which need not exist yet. The file is locked as long as the memory is in use.
+    ``folder``: folder of the run in the spool, which need not exist yet. The file is locked as long as the counter
+    is in use.
     """
     try:
         descriptor = os.open(_counter_path(boot_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -213,7 +213,7 @@ class ObserverThread:
     def _finished(self) -> int:
         return self._delivered + self._failed + self._unwanted + sum(self._skipped.values())
 
-    # ---- on the observer's own thread ---------------------------------------------------------------------------------
+    # ---- on the observer's own thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (taken := self._queue.get()) is not None:
@@ -326,7 +326,7 @@ class ObserverThread:
         return {"context": Context.of(exchange, self._broker_id, wall_offset)}
 
     def _call(self, method: str, function: Callable[..., Any], *args: Any, slow_after: float = SLOW_CALL) -> bool:
-        """Call the observer and return whether it succeeded. Whatever it raises, SystemExit included, is counted and logged."""
+        """Call the observer, and return whether it succeeded. Any exception, even SystemExit, is counted and logged."""
         began = time.monotonic()
         try:
             function(*args)

@@ -1,8 +1,8 @@
-"""Everything between encoded events and their topic: blocks, the disk, the producer, and the accounting of all of it.
+"""Brings encoded events to their topic, by way of blocks, the disk and the producer, and accounts for each event.
 
-With a spool every block is written to disk first, and then sent; while the producer has no room, blocks stay on disk
-alone and are read back later, in order. Without one, or while the disk fails, blocks wait in memory, up to what the
-producer may hold. Two threads: whoever adds events, and a pump, which does everything else.
+With a spool every block is written to disk first, and then sent. While the producer has no room, blocks stay on disk
+alone and are read back later, in order. Without a spool, or while the disk fails, blocks wait in memory, up to what
+the producer may hold. There are two threads: the one that adds events, and a pump, which does everything else.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from observers.spool_store import SpoolStore
 from proxy.core.authentication import Authenticator
 
 PUMP_INTERVAL = 0.1
-"""Seconds between two looks at what is due, while an event waits for anything."""
+"""Seconds between two rounds of the pump while any event waits."""
 
 TICK_INTERVAL = 0.5
-"""Seconds between two calls of ``tick``, while an event waits for anything."""
+"""Seconds between two calls of ``tick`` while any event waits."""
 
 IDLE_INTERVAL = 2.0
-"""Seconds between two looks while none does; librdkafka's log lines are then taken in."""
+"""Seconds between two rounds of the pump while no event waits. Each round also handles librdkafka's log lines."""
 
 READ_BACK_SHARE = 0.5
-"""Part of the producer's room that is used for what is read back from disk: what is new has the rest."""
+"""Part of the producer's queue for blocks that are read back from disk. New blocks have the rest."""
 
 CLOSE_DELIVERY_SHARE = 0.8
-"""Part of the time to close in which events are delivered; the rest is for taking back what is left, and the disk."""
+"""Part of the time to close in which events are delivered. The rest is for purging the producer and for the disk."""
 
 MAX_ENVELOPE_BYTES = 1024
-"""Bytes of a record besides its events, more than there can be."""
+"""Upper bound in bytes of a record without its events."""
 
 log = structlog.get_logger("observers")
 
@@ -54,21 +54,21 @@ class OutboxStats(Struct, frozen=True):
     """
 
     emitted: int
-    """Sequence numbers given: events that are, or would have been."""
+    """Sequence numbers given, to events and to events that were lost before they were encoded."""
     delivered: int
     """Acknowledged by the audit topic."""
     dropped: Mapping[str, int]
     """Lost, by reason; see ``observers.event.LOSS_REASONS``."""
     spooled: int
-    """On disk, those included that the producer has besides."""
+    """On disk, including those that the producer holds as well."""
     queued: int
     """In memory alone."""
     queued_bytes: int
     """Bytes of records that wait for the cluster in memory, before compression."""
     spool_bytes: int
-    """Bytes on disk, those of dead runs included."""
+    """Bytes on disk, including those of dead runs."""
     spool_failed: bool
-    """Whether the disk failed when it was last used: events wait in memory alone."""
+    """Whether the last use of the disk failed. Events then wait in memory alone."""
     replayed: int
     """Events of dead runs, acknowledged by the audit topic."""
     replay_lost: int
@@ -79,15 +79,15 @@ class OutboxStats(Struct, frozen=True):
     observed: int
     """Requests, changes of connections and throttle reports seen."""
     taken: int
-    """How much of it was added, lost or hidden."""
+    """How many of the observed items were added, lost or hidden."""
     hidden: int
-    """Those that give no event: excluded topics and principals, the sidecar's own traffic."""
+    """Observed items that give no event: excluded topics and principals, the sidecar's own traffic."""
     problems: Mapping[str, str]
-    """What is wrong with the audit topic, by a short name."""
+    """Problems of the audit topic, by a short name."""
 
 
 class OutgoingRecord(Struct, frozen=True, gc=False):
-    """One record on its way. ``run`` and ``stored``: the block on disk that it is (a part of); None: memory alone."""
+    """One record that is being sent. ``run`` and ``stored``: its block on disk, or None if it is in memory alone."""
 
     first: int
     last: int
@@ -99,7 +99,7 @@ class OutgoingRecord(Struct, frozen=True, gc=False):
 
 
 class Outbox:
-    """Takes encode_numbered events and answers for every one of them."""
+    """Delivers numbered events, and counts what becomes of each of them."""
 
     def __init__(
         self,
@@ -115,11 +115,10 @@ class Outbox:
         authenticator: Authenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``producer_settings``: of ``audit_producer.producer_settings``. ``authenticator``: signs records; None: nobody does.
+        """``producer_settings``: see ``audit_producer.producer_settings``. ``authenticator``: signs records, if set.
 
-        Raises ObserverError for settings that cannot work.
-
-        A disk that fails is none of them: events then wait in memory.
+        Raises ObserverError for settings that cannot work. It does not raise for a disk that fails: events then wait in
+        memory.
         """
         self._producer = AuditProducer(admin, producer_settings, topic, self._handle_delivery, authenticator)
         record = int(producer_settings["message.max.bytes"])
@@ -127,7 +126,7 @@ class Outbox:
             allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
             raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
         self.sequence_lock = threading.Lock()
-        """Held by whoever numbers events, from reading ``seq`` until ``add_events`` has returned."""
+        """A thread that numbers events holds it from reading ``seq`` until ``add_events`` has returned."""
         self._block_builder = BlockBuilder(max(1, min(MAX_BLOCK_BYTES, record - MAX_ENVELOPE_BYTES)))
         self._accounting = DeliveryAccounting(boot_id)
         self._store = SpoolStore(
@@ -145,13 +144,13 @@ class Outbox:
         self._clock = clock
         self._memory: deque[tuple[int, int, bytes]] = deque()
         self._memory_bytes = 0
-        self._retries: deque[OutgoingRecord] = deque()  # on disk, and the topic did not take them
+        self._retries: deque[OutgoingRecord] = deque()  # on disk; their delivery failed and is tried again
         self._resume_at = 0.0
-        self._retry_delay = 0.0  # how long nothing is read back from disk, after a delivery failed; then one is tried
+        self._retry_delay = 0.0  # seconds without reading back from disk after a failed delivery; then one is tried
         self._replayed = 0
         self._replay_lost = 0
         self._tick_at = 0.0
-        self._busy = threading.Event()  # an event waits: for others, for the cluster or for its delivery
+        self._busy = threading.Event()  # set while an event waits for others, for the cluster or for its delivery
         self._closing = threading.Event()
         self._pump: threading.Thread | None = None
 
@@ -162,20 +161,20 @@ class Outbox:
 
     @property
     def observed(self) -> memoryview:
-        """One number of 64 bits, which whoever observes counts up; it outlives this process where there is a spool."""
+        """A counter of 64 bits that the data path increments. With a spool it outlives this process."""
         return self._store.observed
 
     def start(self, tick: Callable[[], None]) -> None:
-        """Begin to deliver. ``tick`` is called every half a second, or every two where nothing waits."""
+        """Start the threads. The pump calls ``tick`` every 0.5 s, or every 2 s while no event waits."""
         self._producer.start()
         self._pump = threading.Thread(target=self._run, args=(tick,), name="audit pump", daemon=True)
         self._pump.start()
 
     def add_events(self, chunks: Sequence[Chunk], last: int, lost: Mapping[str, int], taken: int, hidden: int) -> None:
-        """Take the events of ``chunks``; numbers up to ``last`` that no chunk has are lost. Needs ``sequence_lock``.
+        """Add the events of ``chunks``. Numbers up to ``last`` that no chunk has are lost. Needs ``sequence_lock``.
 
-        ``lost``: how many, by reason, in the order of their numbers as far as it is known. ``taken``: how many observed
-        things all of these were, ``hidden`` of which give no event. Never waits for the network.
+        ``lost``: lost events by reason, in the order of their numbers as far as it is known. ``taken``: how many
+        observed items this call accounts for, of which ``hidden`` give no event. Never waits for the network.
         """
         self._accounting.record_numbered(chunks, last, lost, taken, hidden)
         self._store.write_ledger()
@@ -184,7 +183,10 @@ class Outbox:
             self._busy.set()
 
     def drain_gaps(self) -> list[Gap]:
-        """Return runs of lost numbers that were not told of. Needs ``sequence_lock``: the next are those of their events."""
+        """Return and remove the gaps that were not reported. Needs ``sequence_lock``.
+
+        The caller must give the next numbers to their events, in this order.
+        """
         return self._accounting.drain_gaps()
 
     def stats(self) -> OutboxStats:
@@ -211,7 +213,7 @@ class Outbox:
         )
 
     def close(self, timeout: float) -> None:
-        """Deliver within ``timeout`` seconds. What is left then waits on disk for the next run, or is lost."""
+        """Deliver within ``timeout`` seconds. The rest waits on disk for the next run, or is lost without a spool."""
         timeout *= CLOSE_DELIVERY_SHARE
         deadline = self._clock() + timeout
         self._closing.set()
@@ -234,7 +236,7 @@ class Outbox:
                 "closed" if self._producer.ready.is_set() else "no_cluster", first, last, spooled=False
             )
         self._memory_bytes = 0
-        if self._pump is None or not self._pump.is_alive():  # else the disk hangs
+        if self._pump is None or not self._pump.is_alive():  # otherwise the disk hangs
             self._store.replace_deleted_folder()
             for outgoing in self._retries:
                 if outgoing.run is not None and outgoing.run.spool.is_abandoned:
@@ -265,7 +267,7 @@ class Outbox:
         return not (self._block_builder.open_events or self._memory or self._producer.queued) and self._store.idle
 
     def _store_and_send(self, blocks: Sequence[Block]) -> None:
-        """Store ``blocks`` and send them, or let them wait. Needs ``sequence_lock``."""
+        """Store ``blocks``, and send them if the producer has room. Needs ``sequence_lock``."""
         for block in blocks:
             json = block.json()
             direct = self._has_room(len(json)) and not self._retry_delay and self._store.caught_up
@@ -276,7 +278,7 @@ class Outbox:
                 self._keep_in_memory(block, json, "spool_full" if put == "full" else "queue_full")
 
     def _has_room(self, size: int) -> bool:
-        """Whether the producer would take a record of ``size`` now."""
+        """Whether the producer has room for a record of ``size`` bytes."""
         room = self._producer.max_bytes - self._producer.queued_bytes - self._memory_bytes
         return self._producer.ready.is_set() and size + MAX_ENVELOPE_BYTES <= room
 
@@ -291,14 +293,14 @@ class Outbox:
         self._send_memory()
 
     def _send_memory(self) -> None:
-        """Send what waits in memory. Needs ``sequence_lock``."""
+        """Send the blocks that wait in memory. Needs ``sequence_lock``."""
         while self._memory and self._producer.ready.is_set():
             first, last, json = self._memory.popleft()
             self._memory_bytes -= len(json)
             self._send(OutgoingRecord(first, last), self._schema_level, json)
 
     def _send_waiting(self) -> None:
-        """Send what waits: in memory, then on disk."""
+        """Send the blocks that wait: first those in memory, then those on disk."""
         if not self._producer.ready.is_set():
             return
         with self.sequence_lock:
@@ -337,13 +339,13 @@ class Outbox:
         sent_at = time.time_ns() // 1000
         value = writer.encode_record(outgoing.first, outgoing.last, json, level=level, dropped=dropped, sent_at=sent_at)
         if not self._producer.send(value, outgoing):
-            fits = self._producer.queued > 0  # once the others are gone
+            fits = self._producer.queued > 0  # once other records are delivered
             self._handle_delivery(outgoing, "queue_full" if fits else "too_large", fits, None if fits else value)
 
     def _send_halves(self, outgoing: OutgoingRecord, value: bytes) -> None:
-        """Send a record that was too large as two. What is new then comes in smaller blocks.
+        """Send a record that was too large as two halves, and make new blocks smaller.
 
-        A block is always divided at the same numbers, so what comes twice after a kill is told by its first number.
+        A block is always divided at the same numbers, so that the first number identifies a duplicate after a kill.
         """
         level, events = parse_record(value)
         size = sum(map(len, events))
@@ -356,9 +358,9 @@ class Outbox:
     def _handle_delivery(
         self, outgoing: OutgoingRecord, reason: str | None, retriable: bool, refused: bytes | None = None
     ) -> None:
-        """Take note of what became of a record; what is on disk is sent again, if that may help.
+        """Account for a record that was delivered, or failed for ``reason``. Retriable blocks on disk are sent again.
 
-        ``refused``: the record, where it was too large.
+        ``refused``: the value of the record if it was too large.
         """
         if refused is not None and len(outgoing) > 1:
             self._send_halves(outgoing, refused)

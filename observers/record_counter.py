@@ -1,4 +1,4 @@
-"""Counts the records that no header tells: those inside of compressed message sets of Kafka before 0.11 (magic 0, 1).
+"""Counts records that no header counts: those in compressed message sets of Kafka before 0.11 (magic 0 and 1).
 
 Opt-in (``observer.records.deep``) and for observers' threads only: it decompresses, within ``DecompressionBudget``.
 """
@@ -24,7 +24,7 @@ _int32 = struct.Struct(">i").unpack_from
 
 
 def count_compressed_records(exchange: ObservedExchange) -> tuple[Any, Any]:
-    """Return the facts of request and response, with exact records where they were ``claimed`` and can be counted.
+    """Return the facts of request and response. Records that were ``claimed`` are exact if they can be counted.
 
     That needs the bodies (``request_raw``, ``response_raw``); what cannot be counted stays as it is.
     """
@@ -66,7 +66,7 @@ def _with_exact_records(
 
 
 def count_records(record_set: memoryview) -> int | None:
-    """Return the exact number of records of a record set, or None where it cannot be told.
+    """Return the exact number of records of a record set, or None if they cannot be counted.
 
     As in ``RecordSet.records``, control batches and a cut last batch do not count. None: bytes that are no record set,
     or a compressed set that is not whole, holds compressed ones again (Kafka refuses these, too), or takes more than

@@ -1,4 +1,4 @@
-"""Many requests in one event (``audit.mode: rollup``): how much is gathered at a time, and the events it becomes."""
+"""Many requests in one event (``audit.mode: rollup``): the bounds of a rollup, and its division into events."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from msgspec import Struct
 from observers.event import RollupEvent, RollupTopic
 
 MAX_ROLLUPS = 10_000
-"""Rollups gathered at a time, about 1 KiB each; with more of them they are told before the interval ends."""
+"""Rollups held at a time, about 1 KiB each. With more, all are emitted before the interval ends."""
 
 MAX_ROLLUP_TOPICS = 50_000
-"""Topics in all of them together, about 0.6 KiB each; likewise."""
+"""Topics in all rollups together, about 0.6 KiB each. With more, all are emitted before the interval ends."""
 
 TOPICS_PER_ROLLUP_EVENT = 1_000
 
 
 class RollupProgress(Struct, frozen=True):
-    """What became of exchanges: those that are in no rollup are counted here."""
+    """How many exchanges were processed, and counts of those that are in no rollup."""
 
     until: int
-    """How many of the sequence have been looked at."""
+    """Index in the sequence of the first exchange that was not processed."""
     hidden: int
     failed: int
     not_encodable: int

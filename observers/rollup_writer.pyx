@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Many requests in one event: a rollup is the sum of its requests' events, none of which is made. No IO, no clock."""
+"""Sums many requests into one event. A rollup equals the sum of the events of its requests. No IO, no clock."""
 
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.object cimport PyObject
@@ -32,7 +32,7 @@ cdef class TopicSums:
 
     cdef object name
     cdef int64_t latest  # number of the last request that touched it
-    cdef int64_t latest_failed  # likewise, with an error
+    cdef int64_t latest_failed  # number of the last request that touched it and had an error
     cdef int64_t errors
     cdef int64_t requests, records, size
     cdef int64_t unconfirmed_records, unconfirmed_size
@@ -93,19 +93,21 @@ cdef class RollupSums:
 
 
 cdef class ConnectionRollups:
-    """Where the requests of a connection are added: what was gathered of it in this epoch and minute, by api key and
-    version in one number."""
+    """The rollups of one connection in this epoch and minute, by api key and version in one number.
+
+    An epoch ends with each ``drain``.
+    """
 
     cdef object connection, client_id
     cdef bint hidden, own
     cdef uint64_t epoch
     cdef int64_t minute
     cdef dict sums_by_api
-    cdef double next_poll_at  # when its polled topics may be told again
+    cdef double next_poll_at  # when its polled topics are listed again
 
 
 cdef class RollupAggregator:
-    """Gathers exchanges. Not thread-safe, and neither is its filter."""
+    """Sums exchanges into rollups. Not thread-safe, and neither is its filter."""
 
     cdef object _names, _filter, _sessions, _muting
     cdef dict _open_sessions, _muted, _api_names, _sums_by_key, _named, _identified
@@ -135,7 +137,7 @@ cdef class RollupAggregator:
 
     @property
     def requests(self):
-        """Requests gathered and not taken."""
+        """Requests added since the last ``drain``."""
         return self._requests
 
     @property
@@ -168,7 +170,7 @@ cdef class RollupAggregator:
         return RollupProgress(start, hidden, failed, not_encodable)
 
     def drain(self):
-        """Return what was gathered, without numbers (``seq`` 0), and begin anew."""
+        """Return the events of all rollups, without numbers (``seq`` 0), and remove them."""
         cdef RollupSums sums
         cdef list events = []
         for sums in self._sums_by_key.values():
@@ -180,7 +182,7 @@ cdef class RollupAggregator:
         """Add ``exchange``; return whether it is not hidden. After an exception nothing of it was added."""
         cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted), service_us
         cdef ConnectionRollups client = self._client_of(exchange)
-        cdef Body *touched = NULL  # of which partitions are told
+        cdef Body *touched = NULL  # its partitions are counted
         cdef Basics basics
         cdef RollupSums sums
         cdef bint answered = exchange.outcome_code == ANSWERED
@@ -294,7 +296,7 @@ cdef class RollupAggregator:
             return <object>found
         name, topic_id = self._names.label_of(<object>part.topic, body.topics_are_ids)
         hidden = self._filter.hides_topic(name)
-        # The cluster may tell the name of an id later; and a long name is no topic's, but could fill the memory.
+        # The name of an id may become known later. No topic has a long name, and such names could fill the memory.
         if name != f"id:{topic_id}" and _size(part.topic) <= MAX_CACHED_TEXT and len(names) < MAX_CACHED_TOPICS:
             names[<object>part.topic] = None if hidden else name
         return None if hidden else name

@@ -1,8 +1,8 @@
-"""Blocks of events on disk: a log of segment files that is written at one end and read and deleted at the other.
+"""Blocks of events on disk: a log of segment files. Blocks are appended at its end, and read and deleted in order.
 
-A frame of a segment is a header and a block's events. What a kill or a power failure cut off is found by its checksum;
-reading goes on with the next segment. A segment is deleted once it was read and all its blocks are settled: on the
-topic, or lost and counted. Nothing here waits for the disk to have written anything, except ``sync``.
+A frame of a segment is a head and the events of a block. A checksum finds frames that a kill or a power failure cut
+off; reading then continues with the next segment. A segment is deleted once it was read and all its blocks are
+settled: on the topic, or lost and counted. Only ``sync`` waits for the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 SEGMENT_BYTES = 8 * 1024 * 1024
-"""Bytes after which a new segment is begun; also what a living spool may hold on disk that is settled."""
+"""Bytes after which a new segment is begun. A living spool may hold as many bytes of settled blocks."""
 
 SEGMENT_SUFFIX = ".events"
 
@@ -33,7 +33,7 @@ _COMPRESSED = 1
 
 
 class Segment:
-    """One file. ``size``: of its whole frames, or of the whole file where another process wrote it."""
+    """One file. ``size``: bytes of its whole frames, or of the file if another process wrote it."""
 
     __slots__ = ("descriptor", "first", "last", "number", "out", "path", "sealed", "size", "unread")
 
@@ -42,7 +42,7 @@ class Segment:
         self.path = folder / f"{number:08}{SEGMENT_SUFFIX}"
         self.size = size
         self.descriptor = -1
-        """To write by; kept as long as the disk may lack a part of it."""
+        """Descriptor to write by. It stays open until the file is synced."""
         self.sealed = True
         self.out = 0
         """Blocks that were handed out and are not settled."""
@@ -52,14 +52,14 @@ class Segment:
         """The first and the last number that this process appended."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class StoredBlock(Struct, gc=False):
-    """A block that was handed out: the events ``first`` to ``last``, and where the disk has them."""
+    """A block that was handed out: the events ``first`` to ``last``, and their place on disk."""
 
     first: int
     last: int
@@ -68,7 +68,7 @@ class StoredBlock(Struct, gc=False):
     segment: Segment
     offset: int
     unsettled: int = 0
-    """Events of it that somebody still needs."""
+    """Events that are not settled yet."""
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -84,7 +84,7 @@ class TornRange(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A block as a segment holds it: the events ``first`` to ``last``. ``size``: bytes in the segment, head included."""
+    """A block as it is in a segment: the events ``first`` to ``last``. ``size``: bytes on disk, with the head."""
 
     first: int
     last: int
@@ -94,18 +94,18 @@ class Frame(NamedTuple):
 
 
 class Spool:
-    """The log of one folder. Thread-safe. What writes raises OSError where the disk fails; the spool stays usable."""
+    """The log of one folder. Thread-safe. Methods that write raise OSError, and the spool stays usable."""
 
     def __init__(self, folder: Path, *, after: int = 0, segment: int = SEGMENT_BYTES) -> None:
-        """Read what ``folder`` has of numbers above ``after``; what is appended comes behind it."""
+        """Read the blocks in ``folder`` with numbers above ``after``, and append new blocks behind them."""
         self.bytes = 0
         """Bytes on disk."""
         self.read_to = after
         """The last number handed out."""
         self.torn: list[TornRange] = []
-        """What could not be read. Whoever has counted it clears it."""
+        """Ranges that could not be read. The caller counts and clears them."""
         self.is_abandoned = False
-        """Whether it was given up."""
+        """Whether ``abandon`` was called."""
         self._folder = folder
         self._after = after
         self._max_segment_bytes = segment
@@ -118,7 +118,7 @@ class Spool:
         self._next_segment = self._segments[-1].number + 1 if self._segments else 1
         self._read_segment = 0
         self._read_offset = 0
-        """Reading goes on at this place of the segment of this number, or with the next there is."""
+        """Reading continues at this offset of the segment ``_read_segment``, or with the next segment."""
         self._read_descriptor = -1
         self._torn_after: int | None = None
         self._handed_out_blocks = 0
@@ -127,25 +127,25 @@ class Spool:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all was handed out. Once true it stays so until the next ``append``."""
+        """Whether all blocks were handed out. Once true, it stays true until the next ``append``."""
         with self._lock:
             return self._seek_unread() is None
 
     @property
     def done(self) -> bool:
-        """Whether all was handed out, and is settled."""
+        """Whether all blocks were handed out and are settled."""
         with self._lock:
             return self._handed_out_blocks == 0 and self._seek_unread() is None
 
     @property
     def unsynced(self) -> bool:
-        """Whether the disk may lack something."""
+        """Whether blocks were appended since the last ``sync``."""
         return self._unsynced
 
     def append(self, first: int, last: int, level: int, json: bytes, now: float, *, direct: bool) -> StoredBlock | None:
-        """Write a block behind the others. ``direct``, where it caught up: hand it out at once, and return it.
+        """Write a block behind the others. ``direct``, which needs ``caught_up``: hand it out at once, and return it.
 
-        What is not handed out at once is compressed, for it will stay.
+        A block that is not handed out at once is compressed, since it will stay on disk.
         """
         payload = json if direct else zlib.compress(json, 1)
         head = _encode_head(first, last, level, payload, 0 if direct else _COMPRESSED)
@@ -172,7 +172,7 @@ class Spool:
             return self._hand_out(stored)
 
     def read_next(self) -> tuple[StoredBlock, bytes] | None:
-        """Hand out the next block and its events; None where all was handed out."""
+        """Hand out the next block and its events. Return None if all were handed out."""
         with self._lock:
             while (segment := self._seek_unread()) is not None:
                 at = self._read_offset
@@ -192,7 +192,7 @@ class Spool:
             return None
 
     def read_again(self, stored: StoredBlock) -> bytes | None:
-        """Return the events of a block that was handed out before, or None where they cannot be read any more."""
+        """Return the events of a block that was handed out before, or None if they cannot be read."""
         if self.is_abandoned:
             return None
         try:
@@ -206,7 +206,7 @@ class Spool:
         return None if found is None else found.json
 
     def settle_block(self, stored: StoredBlock, events: int) -> bool:
-        """Take note that nobody needs so many events of a block any more. Return whether that was all of it."""
+        """Settle ``events`` events of a block. Return whether the whole block is settled now."""
         with self._lock:
             stored.unsettled -= events
             if stored.unsettled:
@@ -216,7 +216,7 @@ class Spool:
             return True
 
     def peek_first(self) -> int | None:
-        """The first number that was not handed out."""
+        """Return the first number that was not handed out, or None if there is none or it cannot be read."""
         with self._lock:
             segment = self._seek_unread()
             if segment is None or (descriptor := self._reading_descriptor(segment)) < 0:
@@ -224,7 +224,7 @@ class Spool:
             return _first_number(descriptor, self._read_offset)
 
     def delete_settled_segments(self) -> None:
-        """Delete segments of which nothing is needed any more, in order: so the last number is in what is left."""
+        """Delete read and settled segments, in order, so that the last number stays on disk."""
         with self._lock:
             while self._segments:
                 segment = self._segments[0]
@@ -239,7 +239,7 @@ class Spool:
                 segment.path.unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Wait until the disk has all that was appended before."""
+        """Wait until all blocks that were appended before are on the disk."""
         with self._lock:
             self._unsynced = False
             names, self._folder_changed = self._folder_changed, False
@@ -257,14 +257,14 @@ class Spool:
             _sync_folder(self._folder)
 
     def abandon(self) -> None:
-        """Its folder is gone: what was not handed out is torn, and nothing can be read any more."""
+        """Stop reading, since the folder is gone. Blocks that were not handed out are torn."""
         with self._lock:
             self.is_abandoned = True
             while (segment := self._seek_unread()) is not None:
                 self._skip_torn(segment)
 
     def close(self) -> None:
-        """Let go of the files; what is in them stays."""
+        """Close the files, which stay on disk."""
         with self._lock:
             self._stop_reading()
             for segment in self._segments:
@@ -292,7 +292,7 @@ class Spool:
         return stored
 
     def _seek_unread(self) -> Segment | None:
-        """Go to the next frame that was not handed out, and return its segment."""
+        """Seek to the next frame that was not handed out, and return its segment, or None."""
         for segment in list(self._segments):
             if segment.number > self._read_segment:
                 self._seek(segment.number, 0)
@@ -310,7 +310,7 @@ class Spool:
         return None if descriptor < 0 else _parse_frame(descriptor, at)
 
     def _reading_descriptor(self, segment: Segment) -> int:
-        """Descriptor to read ``segment`` by; −1 where somebody has deleted it."""
+        """Return a descriptor to read ``segment`` by, or −1 if the file was deleted."""
         if self._read_descriptor < 0:
             try:
                 self._read_descriptor = os.open(segment.path, os.O_RDONLY)
@@ -319,7 +319,7 @@ class Spool:
         return self._read_descriptor
 
     def _skip_torn(self, segment: Segment) -> None:
-        """Give up the rest of ``segment``."""
+        """Skip the rest of ``segment``, and record it as torn."""
         self._read_offset = segment.size
         if segment.last:
             self.torn.append(TornRange(max(self.read_to + 1, segment.first), segment.last, segment.unread))
@@ -364,7 +364,7 @@ def _first_number(descriptor: int, at: int) -> int | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names of the files in ``folder``."""
+    """Wait until the file names in ``folder`` are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Runs of a sidecar whose events wait on disk: this one, and those that dead processes left behind."""
+"""Runs of a sidecar with events on disk: the run of this process, and those of dead processes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from observers.ledger import LEDGER_FILE, Ledger, LedgerEntry, LedgerLocked, del
 from observers.spool import Spool
 
 ABANDONED_FOLDER_AGE = 60.0
-"""Seconds after which a folder without a ledger is nobody's: its process died while making it."""
+"""Seconds after which a folder without a ledger is deleted: its process died while it created the folder."""
 
 log = structlog.get_logger("observers")
 
 
 class SpoolSettings(Struct, frozen=True):
-    """Where events wait, and how many bytes of them."""
+    """The folder of the spool, and the most bytes it may hold."""
 
     path: str
     max_bytes: int
@@ -36,19 +36,19 @@ class SpoolRun:
         self.boot_id = boot_id
         self.ledger = ledger
         self.entry = entry
-        """As it was at the start; of a dead run for good."""
+        """The ledger entry at the start. That of a dead run never changes."""
         self.spool = Spool(ledger.folder, after=entry.settled)
 
     @classmethod
     def create(cls, folder: Path, boot_id: str, entry: LedgerEntry) -> Self:
-        """Make the folder of a new run. Raises OSError."""
+        """Create the folder of a new run. Raises OSError."""
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.exists():  # from an attempt that failed half-way
+        if folder.exists():  # left by an earlier attempt that failed
             shutil.rmtree(folder)
         return cls(boot_id, Ledger.create(folder, entry), entry)
 
     def find_gap(self) -> Gap | None:
-        """Of a dead run whose spool is read: the numbers that were given, or would have been, and never spooled."""
+        """Return the numbers of a dead run that were never spooled, given or not, or None. Its spool must be read."""
         reached = self.spool.read_to
         given = max(self.entry.given, reached)
         if not self.entry.closed:
@@ -59,12 +59,12 @@ class SpoolRun:
         return Gap("closed" if self.entry.closed else "killed", self.boot_id, reached + 1, given)
 
     def release(self) -> None:
-        """Let go of the folder; another process may have it now."""
+        """Close the files. Another process may adopt the folder then."""
         self.spool.close()
         self.ledger.close()
 
     def delete(self) -> None:
-        """Delete the folder: nobody needs anything of it."""
+        """Delete the folder and the counter."""
         self.spool.close()
         shutil.rmtree(self.ledger.folder, ignore_errors=True)
         delete_counter(self.boot_id)
@@ -72,9 +72,9 @@ class SpoolRun:
 
 
 def adopt_dead_runs(path: Path, broker_id: int, unreadable: set[str]) -> Iterator[SpoolRun]:
-    """Return the runs of this broker's sidecars that are dead, the oldest first, each locked as it is returned.
+    """Yield the dead runs of this broker's sidecars, oldest first. Each is locked when it is yielded.
 
-    ``unreadable``: folders that were logged as such before; more are added.
+    ``unreadable``: names of folders that were logged as unreadable; new ones are added.
     """
     folders = [folder for folder in path.glob(f"{broker_id}-*") if folder.is_dir()]
     for folder in sorted(folders, key=_modified):

@@ -1,6 +1,7 @@
-"""The disk behind the outbox: this run's folder, what dead runs left, how much it may hold, and what if it fails.
+"""The disk behind the outbox: the folder of this run, folders of dead runs, the size limit, and errors of the disk.
 
-``store_block`` belongs to whoever numbers events, everything else to the pump; neither ever sees an error of the disk.
+The thread that numbers events calls ``store_block`` and ``write_ledger``, the pump everything else. No method raises an
+error of the disk.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from observers.spool import StoredBlock
 from observers.spool_runs import SpoolRun, SpoolSettings, adopt_dead_runs
 
 SYNC_INTERVAL = 0.25
-"""Seconds that a block may wait for its delivery before the disk is made to have it; and between two such times."""
+"""Seconds that a block may wait for its delivery before the disk is synced, and between two syncs."""
 
 SPOOL_RETRY_INTERVAL = 10.0
-"""Seconds after which a disk that failed is tried again, and what dead processes left is looked for again."""
+"""Seconds after which a disk that failed is tried again, and between two searches for dead runs."""
 
 MAX_ADOPTED_SHARE = 0.5
-"""Part of the bytes allowed up to which folders of dead runs are taken over (a single one whatever its size): other
-processes of this broker may have room for the rest, and this one needs some for itself."""
+"""Part of ``max_bytes`` up to which folders of dead runs are adopted; a single folder may be larger. The rest is for
+this run, and other processes of this broker may adopt the other folders."""
 
 log = structlog.get_logger("observers")
 
 StoreResult = tuple[SpoolRun, StoredBlock] | Literal["stored", "full", "failed"]
-"""A block that was stored and handed out; or that waits on disk for its turn; or that is not there."""
+"""A block that was stored and handed out, or whether it waits on disk, or why it is not on disk."""
 
 
 class SpoolStore:
-    """What is on disk of one outbox."""
+    """The events of one outbox that are on disk."""
 
     def __init__(
         self,
@@ -49,13 +50,13 @@ class SpoolStore:
         sidecar_version: str,
         clock: Callable[[], float],
     ) -> None:
-        """Without ``settings`` it takes nothing."""
+        """Without ``settings`` nothing is stored."""
         self.failed = False
-        """Whether the disk failed when it was last used."""
+        """Whether the last use of the disk failed."""
         self._settings = settings
         self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
         self.observed = memoryview(array("q", [0])) if settings is None else create_counter(boot_id, self._folder)
-        """One number of 64 bits, which whoever observes counts up."""
+        """A counter of 64 bits that the data path increments."""
         self._accounting = accounting
         self._broker_id = broker_id
         self._boot_id = boot_id
@@ -63,11 +64,11 @@ class SpoolStore:
         self._clock = clock
         self._own_run: SpoolRun | None = None
         self._dead_runs: list[SpoolRun] = []
-        self._ended_runs: dict[Gap, SpoolRun] = {}  # dead runs of which only this gap is to be told
+        self._ended_runs: dict[Gap, SpoolRun] = {}  # dead runs whose gap is not reported yet
         self._unreadable: set[str] = set()
-        self._writing = threading.Lock()  # held by whoever writes to the folder of this run, or changes it
+        self._writing = threading.Lock()  # guards the folder of this run
         self._lock = threading.Lock()
-        self._in_flight: dict[int, float] = {}  # handed out of this run: first number, and when it was stored
+        self._in_flight: dict[int, float] = {}  # blocks handed out of this run: first number, and when it was stored
         self._settled = 0
         self._written: LedgerEntry | None = None
         self._retry_at = 0.0  # when a failed disk is tried again
@@ -78,26 +79,26 @@ class SpoolStore:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing at all waits on disk."""
+        """Whether no event waits on disk."""
         return self.done and not self._dead_runs
 
     @property
     def caught_up(self) -> bool:
-        """Whether a block that is put now may be handed out at once: none of this run waits before it."""
+        """Whether no block of this run waits on disk, so that a new one may be handed out at once."""
         return self._own_run is not None and self._own_run.spool.caught_up
 
     @property
     def done(self) -> bool:
-        """Whether all of this run is settled."""
+        """Whether all blocks of this run are settled."""
         return self._own_run is None or self._own_run.spool.done
 
     @property
     def size(self) -> int:
-        """Bytes on disk, those of dead runs included."""
+        """Bytes on disk, including those of dead runs."""
         return sum(run.spool.bytes for run in self._all_runs())
 
     def store_block(self, first: int, last: int, level: int, json: bytes, *, direct: bool) -> StoreResult:
-        """Store a block; ``direct``, where it caught up: and hand it out."""
+        """Store a block. ``direct``, which needs ``caught_up``: hand it out as well."""
         if self._settings is None or (self.failed and self._clock() < self._retry_at):
             return "failed"
         if self.size + len(json) > self._settings.max_bytes:
@@ -122,7 +123,7 @@ class SpoolStore:
         return "stored" if stored is None else (run, stored)
 
     def read_next_block(self) -> tuple[SpoolRun, StoredBlock, bytes] | None:
-        """Hand out the next block: of dead runs, then of this one."""
+        """Hand out the next block, of dead runs first, with its events. Return None if there is none."""
         for run in self._all_runs():
             try:
                 taken = run.spool.read_next()
@@ -139,13 +140,13 @@ class SpoolStore:
         return None
 
     def settle_block(self, run: SpoolRun, stored: StoredBlock, events: int) -> None:
-        """Take note that so many events of a block are needed no more."""
+        """Settle ``events`` events of a block: they are delivered, or lost and counted."""
         if run.spool.settle_block(stored, events) and run.boot_id == self._boot_id:
             with self._lock:
                 self._in_flight.pop(stored.first, None)
 
     def write_ledger(self) -> None:
-        """Write the ledger."""
+        """Write the ledger of this run. Records an error of the disk, and does not raise it."""
         if not self.failed:
             try:
                 self._write_ledger(closed=False)
@@ -153,7 +154,7 @@ class SpoolStore:
                 self._record_failure(error)
 
     def maintain(self, now: float) -> None:
-        """Do what is due: try again what failed, look for dead runs and end them, sync, delete what is settled."""
+        """Retry a failed disk, adopt dead runs and delete finished ones, sync the disk, and delete settled segments."""
         if self._settings is None:
             return
         try:
@@ -171,7 +172,7 @@ class SpoolStore:
             self._record_failure(error)
 
     def replace_deleted_folder(self) -> None:
-        """Go on in a new folder if that of this run is gone. What is on its way to the topic stays so."""
+        """Create a new folder if that of this run is gone. Records that the producer holds are still delivered."""
         run = self._own_run
         try:
             if run is None or self._settings is None or not run.ledger.is_gone:
@@ -185,13 +186,13 @@ class SpoolStore:
         log.warning("audit_spool_gone", path=self._settings.path, lost=sum(torn.events for torn in run.spool.torn))
         self._record_torn(run)
         entry = self._ledger_entry(closed=True)
-        with suppress(OSError):  # so that whoever finds it again, where it was only moved, sends nothing of it
+        with suppress(OSError):  # if the folder was only moved, no process that finds it sends its events again
             run.ledger.write_entry(replace(entry, settled=entry.given))
         run.release()
         self._create_own_run()
 
     def close(self) -> None:
-        """Let go of everything: what is settled is deleted, the rest stays for the next run."""
+        """Release all folders. Delete that of this run if all is settled, else leave it for the next run."""
         for dead in [*self._dead_runs, *self._ended_runs.values()]:
             dead.release()
         self._dead_runs, self._ended_runs = [], {}
@@ -217,7 +218,7 @@ class SpoolStore:
         return self._dead_runs if self._own_run is None else [*self._dead_runs, self._own_run]
 
     def _create_own_run(self) -> None:
-        """Make the folder of this run."""
+        """Create the folder of this run."""
         try:
             self._own_run = SpoolRun.create(self._folder, self._boot_id, self._ledger_entry(closed=False))
         except OSError as error:
@@ -244,7 +245,9 @@ class SpoolStore:
             if gap is None:
                 run.delete()
                 continue
-            run.ledger.write_entry(replace(run.entry, settled=run.spool.read_to))  # a killed one need not do it again
+            run.ledger.write_entry(
+                replace(run.entry, settled=run.spool.read_to)
+            )  # a later process need not send these again
             run.spool.delete_settled_segments()
             self._ended_runs[gap] = run
             self._accounting.add_gap(gap)
@@ -253,7 +256,7 @@ class SpoolStore:
                 self._ended_runs.pop(gap).delete()
 
     def _maintain_own_run(self, run: SpoolRun, now: float) -> None:
-        kept = self._accounting.last_kept  # before the rest: what is put meanwhile is above it
+        kept = self._accounting.last_kept  # read first: blocks stored meanwhile have higher numbers
         with self._lock:
             in_flight = dict(self._in_flight)
         waits = run.spool.peek_first()
@@ -289,7 +292,7 @@ class SpoolStore:
                 self._written = entry
 
     def _record_torn(self, run: SpoolRun) -> None:
-        """Count what could not be read back."""
+        """Count the ranges that could not be read back as lost."""
         torn, run.spool.torn = run.spool.torn, []
         for first, last, events in torn:
             if not run.spool.is_abandoned:

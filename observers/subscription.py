@@ -40,7 +40,7 @@ class Subscription:
         return self._remembered_answers.get((api_key, api_version), True)
 
     def wants(self, api_key: int, api_version: int) -> bool:
-        """Whether the observer wants these. Calls it once for a pair outside of the table, and raises what it raises."""
+        """Whether the observer wants these. Calls it once for a pair outside of the table; raises what it raises."""
         if self._wants is None or self._is_in_table(api_key, api_version):
             return bool(self.interest.of(api_key, api_version))
         known = self._remembered_answers.get((api_key, api_version))

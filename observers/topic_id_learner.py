@@ -15,13 +15,16 @@ from proxy.core.accessors import printed_id
 from proxy.core.struct import ObservableStruct, SchemaError, UnknownMessage, view
 
 MAX_READ_BODIES = 1_000
-"""Bodies of which is remembered that they were read: clients of one kind ask for the same Metadata again and again."""
+"""Bodies that are remembered as read, since clients of one kind get the same Metadata again and again."""
 
 NULL_TOPIC_ID = printed_id(bytes(16))
 
 
 class TopicIdPath(Struct, frozen=True):
-    """Where in a response pairs stand. ``path``: arrays and structs on the way to them; ``name``: the name's field."""
+    """Where a response holds topic ids and names.
+
+    ``since``: first version; ``path``: arrays and structs on the way to them; ``name``: the field of the name.
+    """
 
     since: int
     path: tuple[tuple[str, ...], ...]
@@ -65,7 +68,7 @@ def read_topic_ids(api_key: int, api_version: int, body: bytes) -> Iterator[tupl
 
 
 def _follow_path(structs: Iterable[ObservableStruct], path: tuple[tuple[str, ...], ...]) -> Iterator[ObservableStruct]:
-    """What stands at the end of ``path``, from each of ``structs``."""
+    """Yield the structs at the end of ``path``, from each of ``structs``."""
     if not path:
         yield from structs
         return
@@ -95,7 +98,10 @@ class TopicIdBatch:
 
 
 class TopicIdLearner:
-    """Reads topic ids and names from responses and adds them to ``TopicNames``. One for all observers; remembers what it read."""
+    """Reads topic ids and names from responses and adds them to ``TopicNames``.
+
+    All observers share one. It remembers which bodies it has read.
+    """
 
     def __init__(self, names: TopicNames) -> None:
         self._names = names

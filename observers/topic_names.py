@@ -1,7 +1,7 @@
-"""Topic ids to names: newer clients send ids alone, people and tables want names.
+"""Resolves topic ids to names, since newer clients send ids alone.
 
-Most names are learned from what passes (``observers.topic_id_learner``). A miss fetches the names of all topics from the cluster,
-on the thread that asks: a client learns an id from the cluster itself, so the first look-up normally finds it.
+Most names are learned from responses that pass (``observers.topic_id_learner``). A miss fetches the names of all topics
+from the cluster, on the calling thread. The first fetch normally finds the id, since clients get ids from the cluster.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from observers.event import MAX_STRING, clip
 from proxy.core.accessors import printed_id
 
 MAX_TOPIC_NAMES = 200_000
-"""Topics kept, about 300 bytes each; the longest unused are forgotten, so an id of a deleted topic stays a while."""
+"""Topics kept, about 300 bytes each. Those not used for the longest time are forgotten."""
 
 MAX_LOOKUP_ATTEMPTS = 3
-"""Look-ups for one miss: the broker asked may learn of a new topic some milliseconds after the one that took it."""
+"""Fetches for one miss. A broker may learn of a new topic some milliseconds after the one that created it."""
 
 LOOKUP_ATTEMPT_DELAY = 0.05
 """Seconds between those attempts."""
 
 MISS_RETRY_DELAY = 1.0
-"""Seconds without look-ups after one that did not help; until then the id itself is the label."""
+"""Seconds without fetches after one that did not find the id. Until then the id itself is the label."""
 
 MAX_MISS_TIME_SHARE = 0.05
-"""Part of the time that such look-ups may take, however long one is: anybody may send ids that no topic has."""
+"""Part of the time that fetches after misses may take, since any client may send ids that no topic has."""
 
 FAILURE_RETRY_DELAY = 10.0
-"""Seconds without look-ups after one that failed: each one may hold its caller up for as long as its timeout."""
+"""Seconds without fetches after one that failed. Each may block its caller for as long as its timeout."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -38,7 +38,7 @@ TopicLabel = tuple[str, str | None]
 
 
 class RecentCache(Generic[Key, Value]):
-    """Keeps up to ``size`` values, at least the half of it that was used last. Thread-safe; a hit takes no lock."""
+    """A cache of up to ``size`` values that keeps at least the last half used. Thread-safe; a hit takes no lock."""
 
     def __init__(self, size: int) -> None:
         self._max_young = size // 2
@@ -47,14 +47,14 @@ class RecentCache(Generic[Key, Value]):
         self._old: dict[Key, Value] = {}
 
     def get(self, key: Key) -> Value | None:
-        """The value of ``key``, or None."""
+        """Return the value of ``key``, or None."""
         value = self._young.get(key)
         if value is None and (value := self._old.get(key)) is not None:
             self.put(key, value)
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep ``value``, which is not None."""
+        """Store ``value``, which must not be None."""
         with self._lock:
             if len(self._young) >= self._max_young and key not in self._young:
                 self._old, self._young = self._young, {}
@@ -62,9 +62,9 @@ class RecentCache(Generic[Key, Value]):
 
 
 class TopicNames:
-    """Names of topic ids, and labels of topics as an event carries them. Thread-safe, one for all observers.
+    """Names of topic ids, and labels of topics as events have them. Thread-safe; all observers share one.
 
-    Never ask on the event loop: who asks for an id that is not known yet waits for a look-up.
+    Do not call it on the event loop: a call for an unknown id waits for a fetch.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TopicNames:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``fetch_names`` returns the names of all topics by id and may raise anything where the cluster is away.
+        """``fetch_names`` returns the names of all topics by id, and raises if the cluster cannot be reached.
 
         It is called by one thread at a time.
         """
@@ -88,7 +88,7 @@ class TopicNames:
         self.look_ups = 0
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of ``topic_id`` (16 raw bytes), or None where the cluster does not know it or is away."""
+        """Return the name of ``topic_id`` (16 raw bytes), or None if it is unknown or the cluster is away."""
         label = self._ids.get(topic_id) or self._fetch_label(topic_id)
         return None if label is None else label[0]
 
@@ -100,24 +100,24 @@ class TopicNames:
         known = self._names.get(topic)
         if known is None:
             known = (clip(topic.decode("utf-8", "replace")), None)
-            if len(topic) <= MAX_STRING:  # longer ones exist on no broker: hostile clients would fill the memory
+            if len(topic) <= MAX_STRING:  # no broker has longer names, and hostile clients could fill the memory
                 self._names.put(topic, known)
         return known
 
     def add_names(self, pairs: Iterable[tuple[bytes, str]]) -> None:
-        """Keep pairs of topic id and name that the cluster told."""
+        """Store pairs of topic id and name that come from the cluster."""
         for topic_id, name in pairs:
             if self._ids.get(topic_id) is None:
                 self._ids.put(topic_id, (clip(name), printed_id(topic_id)))
 
     def _fetch_label(self, topic_id: bytes) -> TopicLabel | None:
-        with self._fetch_lock:  # who waits here has a miss, too: mostly it is answered by then
+        with self._fetch_lock:  # a thread that waits here mostly finds its id afterwards
             if self._ids.get(topic_id) is None and self._clock() >= self._retry_at:
                 self._fetch_all_names(topic_id)
             return self._ids.get(topic_id)
 
     def _fetch_all_names(self, wanted: bytes) -> None:
-        """Fetch all names; stop early once ``wanted`` is among them. Sets when the next look-up may happen."""
+        """Fetch all names, again until ``wanted`` is among them. Set when the next fetch may happen."""
         began = self._clock()
         for attempt in range(MAX_LOOKUP_ATTEMPTS):
             if attempt:

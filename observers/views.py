@@ -1,4 +1,4 @@
-"""What an observer of the KIP's kind is given of an exchange: its request and its response as structs.
+"""The request and the response of an exchange as read-only structs, for KIP-388 observers.
 
 Where the body was kept, every field of it can be read (``proxy.core.struct``). Where it was too long, or not asked for,
 the facts that were read as it passed stand in for Produce, Fetch and ShareFetch: topics, partitions, sizes and counts
@@ -19,7 +19,7 @@ from proxy.core.struct import NameOf, view
 
 __all__ = ["FactsView", "NameOf", "request_view", "response_view"]
 
-FIELDS: Mapping[str, tuple[str, ...]] = {
+FACT_FIELDS: Mapping[str, tuple[str, ...]] = {
     "transactional_id": ("TransactionalId",),
     "acks": ("Acks",),
     "timeout_ms": ("TimeoutMs",),
@@ -35,10 +35,10 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "base_offset": ("BaseOffset",),
     "high_watermark": ("HighWatermark",),
 }
-"""What the facts say, and the fields it is the value of, each where its version has it."""
+"""Attributes of facts, and the fields that have their values in the versions that define these fields."""
 
-TOPICS = ("TopicData", "Topics", "Responses")
-PARTITIONS = ("PartitionData", "Partitions", "PartitionResponses")
+TOPIC_ARRAYS = ("TopicData", "Topics", "Responses")
+PARTITION_ARRAYS = ("PartitionData", "Partitions", "PartitionResponses")
 
 
 def request_view(exchange: ObservedExchange, name_of: NameOf) -> ObservableStruct:
@@ -59,7 +59,7 @@ def _view(
         if raw is not None:
             return view(key, version, raw, response=response, size=size, name_of=name_of)
         if facts is not None:
-            return _of_message(layout(key, version, response=response), facts, size, name_of)
+            return _facts_view(layout(key, version, response=response), facts, size, name_of)
     except UnknownMessage:
         pass  # newer than the definitions
     return FactsView(size)
@@ -104,39 +104,39 @@ class FactsView(Accessors):
 
 
 def _key(field: Field) -> str:
-    """What ``values`` has it under: a topic's name that is not on the wire goes by one name."""
+    """Return the key of ``field`` in ``values``. A topic's name that is not on the wire has one key in all messages."""
     return field.name if field.index >= 0 or field.tag is not None else TOPIC
 
 
-def _of_message(made: Layout, facts: Any, size: int, name_of: NameOf) -> FactsView:
-    topics = next(field.layout for field in made.ordered if field.name in TOPICS)
+def _facts_view(made: Layout, facts: Any, size: int, name_of: NameOf) -> FactsView:
+    topics = next(field.layout for field in made.ordered if field.name in TOPIC_ARRAYS)
     assert topics is not None
     values = _values(facts)
-    values |= dict.fromkeys(TOPICS, partial(_topics, topics, facts, name_of))
+    values |= dict.fromkeys(TOPIC_ARRAYS, partial(_topic_views, topics, facts, name_of))
     return FactsView(size, made, values)
 
 
-def _topics(made: Layout, facts: Any, name_of: NameOf) -> tuple[FactsView, ...]:
+def _topic_views(made: Layout, facts: Any, name_of: NameOf) -> tuple[FactsView, ...]:
     """Group the flat partitions of ``facts`` into topics again, in the order of the wire."""
     found = []
     values: dict[str, Any]
-    partitions = next(field.layout for field in made.ordered if field.name in PARTITIONS)
+    partitions = next(field.layout for field in made.ordered if field.name in PARTITION_ARRAYS)
     assert partitions is not None
     for topic, group in groupby(facts.partitions, key=lambda one: one.topic):
-        told = tuple(group)
+        topic_partitions = tuple(group)
         if facts.topics_are_ids:
             printed = printed_id(topic)
             values = {TOPIC_ID: printed, TOPIC: name_of(topic) or f"id:{printed}"}
         else:
             values = dict.fromkeys((TOPIC, *((made.topic.name,) if made.topic else ())), _text(topic))
-        values |= dict.fromkeys(PARTITIONS, partial(_partitions, partitions, told))
-        found.append(FactsView(sum(map(_size, told)), made, values))
+        values |= dict.fromkeys(PARTITION_ARRAYS, partial(_partition_views, partitions, topic_partitions))
+        found.append(FactsView(sum(map(_size, topic_partitions)), made, values))
     return tuple(found)
 
 
-def _partitions(made: Layout, told: Sequence[Any]) -> tuple[FactsView, ...]:
+def _partition_views(made: Layout, partitions: Sequence[Any]) -> tuple[FactsView, ...]:
     found = []
-    for one in told:
+    for one in partitions:
         values = _values(one)
         if hasattr(one, "records"):
             values["Records"] = Records(None, one.records, "client")
@@ -150,7 +150,7 @@ def _size(partition: Any) -> int:
 
 def _values(facts: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for attribute, names in FIELDS.items():
+    for attribute, names in FACT_FIELDS.items():
         value = getattr(facts, attribute, facts)
         if value is not facts:
             found |= dict.fromkeys(names, _text(value) if isinstance(value, bytes) else value)

@@ -2,8 +2,8 @@
 
 Starts a broker. The encoder of request events and the rollup get the same exchanges, half of them Produce and half
 Fetch with one partition each, 50 ms of traffic at a time as the data path hands them over: first each alone (CPU of
-its thread), then inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the log): without a
-spool, with one, rolled up, and with other compression. Last, the same observer idle.
+its thread), then inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the
+log): without a spool, with one, rolled up, and with other compression. Last, the same observer idle.
 """
 
 from __future__ import annotations
