@@ -1,30 +1,31 @@
-"""The observer contract (KIP-388), and the shape of what observers are given.
+"""The observer contract (KIP-388), and the protocols of what observers receive.
 
 An observer is a class with a no-argument constructor and the four methods of ``Observer``. It is named in
-``observer.class.names`` as ``package.module:Class``. Life: constructed, ``configure``d once with the whole
-configuration, told about exchanges, ``close``d once; nothing is called after ``close``. A class that is missing, or
-lacks a method, or has one that cannot be called as it will be, refuses the start of the sidecar.
+``observer.class.names`` as ``package.module:Class``. It is
+constructed, ``configure``d once with the whole configuration, called with exchanges, and ``close``d once. Nothing is
+called after ``close``. The sidecar does not start if a class is missing, lacks a method, or has a method with another
+signature.
 
 ``configure`` is called by the thread that starts the sidecar, everything later by one thread that belongs to this
 observer alone; exceptions are caught, counted and logged, and never reach client traffic. An observer that falls
-behind loses exchanges (counted); it never slows a client. After 100 calls in a row that raised it is left alone for
-10 seconds. A call of more than 5 ms is counted as slow. What waits for an observer is bounded; what it keeps itself is
-its own affair, and seen only in the memory of the process: nothing it is given is a view of a network buffer.
+behind loses exchanges (counted); it never slows a client. After 100 consecutive calls that raised it is not
+called for 10 seconds. A call of more than 5 ms is counted as slow. The queue of an observer is bounded; what it
+keeps itself is not. It may keep what it receives: nothing of that is a view of a network buffer.
 
-What a class may have besides:
+Optional methods of a class:
 
 =========================  ===========================================================================================
-``wants(key, version)``    whether to be told of these. Asked after ``configure``, once for each pair there may be, and
-                           for one outside of Kafka's when it comes. Without it, of everything.
+``wants(key, version)``    whether the observer wants these exchanges. Called after ``configure``, once for each pair of
+                           Kafka's, and for any other pair when it occurs. Without it the observer gets everything.
 ``keeps(key, version)``    whether their bodies are kept, for ``request_raw`` and ``response_raw`` (as long as they are
-                           not longer than ``observer.max.body.bytes``). Asked likewise. Without it an ``Observer``
-                           gets them of all it wants, an ``ExchangeObserver`` of none.
+                           not longer than ``observer.max.body.bytes``). Called as ``wants`` is. Without it an
+                           ``Observer`` gets the bodies of all it wants, an ``ExchangeObserver`` none.
 ``record_changes``         see ``ConnectionObserver``
 ``record_throttles``       see ``ThrottleObserver``
 =========================  ===========================================================================================
 
-Of what nobody wants nothing is decoded, kept or told. A request is told about once its exchange has ended, so request
-and response come one right after the other. Connections' changes come after the exchanges before them.
+Exchanges that no observer wants are neither decoded nor kept. A request is delivered once its exchange has ended, so
+request and response come one right after the other. A change of a connection comes after the exchanges before it.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from msgspec import Struct
 
 TOPIC_NAME = "topic"
 """Field of a topic struct that holds the topic's name (KIP-388's ``TOPIC_NAME``); ``id:<topic id>`` where the wire
-carried only the id and the cluster did not tell its name."""
+carried only the id and the cluster did not know its name."""
 
 
 class ObservableRecords(Protocol):
-    """The record batches of one partition, told of from their headers: nothing is decompressed."""
+    """The record batches of one partition, described by their headers: nothing is decompressed."""
 
     @property
     def data(self) -> memoryview | None:
@@ -190,11 +191,11 @@ class ObservedConnection(Protocol):
 
     @property
     def client_software_name(self) -> str | None:
-        """As the client told with ApiVersions."""
+        """As in the client's ApiVersions request."""
 
     @property
     def client_software_version(self) -> str | None:
-        """Likewise."""
+        """As in the client's ApiVersions request."""
 
 
 class ObservedExchange(Protocol):
@@ -282,7 +283,7 @@ class ConnectionChange(Protocol):
 
 
 class Context(Struct, frozen=True):
-    """What is known of an exchange besides KIP-388's arguments: for methods that take a keyword ``context``.
+    """Facts of an exchange beyond KIP-388's arguments, for methods that take a keyword ``context``.
 
     Times: seconds since 1970, UTC, 0.0 where it did not come to that.
     """
@@ -342,7 +343,7 @@ class ThrottleReport(Protocol):
 
     @property
     def address(self) -> str:
-        """Address of the clients; ``*`` for those that are told of together."""
+        """Address of the clients; ``*`` for addresses that are counted together."""
 
     @property
     def scope(self) -> str:
@@ -383,9 +384,9 @@ class ThrottleReport(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """KIP-388's interface: a request and its response are told apart, tied by ``correlation_id``.
+    """KIP-388's interface: a request and its response are two calls with the same ``correlation_id``.
 
-    ``record_request`` and ``record_response`` may take a keyword ``context`` (``Context``) besides, and ``close`` one
+    ``record_request`` and ``record_response`` may also take a keyword ``context`` (``Context``), and ``close`` one
     ``unit``, which is always ``"s"``.
     """
 
@@ -423,7 +424,7 @@ class ExchangeObserver(Protocol):
     def record_exchanges(self, exchanges: Sequence[ObservedExchange], dropped: int) -> None:
         """Finished exchanges in the order they ended; ``dropped`` were lost just before them.
 
-        They are shared with other observers: do not change them. There may be none, where only a loss is to be told.
+        They are shared with other observers: do not change them. There may be none, if only a loss is reported.
         Changes and reports that were lost are in ``dropped``, too, where the class has a method for them.
         """
 
@@ -433,7 +434,7 @@ class ExchangeObserver(Protocol):
 
 @runtime_checkable
 class ConnectionObserver(Protocol):
-    """What a class may have besides the methods of ``Observer`` or ``ExchangeObserver``."""
+    """An optional method in addition to those of ``Observer`` or ``ExchangeObserver``."""
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Changes in the order they happened; ``dropped`` exchanges, changes and reports were lost before them."""
@@ -441,7 +442,7 @@ class ConnectionObserver(Protocol):
 
 @runtime_checkable
 class ThrottleObserver(Protocol):
-    """What a class may have besides the methods of ``Observer`` or ``ExchangeObserver``."""
+    """An optional method in addition to those of ``Observer`` or ``ExchangeObserver``."""
 
     def record_throttles(self, reports: Sequence[ThrottleReport], dropped: int) -> None:
         """Reports in the order they were made; ``dropped`` exchanges, changes and reports were lost before.

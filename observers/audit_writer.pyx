@@ -40,7 +40,7 @@ cdef enum:
     CACHED_CONNECTIONS = 1024  # connections whose texts are kept, a power of two
     MAX_CACHED_TOPICS = 20_000  # topics whose texts are kept
     MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
-    MAX_ROW_BYTES = 720  # bytes of an event besides its texts and partitions, more than there can be
+    MAX_ROW_BYTES = 720  # upper bound in bytes of an event without its texts and partitions
 
 include "exchanges.pxi"
 

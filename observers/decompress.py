@@ -13,30 +13,30 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-MAX_OUTPUT = 64 << 20
+MAX_OUTPUT_BYTES = 64 << 20
 """Bytes that one record set may decompress to."""
 
-MAX_RATIO = 100
+MAX_COMPRESSION_RATIO = 100
 """Bytes that one record set may decompress to for each of its own."""
 
-MAX_STEPS = 1_000_000
+MAX_DECOMPRESSION_STEPS = 1_000_000
 """Records, and parts of compressed data, that are read of one record set: about half a second of CPU."""
 
-BLOCK = 65536
+OUTPUT_BLOCK_BYTES = 65536
 """Bytes of output at a time, where the decoder decides."""
 
-XERIAL = b"\x82SNAPPY\0"
+XERIAL_MAGIC = b"\x82SNAPPY\0"
 XERIAL_HEADER = 16
-"""Bytes of ``XERIAL`` and the two versions after it."""
+"""Bytes of ``XERIAL_MAGIC`` and the two versions after it."""
 
-LZ4 = b"\x04\x22\x4d\x18"
-LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
-"""Largest block in bytes by what the header says."""
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+"""Largest block in bytes, by its code in the header."""
 
 LZ4_WINDOW = 65535
 """How far back a match can refer."""
 
-LZ4_KEPT = 4 * LZ4_WINDOW
+LZ4_MAX_KEPT_BYTES = 4 * LZ4_WINDOW
 """Bytes of output that are kept at most, so that small blocks do not move the window again and again."""
 
 
@@ -50,8 +50,8 @@ class DecompressionBudget:
     __slots__ = ("room", "steps")
 
     def __init__(self, size: int) -> None:
-        self.room = min(MAX_RATIO * size, MAX_OUTPUT)
-        self.steps = MAX_STEPS
+        self.room = min(MAX_COMPRESSION_RATIO * size, MAX_OUTPUT_BYTES)
+        self.steps = MAX_DECOMPRESSION_STEPS
 
     def charge_output(self, size: int) -> None:
         """Charge ``size`` bytes of output."""
@@ -72,15 +72,15 @@ Decoder = Callable[[bytes, DecompressionBudget], Iterator[bytes | bytearray]]
 def gzip(data: bytes, budget: DecompressionBudget) -> Iterator[bytes]:
     """Decompress one gzip member."""
     member = zlib.decompressobj(wbits=31)
-    for start in range(0, len(data), BLOCK):
+    for start in range(0, len(data), OUTPUT_BLOCK_BYTES):
         budget.charge_steps(1)
         if member.eof:
             raise DecompressionError
-        rest, block = data[start : start + BLOCK], b""
-        while not member.eof and (rest or len(block) == BLOCK):  # at its end the tail stays what it was
+        rest, block = data[start : start + OUTPUT_BLOCK_BYTES], b""
+        while not member.eof and (rest or len(block) == OUTPUT_BLOCK_BYTES):  # at its end the tail stays what it was
             budget.charge_steps(1)
             try:
-                block = member.decompress(rest, BLOCK)
+                block = member.decompress(rest, OUTPUT_BLOCK_BYTES)
             except zlib.error:
                 raise DecompressionError from None
             rest = member.unconsumed_tail
@@ -92,12 +92,12 @@ def gzip(data: bytes, budget: DecompressionBudget) -> Iterator[bytes]:
 
 def snappy(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
     """Decompress snappy, in xerial framing or raw."""
-    if not data.startswith(XERIAL):
+    if not data.startswith(XERIAL_MAGIC):
         yield _decompress_snappy_block(data, budget)
         return
     pos, end = 0, len(data)
     while pos < end:
-        if data.startswith(XERIAL, pos):  # again where streams were joined
+        if data.startswith(XERIAL_MAGIC, pos):  # again where streams were joined
             pos += XERIAL_HEADER
             budget.charge_steps(1)
             continue
@@ -159,9 +159,9 @@ def _read_varint(data: bytes) -> tuple[int, int]:
 
 def lz4(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
     """Decompress one LZ4 frame. Checksums are passed over, so that of magic 0, which is wrong by design, is fine."""
-    if len(data) < 7 or not data.startswith(LZ4) or data[4] >> 6 != 1 or data[4] & 1:  # with a dictionary
+    if len(data) < 7 or not data.startswith(LZ4_MAGIC) or data[4] >> 6 != 1 or data[4] & 1:  # with a dictionary
         raise DecompressionError
-    flags, largest = data[4], LZ4_BLOCKS.get(data[5] >> 4 & 7)
+    flags, largest = data[4], LZ4_BLOCK_BYTES.get(data[5] >> 4 & 7)
     if largest is None:
         raise DecompressionError
     pos, end = 15 if flags & 8 else 7, len(data)
@@ -188,7 +188,7 @@ def lz4(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
         yield out[start:]
         if flags & 32:  # no block refers to those before it
             out.clear()
-        elif len(out) > LZ4_KEPT:
+        elif len(out) > LZ4_MAX_KEPT_BYTES:
             del out[:-LZ4_WINDOW]
     if pos + (4 if flags & 4 else 0) != end:
         raise DecompressionError
@@ -239,4 +239,4 @@ def _copy_match(out: bytearray, offset: int, length: int) -> None:
 
 
 DECODERS: Mapping[int, Decoder] = MappingProxyType({1: gzip, 2: snappy, 3: lz4})
-"""By the codec in a record's attributes; others (zstd) need magic 2, whose header tells the number of records."""
+"""By the codec in a record's attributes; others (zstd) need magic 2, whose header has the number of records."""

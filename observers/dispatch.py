@@ -27,8 +27,8 @@ from observers.queue_weight import queue_weight
 from observers.subscription import Subscription, combine_interests
 from observers.topic_id_learner import TopicIdLearner
 from observers.topic_names import TopicNames
-from proxy.core.schema import response_prefix
 from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, ObservationInterest
+from proxy.core.schema import response_prefix
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 

@@ -60,7 +60,7 @@ class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
     """What one request did to one partition."""
 
     topic: str
-    """Topic name; ``id:<topic id>`` where the wire carried only the id and the cluster did not tell its name."""
+    """Topic name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name."""
     partition: int
     """Partition number."""
     topic_id: str | None = None
@@ -122,9 +122,9 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     client_id: str | None = None
     """As the client chose it."""
     client_software_name: str | None = None
-    """As the client told with ApiVersions."""
+    """As in the client's ApiVersions request."""
     client_software_version: str | None = None
-    """As the client told with ApiVersions."""
+    """As in the client's ApiVersions request."""
     throttle_ms: int = 0
     """How long the broker asked the client to wait, of every api whose responses say so."""
     max_wait_ms: int = 0
@@ -145,9 +145,9 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     the client is not through yet. ``sasl``: the client said so and the broker agreed. ``unknown``: it cannot be seen
     here."""
     polled: tuple[str, ...] = ()
-    """Fetch: topics that were asked for and returned no records; told at most once a minute for each connection."""
+    """Fetch: topics that were asked for and returned no records; listed at most once a minute for each connection."""
     muted_us: int = 0
-    """The part of ``latency_us`` in which the broker read nothing of this connection, because it had told it to wait
+    """The part of ``latency_us`` in which the broker read nothing of this connection, because it had asked it to wait
     (``throttle_ms`` of earlier responses, from when they came; brokers do so since Kafka 2.0)."""
     synthesized: bool = False
     """True where the broker never had the whole request: the sidecar itself answered it, or closed the connection
@@ -180,9 +180,9 @@ class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     client_id: str | None = None
     """``closed``: the client id of its last request; null where the listener's bytes are not read."""
     client_software_name: str | None = None
-    """As the client told with ApiVersions."""
+    """As in the client's ApiVersions request."""
     client_software_version: str | None = None
-    """As the client told with ApiVersions."""
+    """As in the client's ApiVersions request."""
     cause: str = ""
     """``closed``: why, as in the label of ``brokerside_connections_closed_total``."""
     error_code: int = 0
@@ -246,7 +246,7 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     """The ledger of this run so far, each ten seconds and at its end: the sidecar lives, and this is what it did.
 
     ``seen`` = ``hidden`` + ``waiting`` + what numbers were given for: one each, but one for all requests of a
-    rollup; parts of an inventory, gaps and statuses have numbers besides. ``emitted`` = ``delivered`` + sum of
+    rollup; parts of an inventory, gaps and statuses have numbers, too. ``emitted`` = ``delivered`` + sum of
     ``dropped`` + ``spooled`` + ``queued``.
     """
 
@@ -263,9 +263,9 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     delivered: int
     """Events acknowledged by the audit topic."""
     waiting: int = 0
-    """Seen, and not looked at yet, or part of a rollup that is not told yet."""
+    """Seen, and not processed yet, or part of a rollup that is not emitted yet."""
     hidden: int = 0
-    """Seen and not told of: excluded topics and principals, the sidecar's own traffic."""
+    """Seen, and without an event: excluded topics and principals, the sidecar's own traffic."""
     queued: int = 0
     """Events that wait in memory alone."""
     spooled: int = 0
@@ -375,8 +375,8 @@ class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kin
     listener: str
     """Name of the listener the clients came in by."""
     client_ip: str
-    """Address of the clients, or their IPv6 network; ``*`` for those of all that are not told one by one, because too
-    many were throttled in that second."""
+    """Address of the clients, or their IPv6 network; ``*`` for all that are not counted one by one, because too many
+    were throttled in that second."""
     scope: ThrottleScope
     """Whose limit it is: the whole broker's, the listener's, or that of each address."""
     quota: ThrottleQuota

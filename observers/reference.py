@@ -51,7 +51,7 @@ the events.
 One record of the audit topic is a JSON object, the **envelope**, of up to {event.EVENTS_PER_RECORD} events of several
 kinds. It has no key.
 
-| kind | tells of |
+| kind | describes |
 |---|---|
 {{kinds}}
 Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_id, boot_id, first_seq)` of the record,

@@ -334,16 +334,16 @@ cdef class RollupAggregator:
 
     cdef RollupSums _sums_of(self, ConnectionRollups client, Exchange exchange, int64_t ts_request):
         cdef int64_t minute = ts_request - ts_request % MINUTE_US
-        cdef int32_t asked = <int32_t>exchange.api_key * 65_536 + <uint16_t>exchange.api_version
+        cdef int32_t api = <int32_t>exchange.api_key * 65_536 + <uint16_t>exchange.api_version
         cdef PyObject *found
         cdef RollupSums sums
         if client.epoch != self._epoch or client.minute != minute:
             client.epoch, client.minute, client.sums_by_api = self._epoch, minute, {}
-        found = PyDict_GetItemWithError(client.sums_by_api, asked)
+        found = PyDict_GetItemWithError(client.sums_by_api, api)
         if found != NULL:
             return <RollupSums>found
         connection = client.connection
-        who = (
+        labels = (
             connection.listener,
             clip(connection.principal),
             connection.principal_source,
@@ -352,13 +352,13 @@ cdef class RollupAggregator:
             clip_optional(connection.client_software_name),
             clip_optional(connection.client_software_version),
         )
-        key = (minute, asked, who)
+        key = (minute, api, labels)
         sums = self._sums_by_key.get(key)
         if sums is None:
-            encoder.encode(who)  # raises for what is no text
+            encoder.encode(labels)  # raises for what is no text
             sums = RollupSums.__new__(RollupSums)
-            sums.listener, sums.principal, sums.principal_source, sums.client_id = who[:4]
-            sums.client_ip, sums.software_name, sums.software_version = who[4:]
+            sums.listener, sums.principal, sums.principal_source, sums.client_id = labels[:4]
+            sums.client_ip, sums.software_name, sums.software_version = labels[4:]
             sums.minute = minute
             sums.api_key = exchange.api_key
             sums.api_version = exchange.api_version
@@ -366,7 +366,7 @@ cdef class RollupAggregator:
             sums.topics = {}
             sums.polled = {}
             self._sums_by_key[key] = sums
-        client.sums_by_api[asked] = sums
+        client.sums_by_api[api] = sums
         return sums
 
 

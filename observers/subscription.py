@@ -9,7 +9,15 @@ from typing import Any
 
 from observers.api import ExchangeObserver
 from observers.topic_id_learner import carries_topic_ids
-from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, KEYS, WANT_EXCHANGE, VERSIONS, WANT_FACTS, ObservationInterest
+from proxy.core.observation_interest import (
+    KEYS,
+    VERSIONS,
+    WANT_EXCHANGE,
+    WANT_FACTS,
+    WANT_REQUEST_BODY,
+    WANT_RESPONSE_BODY,
+    ObservationInterest,
+)
 
 MAX_REMEMBERED_ANSWERS = 1_000
 """Answers that are remembered for api keys and versions outside of the table. Kafka defines none of them."""
@@ -36,13 +44,13 @@ class Subscription:
     def may_want(self, api_key: int, api_version: int) -> bool:
         """Whether the observer wants these, or was not asked yet. Does not call the observer."""
         if self._is_in_table(api_key, api_version):
-            return bool(self.interest.of(api_key, api_version))
+            return bool(self.interest.flags(api_key, api_version))
         return self._remembered_answers.get((api_key, api_version), True)
 
     def wants(self, api_key: int, api_version: int) -> bool:
         """Whether the observer wants these. Calls it once for a pair outside of the table; raises what it raises."""
         if self._wants is None or self._is_in_table(api_key, api_version):
-            return bool(self.interest.of(api_key, api_version))
+            return bool(self.interest.flags(api_key, api_version))
         known = self._remembered_answers.get((api_key, api_version))
         if known is None:
             known = bool(self._wants(api_key, api_version))
@@ -55,7 +63,9 @@ class Subscription:
         return 0 <= api_key < KEYS and 0 <= api_version < VERSIONS
 
 
-def combine_interests(interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]) -> ObservationInterest:
+def combine_interests(
+    interests: Iterable[ObservationInterest], prefix: Callable[[int, int], int]
+) -> ObservationInterest:
     """Return what at least one interest wants, and what that needs: names of topics, errors, throttle times.
 
     ``prefix``: how the response of an api key and version begins, in flags of ``proxy.core.observation_interest``.
@@ -79,5 +89,7 @@ def _interest_flags(observer: Any) -> list[int]:
     for pair in _API_VERSIONS:
         wanted = wants is None or bool(wants(*pair))
         kept = wanted and (kept_by_default if keeps is None else bool(keeps(*pair)))
-        flags.append((WANT_EXCHANGE | WANT_FACTS if wanted else 0) | (WANT_REQUEST_BODY | WANT_RESPONSE_BODY if kept else 0))
+        flags.append(
+            (WANT_EXCHANGE | WANT_FACTS if wanted else 0) | (WANT_REQUEST_BODY | WANT_RESPONSE_BODY if kept else 0)
+        )
     return flags

@@ -84,7 +84,9 @@ class DataPlane:
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
-        listener_counters = {name: add_counters(ListenerCounters(), counters) for name, counters in self.listener_counters.items()}
+        listener_counters = {
+            name: add_counters(ListenerCounters(), counters) for name, counters in self.listener_counters.items()
+        }
         snapshot = Snapshot(listener_counters, process_counts(), self._ticker.lag)
         snapshot.log_lines_dropped = log_lines_dropped()
         budget = self._connections.budget

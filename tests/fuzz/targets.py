@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from observers.decompress import BLOCK, MAX_RATIO, MAX_STEPS
+from observers.decompress import MAX_COMPRESSION_RATIO, MAX_DECOMPRESSION_STEPS, OUTPUT_BLOCK_BYTES
 from observers.record_counter import count_records
 from proxy.compiled import walk_door
 from proxy.core.accessors import Accessors, Records
@@ -313,7 +313,7 @@ def check_deep(data: bytes, rng: Random) -> None:
     count = deep_once(data)
     assert count is None or count >= 0
     if count is not None and data[:1] and data[0] % 8:
-        assert count <= MAX_STEPS
+        assert count <= MAX_DECOMPRESSION_STEPS
 
 
 def proxy_once(data: bytes) -> object:
@@ -344,6 +344,8 @@ TARGETS = [
     Target("records", seeds.record_sets, check_records, records_once),
     Target("struct", seeds.structs, check_struct, struct_once),
     Target("identity", seeds.calls, check_identity, identity_once),
-    Target("deep", seeds.packed, check_deep, deep_once, share=3 * MAX_RATIO, besides=3 * BLOCK),
+    Target(
+        "deep", seeds.packed, check_deep, deep_once, share=3 * MAX_COMPRESSION_RATIO, besides=3 * OUTPUT_BLOCK_BYTES
+    ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
 ]

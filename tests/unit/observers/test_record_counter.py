@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from pyarrow import Codec
 
 from observers import decompress
-from observers.decompress import DECODERS, LZ4, MAX_OUTPUT, MAX_STEPS, XERIAL, DecompressionBudget, DecompressionError
+from observers.decompress import (
+    DECODERS,
+    LZ4_MAGIC,
+    MAX_DECOMPRESSION_STEPS,
+    MAX_OUTPUT_BYTES,
+    XERIAL_MAGIC,
+    DecompressionBudget,
+    DecompressionError,
+)
 from observers.record_counter import count_compressed_records, count_records
 from proxy.compiled.exchange import Exchange
 from proxy.compiled.walk_door import walk_whole, walker_for_request, walker_for_response
@@ -43,7 +51,7 @@ def entry(value: bytes | None, magic: int = 1, codec: int = 0, key: bytes | None
 
 
 def lz4_frame(*blocks: bytes, flags: int = 0x60, size: int = 4) -> bytes:
-    return LZ4 + bytes([flags, size << 4, 0]) + b"".join(blocks) + bytes(4)
+    return LZ4_MAGIC + bytes([flags, size << 4, 0]) + b"".join(blocks) + bytes(4)
 
 
 def plain_block(data: bytes) -> bytes:
@@ -156,15 +164,15 @@ def test_bombs_of_other_codecs_are_left_alone(codec: str) -> None:
 def test_the_budget_is_of_the_whole_record_set() -> None:
     one = entry(zlib.compress(entry(bytes(9_000_000)), wbits=31), codec=1)
     filler = entry(bytes(700_000))
-    assert DecompressionBudget(len(one + filler)).room == MAX_OUTPUT
+    assert DecompressionBudget(len(one + filler)).room == MAX_OUTPUT_BYTES
     assert counted(filler + one) == 2
     assert counted(filler + one * 7) == 8
     assert counted(filler + one * 8) is None
 
 
 def test_a_set_of_too_many_records_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decompress, "MAX_STEPS", 50)
-    assert MAX_STEPS > 50
+    monkeypatch.setattr(decompress, "MAX_DECOMPRESSION_STEPS", 50)
+    assert MAX_DECOMPRESSION_STEPS > 50
     wrapper = entry(stdlib_gzip.compress(entry(b"") * 40), codec=1)
     assert counted(wrapper) == 40
     assert counted(wrapper * 2) is None
@@ -173,11 +181,11 @@ def test_a_set_of_too_many_records_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 
 def test_bytes_after_a_gzip_member_are_found_at_once() -> None:
-    data = zlib.compress(bytes(3 * decompress.BLOCK + 5), wbits=31) + b"more"
+    data = zlib.compress(bytes(3 * decompress.OUTPUT_BLOCK_BYTES + 5), wbits=31) + b"more"
     budget = DecompressionBudget(1 << 20)
     with pytest.raises(DecompressionError):
         list(DECODERS[1](data, budget))
-    assert budget.steps > MAX_STEPS - 20
+    assert budget.steps > MAX_DECOMPRESSION_STEPS - 20
 
 
 def test_a_declared_size_is_not_believed() -> None:
@@ -185,7 +193,7 @@ def test_a_declared_size_is_not_believed() -> None:
     with pytest.raises(DecompressionError):
         list(DECODERS[2](huge + b"\0a", DecompressionBudget(100)))
     with pytest.raises(DecompressionError):
-        list(DECODERS[2](XERIAL + bytes(8) + b"\x7f\xff\xff\xff", DecompressionBudget(100)))
+        list(DECODERS[2](XERIAL_MAGIC + bytes(8) + b"\x7f\xff\xff\xff", DecompressionBudget(100)))
     with pytest.raises(DecompressionError):
         list(DECODERS[3](lz4_frame(b"\xff\xff\xff\x7f"), DecompressionBudget(100)))
 
@@ -200,7 +208,7 @@ DATA = st.one_of(
 
 
 def decompressed(codec: str, data: bytes) -> bytes:
-    return b"".join(DECODERS[CODECS[codec]](data, DecompressionBudget(MAX_OUTPUT)))
+    return b"".join(DECODERS[CODECS[codec]](data, DecompressionBudget(MAX_OUTPUT_BYTES)))
 
 
 @settings(max_examples=settings().max_examples * 5)
@@ -210,7 +218,7 @@ def test_what_other_libraries_packed_comes_back(data: bytes) -> None:
     raw = Codec("snappy").compress(data, asbytes=True)
     assert decompressed("snappy", raw) == data
     chunk = struct.pack(">i", len(raw)) + raw
-    head = XERIAL + struct.pack(">ii", 1, 1)
+    head = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
     assert decompressed("snappy", head + chunk + chunk + head + chunk) == data * 3
     assert decompressed("lz4", Codec("lz4").compress(data, asbytes=True)) == data
 
@@ -252,10 +260,10 @@ def test_lz4_blocks_that_refer_to_those_before_them() -> None:
         pytest.param("snappy", b"\x05\x00a\x01\x00", id="snappy's offset 0"),
         pytest.param("snappy", b"\x05\x00a\x01\x02", id="snappy's offset before the start"),
         pytest.param("snappy", b"\x05\x00a\x0e\x01", id="snappy's offset cut"),
-        pytest.param("snappy", XERIAL, id="xerial cut"),
-        pytest.param("snappy", XERIAL + bytes(8) + b"\0\0\0\2\1", id="xerial chunk cut"),
+        pytest.param("snappy", XERIAL_MAGIC, id="xerial cut"),
+        pytest.param("snappy", XERIAL_MAGIC + bytes(8) + b"\0\0\0\2\1", id="xerial chunk cut"),
         pytest.param("lz4", b"", id="lz4 of nothing"),
-        pytest.param("lz4", LZ4 + b"\x60\x40\0", id="lz4 without an end"),
+        pytest.param("lz4", LZ4_MAGIC + b"\x60\x40\0", id="lz4 without an end"),
         pytest.param("lz4", lz4_frame(flags=0x20), id="lz4 of another version"),
         pytest.param("lz4", lz4_frame(flags=0x61), id="lz4 with a dictionary"),
         pytest.param("lz4", lz4_frame(size=3), id="lz4 with unknown blocks"),
@@ -282,7 +290,7 @@ def test_damaged_data_is_unreadable_or_other_data(codec: str, one: MessageSet, d
     value = bytearray(one.data[34 if one.magic else 26 :])
     for _ in range(data.draw(st.integers(0, 3))):
         value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
-    assert (counted(entry(bytes(value), codec=CODECS[codec])) or 0) <= MAX_STEPS
+    assert (counted(entry(bytes(value), codec=CODECS[codec])) or 0) <= MAX_DECOMPRESSION_STEPS
 
 
 # ---- facts ----------------------------------------------------------------------------------------------------------
