@@ -174,19 +174,19 @@ class AuditObserver:
         with self._outbox.sequence_lock:
             if time.monotonic() >= self._rollup_due:
                 self._emit_rollups()
-            made = EncodedEvents(last=0)
+            encoded = EncodedEvents(last=0)
             at = 0
             while at < len(exchanges):
                 added = rollup.add_exchanges(exchanges, at, _wall_offset())
                 at = added.until
-                made.hidden += added.hidden
-                made.failed += added.failed
-                made.not_encodable += added.not_encodable
+                encoded.hidden += added.hidden
+                encoded.failed += added.failed
+                encoded.not_encodable += added.not_encodable
                 if rollup.full:
                     self._emit_rollups()
-            lost = dropped + made.failed + made.not_encodable
-            made.last = self._outbox.seq + lost
-            self._add_to_outbox(made, lost + made.hidden, {"observer_queue": dropped})
+            lost = dropped + encoded.failed + encoded.not_encodable
+            encoded.last = self._outbox.seq + lost
+            self._add_to_outbox(encoded, lost + encoded.hidden, {"observer_queue": dropped})
 
     def _emit_scheduled(self) -> None:
         """Emit rollups, gaps and statuses whose time has come. The pump calls this."""
@@ -232,11 +232,16 @@ class AuditObserver:
         if events:
             self._add_to_outbox(encode_numbered(events, self._outbox.seq + 1), taken, {})
 
-    def _add_to_outbox(self, made: EncodedEvents, taken: int, lost: Mapping[str, int]) -> None:
-        reasons = {**lost, "failed": made.failed, "not_encodable": made.not_encodable, "too_large": made.too_large}
+    def _add_to_outbox(self, encoded: EncodedEvents, taken: int, lost: Mapping[str, int]) -> None:
+        reasons = {
+            **lost,
+            "failed": encoded.failed,
+            "not_encodable": encoded.not_encodable,
+            "too_large": encoded.too_large,
+        }
         losses = {reason: count for reason, count in reasons.items() if count}
-        if taken or made.chunks:
-            self._outbox.add_events(made.chunks, made.last, losses, taken, made.hidden)
+        if taken or encoded.chunks:
+            self._outbox.add_events(encoded.chunks, encoded.last, losses, taken, encoded.hidden)
 
     def _make_status(self, *, last: bool = False) -> StatusEvent:
         """Make a status event. Its counts do not include the event itself."""

@@ -45,7 +45,7 @@ cdef enum:
 include "exchanges.pxi"
 
 
-class _TooLarge(Exception):
+class _EventTooLarge(Exception):
     """The partitions of an event may need more bytes than it may have."""
 
 
@@ -172,7 +172,7 @@ cdef class RequestEventEncoder:
             except UnicodeError:
                 self._end_chunk(made)
                 made.not_encodable += 1
-            except _TooLarge:
+            except _EventTooLarge:
                 self._end_chunk(made)
                 made.too_large += 1
             except Exception:
@@ -229,7 +229,7 @@ cdef class RequestEventEncoder:
             _read_basics(exchange, wall_offset, &row.basics)
             polled = self._polled_text(exchange, client) if _may_be_polled(exchange, client.next_poll_at) else b""
             if not fits:
-                raise _TooLarge
+                raise _EventTooLarge
         except BaseException:
             self._part_count, self._max_bytes = parts, room
             raise

@@ -26,17 +26,17 @@ OUTPUT_BLOCK_BYTES = 65536
 """Bytes of output at a time, where the decoder decides."""
 
 XERIAL_MAGIC = b"\x82SNAPPY\0"
-XERIAL_HEADER = 16
+XERIAL_HEADER_BYTES = 16
 """Bytes of ``XERIAL_MAGIC`` and the two versions after it."""
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 """Largest block in bytes, by its code in the header."""
 
-LZ4_WINDOW = 65535
+LZ4_WINDOW_BYTES = 65535
 """How far back a match can refer."""
 
-LZ4_MAX_KEPT_BYTES = 4 * LZ4_WINDOW
+LZ4_MAX_KEPT_BYTES = 4 * LZ4_WINDOW_BYTES
 """Bytes of output that are kept at most, so that small blocks do not move the window again and again."""
 
 
@@ -98,7 +98,7 @@ def snappy(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
     pos, end = 0, len(data)
     while pos < end:
         if data.startswith(XERIAL_MAGIC, pos):  # again where streams were joined
-            pos += XERIAL_HEADER
+            pos += XERIAL_HEADER_BYTES
             budget.charge_steps(1)
             continue
         size = int.from_bytes(data[pos : pos + 4], "big")
@@ -189,7 +189,7 @@ def lz4(data: bytes, budget: DecompressionBudget) -> Iterator[bytearray]:
         if flags & 32:  # no block refers to those before it
             out.clear()
         elif len(out) > LZ4_MAX_KEPT_BYTES:
-            del out[:-LZ4_WINDOW]
+            del out[:-LZ4_WINDOW_BYTES]
     if pos + (4 if flags & 4 else 0) != end:
         raise DecompressionError
 

@@ -26,7 +26,7 @@ from proxy.core.exchange import (
     RecordSet,
 )
 
-WALL = 1_795_260_000.0
+WALL_OFFSET = 1_795_260_000.0
 """Seconds since 1970 at the monotonic clock's zero."""
 
 INVOICES = bytes(range(16))
@@ -34,33 +34,33 @@ BOOT_ID = "5f0c4c0d9a4b4e0f8a86b6c2f6f0f3a1"
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata"}
 
 
-def of_kind(kind: str) -> bytes:
-    """The example of this kind, as JSON."""
-    return _made()[kind].chunks[0].json
+def encode_event(kind: str) -> bytes:
+    """Return the example event of ``kind``, as JSON."""
+    return _encode_all()[kind].chunks[0].json
 
 
-def envelope() -> bytes:
-    """A record that holds one request, as JSON."""
-    made = _made()["request"]
+def encode_envelope() -> bytes:
+    """Return an example envelope with one request, as JSON."""
+    made = _encode_all()["request"]
     builder = BlockBuilder()
     (block,) = builder.add_chunks(made.chunks, made.last, 0.0) + builder.complete()
     writer = RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, BOOT_ID, "0.1.0")
-    sent_at = int(WALL * 1e6) + 652_500_000
+    sent_at = int(WALL_OFFSET * 1e6) + 652_500_000
     return writer.encode_record(block.first, block.last, block.json(), level=SCHEMA_LEVEL, dropped=0, sent_at=sent_at)
 
 
-def _made() -> dict[str, EncodedEvents]:
+def _encode_all() -> dict[str, EncodedEvents]:
     names = TopicNames(lambda: {INVOICES: "invoices"})
     audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
     rollup = RollupAggregator(API_NAMES, names, audit_filter)
-    rollup.add_exchanges([_produce(n) for n in range(3)], 0, WALL)
+    rollup.add_exchanges([_produce(n) for n in range(3)], 0, WALL_OFFSET)
     topic = inventory_topic(TopicDescription("invoices", INVOICES, 12, internal=False))
     return {
-        "request": RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges([_produce(0)], 41, WALL),
+        "request": RequestEventEncoder(API_NAMES, names, audit_filter).encode_exchanges([_produce(0)], 41, WALL_OFFSET),
         "rollup": encode_numbered(rollup.drain(), 42),
-        "connection": encode_connection_changes([_CLOSED], 43, WALL, audit_filter),
-        "throttle": encode_throttle_reports([_Held()], 44, WALL),
-        "topic_inventory": encode_numbered(inventory_events([topic], round(WALL * 1e6) + 660_000_000), 45),
+        "connection": encode_connection_changes([_CLOSED], 43, WALL_OFFSET, audit_filter),
+        "throttle": encode_throttle_reports([_HeldConnections()], 44, WALL_OFFSET),
+        "topic_inventory": encode_numbered(inventory_events([topic], round(WALL_OFFSET * 1e6) + 660_000_000), 45),
         "gap": encode_numbered([_GAP], 46),
         "sidecar_status": encode_numbered([_STATUS], 47),
     }
@@ -89,7 +89,7 @@ def _produce(n: int) -> Any:
     )
 
 
-class _Held(Struct):
+class _HeldConnections(Struct):
     """A ``ThrottleReport``."""
 
     listener: str = "CLIENT"
@@ -130,8 +130,8 @@ _CLOSED = ConnectionChange(
 _GAP = GapEvent(seq=0, reason="observer_queue", lost_boot_id=BOOT_ID, lost_first_seq=30, lost_last_seq=40)
 _STATUS = StatusEvent(
     seq=0,
-    ts=round(WALL * 1e6) + 662_000_000,
-    started_at=round(WALL * 1e6) + 590_000_000,
+    ts=round(WALL_OFFSET * 1e6) + 662_000_000,
+    started_at=round(WALL_OFFSET * 1e6) + 590_000_000,
     seen=61,
     emitted=46,
     delivered=30,

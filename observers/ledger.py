@@ -34,10 +34,10 @@ SLOT_BYTES = 512
 _COUNTER_BYTES = 8192
 """Bytes of the file: the number, and the path of the folder of its run."""
 
-_PATH = 8
-_HEAD = Layout("<4sI")
-_BODY = Layout("<qqqqqqqq?32s")
-_MAGIC = b"BSL1"
+_COUNTER_PATH_OFFSET = 8
+_SLOT_HEAD = Layout("<4sI")
+_SLOT_BODY = Layout("<qqqqqqqq?32s")
+_SLOT_MAGIC = b"BSL1"
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
@@ -148,7 +148,7 @@ def create_counter(boot_id: str, folder: Path) -> memoryview:
         os.posix_fallocate(
             descriptor, 0, _COUNTER_BYTES
         )  # a page that is not there when it is written to kills the process
-        os.pwrite(descriptor, os.fsencode(folder.absolute()), _PATH)
+        os.pwrite(descriptor, os.fsencode(folder.absolute()), _COUNTER_PATH_OFFSET)
         return memoryview(mmap.mmap(descriptor, _COUNTER_BYTES)).cast("q")[:1]
     except OSError:
         delete_counter(boot_id)
@@ -181,7 +181,7 @@ def delete_orphaned_counters() -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folder = os.pread(descriptor, _COUNTER_BYTES, _PATH).rstrip(b"\0")
+                folder = os.pread(descriptor, _COUNTER_BYTES, _COUNTER_PATH_OFFSET).rstrip(b"\0")
                 # A file without a folder in it was just created.
                 if folder and os.fstat(descriptor).st_uid == os.geteuid() and _is_gone(folder):
                     path.unlink()
@@ -204,19 +204,19 @@ def _counter_path(boot_id: str) -> Path:
 def _encode_slot(generation: int, one: LedgerEntry) -> bytes:
     version = one.sidecar_version.encode()[:32]
     numbers = (generation, one.broker_id, one.observed, one.taken, one.hidden, one.given, one.lost, one.settled)
-    body = _BODY.pack(*numbers, one.closed, version)
-    return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+    body = _SLOT_BODY.pack(*numbers, one.closed, version)
+    return _SLOT_HEAD.pack(_SLOT_MAGIC, zlib.crc32(body)) + body
 
 
 def _decode_slot(place: bytes) -> tuple[int, LedgerEntry] | None:
     """Return the generation and the entry of one slot, or None if the slot is not whole."""
-    body = place[_HEAD.size : _HEAD.size + _BODY.size]
+    body = place[_SLOT_HEAD.size : _SLOT_HEAD.size + _SLOT_BODY.size]
     try:
-        magic, check = _HEAD.unpack_from(place)
-        generation, broker_id, observed, taken, hidden, given, lost, settled, closed, version = _BODY.unpack(body)
+        magic, check = _SLOT_HEAD.unpack_from(place)
+        generation, broker_id, observed, taken, hidden, given, lost, settled, closed, version = _SLOT_BODY.unpack(body)
     except LayoutError:
         return None
-    if magic != _MAGIC or check != zlib.crc32(body):
+    if magic != _SLOT_MAGIC or check != zlib.crc32(body):
         return None
     name = version.rstrip(b"\0").decode(errors="replace")
     return generation, LedgerEntry(broker_id, name, observed, taken, hidden, given, lost, settled, closed)

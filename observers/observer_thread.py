@@ -52,7 +52,7 @@ SLOW_CALL = 0.005
 SLOW_CALL_PER_ITEM = 0.0001
 """Seconds per item after which a call with many exchanges, changes or reports counts as slow, if that is longer."""
 
-CLOSE_DELIVERY_SHARE = 0.5
+QUEUE_DELIVERY_SHARE = 0.5
 """Part of the time to close in which queued batches are delivered; the rest is for the observer's ``close``."""
 
 FAILURE_LOG_INTERVAL = 10.0
@@ -185,7 +185,7 @@ class ObserverThread:
         """Ask the thread to deliver what is queued and to close the observer by ``deadline`` (``time.monotonic``)."""
         now = time.monotonic()
         self._close_until = deadline
-        self._deliver_until = now + max(0.0, deadline - now) * CLOSE_DELIVERY_SHARE
+        self._deliver_until = now + max(0.0, deadline - now) * QUEUE_DELIVERY_SHARE
         if self._unreported_overflow:
             self._queue.put((ObserverBatch(0, dropped=self._unreported_overflow), 0))
         self._queue.put(None)

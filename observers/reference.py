@@ -82,8 +82,8 @@ def markdown() -> str:
     return (
         INTRODUCTION.replace("{kinds}", kinds)
         + _section("Envelope", event.Envelope)
-        + _example(examples.envelope())
-        + "".join(_of_kind(kind) for kind in _kinds())
+        + _example(examples.encode_envelope())
+        + "".join(_kind_section(kind) for kind in _kinds())
         + _losses()
     )
 
@@ -93,12 +93,12 @@ def _kinds() -> tuple[type[msgspec.Struct], ...]:
     return get_args(events)
 
 
-def _of_kind(kind: type[msgspec.Struct]) -> str:
+def _kind_section(kind: type[msgspec.Struct]) -> str:
     tag = _tag(kind)
     section = _section(f"`{tag}`", kind, f"{inspect.getdoc(kind)}\n\n")
     for name, inner in _inner(kind):
         section += _section(f"`{tag}`: `{name}[]`", inner, f"{inspect.getdoc(inner)}\n\n", level=3)
-    return section + _example(examples.of_kind(tag))
+    return section + _example(examples.encode_event(tag))
 
 
 def _tag(kind: type[msgspec.Struct]) -> str:

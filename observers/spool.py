@@ -27,9 +27,9 @@ SEGMENT_SUFFIX = ".events"
 _FRAME_HEAD = Layout("<4sIIHHqq")
 """Magic, checksum of the rest and of the payload, the payload's bytes, schema level, flags, first and last number."""
 
-_CHECKED = 8
+_CHECKSUMMED_FROM = 8
 _FRAME_MAGIC = b"BSE1"
-_COMPRESSED = 1
+_FLAG_COMPRESSED = 1
 
 
 class Segment:
@@ -83,7 +83,7 @@ class TornRange(NamedTuple):
     events: int
 
 
-class Frame(NamedTuple):
+class SpoolFrame(NamedTuple):
     """A block as it is in a segment: the events ``first`` to ``last``. ``size``: bytes on disk, with the head."""
 
     first: int
@@ -148,7 +148,7 @@ class Spool:
         A block that is not handed out at once is compressed, since it will stay on disk.
         """
         payload = json if direct else zlib.compress(json, 1)
-        head = _encode_head(first, last, level, payload, 0 if direct else _COMPRESSED)
+        head = _encode_head(first, last, level, payload, 0 if direct else _FLAG_COMPRESSED)
         size = len(head) + len(payload)
         with self._lock:
             segment = self._open_segment()
@@ -305,7 +305,7 @@ class Spool:
             self._stop_reading()
         self._read_segment, self._read_offset = number, at
 
-    def _read_frame(self, segment: Segment, at: int) -> Frame | None:
+    def _read_frame(self, segment: Segment, at: int) -> SpoolFrame | None:
         descriptor = self._reading_descriptor(segment)
         return None if descriptor < 0 else _parse_frame(descriptor, at)
 
@@ -335,11 +335,11 @@ class Spool:
 
 
 def _encode_head(first: int, last: int, level: int, payload: bytes, flags: int) -> bytes:
-    checked = _FRAME_HEAD.pack(_FRAME_MAGIC, 0, len(payload), level, flags, first, last)[_CHECKED:]
+    checked = _FRAME_HEAD.pack(_FRAME_MAGIC, 0, len(payload), level, flags, first, last)[_CHECKSUMMED_FROM:]
     return _FRAME_MAGIC + zlib.crc32(payload, zlib.crc32(checked)).to_bytes(4, "little") + checked
 
 
-def _parse_frame(descriptor: int, at: int) -> Frame | None:
+def _parse_frame(descriptor: int, at: int) -> SpoolFrame | None:
     """Read the frame at offset ``at``. Return None if there is no whole frame."""
     try:
         head = os.pread(descriptor, _FRAME_HEAD.size, at)
@@ -349,10 +349,10 @@ def _parse_frame(descriptor: int, at: int) -> Frame | None:
         if length > os.fstat(descriptor).st_size - at - _FRAME_HEAD.size:
             return None
         payload = os.pread(descriptor, length, at + _FRAME_HEAD.size)
-        if zlib.crc32(payload, zlib.crc32(head[_CHECKED:])) != check:
+        if zlib.crc32(payload, zlib.crc32(head[_CHECKSUMMED_FROM:])) != check:
             return None
-        json = zlib.decompress(payload) if flags & _COMPRESSED else payload
-        return Frame(first, last, level, _FRAME_HEAD.size + length, json)
+        json = zlib.decompress(payload) if flags & _FLAG_COMPRESSED else payload
+        return SpoolFrame(first, last, level, _FRAME_HEAD.size + length, json)
     except (OSError, zlib.error):
         return None
 

@@ -26,12 +26,12 @@ def test_every_field_says_what_it_means(struct: type[msgspec.Struct]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_an_example(kind: type[msgspec.Struct]) -> None:
-    made = examples.of_kind(str(kind.__struct_config__.tag))
+    made = examples.encode_event(str(kind.__struct_config__.tag))
     assert event.encoder.encode(msgspec.json.decode(made, type=kind)) == made
 
 
 def test_the_example_of_a_record_follows_the_rules_it_illustrates() -> None:
-    envelope = msgspec.json.decode(examples.envelope(), type=Envelope)
+    envelope = msgspec.json.decode(examples.encode_envelope(), type=Envelope)
     assert [each.seq for each in envelope.events] == list(range(envelope.first_seq, envelope.last_seq + 1))
     assert isinstance(envelope.events[0], RequestEvent)
 
