@@ -60,12 +60,12 @@ class AuditObserver:
     def configure(self, configs: Mapping[str, Any]) -> None:
         """Start with ``broker.id``, ``boot.id``, ``sidecar.version``, ``internal``, ``audit``, ``api.names`` and more.
 
-        ``internal``: librdkafka's client settings, ``bootstrap.servers`` among them. ``topic.names``: the process's.
-        ``worker``: number of this process; the first emits the inventory. ``observer.records.deep``: whether to count
-        the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
+        ``internal``: librdkafka's client settings, ``bootstrap.servers`` among them. ``topic.names``: a ``TopicNames``.
+        ``worker``: number of this process; worker 1 emits the inventory. ``observer.records.deep``:
+        whether to count the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
         ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``inventory.interval.ms``, ``spool.path``,
-        ``spool.max.bytes``, ``producer`` (librdkafka settings), ``authenticator`` (signs records), each of which may be
-        missing.
+        ``spool.max.bytes``, ``producer`` (librdkafka settings) and ``authenticator`` (signs records), all optional.
+
         Does not wait for the cluster. Raises ObserverError for settings it cannot work with.
         """
         internal: Mapping[str, Any] = configs["internal"]
@@ -101,12 +101,12 @@ class AuditObserver:
         )
         self.observed = self._outbox.observed
         self._started_at = _now_us()
-        self._offset = _wall_offset()
+        self._last_wall_offset = _wall_offset()
         # Guarded by ``Outbox.sequence_lock``.
-        self._rollup_due = self._status_due = time.monotonic()
-        self._status_due += STATUS_INTERVAL
+        self._next_rollup_at = self._next_status_at = time.monotonic()
+        self._next_status_at += STATUS_INTERVAL
         self._closed = False
-        self._lost: Mapping[str, int] = {}  # as of the last status
+        self._last_dropped: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
             admin.list_topics,
             self._filter.hides_topic,
@@ -172,7 +172,7 @@ class AuditObserver:
     def _add_to_rollup(self, exchanges: Sequence[ObservedExchange], dropped: int, rollup: RollupAggregator) -> None:
         """Add ``exchanges`` to the rollup. Each exchange that is lost has a sequence number."""
         with self._outbox.sequence_lock:
-            if time.monotonic() >= self._rollup_due:
+            if time.monotonic() >= self._next_rollup_at:
                 self._emit_rollups()
             encoded = EncodedEvents(last=0)
             at = 0
@@ -194,12 +194,12 @@ class AuditObserver:
             if self._closed:
                 return
             now = time.monotonic()
-            if now >= self._rollup_due:
+            if now >= self._next_rollup_at:
                 self._emit_rollups()
             self._emit_gaps()
-            if now >= self._status_due:
+            if now >= self._next_status_at:
                 self._emit(self._make_status())
-                self._status_due = now + STATUS_INTERVAL
+                self._next_status_at = now + STATUS_INTERVAL
 
     def _emit_inventory(self, parts: Sequence[InventoryEvent]) -> None:
         with self._outbox.sequence_lock:
@@ -209,7 +209,7 @@ class AuditObserver:
     # ---- under the sequence lock ------------------------------------------------------------------------------------
 
     def _emit_rollups(self) -> None:
-        self._rollup_due = time.monotonic() + self._rollup_interval
+        self._next_rollup_at = time.monotonic() + self._rollup_interval
         if self._rollup is not None and (requests := self._rollup.requests):
             self._emit(*self._rollup.drain(), taken=requests)
 
@@ -248,7 +248,7 @@ class AuditObserver:
         stats = self._outbox.stats()
         self._log_new_losses(stats.dropped)
         offset = _wall_offset()
-        step, self._offset = offset - self._offset, offset
+        step, self._last_wall_offset = offset - self._last_wall_offset, offset
         return StatusEvent(
             seq=0,
             ts=_now_us(),
@@ -268,10 +268,12 @@ class AuditObserver:
 
     def _log_new_losses(self, dropped: Mapping[str, int]) -> None:
         """Log the losses since the last status, by reason."""
-        lost = {reason: more for reason, count in dropped.items() if (more := count - self._lost.get(reason, 0))}
+        lost = {
+            reason: more for reason, count in dropped.items() if (more := count - self._last_dropped.get(reason, 0))
+        }
         if lost:
             log.warning("audit_events_lost", lost=lost, in_total=sum(dropped.values()))
-        self._lost = dict(dropped)
+        self._last_dropped = dict(dropped)
 
 
 def _with_exact_records(exchange: Any) -> Any:
