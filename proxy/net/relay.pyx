@@ -452,7 +452,7 @@ cdef class Relay:
         self.initial_connection, self.requests_before, self.session = self.connection, session.requests, None
         self.counters.abandoned += 1
         log.error("session_abandoned", connection_id=self.id, error=type(error).__name__, exc_info=error)
-        for step in (session.walk, session.lost):
+        for step in (session.observe, session.close):
             try:
                 step(monotonic())
             except Exception:  # noqa: S110  # the session has failed already

@@ -441,7 +441,7 @@ async def test_a_mistake_of_whoever_is_told_does_not_end_the_watch(cluster: Clus
 
 async def test_it_ends_in_the_middle_of_a_look() -> None:
     class Silent(Cluster):
-        async def call(self, request: messages.Request) -> bytes:
+        async def call(self, request: messages.RpcRequest) -> bytes:
             return await asyncio.get_running_loop().create_future()
 
     watch = QuotaPoller(config_of({}), lambda _: None, lambda _: None, caller=Silent())
