@@ -200,11 +200,12 @@ async def test_the_connection_that_was_longest_idle_is_closed(run: Run) -> None:
         bench.handler.close_idlest(["CLIENT", "GONE"])  # both at once close two
         bench.handler.close_idlest(["CLIENT", "GONE"])
         bench.handler.close_idlest(["CLIENT", "GONE"])  # nothing is left
-        await bench.until(lambda: bench.ended == [numbers[2], numbers[0], numbers[1]])
+        await bench.until(lambda: len(bench.ended) == 3)  # two workers report their ends in any order
         snapshot = await bench.seen(lambda seen: seen.listener_counters["CLIENT"].active == 0)
         assert snapshot.listener_counters["CLIENT"].closed == {"evicted": 3}
         assert await bench.works(other)
-        assert bench.ended == [numbers[2], numbers[0], numbers[1]]
+        assert bench.ended[0] == numbers[2]
+        assert sorted(bench.ended) == sorted(numbers)
 
 
 @pytest.mark.parametrize("workers", [1], indirect=True)
@@ -233,7 +234,7 @@ async def test_a_worker_that_says_nothing_keeps_no_other_from_closing_its_idlest
         numbers = [await bench.dial() for _ in range(4)]
         for number in numbers:
             assert await bench.works(number)
-        os.kill(bench.handler._workers[1].pid, signal.SIGSTOP)  # it is_ready the first and the third
+        os.kill(bench.handler._workers[1].pid, signal.SIGSTOP)  # it has the first and the third
         bench.handler.close_idlest(["CLIENT"])
         await bench.until(lambda: bench.ended == [numbers[1]])
         os.kill(bench.handler._workers[1].pid, signal.SIGCONT)
