@@ -26,7 +26,7 @@ ROLLUP_LEVEL = 2
 ROLLUP_BUCKETS = tuple(int(64 * 2 ** (n / 2)) for n in range(39))
 """Ends of a rollup's latency buckets but for the last, which has none; whole µs, the end included."""
 
-MAX_STRING = 256
+MAX_EVENT_STRING = 256
 """Longest string an event carries, in characters; longer ones (a hostile client id) are cut and end in ``…``."""
 
 EVENTS_PER_RECORD = 200
@@ -431,8 +431,8 @@ decoder = msgspec.json.Decoder(Envelope)
 
 
 def clip(text: str) -> str:
-    """Return ``text`` cut to ``MAX_STRING`` characters."""
-    return text if len(text) <= MAX_STRING else text[: MAX_STRING - 1] + "…"
+    """Return ``text`` cut to ``MAX_EVENT_STRING`` characters."""
+    return text if len(text) <= MAX_EVENT_STRING else text[: MAX_EVENT_STRING - 1] + "…"
 
 
 def clip_optional(text: str | None) -> str | None:

@@ -19,7 +19,7 @@ from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     AnsweredPartition,
     Connection,
-    ConnectionChange,
+    ConnectionTransition,
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
@@ -117,7 +117,7 @@ _BILLING = Connection(
     principal_source="sasl",
     sasl_mechanism="SCRAM-SHA-512",
 )
-_CLOSED = ConnectionChange(
+_CLOSED = ConnectionTransition(
     _BILLING,
     "closed",
     at=655.75,

@@ -29,7 +29,7 @@ from proxy.core.authentication import Authenticator
 PUMP_INTERVAL = 0.1
 """Seconds between two rounds of the pump while any event waits."""
 
-TICK_INTERVAL = 0.5
+OUTBOX_TICK_INTERVAL = 0.5
 """Seconds between two calls of ``tick`` while any event waits."""
 
 IDLE_INTERVAL = 2.0
@@ -254,7 +254,7 @@ class Outbox:
                 self._store.maintain(now)
                 self._send_waiting()
                 if now >= self._tick_at:
-                    self._tick_at = now + TICK_INTERVAL
+                    self._tick_at = now + OUTBOX_TICK_INTERVAL
                     tick()
                 if self._idle:
                     self._busy.clear()

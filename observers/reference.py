@@ -57,8 +57,8 @@ kinds. It has no key.
 Delivery is at least once: a reader removes duplicates by `(cluster_id, broker_id, boot_id, first_seq)` of the record,
 or by `seq` of the event. A gap in `seq` within one `boot_id` is a loss, as large as the gap; `gap` events say why.
 Events never hold a record's key or value, nor anything a client authenticates with. Strings a client chose are cut at
-{event.MAX_STRING} characters and then end in `…`. A request on so many partitions that its event might need more than
-{MAX_EVENT_BYTES:,} bytes gives a gap instead.
+{event.MAX_EVENT_STRING} characters and then end in `…`. A request on so many partitions that its event might need more
+than {MAX_EVENT_BYTES:,} bytes gives a gap instead.
 
 Fields that have their default value are left out, but for those of the envelope.
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from observers.api import ObservedExchange
 from observers.topic_names import RecentCache, TopicNames
 from proxy.core.accessors import printed_id
-from proxy.core.struct import ObservableStruct, SchemaError, UnknownMessage, view
+from proxy.core.struct import ObservableStructImpl, SchemaError, UnknownMessage, view
 
 MAX_READ_BODIES = 1_000
 """Bodies that are remembered as read, since clients of one kind get the same Metadata again and again."""
@@ -67,7 +67,9 @@ def read_topic_ids(api_key: int, api_version: int, body: bytes) -> Iterator[tupl
             yield urlsafe_b64decode(printed + "=="), name
 
 
-def _follow_path(structs: Iterable[ObservableStruct], path: tuple[tuple[str, ...], ...]) -> Iterator[ObservableStruct]:
+def _follow_path(
+    structs: Iterable[ObservableStructImpl], path: tuple[tuple[str, ...], ...]
+) -> Iterator[ObservableStructImpl]:
     """Yield the structs at the end of ``path``, from each of ``structs``."""
     if not path:
         yield from structs

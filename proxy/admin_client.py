@@ -15,7 +15,7 @@ from proxy.quotas_view import QuotasView
 
 Decoded = TypeVar("Decoded")
 
-REQUEST_TIMEOUT = 10.0
+ADMIN_REQUEST_TIMEOUT = 10.0
 """Seconds for each step of a request."""
 
 
@@ -47,7 +47,7 @@ def post_reload(admin: Endpoint) -> ReloadReply:
 
 def _send_request(admin: Endpoint, method: str, path: str) -> tuple[int, bytes]:
     # Unlike urllib, this uses no HTTP proxy.
-    connection = http.client.HTTPConnection(admin.host, admin.port, timeout=REQUEST_TIMEOUT)
+    connection = http.client.HTTPConnection(admin.host, admin.port, timeout=ADMIN_REQUEST_TIMEOUT)
     try:
         connection.request(method, path)
         response = connection.getresponse()

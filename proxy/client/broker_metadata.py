@@ -13,7 +13,13 @@ from proxy.config.values import Endpoint
 from proxy.errors import LocalError
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable, ConnectionClosed
 from proxy.fleet.security import Security
-from proxy.interceptors.broker_metadata import THIS_BROKER, VERSION, BrokerEntry, decode_response, encode_request
+from proxy.interceptors.broker_metadata import (
+    BROKER_METADATA_VERSION,
+    THIS_BROKER,
+    BrokerEntry,
+    decode_response,
+    encode_request,
+)
 from proxy.protocol.private import BASE, PRIVATE
 from proxy.rpc.messages import RpcRequest
 
@@ -51,10 +57,10 @@ class BrokerMetadataClient:
         for node_id in node_ids:
             if not THIS_BROKER <= node_id <= INT32_MAX:
                 raise LocalError(f"broker {node_id}: allowed are node ids up to {INT32_MAX}, and {THIS_BROKER}")
-        request = RpcRequest(self._api_key, VERSION, encode_request(node_ids))
+        request = RpcRequest(self._api_key, BROKER_METADATA_VERSION, encode_request(node_ids))
         answer = self._loop.run(self._call(request))
         if not answer:
-            raise UnsupportedRequestError(PRIVATE[BASE].name, VERSION)
+            raise UnsupportedRequestError(PRIVATE[BASE].name, BROKER_METADATA_VERSION)
         return decode_response(answer)
 
     def this_broker(self) -> BrokerEntry:

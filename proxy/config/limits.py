@@ -7,7 +7,7 @@ from proxy.config.quotas import ListenerQuotas, Source, overrides_of
 from proxy.config.sections import Listener
 from proxy.limits.model import UNLIMITED, ClusterQuotas, Limits, ListenerLimits, Quota
 
-NOTHING = ClusterQuotas()
+NO_CLUSTER_QUOTAS = ClusterQuotas()
 
 
 def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
@@ -15,7 +15,7 @@ def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
 
     A rate that the cluster does not have is that of the file, even if the cluster is the source.
     """
-    quotas, stored = config.quotas, cluster or NOTHING
+    quotas, stored = config.quotas, cluster or NO_CLUSTER_QUOTAS
     rate = Quota(
         _rate(quotas.source, quotas.max_connection_creation_rate, stored.rate, UNLIMITED),
         quotas.max_connection_creation_rate_action,

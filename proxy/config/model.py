@@ -19,7 +19,7 @@ from proxy.config.types import (
     MAX_TAG_VALUE,
     MAX_TAGS,
     PLAIN,
-    TOPIC,
+    TOPIC_NAME_RULE,
     ClassName,
     ClientSettings,
     LogLevel,
@@ -80,8 +80,8 @@ class Config(ConfigSection):
         "Tags of this broker that `BrokerMetadata` tells beside the built-in ones (docs/tags.md). `tag.NAME: VALUE` "
         "beside `broker.id` is the same as `NAME: VALUE` here.",
         kind="mapping",
-        allowed=f"up to {MAX_TAGS} tags with names of {TOPIC}, none built in, and text of up to {MAX_TAG_VALUE} "
-        "characters",
+        allowed=f"up to {MAX_TAGS} tags with names of {TOPIC_NAME_RULE}, none built in, and text of up to "
+        f"{MAX_TAG_VALUE} characters",
         default_factory=dict,
         reload=True,
         example="{aws.zone: eu-central-1, cluster: kafka3}\ntag.rack: r8a9",

@@ -6,7 +6,7 @@ from proxy.config.key_definition import ConfigSection, key, number, switch
 from proxy.config.types import (
     ENDPOINT,
     PLAIN,
-    TOPIC,
+    TOPIC_NAME_RULE,
     Address,
     AddressesByNode,
     AuditMode,
@@ -154,14 +154,14 @@ class AuditConfig(ConfigSection):
         "topic",
         "Topic that receives the audit events; created if missing.",
         kind="text",
-        allowed=TOPIC,
+        allowed=TOPIC_NAME_RULE,
         default="brokerside-audit",
     )
     exclude_topics: tuple[Topic, ...] = key(
         "exclude.topics",
         "Topics left out. A request that touches nothing else gives no event.",
         kind="list of text",
-        allowed=f"a list of topics, each {TOPIC}",
+        allowed=f"a list of topics, each {TOPIC_NAME_RULE}",
         default=(),
         example="[__consumer_offsets]",
     )

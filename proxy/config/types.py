@@ -14,9 +14,9 @@ from proxy.protocol.versions import version_int
 
 ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
-TOPIC = "1 to 249 of A-Z a-z 0-9 . _ -"
+TOPIC_NAME_RULE = "1 to 249 of A-Z a-z 0-9 . _ -"
 
-MAX_VERSION = 100
+MAX_VERSION_TEXT = 100
 MAX_TAGS = 100
 MAX_TAG_VALUE = 1024
 """Characters of a tag's value: all tags of a broker fit into one record of the fleet's registry."""
@@ -103,8 +103,8 @@ def _contents(value: object) -> Secret:
 
 def _version(value: object) -> str:
     value = _text(value)
-    if len(value) > MAX_VERSION:
-        raise ValueError(f"has more than {MAX_VERSION} characters")
+    if len(value) > MAX_VERSION_TEXT:
+        raise ValueError(f"has more than {MAX_VERSION_TEXT} characters")
     try:
         version_int(value)
     except ValueError:

@@ -44,7 +44,7 @@ class Connection(Struct, frozen=True, gc=False):
 Change = Literal["opened", "authenticated", "authentication_failed", "closed"]
 
 
-class ConnectionChange(Struct, frozen=True, gc=False):
+class ConnectionTransition(Struct, frozen=True, gc=False):
     """What happened to a connection as a whole. ``connection``: as it is known right after the change."""
 
     connection: Connection

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from proxy.compiled.exchange import Exchange
-from proxy.core.exchange import ConnectionChange
+from proxy.core.exchange import ConnectionTransition
 
 WANT_EXCHANGE = 1
 """An observer wants the exchanges of this api and version."""
@@ -55,7 +55,7 @@ class ObservationSink(Struct, frozen=True, gc=False):
 
     record: Callable[[Exchange], None]
     """Takes one finished exchange."""
-    record_change: Callable[[ConnectionChange], None]
+    record_change: Callable[[ConnectionTransition], None]
     """Takes one change of a connection: a login, its failure, the client's software."""
     interest: ObservationInterest
     observed: memoryview

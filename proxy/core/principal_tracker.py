@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
+from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
 from proxy.core.wire import TRUNCATED, DecodeError, compact_length, compact_string, int32_length, string
 
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
@@ -29,7 +29,7 @@ MAX_UNANSWERED = 16
 """Handshakes and tokens that are kept until they are answered; clients send one or two at a time. Those beyond are only
 counted, and what they bring about is unknown."""
 
-MAX_NAME = 255
+MAX_CLIENT_NAME = 255
 """Longest name in bytes of a mechanism or of a client's software; longer ones are none that anybody has, and count as
 not told."""
 
@@ -154,7 +154,7 @@ class PrincipalTracker:
             version, _ = compact_string(body, pos)
         except _UNREADABLE:
             return
-        if not name or not version or max(len(name), len(version)) > MAX_NAME:
+        if not name or not version or max(len(name), len(version)) > MAX_CLIENT_NAME:
             return
         if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
             self.connection = replace(
@@ -163,7 +163,7 @@ class PrincipalTracker:
 
     # ---- from the broker ----------------------------------------------------------------------------------------
 
-    def response(self, api_key: int, body: bytes | None, at: float) -> ConnectionChange | None:
+    def response(self, api_key: int, body: bytes | None, at: float) -> ConnectionTransition | None:
         """Take a response's body; ``at``: seconds, the loop's monotonic clock."""
         step = self._answers(api_key)
         if step is None:
@@ -173,19 +173,19 @@ class PrincipalTracker:
             return self._failed(step.attempt, error_code, at) if error_code else None
         return self._judged(step, _reply(step.version, body), at)
 
-    def token_reply(self, body: bytes | None, at: float) -> ConnectionChange | None:
+    def token_reply(self, body: bytes | None, at: float) -> ConnectionTransition | None:
         """Take what answers a bare token: the server's token alone, for a broker that refuses one just closes."""
         step = self._answers(_BARE)
         return None if step is None else self._judged(step, _Reply(token=body), at)
 
-    def passed(self, at: float) -> ConnectionChange | None:
+    def passed(self, at: float) -> ConnectionTransition | None:
         """While ``undecided``: the broker answered a request that is neither SASL's nor ApiVersions."""
         if not self.undecided:
             return None
         attempt = self._attempt or _Attempt()
         return self._believed(attempt, _unknown(attempt.mechanism), at)
 
-    def closed(self, at: float) -> ConnectionChange | None:
+    def closed(self, at: float) -> ConnectionTransition | None:
         """The connection ended; a login that was under way has failed."""
         attempt = self._steps[0].attempt if self._steps else self._attempt
         return None if attempt is None or self.undecided else self._failed(attempt, 0, at)
@@ -196,7 +196,7 @@ class PrincipalTracker:
         self._unread = max(self._unread - 1, 0)
         return None
 
-    def _judged(self, step: _Step, reply: _Reply, at: float) -> ConnectionChange | None:
+    def _judged(self, step: _Step, reply: _Reply, at: float) -> ConnectionTransition | None:
         attempt, token = step.attempt, reply.token
         if reply.error_code:
             return self._failed(attempt, reply.error_code, at)
@@ -210,7 +210,7 @@ class PrincipalTracker:
             self.undecided = not self._steps
         return self._believed(attempt, step.claim, at) if success else None
 
-    def _believed(self, attempt: _Attempt, claim: _Claim | None, at: float) -> ConnectionChange | None:
+    def _believed(self, attempt: _Attempt, claim: _Claim | None, at: float) -> ConnectionTransition | None:
         if attempt.ended:
             return None
         self._end(attempt)
@@ -219,9 +219,9 @@ class PrincipalTracker:
             self.connection = replace(
                 self.connection, principal=principal, principal_source=source, sasl_mechanism=attempt.mechanism
             )
-        return ConnectionChange(self.connection, "authenticated", at, session_lifetime_ms=attempt.lifetime_ms)
+        return ConnectionTransition(self.connection, "authenticated", at, session_lifetime_ms=attempt.lifetime_ms)
 
-    def _failed(self, attempt: _Attempt, error_code: int, at: float) -> ConnectionChange | None:
+    def _failed(self, attempt: _Attempt, error_code: int, at: float) -> ConnectionTransition | None:
         """The change names who the client said to be; ``connection`` stays what it was."""
         if attempt.ended:
             return None
@@ -232,7 +232,7 @@ class PrincipalTracker:
             principal_source="unauthenticated",
             sasl_mechanism=attempt.mechanism,
         )
-        return ConnectionChange(who, "authentication_failed", at, error_code=error_code)
+        return ConnectionTransition(who, "authentication_failed", at, error_code=error_code)
 
     def _end(self, attempt: _Attempt) -> None:
         attempt.ended = True
@@ -250,7 +250,7 @@ def _mechanism(body: bytes | None) -> str | None:
         name, _ = string(body or b"", 0)
     except _UNREADABLE:
         return None
-    return name.decode("utf-8", "replace") if name and len(name) <= MAX_NAME else None
+    return name.decode("utf-8", "replace") if name and len(name) <= MAX_CLIENT_NAME else None
 
 
 def _error_code(body: bytes | None) -> int:

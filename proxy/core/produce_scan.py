@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import cython
 
-from proxy.core.protected_topics import MAX_ITEMS, MAX_NAME, PREFIXES, ProtectedTopics
+from proxy.core.protected_topics import MAX_CHECKED_ITEMS, MAX_TOPIC_NAME, PREFIXES, ProtectedTopics
 from proxy.core.wire import MAX_STRING, Buffer
 from proxy.errors import PeerError
 
@@ -26,15 +26,15 @@ FLEXIBLE_SINCE = 9
 WITH_IDS = 13
 """First version of Produce that carries topic ids in place of names (KIP-516)."""
 
-FIRST_TOPIC = 16 + MAX_NAME
+FIRST_TOPIC = 16 + MAX_TOPIC_NAME
 """Bytes of a Produce from its ``acks`` on within which its first topic's name ends: before it stand two numbers of six
 bytes together, and two lengths of five at most. A Produce cut before that is read again when they are there."""
 
 INT32_MAX = 2**31 - 1
 
-max_name = MAX_NAME
+max_name = MAX_TOPIC_NAME
 max_string = MAX_STRING
-max_items = MAX_ITEMS
+max_items = MAX_CHECKED_ITEMS
 with_ids = WITH_IDS
 flexible_since = FLEXIBLE_SINCE
 int32_max = INT32_MAX
@@ -45,7 +45,8 @@ class ProduceScan:
     """Reads the topics of one ProduceRequest as it comes, from ``acks`` on.
 
     ``found``: it names a protected one. ``named``: its first topic was read, or it has none. ``partitions``: with
-    ``collect`` the partitions by topic (a name, or the 16 bytes of an id); None once they are more than ``MAX_ITEMS``.
+    ``collect`` the partitions by topic (a name, or the 16 bytes of an id); None once they are more than
+    ``MAX_CHECKED_ITEMS``.
     """
 
     def __init__(self, version: int, topics: ProtectedTopics, collect: bool = False) -> None:

@@ -19,10 +19,10 @@ REGISTRY = "__brokerside_registry"
 TOPIC_AUTHORIZATION_FAILED = 29
 """Kafka's error code of what is refused because of its topic."""
 
-MAX_NAME = 249
+MAX_TOPIC_NAME = 249
 """Bytes of the longest name that a topic can have (``Topic.MAX_NAME_LENGTH``). A longer one is passed over."""
 
-MAX_ITEMS = 1000
+MAX_CHECKED_ITEMS = 1000
 """Partitions, or topics and resources, of a refused request that are answered; one with more ends its connection."""
 
 Partitions = Sequence[tuple[bytes, Sequence[int]]]

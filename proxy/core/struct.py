@@ -30,7 +30,7 @@ from proxy.core.wire import TRUNCATED, DecodeError, uvarint
 __all__ = [
     "MissingField",
     "NameOf",
-    "ObservableStruct",
+    "ObservableStructImpl",
     "Records",
     "SchemaError",
     "SchemaException",
@@ -50,7 +50,7 @@ def view(
     response: bool,
     size: int | None = None,
     name_of: NameOf = lambda topic_id: None,
-) -> ObservableStruct:
+) -> ObservableStructImpl:
     """Return the message whose bytes after the header are ``body``. Bytes after its end are not looked at.
 
     ``size``: of the whole frame, for ``size_of``. ``name_of``: asked for the topic's name where only its id travels.
@@ -59,11 +59,11 @@ def view(
     if response and api_key == API_VERSIONS and body.startswith(UNSUPPORTED_VERSION):
         api_version = 0
     plan = plan_of(layout(api_key, api_version, response=response))
-    message = Message(body, "broker" if response else "client", name_of, ObservableStruct)
-    return ObservableStruct(plan, message, 0, len(body) if size is None else size)
+    message = Message(body, "broker" if response else "client", name_of, ObservableStructImpl)
+    return ObservableStructImpl(plan, message, 0, len(body) if size is None else size)
 
 
-class ObservableStruct(Accessors):
+class ObservableStructImpl(Accessors):
     """One message, or a struct in it, over the bytes of the message. See ``view``."""
 
     __slots__ = ("_message", "_plan", "_size", "_start", "_starts", "_tags")
@@ -96,7 +96,7 @@ class ObservableStruct(Accessors):
         return self._tagged().unknown
 
     def __repr__(self) -> str:
-        return f"<ObservableStruct of {', '.join(self.field_names())}>"
+        return f"<ObservableStructImpl of {', '.join(self.field_names())}>"
 
     def _find(self, name: str) -> Field | None:
         return self._plan.layout.named.get(plain(name))

@@ -16,7 +16,7 @@ from proxy.fleet.sidecar_record import SidecarRecord, decode, node_id_of_key
 HEARTBEAT_INTERVAL = 3.0
 """Seconds between two records of a sidecar."""
 
-DEAD_AFTER_MS = 9000
+MEMBER_DEAD_AFTER_MS = 9000
 """Milliseconds. A sidecar runs as long as its last record is not that much older than the newest record of all."""
 
 
@@ -109,7 +109,7 @@ class Membership:
         return {node_id: Member(record, self._is_alive(at)) for node_id, (_, record, at) in self._last.items()}
 
     def _is_alive(self, at: int) -> bool:
-        return at >= self._newest - DEAD_AFTER_MS
+        return at >= self._newest - MEMBER_DEAD_AFTER_MS
 
     def _forget(self, node_id: int) -> None:
         known = self._last.pop(node_id, None)

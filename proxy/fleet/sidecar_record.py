@@ -17,7 +17,7 @@ from proxy.config.key_definition import INT32_MAX
 from proxy.config.types import MAX_TAG_VALUE
 from proxy.config.values import MAX_PORT
 
-VERSION = 5
+SIDECAR_RECORD_VERSION = 5
 
 MAX_RECORD = 700_000
 """Bytes of the longest record that is read: 100 tags of an operator, each character escaped, are 640,000."""
@@ -58,7 +58,7 @@ class SidecarRecord(Struct, frozen=True):
     timestamp: Text
     rack: Text | None = None
     jmx_port: Port = -1
-    version: Number = VERSION
+    version: Number = SIDECAR_RECORD_VERSION
     features: Annotated[Mapping[Text, FeatureRange], Meta(max_length=MAX_TAGS)] = {}
     sidecar_version: Text = ""
     boot_id: Text = ""

@@ -18,7 +18,7 @@ SIDECAR, BROKER, NOBODY = "sidecar", "broker", "unknown"
 """Sources of a broker's range of ProtocolVersions: its sidecar, the broker itself, nobody."""
 
 
-NOTHING = BrokerCapabilities(UNKNOWN, None, {})
+NO_CAPABILITIES = BrokerCapabilities(UNKNOWN, None, {})
 """For a broker whose ApiVersions are not known."""
 
 
@@ -26,7 +26,7 @@ class OwnBroker(NamedTuple):
     """What is known about this sidecar's broker. ``node_id``: as the broker says, else as configured."""
 
     node_id: int
-    said: BrokerCapabilities = NOTHING
+    said: BrokerCapabilities = NO_CAPABILITIES
     message_max_bytes: str | None = None
     cluster_id: str = ""
     rack: str | None = None
@@ -94,7 +94,7 @@ def build_fleet_view(
     if running is None:
         running = [node_id for node_id, one in seen.items() if one.alive]
     peers = (
-        _peer(node_id, seen.get(node_id), asked.get(node_id, NOTHING), certain=members is not None)
+        _peer(node_id, seen.get(node_id), asked.get(node_id, NO_CAPABILITIES), certain=members is not None)
         for node_id in sorted(running)
         if node_id != mine.node_id
     )

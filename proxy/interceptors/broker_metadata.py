@@ -15,7 +15,7 @@ from proxy.core.interceptor import ON_BODY, Disposition, Interceptor, Request, V
 from proxy.core.wire import MAX_STRING, TRUNCATED, Buffer, DecodeError, int32_length, string
 from proxy.errors import MalformedBody
 
-VERSION = 0
+BROKER_METADATA_VERSION = 0
 
 THIS_BROKER = -1
 """In a request: the broker of this sidecar."""
@@ -115,7 +115,7 @@ class BrokerMetadataInterceptor(Interceptor):
 
     def flags(self, api_key: int, api_version: int) -> int:
         """Its one version. Other versions are unsupported requests."""
-        return ON_BODY if api_key == self._api_key and api_version == VERSION else 0
+        return ON_BODY if api_key == self._api_key and api_version == BROKER_METADATA_VERSION else 0
 
     def on_body(self, request: Request, body: bytes) -> Verdict:
         """Answer the request. That of an unauthenticated client is forwarded, and the broker closes the connection."""

@@ -34,7 +34,7 @@ from proxy.core.interceptor import (
     Verdict,
 )
 from proxy.core.observation_interest import VERSIONS
-from proxy.core.protected_topics import MAX_ITEMS, TOPIC_AUTHORIZATION_FAILED, Partitions, ProtectedTopics
+from proxy.core.protected_topics import MAX_CHECKED_ITEMS, TOPIC_AUTHORIZATION_FAILED, Partitions, ProtectedTopics
 from proxy.core.schema import Field, Layout, layout
 from proxy.core.struct import view
 
@@ -63,7 +63,7 @@ NESTED_ARRAYS = MappingProxyType(
 TOPIC_RESOURCE = 2
 """Kafka's resource type of a topic."""
 
-MAX_HELD_REQUEST = 1_048_576
+MAX_HELD_ADMIN_REQUEST = 1_048_576
 """Bytes of the longest such request that is buffered: about 30,000 topics with usual names; Kafka allows 10,000 changes
 at once. A longer request closes the connection, since forwarding it would bypass the check."""
 
@@ -103,7 +103,7 @@ class TopicProtection(Interceptor):
     After ``enabled`` has changed, the rules have to be updated.
     """
 
-    max_held_request = MAX_HELD_REQUEST
+    max_held_request = MAX_HELD_ADMIN_REQUEST
     on_error = Disposition.CLOSE
     topics: ProtectedTopics
 
@@ -160,7 +160,7 @@ class TopicProtection(Interceptor):
         if not any(self._names_protected_topic(item) for items in answered.values() for item in items):
             return Disposition.FORWARD
         self._on_denied(request)
-        if sum(map(_count_items, answered.values())) > MAX_ITEMS:
+        if sum(map(_count_items, answered.values())) > MAX_CHECKED_ITEMS:
             return Denied(None)
         response_layout = layout(request.api_key, request.api_version, response=True)
         values = {

@@ -24,10 +24,10 @@ from proxy.local.tools import tool
 
 __all__ = ["ClusterState", "Node", "down", "start_node", "status", "stop_node", "tool", "up"]
 
-START_TIMEOUT = 60.0
+CLUSTER_START_TIMEOUT = 60.0
 """Seconds until every started node has to be ready; one needs 1 to 3, three need 4 to 13."""
 
-STOP_TIMEOUT = 15.0
+CLUSTER_STOP_TIMEOUT = 15.0
 """Seconds a node may take to end after SIGTERM; one needs 0.4, the last of three 6, one that writes an archive 5."""
 
 READY_POLL_INTERVAL = 0.05
@@ -186,20 +186,21 @@ def _start(folder: Path, state: ClusterState, nodes: Sequence[Node], jars: Seque
 
 def _wait_ready(state: ClusterState, started: Sequence[Node]) -> None:
     """Wait until every started node answers on both listeners and knows every node that runs. Raises LocalError."""
-    deadline = time.monotonic() + START_TIMEOUT
+    deadline = time.monotonic() + CLUSTER_START_TIMEOUT
     running = {node.id for node in state.nodes if node.process}
     for node in started:
         while not all(known_brokers(address) >= running for address in (node.internal, node.upstream)):
             if node.process is None or not node.process.alive():
                 raise LocalError(f"Kafka's node {node.id} ended while it started; {_log_tail(node)}")
             if time.monotonic() > deadline:
-                raise LocalError(f"Kafka's node {node.id} was not ready after {START_TIMEOUT:.0f} s; {_log_tail(node)}")
+                late = f"was not ready after {CLUSTER_START_TIMEOUT:.0f} s"
+                raise LocalError(f"Kafka's node {node.id} {late}; {_log_tail(node)}")
             time.sleep(READY_POLL_INTERVAL)
 
 
 def _stop(folder: Path, state: ClusterState, nodes: Sequence[Node], *, kill: bool = False) -> ClusterState:
     running = [node.process for node in nodes if node.process is not None]
-    gently = process.stop(running, STOP_TIMEOUT, kill=kill)
+    gently = process.stop(running, CLUSTER_STOP_TIMEOUT, kill=kill)
     for node in nodes:
         archive.publish_or_discard(node.home, complete=gently)
     state = _replace_nodes(state, [replace(node, process=None) for node in nodes])

@@ -12,7 +12,7 @@ from pathlib import Path
 from proxy.errors import LocalError
 
 OLDEST_JAVA = 17
-PROBE_TIMEOUT = 30.0
+JAVA_VERSION_TIMEOUT = 30.0
 """Seconds that ``java -version`` may take; it takes about 0.1."""
 
 _ADVICE = f"install Java {OLDEST_JAVA} or newer, and put it on PATH or set JAVA_HOME to it"
@@ -33,7 +33,9 @@ def java() -> Path:
 def java_banner(path: Path) -> str:
     """Return what ``java -version`` prints: version, build and vendor."""
     try:
-        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)
+        done = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LocalError(f"{path} cannot be run ({error}); {_ADVICE}") from None
     return done.stderr + done.stdout

@@ -8,7 +8,7 @@ from proxy.errors import PeerError
 from proxy.rpc import messages
 from proxy.rpc.call import call_once
 
-PROBE_TIMEOUT = 2.0
+READINESS_TIMEOUT = 2.0
 """Seconds for the connection and the response."""
 
 MAX_RESPONSE_BYTES = 1 << 20
@@ -25,7 +25,7 @@ def known_brokers(address: str) -> set[int]:
 
 async def _known_brokers(address: str) -> set[int]:
     host, _, port = address.rpartition(":")
-    async with asyncio.timeout(PROBE_TIMEOUT):
+    async with asyncio.timeout(READINESS_TIMEOUT):
         streams = await asyncio.open_connection(host, int(port))
         answer = await call_once(streams, messages.metadata_request(), client_id=None, max_size=MAX_RESPONSE_BYTES)
     return set(messages.decode_brokers(answer))

@@ -19,10 +19,10 @@ from proxy.local import process
 from proxy.local.process import Process
 from proxy.local.state import ClusterState
 
-START_TIMEOUT = 20.0
+SIDECAR_START_TIMEOUT = 20.0
 """Seconds until a started sidecar has to be ready; it needs about one."""
 
-STOP_TIMEOUT = 15.0
+SIDECAR_STOP_TIMEOUT = 15.0
 """Seconds for a drain (10) and the observers' last flush (2) before a sidecar is killed."""
 
 READY_POLL_INTERVAL = 0.05
@@ -45,7 +45,7 @@ class SidecarProcess:
         """Start it and wait until it is ready. Raises LocalError with the end of its log."""
         run = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(config)], log)
         sidecar = cls(run, config, log, admin)
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + SIDECAR_START_TIMEOUT
         try:
             while not sidecar.ready():
                 if not run.alive() or time.monotonic() > deadline:
@@ -75,7 +75,7 @@ class SidecarProcess:
 
     def stop(self) -> bool:
         """End it with SIGTERM, and with SIGKILL if that takes too long; return whether SIGTERM was enough."""
-        return process.stop([self.process], STOP_TIMEOUT)
+        return process.stop([self.process], SIDECAR_STOP_TIMEOUT)
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self.admin}/{path}", timeout=5) as response:
@@ -106,7 +106,7 @@ def running_in(folder: Path) -> list[SidecarProcess]:
 
 def stop_all(folder: Path) -> None:
     """Stop them all at the same time; does nothing where none runs."""
-    process.stop([sidecar.process for sidecar in running_in(folder)], STOP_TIMEOUT)
+    process.stop([sidecar.process for sidecar in running_in(folder)], SIDECAR_STOP_TIMEOUT)
     (folder.absolute() / SIDECARS_FILE).unlink(missing_ok=True)
 
 

@@ -17,7 +17,7 @@ from proxy.config.types import SecurityProtocol
 from proxy.core.budget import Budget
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange, PrincipalSource
+from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSource
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
@@ -125,7 +125,7 @@ class ConnectionManager:
         relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
         self.relays[relay] = number
         counters.active += 1
-        self._notify_observers(ConnectionChange(connection, "opened", connection.opened_at))
+        self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
         task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
         self._connecting[relay] = task
         task.add_done_callback(lambda _: self._connecting.pop(relay))
@@ -165,7 +165,9 @@ class ConnectionManager:
         if self._sink is not None:
             counts = (relay.requests, relay.received_bytes, relay.sent_bytes)
             at, client_id = monotonic(), relay.client_id
-            self._notify_observers(ConnectionChange(relay.connection, "closed", at, cause, 0, 0, *counts, client_id))
+            self._notify_observers(
+                ConnectionTransition(relay.connection, "closed", at, cause, 0, 0, *counts, client_id)
+            )
         if detail and cause.startswith(("client_invalid", "broker_")):
             self._rate_limited.warning(
                 "connection_refused" if cause.startswith("client") else "connection_broken",
@@ -183,7 +185,7 @@ class ConnectionManager:
         if (interceptors := self._interceptors.get(relay.connection.listener)) is not None:
             interceptors.versions_probe.start()
 
-    def _notify_observers(self, change: ConnectionChange) -> None:
+    def _notify_observers(self, change: ConnectionTransition) -> None:
         if self._sink is not None:
             self._sink.observed[0] += 1
             self._sink.record_change(change)

@@ -21,7 +21,7 @@ from proxy.core.causes import Cause
 from proxy.errors import Side
 from proxy.net.relay import Relay
 
-DEAD_AFTER_MS = 30_000
+PEER_DEAD_AFTER_MS = 30_000
 """Milliseconds without any acknowledgement after which a peer counts as dead, while one is outstanding."""
 
 MIN_RETRANSMITS = 3
@@ -33,7 +33,7 @@ MIN_WINDOW_PROBES = 2
 CHECK_INTERVAL = 2.0
 """Seconds between two checks of the same connection."""
 
-MIN_CHECKS_PER_TICK = 100
+MIN_PEER_CHECKS_PER_TICK = 100
 """Connections checked in one tick, or a twentieth of all connections if that is more."""
 
 CAUSE_BY_SIDE: dict[Side, Cause] = {"client": "client_timeout", "broker": "broker_timeout"}
@@ -41,7 +41,7 @@ CAUSE_BY_SIDE: dict[Side, Cause] = {"client": "client_timeout", "broker": "broke
 _TCP_INFO = struct.Struct("=2xBB20xI28xI")  # retransmits, probes, unacked, last_ack_recv
 
 
-def is_dead(descriptor: int, dead_after_ms: int = DEAD_AFTER_MS) -> bool:
+def is_dead(descriptor: int, dead_after_ms: int = PEER_DEAD_AFTER_MS) -> bool:
     """Return whether the peer of a connected TCP socket is dead; False if the kernel does not report it."""
     if sys.platform != "linux":
         return False
@@ -65,7 +65,7 @@ class DeadPeerDetector:
     def __init__(self, relays: Collection[Relay]) -> None:
         self._relays = relays
         self._unchecked: Iterator[Relay] = iter(())
-        self._checks_per_tick = MIN_CHECKS_PER_TICK
+        self._checks_per_tick = MIN_PEER_CHECKS_PER_TICK
         self._next_at = 0.0
 
     def on_tick(self) -> None:
@@ -81,7 +81,7 @@ class DeadPeerDetector:
         if now >= self._next_at and not checked:
             self._next_at = now + CHECK_INTERVAL
             self._unchecked = iter(tuple(self._relays))
-            self._checks_per_tick = max(MIN_CHECKS_PER_TICK, len(self._relays) // 20)
+            self._checks_per_tick = max(MIN_PEER_CHECKS_PER_TICK, len(self._relays) // 20)
 
     @staticmethod
     def _check(relay: Relay) -> None:

@@ -51,7 +51,7 @@ peer sends at once is read before its connection could be closed for another one
 ACCEPT_BACKLOG = 128
 """Connections that wait in the kernel until they are accepted."""
 
-REQUEST_TIMEOUT = 2.0
+HTTP_REQUEST_TIMEOUT = 2.0
 """Seconds within which a peer has to send its request."""
 
 RESPONSE_TIMEOUT = 10.0
@@ -136,7 +136,7 @@ class HttpServer:
         # connections could replace one that has sent its request.
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_SIZE)
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT):
+            async with asyncio.timeout(HTTP_REQUEST_TIMEOUT):
                 request = await _read_request(connection, sock)
             task = asyncio.current_task()
             if request is None or task is None:

@@ -16,7 +16,7 @@ Supported = Mapping[int, tuple[int, int]]
 
 PRODUCE, FETCH = 0, 1
 
-MAX_VERSION = 31
+MAX_API_VERSION = 31
 """Last version of an api that is looked at: Kafka has up to 19 of one."""
 
 CODECS = ((0, "1=gzip"), (0, "2=snappy"), (0, "3=lz4"), (7, "4=zstd"))
@@ -178,7 +178,7 @@ def _pairs(real: Supported) -> Iterator[tuple[int, int]]:
     known = {row.api_key for row in TABLE} - {row.api_key for row in TABLE if not row.required}
     for key in known & real.keys():
         low, high = real[key]
-        yield from ((key, version) for version in range(max(low, 0), min(high, MAX_VERSION) + 1))
+        yield from ((key, version) for version in range(max(low, 0), min(high, MAX_API_VERSION) + 1))
 
 
 def _spans(rows: Iterable[Addition]) -> dict[int, tuple[int, int]]:

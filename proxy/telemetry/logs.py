@@ -27,7 +27,7 @@ characters."""
 KEPT_TAIL_LENGTH = 32
 """Characters kept at the end of a cut text. An error of the configuration has its location there."""
 
-MAX_ITEMS = 32
+MAX_LOGGED_ITEMS = 32
 """Items of a list or mapping in a log line. The rest is left out."""
 
 MAX_DEPTH = 3
@@ -182,10 +182,10 @@ def _sanitize_value(key: str, value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth and isinstance(value, Mapping):
-        items = list(value.items())[:MAX_ITEMS]
+        items = list(value.items())[:MAX_LOGGED_ITEMS]
         return {_sanitize_text(str(name)): _sanitize_value(str(name), item, depth - 1) for name, item in items}
     if depth and isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
-        return [_sanitize_value("", item, depth - 1) for item in list(value)[:MAX_ITEMS]]
+        return [_sanitize_value("", item, depth - 1) for item in list(value)[:MAX_LOGGED_ITEMS]]
     return _sanitize_text(value if isinstance(value, str) else str(value))
 
 

@@ -11,7 +11,7 @@ from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core import apis
 from proxy.core.budget import OPEN, Budget
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation_interest import (
     ERROR_AFTER_THROTTLE,
     ERROR_FIRST,
@@ -57,7 +57,7 @@ class Told(NamedTuple):
     """All that a session lets the outside see."""
 
     exchanges: list[dict[str, Any]]
-    changes: list[ConnectionChange]
+    changes: list[ConnectionTransition]
     refused: tuple[str, str] | None
     requests: int
     responses: int
@@ -71,7 +71,7 @@ def converse(implementation: Any, steps: Steps) -> Told:
 
 def converse_into(exchanges: list[Exchange], implementation: Any, steps: Steps) -> Told:
     """The same; its exchanges are added to ``exchanges`` as they are."""
-    changes: list[ConnectionChange] = []
+    changes: list[ConnectionTransition] = []
     observed = memoryview(bytearray(8)).cast("q")
     budget = Budget()
     counters = ListenerCounters()

@@ -12,7 +12,7 @@ from observers.decompress import MAX_COMPRESSION_RATIO, MAX_DECOMPRESSION_STEPS,
 from observers.record_counter import count_records
 from proxy.compiled import walk_door
 from proxy.core.accessors import Accessors, Records
-from proxy.core.exchange import Connection, ConnectionChange, FetchResponse, ProduceRequest, RecordSet
+from proxy.core.exchange import Connection, ConnectionTransition, FetchResponse, ProduceRequest, RecordSet
 from proxy.core.principal_tracker import MAX_UNANSWERED, PrincipalTracker
 from proxy.core.proxy_protocol import parse
 from proxy.core.records import SHORTEST
@@ -256,7 +256,7 @@ def struct_once(data: bytes) -> object:
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
 
-CALLS: list[Callable[[PrincipalTracker, int, bytes], ConnectionChange | None]] = [
+CALLS: list[Callable[[PrincipalTracker, int, bytes], ConnectionTransition | None]] = [
     lambda identity, version, body: identity.request(version, 18, body),
     lambda identity, version, body: identity.request(version, 17, body),
     lambda identity, version, body: identity.request(version, 36, body),

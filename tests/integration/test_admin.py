@@ -156,7 +156,7 @@ async def test_what_cannot_be_answered_is_refused(request_: bytes, status: str) 
 
 
 async def test_a_peer_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(http, "HTTP_REQUEST_TIMEOUT", 0.05)
     async with serving() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /hel")

@@ -30,7 +30,7 @@ from observers.event import TopicPartition as PartitionOfEvent
 from observers.kafka_admin import AUDIT_PARTITIONS, KafkaAdmin
 from observers.topic_names import TopicNames
 from proxy.core.apis import APIS
-from proxy.core.exchange import ConnectionChange
+from proxy.core.exchange import ConnectionTransition
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
 from tests.tools.topic import messages
@@ -205,7 +205,7 @@ class TestDelivery:
         observer.configure({**configs(bootstrap, topic, **{"inventory.interval.ms": 100}), "worker": 1})
         observer.observed[0] = 4
         observer.record_exchanges([exchange(), exchange(client_id="brokerside-audit-1")], 0)
-        observer.record_changes([ConnectionChange(connection(), "closed", 1.0)], 0)
+        observer.record_changes([ConnectionTransition(connection(), "closed", 1.0)], 0)
         observer.record_throttles([report()], 0)
         until(lambda: observer.stats().delivered >= 4)
         observer.close(20)

@@ -14,7 +14,7 @@ import pytest
 
 from proxy.compiled.exchange import Exchange
 from proxy.config import load
-from proxy.core.exchange import ConnectionChange
+from proxy.core.exchange import ConnectionTransition
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.data_plane import DataPlane
 from proxy.net.ticker import Ticker
@@ -265,7 +265,7 @@ class Teller:
     def record_exchanges(self, exchanges: Sequence[Exchange], dropped: int) -> None:
         pass
 
-    def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
+    def record_changes(self, changes: Sequence[ConnectionTransition], dropped: int) -> None:
         for each in changes:
             counts = (each.requests, each.received_bytes, each.sent_bytes)
             os.write(2, f"{each.change} {each.connection.listener} {each.cause} {counts} {each.client_id}\n".encode())

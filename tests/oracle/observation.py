@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, ConnectionTransition, RequestFacts, ResponseFacts
 from proxy.core.interception import Frame
 from proxy.core.observation import MAX_LEARNED
 from proxy.core.observation_interest import (
@@ -269,7 +269,7 @@ class Told:
         else:
             self._learn(PrincipalTracker.token_reply, learnt, now)
 
-    def _learn(self, method: Callable[..., ConnectionChange | None], *args: Any) -> None:
+    def _learn(self, method: Callable[..., ConnectionTransition | None], *args: Any) -> None:
         principal_tracker = self._identity
         change = None
         if principal_tracker is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from proxy.core.produce_scan import INT32_MAX, WITH_IDS
-from proxy.core.protected_topics import MAX_ITEMS, MAX_NAME, ProtectedTopics
+from proxy.core.protected_topics import MAX_CHECKED_ITEMS, MAX_TOPIC_NAME, ProtectedTopics
 from proxy.core.wire import MAX_STRING, TRUNCATED, DecodeError, uvarint
 from proxy.errors import PeerError
 
@@ -18,7 +18,7 @@ class ProduceScan:
     """Reads the topics and partitions of one ProduceRequest as it comes, from ``acks`` on.
 
     ``partitions``: what was read, by topic (a name, or the 16 bytes of an id); None once they are more than
-    ``MAX_ITEMS``, or a name is longer than any topic's.
+    ``MAX_CHECKED_ITEMS``, or a name is longer than any topic's.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class ProduceScan:
                 size, pos = (buf[pos] << 8) + buf[pos + 1], pos + 2
             if size > MAX_STRING:
                 raise PeerError("client", "invalid_request", f"a topic's name of {size} bytes")
-            if size > MAX_NAME:
+            if size > MAX_TOPIC_NAME:
                 name = None
             else:
                 name = buf[pos : pos + size]
@@ -124,7 +124,7 @@ class ProduceScan:
         if self.partitions is None:
             return
         self._counted += 1
-        if self._counted > MAX_ITEMS or len(self.partitions) > MAX_ITEMS:
+        if self._counted > MAX_CHECKED_ITEMS or len(self.partitions) > MAX_CHECKED_ITEMS:
             self.partitions = None
         else:
             self.partitions[-1][1].append(index)

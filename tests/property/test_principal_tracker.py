@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.principal_tracker import (
     API_VERSIONS,
     MAX_UNANSWERED,
@@ -87,7 +87,7 @@ def test_any_bytes_in_any_order(told: list[tuple[Any, ...]]) -> None:
         if change is None:
             assert identity.connection is before
             continue
-        assert isinstance(change, ConnectionChange)
+        assert isinstance(change, ConnectionTransition)
         if change.change == "authenticated":
             assert undecided if name == "passed" else arguments[-1] is not None
             assert change.connection is identity.connection

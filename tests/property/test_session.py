@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from proxy.compiled.exchange import FIELDS, Exchange
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation_interest import (
     ERROR_AFTER_THROTTLE,
     ERROR_FIRST,
@@ -65,7 +65,7 @@ class Run:
     counters: ListenerCounters
     sink: ObservationSink | None
     exchanges: list[Exchange]
-    changes: list[ConnectionChange]
+    changes: list[ConnectionTransition]
     now: float = 0.0
 
     def step(self, side: str, data: bytes) -> tuple[Any, ...]:
@@ -133,7 +133,7 @@ def start(
     """``wanted``: None where nobody observes."""
     counters = ListenerCounters()
     exchanges: list[Exchange] = []
-    changes: list[ConnectionChange] = []
+    changes: list[ConnectionTransition] = []
     sink = None
     if wanted is not None:
         sink = watching(exchanges.append, changes.append, wanted=wanted, max_body=max_body)
@@ -291,7 +291,7 @@ def _refused(run: Run, side: str, stream: bytes, cuts: Sequence[int]) -> tuple[s
     return None
 
 
-def _timeless(changes: list[ConnectionChange]) -> list[ConnectionChange]:
+def _timeless(changes: list[ConnectionTransition]) -> list[ConnectionTransition]:
     return [replace(change, at=0.0) for change in changes]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.accessors import Accessors
-from proxy.core.struct import ObservableStruct, SchemaError, view
+from proxy.core.struct import ObservableStructImpl, SchemaError, view
 from tests.property.strategies import damaged
 from tests.tools.random_messages import all_messages, draw, read_all
 
@@ -17,7 +17,7 @@ messages = st.sampled_from(list(all_messages()))
 seeds = st.integers(0, 2**32)
 
 
-def outcome(struct: ObservableStruct) -> Any:
+def outcome(struct: ObservableStructImpl) -> Any:
     """All that can be read, sums of records included, or what was wrong."""
     try:
         return read_all(struct), sums(struct), struct._end()

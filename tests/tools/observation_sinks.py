@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proxy.compiled.exchange import Exchange
-from proxy.core.exchange import ConnectionChange
+from proxy.core.exchange import ConnectionTransition
 from proxy.core.observation_interest import (
     KEYS,
     VERSIONS,
@@ -21,7 +21,7 @@ MAX_BODY = 1 << 20
 
 def watching(
     record: Callable[[Exchange], None],
-    record_change: Callable[[ConnectionChange], None] = lambda change: None,
+    record_change: Callable[[ConnectionTransition], None] = lambda change: None,
     *,
     wanted: int | bytes = WANT_EXCHANGE | WANT_FACTS,
     max_body: int = MAX_BODY,

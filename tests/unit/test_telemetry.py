@@ -21,7 +21,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.telemetry import RateLimitedLogger, configure_logging, logs
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.log_writer import LogWriter
-from proxy.telemetry.logs import KEPT_TAIL_LENGTH, MAX_ITEMS, MAX_TEXT_LENGTH, sanitize
+from proxy.telemetry.logs import KEPT_TAIL_LENGTH, MAX_LOGGED_ITEMS, MAX_TEXT_LENGTH, sanitize
 from proxy.telemetry.metrics import render
 from proxy.telemetry.reference import reference_markdown
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot, process_counts, sum_snapshots
@@ -140,7 +140,7 @@ def test_containers_are_cut_and_cleaned():
     line = sanitize(None, "info", {"many": list(range(100)), "items": ["\n"], "deep": deep, "set": {1}, "raw": b"\n"})
 
     assert line == {
-        "many": list(range(MAX_ITEMS)),
+        "many": list(range(MAX_LOGGED_ITEMS)),
         "items": ["\\n"],
         "deep": {"a": {"b": {"c": "{'d': 1}"}}},
         "set": [1],

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from proxy.compiled.exchange import Exchange
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.principal_tracker import (
     API_VERSIONS,
-    MAX_NAME,
+    MAX_CLIENT_NAME,
     MAX_UNANSWERED,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -50,14 +50,14 @@ def who(connection: Connection) -> Who:
     return connection.principal, connection.principal_source, connection.sasl_mechanism
 
 
-def shake(principal_tracker: PrincipalTracker, mechanism: str, error_code: int = 0) -> ConnectionChange | None:
+def shake(principal_tracker: PrincipalTracker, mechanism: str, error_code: int = 0) -> ConnectionTransition | None:
     principal_tracker.request(1, SASL_HANDSHAKE, handshake(mechanism))
     return principal_tracker.response(SASL_HANDSHAKE, handshake_reply(error_code), 1.0)
 
 
 def step(
     principal_tracker: PrincipalTracker, token: bytes, reply: bytes = b"", *, error_code: int = 0, lifetime_ms: int = 0
-) -> ConnectionChange | None:
+) -> ConnectionTransition | None:
     principal_tracker.request(2, SASL_AUTHENTICATE, authenticate(token))
     answer = authenticate_reply(reply, error_code=error_code, lifetime_ms=lifetime_ms)
     return principal_tracker.response(SASL_AUTHENTICATE, answer, 2.0)
@@ -75,7 +75,7 @@ def logged_in(mechanism: str, *steps: tuple[bytes, bytes], sub_claim: str = "sub
         assert step(principal_tracker, token, reply) is None
         assert principal_tracker.connection == FRESH
     change = step(principal_tracker, *steps[-1])
-    assert change == ConnectionChange(principal_tracker.connection, "authenticated", 2.0)
+    assert change == ConnectionTransition(principal_tracker.connection, "authenticated", 2.0)
     assert not undecided(principal_tracker)
     assert principal_tracker.closed(3.0) is None
     return principal_tracker
@@ -188,7 +188,7 @@ def test_every_version_of_saslauthenticate(version: int) -> None:
     reply = authenticate_reply(version=version, lifetime_ms=5000)
     change = principal_tracker.response(SASL_AUTHENTICATE, reply, 7.0)
     lifetime_ms = 5000 if version else 0
-    assert change == ConnectionChange(
+    assert change == ConnectionTransition(
         principal_tracker.connection, "authenticated", 7.0, session_lifetime_ms=lifetime_ms
     )
     assert principal_tracker.connection.principal == "User:alice"
@@ -289,7 +289,7 @@ def test_bare_tokens(mechanism: str, steps: Sequence[tuple[bytes, bytes]]) -> No
         principal_tracker.token(token)
         changes.append(principal_tracker.token_reply(reply, 2.0))
     assert changes[:-1] == [None] * (len(steps) - 1)
-    assert changes[-1] == ConnectionChange(principal_tracker.connection, "authenticated", 2.0)
+    assert changes[-1] == ConnectionTransition(principal_tracker.connection, "authenticated", 2.0)
     assert who(principal_tracker.connection) == ("User:alice", "sasl", mechanism)
 
 
@@ -321,7 +321,9 @@ def test_gssapi_is_through_once_something_else_is_answered() -> None:
     assert step(principal_tracker, b"wrapped", lifetime_ms=60_000) is None
     assert principal_tracker.connection == FRESH
     change = principal_tracker.passed(4.0)
-    assert change == ConnectionChange(principal_tracker.connection, "authenticated", 4.0, session_lifetime_ms=60_000)
+    assert change == ConnectionTransition(
+        principal_tracker.connection, "authenticated", 4.0, session_lifetime_ms=60_000
+    )
     assert who(principal_tracker.connection) == ("User:<unknown:GSSAPI>", "unknown", "GSSAPI")
     assert not undecided(principal_tracker)
     assert principal_tracker.passed(5.0) is None
@@ -422,7 +424,7 @@ def test_nobody_loses_their_name_to_a_later_login_that_cannot_be_read() -> None:
     shake(principal_tracker, "SCRAM-SHA-256")
     principal_tracker.request(2, SASL_AUTHENTICATE, None)
     assert principal_tracker.response(SASL_AUTHENTICATE, authenticate_reply(SERVER_FIRST), 2.0) is None
-    assert step(principal_tracker, CLIENT_FINAL, SERVER_FINAL, lifetime_ms=9) == ConnectionChange(
+    assert step(principal_tracker, CLIENT_FINAL, SERVER_FINAL, lifetime_ms=9) == ConnectionTransition(
         before, "authenticated", 2.0, session_lifetime_ms=9
     )
 
@@ -450,7 +452,7 @@ def test_a_login_that_was_cut(begun: bool) -> None:
 
 def test_a_session_tells_of_gssapi_with_the_first_answer_to_something_else() -> None:
     exchanges: list[Exchange] = []
-    changes: list[ConnectionChange] = []
+    changes: list[ConnectionTransition] = []
     sink = watching(exchanges.append, changes.append)
     session = Session(FRESH, ListenerCounters(), sink, principal_tracker=PrincipalTracker(FRESH))
     asked = [(SASL_HANDSHAKE, handshake("GSSAPI")), (SASL_AUTHENTICATE, authenticate(b"token", 1)), (METADATA, b"")]
@@ -475,7 +477,7 @@ def test_re_authentication() -> None:
     assert shake(principal_tracker, "PLAIN") is None
     assert principal_tracker.connection == before
     change = step(principal_tracker, plain("alice"), lifetime_ms=3000)
-    assert change == ConnectionChange(before, "authenticated", 2.0, session_lifetime_ms=3000)
+    assert change == ConnectionTransition(before, "authenticated", 2.0, session_lifetime_ms=3000)
 
 
 def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
@@ -495,9 +497,9 @@ def test_re_authentication_as_another_is_refused_and_changes_nothing() -> None:
         (3, software("apache-kafka-java", "4.3.1"), ("apache-kafka-java", "4.3.1")),
         (4, software("librdkafka", "2.16.1-rc.2"), ("librdkafka", "2.16.1-rc.2")),
         (9, software("of-the-future", "1") + b"more", ("of-the-future", "1")),
-        (3, software("x" * MAX_NAME, "1"), ("x" * MAX_NAME, "1")),
-        (3, software("x" * (MAX_NAME + 1), "1"), (None, None)),
-        (3, software("x", "1" * (MAX_NAME + 1)), (None, None)),
+        (3, software("x" * MAX_CLIENT_NAME, "1"), ("x" * MAX_CLIENT_NAME, "1")),
+        (3, software("x" * (MAX_CLIENT_NAME + 1), "1"), (None, None)),
+        (3, software("x", "1" * (MAX_CLIENT_NAME + 1)), (None, None)),
         (2, software("not-there-yet", "1"), (None, None)),
         (0, b"", (None, None)),
         (3, None, (None, None)),

@@ -12,10 +12,10 @@ from proxy.core.counters import ListenerCounters
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import InterceptorChain, Request
 from proxy.core.observation_interest import WANT_EXCHANGE, WANT_FACTS
-from proxy.core.protected_topics import MAX_ITEMS, ProtectedTopics
+from proxy.core.protected_topics import MAX_CHECKED_ITEMS, ProtectedTopics
 from proxy.core.session import ANSWER_COST, TURN, Session
 from proxy.errors import PeerError
-from proxy.interceptors.topic_protection import MAX_HELD_REQUEST, TopicProtection
+from proxy.interceptors.topic_protection import MAX_HELD_ADMIN_REQUEST, TopicProtection
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, request, response, sized
 from tests.tools.observation_sinks import watching
 
@@ -199,7 +199,7 @@ def test_refused_requests_are_taken_in_turns_like_all_others(site: Site) -> None
 
 
 def test_more_partitions_than_are_answered_end_the_connection(site: Site) -> None:
-    for count, cause in ((MAX_ITEMS, None), (MAX_ITEMS + 1, "protected_topic")):
+    for count, cause in ((MAX_CHECKED_ITEMS, None), (MAX_CHECKED_ITEMS + 1, "protected_topic")):
         partitions = b"".join(struct.pack(">ii", at, -1) for at in range(count))
         body = struct.pack(">hhiih", -1, 1, 1, 1, len(REGISTRY)) + REGISTRY + struct.pack(">i", count) + partitions
         assert site.ask(request(0, 7, 1, body)) == b""
@@ -246,7 +246,7 @@ def test_a_change_is_held_back_up_to_its_bound(site: Site) -> None:
         return request(DELETE_TOPICS, 1, 5, body + struct.pack(">i", 1))
 
     long = delete(*[b"t" * 100] * 9_000)
-    assert 800_000 < len(long) < MAX_HELD_REQUEST
+    assert 800_000 < len(long) < MAX_HELD_ADMIN_REQUEST
     assert site.ask(long[:700_000]) == b""
     assert site.ask(long[700_000:]) == long
     assert site.ask(delete(b"a", REGISTRY)) == b""

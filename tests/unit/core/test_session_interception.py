@@ -10,7 +10,7 @@ import pytest
 from proxy.compiled.exchange import Exchange
 from proxy.core.budget import CLIENT_ID, EXCHANGE, Budget
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.interception import MAX_PENDING_RESPONSES
 from proxy.core.interceptor import (
     MAX_HELD_REQUEST,
@@ -76,7 +76,7 @@ class Bench:
             "User:ANONYMOUS",
             principal_source=source,  # type: ignore[arg-type]
         )
-        self.changes: list[ConnectionChange] = []
+        self.changes: list[ConnectionTransition] = []
         sink = None if wanted is None else watching(self.exchanges.append, self.changes.append, wanted=wanted)
         self.interceptors = InterceptorChain(interceptors or [self.chooser])
         principal_tracker = PrincipalTracker(self.connection) if source == "unauthenticated" else None

@@ -7,7 +7,7 @@ import pytest
 from proxy.compiled.exchange import Exchange
 from proxy.core.budget import MAX_CHARGED, OPEN, Budget
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionChange
+from proxy.core.exchange import Connection, ConnectionTransition
 from proxy.core.observation import MAX_LEARNED
 from proxy.core.observation_interest import (
     ERROR_AFTER_THROTTLE,
@@ -39,7 +39,7 @@ class Bench:
     ) -> None:
         self.counters = ListenerCounters()
         self.exchanges: list[Exchange] = []
-        self.changes: list[ConnectionChange] = []
+        self.changes: list[ConnectionTransition] = []
         self.order: list[str] = []
         self.now = 0.0
         connection = Connection(
@@ -56,7 +56,7 @@ class Bench:
         self.exchanges.append(exchange)
         self.order.append(f"{exchange.api_key}")
 
-    def _note(self, change: ConnectionChange) -> None:
+    def _note(self, change: ConnectionTransition) -> None:
         self.changes.append(change)
         self.order.append(change.change)
 

@@ -12,7 +12,7 @@ from proxy.core.accessors import printed_id
 from proxy.core.apis import APIS
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
 from proxy.core.schema import SIZES, WITHHELD, Layout, layout, plain, response_prefix
-from proxy.core.struct import MissingField, ObservableStruct, SchemaError, SchemaException, UnknownMessage, view
+from proxy.core.struct import MissingField, ObservableStructImpl, SchemaError, SchemaException, UnknownMessage, view
 from proxy.errors import PeerError
 from tests.golden.frames import FOLDER, load
 from tests.tools.messages import uvarint
@@ -86,7 +86,7 @@ def test_what_is_not_defined() -> None:
             view(key, version, b"", response=False)
 
 
-def produce(version: int, topic: bytes) -> ObservableStruct:
+def produce(version: int, topic: bytes) -> ObservableStructImpl:
     """acks −1, timeout 7 ms, and one partition 3 with 4 bytes that are no batch."""
     flexible = version >= 9
     tags = b"\0" if flexible else b""
@@ -268,7 +268,7 @@ def test_every_cut_is_malformed_and_nothing_else() -> None:
             assert (error.value.side, error.value.reason) == ("broker" if message[2] else "client", "malformed")
 
 
-def read_end(struct: ObservableStruct) -> None:
+def read_end(struct: ObservableStructImpl) -> None:
     read_all(struct)
     struct._end()
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from proxy.config import Config
 from proxy.fleet import fleet_poller
 from proxy.fleet.fleet_poller import FleetPoller
-from proxy.fleet.membership import DEAD_AFTER_MS, Membership, RegistryRecord
+from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership, RegistryRecord
 from proxy.fleet.registry import OnMembers, RegistryThread
 from proxy.fleet.sidecar_record import decode, record_key
 from proxy.interceptors.broker_metadata import BrokerView, FleetView
@@ -272,7 +272,7 @@ async def test_a_sidecar_is_taken_at_its_word_until_it_is_silent(cluster):
         await watched.until(lambda: watched.entry(2) and watched.entry(2).tags.get("rack") == "b")
         assert "sidecar" not in watched.entry(2).tags
 
-        watched.registry.tell([RegistryRecord(record_key(1), value, 1001 + DEAD_AFTER_MS)], False)
+        watched.registry.tell([RegistryRecord(record_key(1), value, 1001 + MEMBER_DEAD_AFTER_MS)], False)
         await watched.until(lambda: watched.entry(2).tags.get("sidecar") == "absent")
         assert watched.entry(2).addresses == {"client": ("127.0.0.1", 9092)}
 

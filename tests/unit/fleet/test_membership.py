@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.key_definition import INT32_MAX
-from proxy.fleet.membership import DEAD_AFTER_MS, Membership, RegistryRecord
+from proxy.fleet.membership import MEMBER_DEAD_AFTER_MS, Membership, RegistryRecord
 from proxy.fleet.sidecar_record import (
     MAX_ENDPOINTS,
     MAX_RECORD,
@@ -160,12 +160,12 @@ class TestWhoRuns:
         membership.apply([written(1, 1000), written(2, 1000)])
         assert alive(membership) == {1: True, 2: True}
 
-        membership.apply([written(1, 1000 + DEAD_AFTER_MS)])
+        membership.apply([written(1, 1000 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: True}
-        membership.apply([written(1, 1001 + DEAD_AFTER_MS)])
+        membership.apply([written(1, 1001 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: False}
 
-        membership.apply([written(2, 1002 + DEAD_AFTER_MS)])
+        membership.apply([written(2, 1002 + MEMBER_DEAD_AFTER_MS)])
         assert alive(membership) == {1: True, 2: True}
 
     def test_while_nothing_is_written_nobody_dies(self):
@@ -185,14 +185,14 @@ class TestWhoRuns:
         membership.apply([written(1, 1000), written(1, 1001, b"junk"), RegistryRecord(b"hint/metadata", b"", 1002)])
         assert alive(membership) == {1: True}
 
-        membership.apply([written(2, 2000 + DEAD_AFTER_MS, b"junk")])
+        membership.apply([written(2, 2000 + MEMBER_DEAD_AFTER_MS, b"junk")])
         assert alive(membership) == {1: False}
 
     @pytest.mark.parametrize(
         "record",
         [
-            RegistryRecord(b"other", b"", 2000 + DEAD_AFTER_MS),
-            RegistryRecord(b"sidecar/2147483648", None, 2000 + DEAD_AFTER_MS),
+            RegistryRecord(b"other", b"", 2000 + MEMBER_DEAD_AFTER_MS),
+            RegistryRecord(b"sidecar/2147483648", None, 2000 + MEMBER_DEAD_AFTER_MS),
             RegistryRecord(record_key(2), b"junk", None),
         ],
     )

@@ -9,7 +9,7 @@ from proxy.config import Config
 from proxy.fleet.membership import Member
 from proxy.fleet.sidecar_record import MAX_ENDPOINTS, SidecarRecord, decode, encode
 from proxy.fleet.view import (
-    NOTHING,
+    NO_CAPABILITIES,
     OwnBroker,
     brokers_without_sidecar,
     build_fleet_view,
@@ -107,7 +107,7 @@ class TestOwn:
 class TestPeers:
     mine = build_own_view(config(), FULL)
 
-    def peer(self, seen: Member | None, said: BrokerCapabilities = NOTHING):
+    def peer(self, seen: Member | None, said: BrokerCapabilities = NO_CAPABILITIES):
         members = {} if seen is None else {2: seen}
         view = build_fleet_view(self.mine, [1, 2], members, {2: said})
         assert view.brokers[0] is self.mine

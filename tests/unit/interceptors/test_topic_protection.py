@@ -13,7 +13,7 @@ from proxy.core.apis import APIS, response_header_is_flexible
 from proxy.core.encode import encode
 from proxy.core.exchange import Connection
 from proxy.core.interceptor import ON_BODY, ON_HEADER, ON_TOPICS, Denied, Disposition, Request, Verdict
-from proxy.core.protected_topics import MAX_ITEMS, ProtectedTopics
+from proxy.core.protected_topics import MAX_CHECKED_ITEMS, ProtectedTopics
 from proxy.core.schema import layout
 from proxy.core.struct import view
 from proxy.errors import MalformedBody
@@ -126,11 +126,11 @@ def test_only_topics_count() -> None:
 
 def test_what_cannot_be_answered_in_bounds_ends_the_connection() -> None:
     bench = Bench()
-    assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_ITEMS})
-    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * (MAX_ITEMS + 1)}) == Denied(None)
+    assert bench.answer(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * MAX_CHECKED_ITEMS})
+    assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["audit"] * (MAX_CHECKED_ITEMS + 1)}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200 + [GUARDED]}) == Denied(None)
     assert bench.ask(DELETE_TOPICS, 5, {"TopicNames": ["t" * 100] * 200}) is Disposition.FORWARD
-    partitions = [{"PartitionIndex": at} for at in range(MAX_ITEMS)]
+    partitions = [{"PartitionIndex": at} for at in range(MAX_CHECKED_ITEMS)]
     assert bench.ask(DELETE_RECORDS, 2, {"Topics": [{"Name": GUARDED, "Partitions": partitions}]}) == Denied(None)
     grown = "\udcff".encode("utf-8", "surrogatepass")[:1] * 12_000  # three bytes each, once it is read as text
     body = struct.pack(">ih", 2, len(GUARDED)) + GUARDED.encode() + struct.pack(">h", len(grown)) + grown + bytes(4)

@@ -9,7 +9,7 @@ from proxy.core.exchange import (
     EMPTY_RECORD_SET,
     AnsweredPartition,
     Connection,
-    ConnectionChange,
+    ConnectionTransition,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -55,9 +55,9 @@ def exchange(**changes: Any) -> Exchange:
     return Exchange(**{**values, **changes})
 
 
-def change(**changes: Any) -> ConnectionChange:
+def change(**changes: Any) -> ConnectionTransition:
     """A connection that was opened."""
-    return ConnectionChange(**{"connection": connection(), "change": "opened", "at": 100.0, **changes})
+    return ConnectionTransition(**{"connection": connection(), "change": "opened", "at": 100.0, **changes})
 
 
 def report(**changes: Any) -> AggregatedThrottle:

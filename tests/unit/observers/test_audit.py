@@ -22,7 +22,7 @@ from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
 from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
 from observers.topic_names import TopicNames
-from proxy.core.exchange import ConnectionChange
+from proxy.core.exchange import ConnectionTransition
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 
 
@@ -132,8 +132,8 @@ def kinds(outbox: Kept) -> list[str]:
     return [type(event).__struct_config__.tag for event in outbox.events]  # type: ignore[misc]  # each has one
 
 
-def closed(**changes: Any) -> ConnectionChange:
-    return ConnectionChange(connection(**changes), "closed", 200.0)
+def closed(**changes: Any) -> ConnectionTransition:
+    return ConnectionTransition(connection(**changes), "closed", 200.0)
 
 
 class TestNumbers:
@@ -170,7 +170,7 @@ class TestNumbers:
         observer.record_exchanges(
             [produce([(b"audit", 0, 1, 1)]), produce([(b"a", 0, 1, 1)]), exchange(connection=probe), exchange()], 0
         )
-        observer.record_changes([ConnectionChange(probe, "opened", 1.0)], 0)
+        observer.record_changes([ConnectionTransition(probe, "opened", 1.0)], 0)
         observer.record_throttles([report()], 0)
         assert kinds(outbox) == ["request", "throttle"]
         assert (outbox.taken, outbox.hidden) == (6, 4)

@@ -11,17 +11,17 @@ from observers.audit_filter import AuditFilter
 from observers.connection_events import encode_connection_changes
 from observers.event import ConnectionEvent
 from observers.topic_names import TopicNames
-from proxy.core.exchange import Change, ConnectionChange, PrincipalSource
+from proxy.core.exchange import Change, ConnectionTransition, PrincipalSource
 from tests.unit.observers.samples import connection
 
 SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"}, client_ids={"own"})
 
 
-def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionChange:
-    return ConnectionChange(connection() if of is None else of, kind, at, **values)
+def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionTransition:
+    return ConnectionTransition(connection() if of is None else of, kind, at, **values)
 
 
-def told(*changes: ConnectionChange) -> list[ConnectionEvent]:
+def told(*changes: ConnectionTransition) -> list[ConnectionEvent]:
     made = encode_connection_changes(changes, 7, 1_700_000_000.0, SCOPE)
     return [msgspec.json.decode(chunk.json, type=ConnectionEvent) for chunk in made.chunks]
 

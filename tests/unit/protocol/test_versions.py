@@ -210,4 +210,4 @@ def test_what_no_kafka_has_counts_for_nothing_and_costs_nothing() -> None:
 
     assert release_of({**garbage, **real}) == release_of(real)
     pairs = list(versions._pairs(dict.fromkeys(range(-32768, 32768), (-32768, 32767))))
-    assert len(pairs) <= len({row.api_key for row in TABLE}) * (versions.MAX_VERSION + 1)
+    assert len(pairs) <= len({row.api_key for row in TABLE}) * (versions.MAX_API_VERSION + 1)
