@@ -74,7 +74,7 @@ include "share.pxi"
 
 # ---- steps of all messages ------------------------------------------------------------------------------------------
 
-cdef int go_on(Walk *walk) except -1:
+cdef int advance(Walk *walk) except -1:
     """Read as far as the bytes go. Returns whether the body ended; ``walk.pos`` is the first byte still needed."""
     cdef int64_t mark
     cdef Kind kind = walk.body.kind
@@ -257,7 +257,7 @@ cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t siz
     walk.data = data
     walk.size = size
     try:
-        if not go_on(&walk) or walk.pos > size:
+        if not advance(&walk) or walk.pos > size:
             malformed(kind, f"the body does not end within its {size} bytes")
         if walk.pos < size:
             malformed(kind, f"the body ends at byte {walk.pos} of {size}")
@@ -324,7 +324,7 @@ cdef class Feed:
         self.walk.data = data
         self.walk.size = size
         self.walk.pos = 0
-        go_on(&self.walk)
+        advance(&self.walk)
         return 0
 
     cdef int _keep(self, const uint8_t *data, Py_ssize_t size) except -1:

@@ -14,6 +14,6 @@ cdef class Account:
     cpdef bint is_scarce(self) noexcept
     cpdef bint is_full(self) noexcept
     cpdef int charge(self, int64_t size) except -1
-    cpdef bint take(self, int64_t size) noexcept
+    cpdef bint try_charge(self, int64_t size) noexcept
     cpdef int record(self, int64_t size) except -1
     cpdef int close(self) except -1

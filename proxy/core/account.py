@@ -37,7 +37,7 @@ class Account:
         self.counts[open_bytes] += size
         return 0
 
-    def take(self, size: int) -> bool:
+    def try_charge(self, size: int) -> bool:
         """Hold ``size`` bytes more of what may be left out; returns False, and holds none of them, without room."""
         if size > 0 and self.counts[open_bytes] + self.counts[recorded_bytes] + size > self.counts[optional_bytes]:
             return False

@@ -77,17 +77,17 @@ class Budget:
         counts = self.counts
         return counts[OPEN] + counts[RECORDED] > counts[LIMIT]
 
-    def handed_over(self) -> None:
+    def clear_recorded(self) -> None:
         """Observers have been handed all that was recorded: from here on their own queues bound it."""
         self.counts[RECORDED] = 0
 
-    def wait(self, go_on: Callable[[], bool]) -> None:
-        """A connection waits: ``go_on`` lets it be read again, and returns whether it still waited."""
+    def add_waiter(self, resume: Callable[[], bool]) -> None:
+        """Add a connection that waits: ``resume`` lets it be read again, and returns whether it still waited."""
         self.waits += 1
-        self._waiting.append(go_on)
+        self._waiting.append(resume)
 
-    def wake(self) -> None:
-        """Let as many waiting connections go on as there is room for a chunk of each; at least one, so that none waits
+    def resume_waiters(self) -> None:
+        """Resume as many waiting connections as there is room for a chunk of each; at least one, so that none waits
         for ever on another that waits."""
         most = max(1, (self.limit - self.charged) // CHUNK)
         while self._waiting and most:

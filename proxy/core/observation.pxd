@@ -66,7 +66,7 @@ cdef class Observation:
     @cython.locals(fits=bint, complete=bint, size=int64_t)
     cdef int read_facts(self, BodyPiece piece, Exchange exchange, BodyCapture capture) except -1
     @cython.locals(fits=bint)
-    cdef bint hold(self, Exchange exchange, int64_t size) noexcept
+    cdef bint try_charge(self, Exchange exchange, int64_t size) noexcept
     cdef int drop_body(self, Exchange exchange, BodyCapture capture) except -1
     cdef int uncharge(self, Exchange exchange, int64_t size) except -1
     @cython.locals(size=int64_t, short=bint, wanted=bint, had=int64_t, body=bytes)

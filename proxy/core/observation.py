@@ -213,14 +213,14 @@ class Observation:
             if piece.kind != Kind.NO_WALKER:
                 size = read_whole(exchange, piece.kind, piece.response, piece.data, piece.start, piece.end)
                 complete = True
-                fits = self.hold(exchange, size)
+                fits = self.try_charge(exchange, size)
             else:
                 capture.feed.feed(piece.data, piece.start, piece.end)
                 size = capture.feed.size() - capture.charged
                 if piece.last:
                     size = capture.feed.finish_into(exchange, piece.response) - capture.charged
                     complete = True
-                fits = self.hold(exchange, size)
+                fits = self.try_charge(exchange, size)
                 if fits:
                     capture.charged += size
         except Exception:  # whatever it is, it concerns the record of this exchange only
@@ -240,9 +240,9 @@ class Observation:
             exchange.decode_code = DecodeCode.FULL
         return count(self.decoded, "full")
 
-    def hold(self, exchange: Exchange | None, size: int) -> bool:
+    def try_charge(self, exchange: Exchange | None, size: int) -> bool:
         """Charge ``size`` bytes more for ``exchange``; False where there is no room for them."""
-        fits = self.account.take(size)
+        fits = self.account.try_charge(size)
         if fits:
             exchange.charged += size
         return fits
@@ -265,7 +265,7 @@ class Observation:
         size = piece.end - piece.start
         short = capture.length <= max_learned
         had = 0 if capture.gathered is None else len(capture.gathered)
-        if capture.raw and not self.hold(exchange, size):
+        if capture.raw and not self.try_charge(exchange, size):
             capture.raw = False
             self.uncharge(exchange, had)
             count(self.decoded, "not_kept")

@@ -254,8 +254,8 @@ class ConnectionManager:
         Resumes connections that wait for memory, closes those whose peer is gone or whose first request is late, and
         logs how often a rate-limited warning was suppressed.
         """
-        self.budget.handed_over()
-        self.budget.wake()
+        self.budget.clear_recorded()
+        self.budget.resume_waiters()
         self._dead_peers.on_tick()
         self._setup_deadlines.on_tick()
         self._rate_limited.flush()

@@ -255,7 +255,7 @@ cdef class Relay:
                 session.read_bodies(monotonic())
         if session is not None and session.must_pause_reading(end.is_broker):
             if not end.paused & MEMORY:
-                session.account.budget.wait(
+                session.account.budget.add_waiter(
                     self.broker_memory_available if end.is_broker else self.client_memory_available
                 )
             self.pause(end, MEMORY)

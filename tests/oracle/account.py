@@ -25,7 +25,7 @@ class Account:
         self.held += size
         self.counts[OPEN] += size
 
-    def take(self, size: int) -> bool:
+    def try_charge(self, size: int) -> bool:
         """Hold ``size`` bytes more of what may be left out; returns False, and holds none of them, without room."""
         counts = self.counts
         if size > 0 and counts[OPEN] + counts[RECORDED] + size > counts[OPTIONAL]:

@@ -209,7 +209,7 @@ class Told:
 
     def _hold(self, exchange: Exchange, size: int) -> bool:
         """Charge ``size`` bytes more for ``exchange``; False where there is no room for them."""
-        fits = self._account.take(size)
+        fits = self._account.try_charge(size)
         if fits:
             exchange.charged += size
         return fits

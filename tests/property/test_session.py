@@ -118,7 +118,7 @@ class Run:
             assert exchange.outcome != "open"
             assert exchange.charged == 0
         assert self.budget.counts[OPEN] == 0
-        self.budget.handed_over()
+        self.budget.clear_recorded()
         assert self.budget.charged == 0
         if self.sink is not None:
             assert self.sink.observed[0] == len(self.exchanges) + len(self.changes)

@@ -189,7 +189,7 @@ def measured(flood: Flood) -> dict[str, int]:
     grown = resident() - before
     for session in hoard.sessions:
         session.close(2.0)
-    hoard.budget.handed_over()
+    hoard.budget.clear_recorded()
     return {"grown": grown, "left": hoard.budget.charged}
 
 

@@ -38,8 +38,8 @@ def test_a_million_bytes_of_each_kind_of_request_from_many_connections_are_held_
 def test_facts_leave_a_reserve_to_what_cannot_be_left_out() -> None:
     budget = Budget()
     account = Account(budget)
-    assert account.take(MAX_CHARGED - RESERVED)
-    assert not account.take(1)
+    assert account.try_charge(MAX_CHARGED - RESERVED)
+    assert not account.try_charge(1)
     assert account.held == budget.charged == MAX_CHARGED - RESERVED
     account.charge(RESERVED)
     assert not account.is_full()
@@ -56,9 +56,9 @@ def test_what_was_recorded_stays_charged_until_it_is_handed_over() -> None:
     account.record(600)
     account.close()
     assert (account.held, budget.charged, budget.counts[OPEN]) == (0, 600, 0)
-    assert not Account(budget).take(200)
-    budget.handed_over()
-    assert Account(budget).take(200)
+    assert not Account(budget).try_charge(200)
+    budget.clear_recorded()
+    assert Account(budget).try_charge(200)
 
 
 def test_a_connection_that_holds_little_never_waits() -> None:
@@ -76,25 +76,25 @@ def test_those_that_wait_go_on_in_turn_as_there_is_room_and_at_least_one() -> No
     woken: list[int] = []
 
     def waiting(number: int, still: bool = True) -> None:
-        def go_on() -> bool:
+        def resume() -> bool:
             woken.append(number)
             return still
 
-        budget.wait(go_on)
+        budget.add_waiter(resume)
 
     waiting(0, still=False)  # it has ended
     for number in range(1, 9):
         waiting(number)
     assert budget.waits == 9
-    budget.wake()
+    budget.resume_waiters()
     assert woken == [0, 1]
-    budget.wake()
+    budget.resume_waiters()
     assert woken == [0, 1, 2]
     account.charge(-4 * CHUNK)
-    budget.wake()
+    budget.resume_waiters()
     assert woken == [0, 1, 2, 3, 4, 5]
     account.close()
-    budget.wake()
+    budget.resume_waiters()
     assert woken == list(range(9))
-    budget.wake()
+    budget.resume_waiters()
     assert woken == list(range(9))

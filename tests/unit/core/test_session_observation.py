@@ -155,7 +155,7 @@ def test_kept_bodies_are_the_bytes_after_the_header(step: int) -> None:
     ]
     assert bench.budget.counts[OPEN] == 0
     assert bench.budget.charged > 700  # until observers have them
-    bench.budget.handed_over()
+    bench.budget.clear_recorded()
     assert bench.budget.charged == 0
 
 
@@ -181,12 +181,12 @@ def test_without_memory_nothing_is_kept_until_there_is_some_again() -> None:
         session.read_client_data(request(METADATA, 1, 1, b"z" * 1000), 1.0)
         session.observe(1.5)
         session.close(2.0)
-        bench.budget.handed_over()
+        bench.budget.clear_recorded()
         return bench.exchanges.pop()
 
     assert other().request_raw is None
     bench.lost()
-    bench.budget.handed_over()
+    bench.budget.clear_recorded()
     assert bench.budget.charged == 0
     assert other().request_raw is not None
 
