@@ -78,6 +78,10 @@ interop: setup ## Clients of other languages through the sidecar (needs node and
 fuzz: $(READY) ## Hostile bytes for everything that reads a peer's, a million inputs (ARGS: --inputs, --seed, --seconds)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: fuzz-sanitized
+fuzz-sanitized: $(READY) ## make fuzz with AddressSanitizer and UndefinedBehaviorSanitizer in the compiled modules (needs gcc)
+	@$(BIN)/python -m tests.tools.sanitized tests.fuzz $(ARGS)
+
 PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done)
 
 .PHONY: wheels
