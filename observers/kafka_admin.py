@@ -10,7 +10,11 @@ from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # public, without __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, without __all__
+    AdminClient,
+    ConfigResource,
+    TopicMetadata,
+)
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
@@ -33,6 +37,9 @@ sidecar with a wrong clock would be refused, or deleted at once."""
 
 ADMIN_CALL_TIMEOUT = 2.0
 """Seconds that one admin call may take. It bounds how long a lookup of topic names blocks an observer's thread."""
+
+LISTING_INTERVAL = 0.1
+"""Seconds between two requests for the list of topics, while a topic that exists is not listed yet."""
 
 RDKAFKA_LOG_INTERVAL = 10.0
 """Seconds between two log lines of librdkafka. Lines in between are counted, and not logged."""
@@ -109,8 +116,9 @@ class KafkaAdmin:
         found = listed.topics.get(topic)
         cluster_id = listed.cluster_id or ""
         if found is None:
-            self._create_topic(admin, topic, min(MAX_AUDIT_REPLICATION, brokers))
-            return AuditTopicState(cluster_id)
+            if self._create_topic(admin, topic, min(MAX_AUDIT_REPLICATION, brokers)):
+                return AuditTopicState(cluster_id)
+            found = self._wait_until_listed(admin, topic)
         replicas = min((len(one.replicas) for one in found.partitions.values()), default=0)
         return AuditTopicState(
             cluster_id, find_topic_problems(self._describe_config(admin, topic), replicas, brokers, record)
@@ -155,7 +163,18 @@ class KafkaAdmin:
             return self._admin
 
     @staticmethod
-    def _create_topic(admin: AdminClient, topic: str, replicas: int) -> None:
+    def _wait_until_listed(admin: AdminClient, topic: str) -> TopicMetadata:
+        """Return a topic that exists although a broker did not list it: a broker may lag behind the controller."""
+        deadline = time.monotonic() + ADMIN_CALL_TIMEOUT
+        while (found := admin.list_topics(timeout=ADMIN_CALL_TIMEOUT).topics.get(topic)) is None:
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            time.sleep(LISTING_INTERVAL)
+        return found
+
+    @staticmethod
+    def _create_topic(admin: AdminClient, topic: str, replicas: int) -> bool:
+        """Create the topic. Return False where it exists already."""
         config = {**AUDIT_TOPIC_CONFIG, "min.insync.replicas": str(min(2, replicas))}
         new = NewTopic(topic, num_partitions=AUDIT_PARTITIONS, replication_factor=replicas, config=config)
         try:
@@ -165,8 +184,9 @@ class KafkaAdmin:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-        else:
-            log.info("audit_topic_created", topic=topic, partitions=AUDIT_PARTITIONS, replicas=replicas)
+            return False
+        log.info("audit_topic_created", topic=topic, partitions=AUDIT_PARTITIONS, replicas=replicas)
+        return True
 
 
 def find_topic_problems(config: Mapping[str, str], replicas: int, brokers: int, record: int) -> dict[str, str]:

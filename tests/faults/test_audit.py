@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,6 +34,7 @@ from observers import spool_store
 from observers.delivery_accounting import Gap
 from observers.event import encoder
 from observers.event_blocks import Chunk
+from observers.kafka_admin import KafkaAdmin
 from observers.outbox import Outbox, OutboxStats
 from proxy.local import cluster as local
 from proxy.local.state import ClusterState
@@ -425,6 +427,26 @@ def test_what_is_wrong_with_a_topic_that_was_there_is_told(
     run = run_of(spool=False)
     until(lambda: bool(run.stats().problems))
     assert set(run.stats().problems) == {"short_retention", "small_messages", "create_time"}
+
+
+def test_a_topic_that_a_broker_does_not_list_yet_is_checked(line: Line, made: Callable[..., None]) -> None:
+    """As right after it was created, while brokers lag behind the controller."""
+
+    class Lagging(AdminClient):
+        lists = 0
+
+        def list_topics(self, *args: Any, **options: Any) -> Any:
+            listed = super().list_topics(*args, **options)
+            self.lists += 1
+            if self.lists < 3:
+                listed.topics.pop(TOPIC)
+            return listed
+
+    made(retention_ms="1000")
+    admin = KafkaAdmin({}, "lagging")
+    admin._admin = Lagging({"bootstrap.servers": line.behind})
+    assert set(admin.ensure_audit_topic(TOPIC, 1000).problems) == {"short_retention", "create_time"}
+    assert admin._admin.lists == 3
 
 
 @pytest.mark.parametrize("spool", [True, False])

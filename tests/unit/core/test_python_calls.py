@@ -13,13 +13,13 @@ SILENT: dict[str, tuple[str, ...]] = {
         "is_known", "is_flexible", "skip_uvarint", "uvarint_at", "skip_tags", "after_client_id", "acks_at",
         "least_header", "least_of", "peek", "token_size",
     ),
-    "account": ("is_scarce", "is_full", "charge", "take", "record", "close"),
+    "account": ("is_scarce", "is_full", "charge", "try_charge", "record", "close"),
     "connection_state": (
         "enqueue", "dequeue", "advance", "has_ended", "reads_tokens", "keeps_rest", "is_closing",
         "has_no_partial_request", "end_frame", "await_end", "release", "read_token", "read_token_response", "chunk",
     ),
     "session": ("is_saturated", "read", "check_size"),
-    "observation": ("identifies", "flags", "hold", "drop_body", "uncharge", "record_lost"),
+    "observation": ("identifies", "flags", "try_charge", "drop_body", "uncharge", "record_lost"),
     "produce_scan": (
         "reads_on", "element", "next_partition", "next_topic", "after_tags", "number", "length",
     ),
