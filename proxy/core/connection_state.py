@@ -58,6 +58,7 @@ requests_kept_state = State.REQUESTS_KEPT
 tokens_kept_state = State.TOKENS_KEPT
 closing_state = State.CLOSING
 ended_state = State.ENDED
+request_event = Event.REQUEST
 token_event = Event.TOKEN
 close_event = Event.CLOSE
 unasked_event = Event.UNASKED
@@ -212,6 +213,7 @@ class ConnectionState:
             if is_known(key, version) or (
                 self.interception is not None and self.interceptor_flags(key, version) & unknown_version
             ):
+                self.advance(request_event)
                 return REQUEST_AGAIN
         self.advance(token_event)
         return self.pass_token(False, buf, at, shift, data, end, now)

@@ -30,7 +30,7 @@ class Event(IntEnum):
     CHUNK = 0
     """Bytes of the client come; of a rest, it and what came after it."""
     REQUEST = 1
-    """The header of a request was read."""
+    """A frame is a request: its api and version were read where it could have been a token, or its header was read."""
     HANDSHAKE = 2
     """After REQUEST: it was SaslHandshake v0, which is forwarded."""
     TOKEN = 3

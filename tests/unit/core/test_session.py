@@ -289,6 +289,16 @@ def test_raw_sasl_tokens_are_not_taken_for_requests() -> None:
     assert bench.counters.requests == {SASL_HANDSHAKE: 1, METADATA: 1}
 
 
+def test_no_token_follows_the_beginning_of_a_request() -> None:
+    """The api and the version tell a request from a token, before the rest of its header is there."""
+    bench = Bench()
+    bench.client(request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN"))
+    bench.broker(response(1, b"\0\0\0\0\0\0"))
+    bench.client(request(METADATA, 9, 2, b"\0" * 4)[:9])
+    with pytest.raises(PeerError, match="a response without a request"):
+        bench.broker(sized(b"token"))
+
+
 def test_too_many_open_requests_saturate_until_answered() -> None:
     bench = Bench()
     for n in range(MAX_IN_FLIGHT):
