@@ -82,7 +82,7 @@ fuzz: $(READY) ## Hostile bytes for everything that reads a peer's, a million in
 fuzz-sanitized: $(READY) ## make fuzz with AddressSanitizer and UndefinedBehaviorSanitizer in the compiled modules (needs gcc)
 	@$(BIN)/python -m tests.tools.sanitized tests.fuzz $(ARGS)
 
-PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done)
+PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done; true)
 
 .PHONY: wheels
 wheels: $(READY) ## Build dist/*.whl for every CPython from 3.11 to 3.14 on PATH (PYTHONS="python3.12 ...": for those)
