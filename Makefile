@@ -37,7 +37,7 @@ setup: $(READY) ## Create .venv and install the locked packages
 	@$(BIN)/python -m proxy.local.jars fetch
 
 .PHONY: demo
-demo: setup ## From a real broker to a table: run everything once and prove the numbers (KEEP=1 leaves it running)
+demo: setup ## From a real broker to a table: run everything once and compare the numbers (KEEP=1 leaves it running)
 	@$(BIN)/brokerside demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: check

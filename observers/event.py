@@ -43,7 +43,7 @@ LOSS_REASONS = {
     "spool_torn": "It was on disk and cannot be read back.",
     "producer_failed": "The producer that held it failed for good and was replaced, and there was no spool.",
     "closed": "It was not delivered in the time to close, and there was no spool.",
-    "killed": "The sidecar was killed before it was on disk. Told by a later run, with what was not numbered yet.",
+    "killed": "The sidecar was killed before the events were on disk. A later run reports them, unnumbered ones too.",
 }
 """Why events are lost; besides, librdkafka's names of errors that will not pass (``topic_authorization_failed``, …)."""
 

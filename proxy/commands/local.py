@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
     option("--kafka-version", default="4.3.1", help="3.9.2, 4.3.1 or 4.4.0; default: %(default)s.")
     option("--ports", type=numbers, help="Ports clients dial, one per node, comma-separated; default: free ones.")
     made.add_argument(
-        "--sidecars", action=BooleanOptionalAction, default=True, help="Start a sidecar before each broker."
+        "--sidecars", action=BooleanOptionalAction, default=True, help="Start a sidecar in front of each broker."
     )
     _add_cluster(command(clusters, "down", down))
     _add_cluster(command(clusters, "status", status))
@@ -73,7 +73,7 @@ def status(folder: Path) -> int:
 
 
 def demo(keep: bool, folder: Path | None) -> int:
-    """From a real broker to a table: start Kafka and a sidecar, run real clients, prove the numbers."""
+    """Start Kafka and a sidecar, run real clients and the Spark job, and compare tables with the clients' counts."""
     from proxy.local.demo import demo as run_demo
 
     return run_demo(folder, keep=keep)

@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
 def broker_metadata(
     address: Endpoint, brokers: list[int], kafka_config: Path | None, api_key: int, output: str
 ) -> None:
-    """Show the brokers of a fleet: where clients reach them, what they support, their tags."""
+    """Show the brokers of a fleet: their addresses for clients, supported versions, and tags."""
     import msgspec
 
     from proxy.client import BrokerMetadataClient

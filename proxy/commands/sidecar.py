@@ -81,7 +81,7 @@ def lean() -> Iterator[None]:
 
 
 def check_config(config: Path) -> None:
-    """Check a configuration and name every mistake in it."""
+    """Check a configuration, and report all errors at once."""
     from proxy.config import load
 
     loaded = load(config)
@@ -121,7 +121,7 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
 
 
 def reload(admin: Endpoint) -> int:
-    """Let a running sidecar read its configuration again, and say what came of it."""
+    """Reload the configuration of a running sidecar, and report what was applied."""
     from proxy import admin_client
 
     done = admin_client.post_reload(admin)

@@ -12,7 +12,7 @@ secret_files.py  values that stand in files of their own; hmac_keys.py: HMAC key
                  regular_files.py reads both, and nothing that only looks like a file.
 internal.py      with which settings of librdkafka the cluster's quotas can be read.
 validation.py    checks across keys: loops, addresses used twice, keys that need each other.
-loading.py       all of it in order; every mistake told at once.
+loading.py       all of it in order; all errors reported at once.
 limits.py        from the quotas of the file and of the cluster to the limits that act.
 difference.py    what is different between two configurations.
 serialization.py  a configuration as bytes, for another process of the sidecar.

@@ -1,4 +1,4 @@
-"""Loads a ``Config`` from a file and the environment, or reports every mistake in them at once."""
+"""Loads a ``Config`` from a file and the environment, or reports all errors in them at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     pause: Callable[[], None] = lambda: None,
 ) -> Config:
-    """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with every mistake in it.
+    """Read the configuration at ``path``, overridden by ``environ``. Raises ConfigError with all errors in it.
 
     ``pause``: called often, so that the caller's process can do other work meanwhile.
     """

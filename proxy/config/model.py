@@ -68,8 +68,8 @@ class Config(ConfigSection):
     )
     broker_version: Version | None = key(
         "broker.version",
-        "Version of the broker, which it does not tell itself, for the tags `broker.version` and `broker.version.int`; "
-        "without it the release is inferred from what the broker supports.",
+        "Version of the broker, which it does not report itself, for the tags `broker.version` and "
+        "`broker.version.int`; without it the release is inferred from what the broker supports.",
         kind="text",
         allowed="text that begins with one to four numbers of 0 to 255, as '4.3.1'",
         default=None,
@@ -77,7 +77,7 @@ class Config(ConfigSection):
     )
     tags: Tags = key(
         "tags",
-        "Tags of this broker that `BrokerMetadata` tells beside the built-in ones (docs/tags.md). `tag.NAME: VALUE` "
+        "Tags of this broker that `BrokerMetadata` returns beside the built-in ones (docs/tags.md). `tag.NAME: VALUE` "
         "beside `broker.id` is the same as `NAME: VALUE` here.",
         kind="mapping",
         allowed=f"up to {MAX_TAGS} tags with names of {TOPIC_NAME_RULE}, none built in, and text of up to "
@@ -96,7 +96,7 @@ class Config(ConfigSection):
     )
     broker_metadata_before_authentication: bool = switch(
         "broker.metadata.before.authentication",
-        "Whether `BrokerMetadata` is answered on listeners with SASL before the client has authenticated. It tells "
+        "Whether `BrokerMetadata` is answered on listeners with SASL before the client has authenticated. It returns "
         "addresses, tags and versions.",
         default=False,
     )
@@ -167,7 +167,7 @@ class Config(ConfigSection):
     observer_max_body_bytes: int = number(
         "observer.max.body.bytes",
         "Longest body of a request or response that is kept for an observer that wants to read it. Of a longer one "
-        "sizes and counts are told alone.",
+        "only sizes and counts are reported.",
         1_048_576,
         0,
         104_857_600,
@@ -175,8 +175,8 @@ class Config(ConfigSection):
     )
     observer_records_deep: bool = switch(
         "observer.records.deep",
-        "Whether to unpack compressed message sets of Kafka before 0.11 to count their records, which no header tells. "
-        "Done by the observers' threads, of bodies up to `observer.max.body.bytes`.",
+        "Whether to unpack compressed message sets of Kafka before 0.11 to count their records, which no header "
+        "contains. Done by the observers' threads, of bodies up to `observer.max.body.bytes`.",
         default=False,
     )
     audit: AuditConfig = key("audit", "", kind="mapping", allowed="the keys of audit", default=AuditConfig())

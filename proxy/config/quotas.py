@@ -241,7 +241,7 @@ class Quotas(ConfigSection):
     ip_throttle_max_delayed: int = number(
         "ip.throttle.max.delayed",
         "Connections held at a time because of their address' rate; more are closed at once. At most a twentieth "
-        "of the descriptors, which the log tells at the start.",
+        "of the descriptors, which is logged at the start.",
         1000,
         0,
         1_000_000,

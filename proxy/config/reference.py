@@ -16,9 +16,9 @@ _INTRODUCTION = """\
 
 Generated from `proxy/config/model.py` by `make docs`.
 
-One YAML file: `brokerside run -c FILE`. `brokerside check-config FILE` checks it without starting anything, and names
-every mistake at once: key, value, what is allowed, line and column. Keys have dots in their names and are written as
-they stand here; unknown keys are mistakes, so that a slip of the pen never goes unnoticed.
+One YAML file: `brokerside run -c FILE`. `brokerside check-config FILE` checks it without starting anything, and
+reports all errors at once: key, value, what is allowed, line and column. Key names contain dots, and are written as
+shown here. An unknown key is an error, so that no typing error goes unnoticed.
 """
 
 _KEYS = """\

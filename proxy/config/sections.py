@@ -80,7 +80,7 @@ class Listener(ConfigSection):
     )
     proxy_protocol: ProxyProtocol = key(
         "proxy.protocol",
-        "Whether each connection begins with a PROXY header (v1 or v2) that tells the client's address, as load "
+        "Whether each connection begins with a PROXY header (v1 or v2) that contains the client's address, as load "
         "balancers send it. With `required`, connections without one are closed.",
         kind="text",
         allowed="disabled or required",
@@ -167,7 +167,7 @@ class AuditConfig(ConfigSection):
     )
     exclude_principals: tuple[Principal, ...] = key(
         "exclude.principals",
-        "Principals whose requests and connections give no event. What a connection did before its login is told.",
+        "Principals whose requests and connections give no event. What a connection did before its login has events.",
         kind="list of text",
         allowed="a list of principals such as User:alice",
         default=(),
@@ -195,7 +195,7 @@ class AuditConfig(ConfigSection):
     )
     inventory_interval_ms: int = number(
         "inventory.interval.ms",
-        "How often the cluster is asked which topics there are; the list is told when it has changed, and each hour.",
+        "How often the cluster is asked which topics there are; the list is sent when it has changed, and every hour.",
         60_000,
         1000,
         3_600_000,

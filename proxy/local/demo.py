@@ -118,7 +118,7 @@ def _demo(root: Path, console: Console) -> bool:
     with _step(console, "Kafka and Spark jars"):
         resolve("kafka-4.3.1")
         resolve("spark-4.2.0")
-    with _step(console, "a real Kafka broker, and the sidecar before it"):
+    with _step(console, "a real Kafka broker, and the sidecar in front of it"):
         state = cluster.up(root / "cluster", progress=False)
         sidecars.start_all(root / "cluster", state)
     console.print(f"      clients dial {state.bootstrap}; the broker itself listens on {state.nodes[0].upstream}")

@@ -1,4 +1,4 @@
-"""Definitions are right as a whole, or every mistake is told with its place, its value and what is allowed."""
+"""Definitions are valid as a whole, or all errors are reported with place, value and what is allowed."""
 
 from __future__ import annotations
 
