@@ -79,9 +79,8 @@ class AuditObserver:
         self._names: TopicNames = configs["topic.names"]
         self._filter = AuditFilter(
             self._names,
-            topics={topic, *audit.get("exclude.topics", ())},
+            topics=audit.get("exclude.topics", ()),
             principals=audit.get("exclude.principals", ()),
-            client_ids={client_id},
         )
         self._counts_compressed_records = bool(configs.get("observer.records.deep"))
         self._request_encoder = RequestEventEncoder(configs["api.names"], self._names, self._filter)
@@ -109,7 +108,7 @@ class AuditObserver:
         self._last_dropped: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
             admin.list_topics,
-            self._filter.hides_topic,
+            lambda name: name == topic or self._filter.hides_topic(name),
             self._emit_inventory,
             interval=audit.get("inventory.interval.ms", 60_000) / 1000,
         )
@@ -258,6 +257,7 @@ class AuditObserver:
             delivered=stats.delivered,
             waiting=max(0, stats.observed - stats.taken),
             hidden=stats.hidden,
+            hidden_by=self._filter.hidden_by(),
             queued=stats.queued,
             spooled=stats.spooled,
             dropped=dict(stats.dropped),

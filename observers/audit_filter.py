@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from observers.api import ObservedExchange
@@ -13,19 +14,18 @@ MAX_POLLED_CHARACTERS = 1_000_000
 """Characters of all topic names in ``polled`` of one event, about 20,000 usual names. Further names are left out."""
 
 
+MAX_HIDDEN_NAMES = 100
+"""Names in ``hidden_by``. The counts of further principals and topics are added up."""
+
+
 class AuditFilter:
-    """Hides excluded principals, exchanges on excluded topics alone, and the sidecar's own calls.
+    """Hides excluded principals, and exchanges that touch excluded topics only. Nothing else hides an exchange."""
 
-    A client can choose its id, so the sidecar's own id hides only exchanges that touch no topic.
-    """
-
-    def __init__(
-        self, names: TopicNames, *, topics: Collection[str], principals: Collection[str], client_ids: Collection[str]
-    ) -> None:
+    def __init__(self, names: TopicNames, *, topics: Collection[str], principals: Collection[str]) -> None:
         self._names = names
         self._topics = frozenset(topics)
         self._principals = frozenset(principals)
-        self._client_ids = frozenset(client_ids)
+        self._hidden: Counter[str] = Counter()
         self.sessions = FetchSessions()
         """Fetch sessions, of all fetches passed to ``record_and_check_hidden``."""
         self.muting = ChannelMuting()
@@ -35,22 +35,38 @@ class AuditFilter:
         """Whether ``principal`` is excluded."""
         return principal in self._principals
 
-    def is_own_client_id(self, client_id: str | None) -> bool:
-        """Whether this is the client id of the sidecar's own calls."""
-        return client_id in self._client_ids
-
     def hides_topic(self, name: str) -> bool:
         """Whether the topic ``name`` is excluded."""
         return name in self._topics
 
     def record_and_check_hidden(self, exchange: ObservedExchange) -> bool:
         """Update the fetch sessions, and return whether ``exchange`` gives no event. Call once for each, in order."""
-        if self.hides_principal(exchange.connection.principal):
+        principal = exchange.connection.principal
+        if self.hides_principal(principal):
+            self.count_hidden_by_principal(principal)
             return True
-        on_topics = self._touches_only_hidden_topics(exchange)
+        topic = self._find_hidden_topic(exchange)
         if exchange.api_key in FETCH_API_KEYS and exchange.request is not None:
             self.sessions.record_fetch(exchange)
-        return self.is_own_client_id(exchange.client_id) if on_topics is None else on_topics
+        if topic is None:
+            return False
+        self._hidden[f"topic {topic}"] += 1
+        return True
+
+    def count_hidden_by_principal(self, principal: str) -> None:
+        """Count one exchange or change of a connection that gives no event because ``principal`` is excluded."""
+        self._hidden[f"principal {principal}"] += 1
+
+    def hidden_by(self) -> dict[str, int]:
+        """Return how much has been hidden so far, by ``principal NAME`` and ``topic NAME``, the largest counts first.
+
+        An exchange on several excluded topics counts for the first of them.
+        """
+        largest = self._hidden.most_common()
+        counts = dict(largest[:MAX_HIDDEN_NAMES])
+        if further := sum(count for _, count in largest[MAX_HIDDEN_NAMES:]):
+            counts["other"] = further
+        return counts
 
     def take_polled_topics(self, exchange: ObservedExchange) -> tuple[str, ...]:
         """Return an event's ``polled``, of a fetch that was answered and is not hidden."""
@@ -62,23 +78,26 @@ class AuditFilter:
                 names.append(name)
         return tuple(names)
 
-    def _touches_only_hidden_topics(self, exchange: ObservedExchange) -> bool | None:
-        """Whether all topics of the exchange are hidden. None if it has no topic, or they were not read.
+    def _find_hidden_topic(self, exchange: ObservedExchange) -> str | None:
+        """Return the first topic of the exchange if all its topics are hidden, else None; None as well without topics.
 
         An idle fetch of a session names no topic; then the topics of its session count.
         """
-        only_hidden = None
+        first: str | None = None
         for facts in (exchange.request, exchange.response):
             if facts is None:
                 continue
             for partition in facts.partitions:
-                if self._names.label_of(partition.topic, facts.topics_are_ids)[0] not in self._topics:
-                    return False
-                only_hidden = True
-        if only_hidden is None and exchange.api_key in FETCH_API_KEYS and exchange.request is not None:
+                name = self._names.label_of(partition.topic, facts.topics_are_ids)[0]
+                if name not in self._topics:
+                    return None
+                first = first or name
+        if first is None and exchange.api_key in FETCH_API_KEYS and exchange.request is not None:
             session = self.sessions.find(exchange)
-            if session is not None and session.partitions:
-                return all(
-                    self._names.label_of(topic, session.are_ids)[0] in self._topics for topic in session.partitions
-                )
-        return only_hidden
+            if session is not None:
+                for topic in session.partitions:
+                    name = self._names.label_of(topic, session.are_ids)[0]
+                    if name not in self._topics:
+                        return None
+                    first = first or name
+        return first

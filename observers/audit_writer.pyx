@@ -57,7 +57,6 @@ cdef class ConnectionTexts:
     cdef object connection, client_id
     cdef bytes connection_json, principal_json, software_json, source_json
     cdef bint hidden  # by its principal
-    cdef bint own  # the sidecar's, by its client id
     cdef double next_poll_at  # when its polled topics are listed again
 
     cdef bint has_long_text(self):
@@ -75,7 +74,6 @@ cdef ConnectionTexts _make_connection_texts(object connection, object client_id,
     client.connection = connection
     client.client_id = client_id
     client.hidden = audit_filter.hides_principal(connection.principal)
-    client.own = audit_filter.is_own_client_id(client_id)
     if client.hidden:
         return client
     client.connection_json = b',"listener":%b,"connection_id":%b,"correlation_id":' % (
@@ -206,6 +204,7 @@ cdef class RequestEventEncoder:
                 self._filter.take_polled_topics(exchange)
             raise
         if client.hidden:
+            self._filter.count_hidden_by_principal(exchange.connection.principal)
             return False
         api = self._api_text(key)
         row.max_wait_ms = row.acks = 0
@@ -224,7 +223,7 @@ cdef class RequestEventEncoder:
             if self._part_count > parts:  # on a topic that is not hidden
                 if _is_fetch(key) and request != NULL and _changes_session(exchange, self._open_sessions):
                     self._sessions.record_fetch(exchange)
-            elif client.own if request == NULL and response == NULL else self._filter.record_and_check_hidden(exchange):
+            elif (request != NULL or response != NULL) and self._filter.record_and_check_hidden(exchange):
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
             polled = self._polled_text(exchange, client) if _may_be_polled(exchange, client.next_poll_at) else b""

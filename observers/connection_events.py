@@ -46,7 +46,12 @@ def encode_connection_changes(
     for change in changes:
         if change.change == "closed":
             audit_filter.muting.forget_connection(change.connection.id)
-    visible = [change for change in changes if not _is_hidden(audit_filter, change)]
+    visible = []
+    for change in changes:
+        if _is_hidden(audit_filter, change):
+            audit_filter.count_hidden_by_principal(change.connection.principal)
+        else:
+            visible.append(change)
     encoded = _encode(visible, first, lambda change, seq: _connection_event(change, seq, wall_offset))
     encoded.hidden = len(changes) - len(visible)
     return encoded

@@ -265,7 +265,9 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     waiting: int = 0
     """Seen, and not processed yet, or part of a rollup that is not emitted yet."""
     hidden: int = 0
-    """Seen, and without an event: excluded topics and principals, the sidecar's own traffic."""
+    """Seen, and without an event: excluded topics and principals."""
+    hidden_by: dict[str, int] = {}
+    """Those of this run's process by ``principal NAME`` and ``topic NAME``, at most 100; the rest as ``other``."""
     queued: int = 0
     """Events that wait in memory alone."""
     spooled: int = 0

@@ -51,7 +51,7 @@ def encode_envelope() -> bytes:
 
 def _encode_all() -> dict[str, EncodedEvents]:
     names = TopicNames(lambda: {INVOICES: "invoices"})
-    audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
+    audit_filter = AuditFilter(names, topics=(), principals=())
     rollup = RollupAggregator(API_NAMES, names, audit_filter)
     rollup.add_exchanges([_produce(n) for n in range(3)], 0, WALL_OFFSET)
     topic = inventory_topic(TopicDescription("invoices", INVOICES, 12, internal=False))

@@ -81,7 +81,7 @@ class OutboxStats(Struct, frozen=True):
     taken: int
     """How many of the observed items were added, lost or hidden."""
     hidden: int
-    """Observed items that give no event: excluded topics and principals, the sidecar's own traffic."""
+    """Observed items that give no event: excluded topics and principals."""
     problems: Mapping[str, str]
     """Problems of the audit topic, by a short name."""
 

@@ -191,6 +191,7 @@ cdef class RollupAggregator:
         cdef int bucket = -1, service = -1
         cdef tuple polled = ()
         if client.hidden:
+            self._filter.count_hidden_by_principal(client.connection.principal)
             return False
         if exchange.api_key == PRODUCE:
             touched = exchange.request_body
@@ -200,8 +201,9 @@ cdef class RollupAggregator:
         if has_events:
             if fetched and exchange.request_body != NULL and _changes_session(exchange, self._open_sessions):
                 self._sessions.record_fetch(exchange)
-        elif client.own if exchange.request_body == NULL and exchange.response_body == NULL else self._filter.record_and_check_hidden(exchange):
-            return False
+        elif exchange.request_body != NULL or exchange.response_body != NULL:
+            if self._filter.record_and_check_hidden(exchange):
+                return False
         _read_basics(exchange, wall_offset, &basics)
         if _may_be_polled(exchange, client.next_poll_at):
             polled = self._filter.take_polled_topics(exchange)
@@ -327,7 +329,6 @@ cdef class RollupAggregator:
         client.connection = exchange.connection
         client.client_id = exchange.client_id
         client.hidden = self._filter.hides_principal(client.connection.principal)
-        client.own = self._filter.is_own_client_id(client.client_id)
         if client.client_id is None or len(client.client_id) <= MAX_CACHED_TEXT:
             self._clients[slot] = client
         return client

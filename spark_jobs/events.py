@@ -227,6 +227,7 @@ STATUS_EVENT = (
     EventField("delivered", "bigint", required=True, minimum=0, maximum=MAX_TOTAL),
     EventField("waiting", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("hidden_by", "map<string,bigint>", default={}),
     EventField("queued", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("spooled", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("dropped", "map<string,bigint>", default={}),

@@ -307,6 +307,20 @@ FROM runs WHERE missing > 0
 ORDER BY last_minute DESC, events DESC, cluster_id, broker_id, boot_id, reason LIMIT $limit""",
     ),
     SavedQuery(
+        "hidden",
+        "What does configuration hide from the tables?",
+        ("completeness",),
+        """
+WITH newest AS (
+    SELECT cluster_id, broker_id, boot_id, hidden_by, max(hidden) AS hidden, min(minute) AS first_minute,
+        max(minute) AS last_minute
+    FROM completeness WHERE hidden_by IS NOT NULL GROUP BY ALL
+)
+SELECT hidden_by, sum(hidden)::BIGINT AS events, list(DISTINCT broker_id ORDER BY broker_id) AS brokers,
+    min(first_minute) AS first_minute, max(last_minute) AS last_minute
+FROM newest GROUP BY hidden_by ORDER BY events DESC, hidden_by LIMIT $limit""",
+    ),
+    SavedQuery(
         "stale-sidecars",
         "Which sidecars have not been heard of for a minute?",
         ("completeness",),

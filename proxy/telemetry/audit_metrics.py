@@ -27,7 +27,7 @@ AUDIT_METRICS: tuple[MetricDefinition, ...] = (
         "counter",
         (),
         "exchanges",
-        "Those of them that give no event: excluded topics and principals, and the sidecar's own traffic.",
+        "Those of them that give no event: excluded topics and principals.",
         _audit_field("hidden"),
     ),
     MetricDefinition(

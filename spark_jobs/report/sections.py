@@ -22,6 +22,9 @@ MAX_CHART_POINTS = 240
 """Greatest number of points of a chart."""
 CHART_STEPS_S = (60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
 """Possible intervals of a chart in seconds."""
+MAX_HIDDEN_SHOWN = 5
+"""Excluded principals and topics that are named in a sentence."""
+
 MAX_TEAMS = 7
 """Teams with their own colour; the others are shown together."""
 
@@ -120,17 +123,35 @@ def _completeness_section(scope: ReportScope, name: str, title: str) -> ReportSe
     parts += [f"broker {row['broker_id']} silent since {formatting.minute(row['last_status'])}" for row in silent]
     if not total:
         return ReportSection(name, title, "No sidecar sent any event.", "bad")
+    besides = _besides(scope)
     if not parts:
-        finding = f"Yes: all {total:,} events that {formatting.count(len(rows), 'sidecar')} sent have arrived."
+        finding = f"Yes: all {total:,} events that {formatting.count(len(rows), 'sidecar')} sent have arrived.{besides}"
         return ReportSection(name, title, finding, "good", rows=rows)
     share = events / total
     word: tuple[str, SectionState] = ("Mostly", "warn") if share >= 0.99 else ("Only in part", "bad")
     if conflicts:
-        finding = f"No: {'; '.join(parts)}. {formatting.percent(share, 3)} of {total:,} events have arrived."
+        arrived = f"{formatting.percent(share, 3)} of {total:,} events have arrived"
+        finding = f"No: {'; '.join(parts)}. {arrived}.{besides}"
         return ReportSection(name, title, finding, "bad", rows=rows)
     arrived = f"{formatting.percent(share, 3)} of {total:,} events have arrived"
-    finding = f"{word[0]}: {arrived}. Not all of them: {'; '.join(parts)}."
+    finding = f"{word[0]}: {arrived}. Not all of them: {'; '.join(parts)}.{besides}"
     return ReportSection(name, title, finding, word[1], rows=rows)
+
+
+def _besides(scope: ReportScope) -> str:
+    """Return sentences about what the tables do not contain by configuration, and about records that are not valid."""
+    sentences = []
+    if hidden := scope.run_saved_query("hidden", limit=1000):
+        names = ", ".join(str(row["hidden_by"]) for row in hidden[:MAX_HIDDEN_SHOWN])
+        more = f" and {len(hidden) - MAX_HIDDEN_SHOWN} more" if len(hidden) > MAX_HIDDEN_SHOWN else ""
+        events = formatting.count(sum(row["events"] for row in hidden), "event")
+        sentences.append(f" Configuration hides {events}: {names}{more}.")
+    if "dead_letters" in scope.reader.tables:
+        (found,) = scope.select("SELECT count(*) AS records FROM dead_letters WHERE day BETWEEN $since AND $until")
+        if found["records"]:
+            records = formatting.count(found["records"], "record")
+            sentences.append(f" {records} of the audit topic could not be read (see the saved query dead-letters).")
+    return "".join(sentences)
 
 
 def _traffic_section(scope: ReportScope, name: str, title: str) -> ReportSection:

@@ -22,6 +22,9 @@ COMPLETENESS = Table(
         BROKER,
         BOOT,
         key_column("reason", "string", "Why events were lost; NULL on rows of events that arrived.", source="reason"),
+        key_column("hidden_by", "string", "On rows that count what configuration hides: `principal NAME` or `topic"
+              " NAME` of `audit.exclude.principals` or `audit.exclude.topics`; NULL on all others.",
+              source="hidden_by"),
         sum_column("envelopes", "Records of the audit topic, each once.", "records", "envelope"),
         sum_column("events", "Events in them.", "events", "events"),
         merged_column("min", "first_seq", "bigint", "Lowest number of an event.", "", "first_seq"),
@@ -38,7 +41,8 @@ COMPLETENESS = Table(
         merged_column("max", "seen", "bigint", f"What the sidecar has seen so far. {_STATUS}", "events", "seen"),
         merged_column("max", "emitted", "bigint", f"Numbers given so far. {_STATUS}", "events", "emitted"),
         merged_column("max", "delivered", "bigint", f"Events acknowledged so far. {_STATUS}", "events", "delivered"),
-        merged_column("max", "hidden", "bigint", f"Events seen but not sent so far. {_STATUS}", "events", "hidden"),
+        merged_column("max", "hidden", "bigint", "What the sidecar has seen so far and configuration hides: of the"
+               f" principal or topic of `hidden_by`, or in all. {_STATUS}", "events", "hidden, hidden_by"),
         merged_column("max", "dropped", "bigint", f"Events lost so far for any reason. {_STATUS}", "events", "dropped"),
         merged_column("last", "waiting", "bigint", f"Events in memory or on disk. {_STATUS}", "events",
                "waiting, queued, spooled"),

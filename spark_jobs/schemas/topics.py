@@ -40,12 +40,13 @@ TOPICS = Table(
         Column("topic", "string", "Name of the topic; `id:<topic id>` if the name is not known."),
         Column("topic_id", "string", "Its id; NULL without an inventory."),
         Column("partitions", "int", "Its partitions, as last listed.", "partitions"),
-        Column("internal", "boolean", "Whether it is internal to Kafka."),
+        Column("internal", "boolean", "Whether it is internal to Kafka, or one of the sidecars' (`__brokerside_…`)."),
         Column("present", "boolean", "Whether the newest complete inventory of the cluster has it; NULL: there is"
                " none."),
         Column("state", "string", "`used` (written or read), `polled_only` (asked for, never given anything), `unused`,"
-               " or `unknown` (neither written nor read as far as was seen, and a sidecar is not seen now). Look at"
-               " `unused_since` for how long that holds."),
+               " or `unknown` (neither written nor read as far as was seen; and a sidecar is not seen now, or the"
+               " topic is internal: it is used without passing a sidecar). Look at `unused_since` for how long that"
+               " holds."),
         Column("last_produced", "timestamp", "Minute of the last records acknowledged, or sent without waiting for"
                " an answer; NULL: none seen.", "UTC"),
         Column("last_consumed", "timestamp", "Minute of the last records handed out; NULL: none seen.", "UTC"),

@@ -11,12 +11,19 @@ from spark_jobs.parse import CONFLICT_REASON, RECORD_ID, fields_with_defaults
 from spark_jobs.schemas import COMPLETENESS
 from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, table_columns
 
+MAX_HIDDEN_NAMES = 101
+"""Entries of ``hidden_by`` that are read of one status; a sidecar sends at most 101."""
+
+MAX_HIDDEN_BY = 300
+"""Characters of ``hidden_by``."""
+
 
 def completeness(parsed: DataFrame) -> DataFrame:
     """Return partial rows of ``completeness``, one for each key, from envelopes, gaps, statuses and conflicts."""
     envelopes = parsed.where(F.col("reason").isNull())
     shares = _arrived_rows(envelopes)
-    for part in (_gap_rows(envelopes), _status_rows(envelopes), _conflict_rows(parsed)):
+    statuses = _statuses(envelopes)
+    for part in (_gap_rows(envelopes), _status_rows(statuses), _hidden_rows(statuses), _conflict_rows(parsed)):
         shares = shares.unionByName(part, allowMissingColumns=True)
     rows = shares.selectExpr("*", f"{day_of('at')} AS day", f"{start_of_interval('at', MINUTE_US)} AS minute")
     # Sums without a value are 0, not unknown.
@@ -59,12 +66,27 @@ def _gap_rows(envelopes: DataFrame) -> DataFrame:
     )
 
 
-def _status_rows(envelopes: DataFrame) -> DataFrame:
-    fields = envelopes.selectExpr(
+def _statuses(envelopes: DataFrame) -> DataFrame:
+    return envelopes.selectExpr(
         *RECORD_ID[:3], "sidecar_version", "explode(filter(events, one -> one.kind = 'sidecar_status')) AS event"
     ).selectExpr(*RECORD_ID[:3], "sidecar_version", *fields_with_defaults("event", STATUS_EVENT))
+
+
+def _hidden_rows(statuses: DataFrame) -> DataFrame:
+    """Return one row for each principal and topic whose events a status reports as hidden."""
+    entries = f"slice(map_entries(hidden_by), 1, {MAX_HIDDEN_NAMES})"
+    return statuses.selectExpr(*RECORD_ID[:3], "ts AS at", f"explode({entries}) AS entry").selectExpr(
+        *RECORD_ID[:3],
+        "at",
+        "CAST(NULL AS STRING) AS reason",
+        f"substring(entry.key, 1, {MAX_HIDDEN_BY}) AS hidden_by",
+        f"greatest(0, least(entry.value, {MAX_SUM})) AS hidden",
+    )
+
+
+def _status_rows(statuses: DataFrame) -> DataFrame:
     lost = f"aggregate(map_values(dropped), 0L, (sum, one) -> sum + greatest(0, least(coalesce(one, 0), {MAX_SUM})))"
-    return fields.selectExpr(
+    return statuses.selectExpr(
         *RECORD_ID[:3],
         "ts AS at",
         "CAST(NULL AS STRING) AS reason",

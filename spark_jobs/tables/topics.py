@@ -16,7 +16,10 @@ IS_READ = "api IN ('Fetch', 'ShareFetch') AND (records > 0 OR bytes > 0)"
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """Kafka's internal topics, for clusters without an inventory."""
 
-REPLACED_COLUMNS = ("internal", "producers", "consumers", "produced_bytes", "consumed_bytes")
+SIDECAR_TOPICS = "__brokerside_"
+"""Prefix of the sidecars' own topics. Kafka does not list them as internal."""
+
+REPLACED_COLUMNS = ("producers", "consumers", "produced_bytes", "consumed_bytes")
 
 TOPIC_ID_PREFIX = "id:"
 """Prefix of a topic's name in events if the sidecar knew only its id."""
@@ -36,15 +39,16 @@ def topics(traffic: DataFrame, inventory: DataFrame, completeness: DataFrame) ->
     rows = rows.withColumn("first_day", first_day).where("topic IS NOT NULL")
     rows = rows.withColumn("since", F.expr("greatest(since, if(first_day > CAST(since AS DATE), first_day, NULL))"))
     rows = rows.withColumn("covered_since", F.expr("if(covered_since IS NULL, NULL, greatest(covered_since, since))"))
+    is_internal = f"coalesce(internal, topic IN {INTERNAL_TOPICS}) OR startswith(topic, '{SIDECAR_TOPICS}')"
+    rows = rows.withColumn("internal", F.expr(is_internal))
     rows = rows.selectExpr(
         *[column for column in rows.columns if column not in REPLACED_COLUMNS],
         *[f"coalesce({name}, array()) AS {name}" for name in ("producers", "consumers")],
         *[f"coalesce({name}, 0) AS {name}" for name in ("produced_bytes", "consumed_bytes")],
-        f"coalesce(internal, topic IN {INTERNAL_TOPICS}) AS internal",
         "if(listed_at IS NULL, NULL, coalesce(last_seen >= listed_at, false)) AS present",
         """CASE
             WHEN last_produced IS NOT NULL OR last_consumed IS NOT NULL THEN 'used'
-            WHEN coalesce(covered_since >= as_of, true) THEN 'unknown'
+            WHEN internal OR coalesce(covered_since >= as_of, true) THEN 'unknown'
             WHEN last_polled IS NOT NULL THEN 'polled_only'
             ELSE 'unused'
         END AS state""",

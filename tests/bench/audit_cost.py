@@ -123,9 +123,7 @@ def main() -> None:
 def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
     """Return CPU seconds an event of translating, and of making records of the result."""
     names = TopicNames(dict)
-    encoder = RequestEventEncoder(
-        API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"})
-    )
+    encoder = RequestEventEncoder(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=()))
     builder, writer = BlockBuilder(), RecordWriter("ThK9ZFduS0ONy_eg3SRv7w", 1, "5f0c4c0d9a4b4e0f", "0.1.0")
     translate = envelope = 0.0
     gc.collect()
@@ -143,7 +141,7 @@ def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
 def _rolled_up(told: Sequence[Exchange]) -> float:
     """Return CPU seconds a request of rolling up, and of the events that a second's requests become."""
     names = TopicNames(dict)
-    rollup = RollupAggregator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=(), client_ids={"own"}))
+    rollup = RollupAggregator(API_NAMES, names, AuditFilter(names, topics={"audit"}, principals=()))
     gc.collect()
     begun = time.thread_time()
     for flush in _flushes(told):

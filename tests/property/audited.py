@@ -139,4 +139,4 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
 def surroundings() -> tuple[TopicNames, AuditFilter]:
     """Names of the topics above, one of them excluded."""
     names = TopicNames(lambda: IDS, clock=lambda: 0.0, sleep=lambda seconds: None)
-    return names, AuditFilter(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
+    return names, AuditFilter(names, topics={"audit"}, principals={"User:probe"})

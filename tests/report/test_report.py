@@ -193,6 +193,19 @@ def test_conflicts_are_no_reason_to_believe_the_tables(tmp_path: Path) -> None:
     assert "bad" in text.split('id="completeness"')[1].split("</section>")[0]
 
 
+def test_what_is_hidden_and_what_could_not_be_read_stands_beside_what_arrived(tmp_path: Path) -> None:
+    row = {"day": sample.FIRST.date(), "minute": sample.FIRST, "cluster_id": "east", "broker_id": 7, "boot_id": "b"}
+    hidden = [{**row, "hidden_by": f"topic {number}", "hidden": 10 - number} for number in range(7)]
+    write(tmp_path, "completeness", {**row, "events": 100, "first_seq": 1, "last_seq": 100}, *hidden)
+    letter = {"day": sample.FIRST.date(), "timestamp": sample.FIRST, "topic": "audit", "reason": "not_json"}
+    write(tmp_path, "dead_letters", {**letter, "offset": 1}, {**letter, "offset": 2})
+    found = Parsed(report(tmp_path)).sections["completeness"]
+    assert "Yes: all 100 events that 1 sidecar sent have arrived." in found
+    shown = "topic 0, topic 1, topic 2, topic 3, topic 4 and 2 more"
+    assert f"Configuration hides 49 events: {shown}." in found
+    assert "2 records of the audit topic could not be read" in found
+
+
 def test_objectives_of_several_clusters_are_told_apart(tmp_path: Path) -> None:
     row = {"day": sample.FIRST.date(), "slo": "s", "objective": "o", "principal": "User:m", "attainment": 1.0}
     for cluster, left in (("east", 0.5), ("west", 0.75)):

@@ -41,6 +41,7 @@ KEY = {
     "broker_id": 1,
     "boot_id": "boot",
     "reason": None,
+    "hidden_by": None,
 }
 
 
@@ -93,6 +94,20 @@ def test_statuses_count_in_their_own_minute_and_the_newest_is_told(kafka_rows: K
         "ended": True,
         "sidecar_version": "0.1.0",
     }
+
+
+def test_what_configuration_hides_has_rows_of_its_own(kafka_rows: KafkaRows) -> None:
+    counts = {"principal User:probe": 3, "topic secret": 1}
+    values = [encoded(status(hidden=2, hidden_by={"topic secret": 2}), status(hidden=9, hidden_by=counts))]
+    rows = completeness(kept(parse_records(kafka_rows(values)))).where("statuses > 0 OR hidden IS NOT NULL").collect()
+    assert {row.hidden_by: row.hidden for row in rows} == {None: 9, "principal User:probe": 3, "topic secret": 2}
+    assert sum(row.statuses for row in rows) == 2
+
+
+def test_a_forged_status_hides_a_bounded_number_of_names(kafka_rows: KafkaRows) -> None:
+    counts = {"n" * 400 + str(number): -number for number in range(200)}
+    rows = completeness(kept(parse_records(kafka_rows([encoded(status(hidden_by=counts))])))).collect()
+    assert {(row.hidden_by, row.hidden) for row in rows if row.hidden_by} == {("n" * 300, 0)}
 
 
 def test_gaps_are_of_the_run_that_lost_the_events(kafka_rows: KafkaRows) -> None:

@@ -101,7 +101,7 @@ def exchanges(count: int) -> list[Exchange]:
 
 def surroundings() -> tuple[TopicNames, AuditFilter]:
     names = TopicNames(dict, clock=lambda: 0.0, sleep=lambda seconds: None)
-    return names, AuditFilter(names, topics={"hidden"}, principals=(), client_ids=())
+    return names, AuditFilter(names, topics={"hidden"}, principals=())
 
 
 def as_requests(told: Sequence[Exchange], cluster: str, names: TopicNames, audit_filter: AuditFilter) -> list[bytes]:

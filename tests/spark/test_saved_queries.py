@@ -231,6 +231,23 @@ def test_a_cluster_whose_audit_is_behind_has_connections_all_the_same(tmp_path: 
     assert picked(answer(tmp_path, "connections"), "client_ip", "connections") == [("behind", 1), ("c", 1)]
 
 
+def test_what_configuration_hides_is_the_newest_count_of_each_run(tmp_path: Path) -> None:
+    row = {**WHERE, "minute": AT, "boot_id": "1"}
+    write(
+        tmp_path,
+        "completeness",
+        {**row, "hidden": 9, "statuses": 1},
+        {**row, "hidden_by": "topic secret", "hidden": 2},
+        {**row, "hidden_by": "topic secret", "hidden": 5, "minute": AT + 60 * SECOND},
+        {**row, "hidden_by": "topic secret", "hidden": 3, "boot_id": "2", "broker_id": 2},
+        {**row, "hidden_by": "principal User:probe", "hidden": 4},
+    )
+    assert picked(answer(tmp_path, "hidden"), "hidden_by", "events", "brokers") == [
+        ("topic secret", 8, [1, 2]),
+        ("principal User:probe", 4, [1]),
+    ]
+
+
 def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None:
     run = {**WHERE, "minute": AT}
     write(

@@ -180,15 +180,20 @@ def test_a_topic_known_by_its_id_alone_is_the_one_that_has_it(spark: SparkSessio
     assert (found["t"].producers, found["t"].consumers) == (["User:alice"], ["User:bob"])
 
 
-def test_kafkas_own_topics_are_flagged(spark: SparkSession) -> None:
+def test_internal_topics_are_flagged_and_never_unused(spark: SparkSession) -> None:
     found = made(
         spark,
         [consumed("__consumer_offsets"), consumed("__mine")],
-        listed("__transaction_state", internal=True),
+        [*listed("__transaction_state", internal=True), *listed("__brokerside_registry", "__brokerside", "quiet")],
     )
-    assert {name: row.internal for name, row in found.items()} == {
-        "__consumer_offsets": True, "__mine": False, "__transaction_state": True,
-    }  # fmt: skip
+    assert {name: (row.internal, row.state) for name, row in found.items()} == {
+        "__consumer_offsets": (True, "used"),
+        "__mine": (False, "used"),
+        "__transaction_state": (True, "unknown"),
+        "__brokerside_registry": (True, "unknown"),
+        "__brokerside": (False, "unused"),
+        "quiet": (False, "unused"),
+    }
 
 
 def test_clusters_are_judged_apart(spark: SparkSession) -> None:

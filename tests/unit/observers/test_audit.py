@@ -172,8 +172,15 @@ class TestNumbers:
         )
         observer.record_changes([ConnectionTransition(probe, "opened", 1.0)], 0)
         observer.record_throttles([report()], 0)
-        assert kinds(outbox) == ["request", "throttle"]
-        assert (outbox.taken, outbox.hidden) == (6, 4)
+        assert kinds(outbox) == ["request", "request", "throttle"]
+        assert (outbox.taken, outbox.hidden) == (6, 3)
+        observer.close(0)
+        assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
+
+    def test_no_client_id_hides_anything(self, auditing: Auditing) -> None:
+        observer, outbox = auditing()
+        observer.record_exchanges([exchange(client_id="brokerside-audit-1")], 0)
+        assert kinds(outbox) == ["request"]
 
     def test_statistics_are_the_outboxs(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
@@ -186,7 +193,7 @@ class TestNumbers:
 class TestRollups:
     @pytest.fixture
     def rolling(self, auditing: Auditing) -> tuple[AuditObserver, Kept]:
-        return auditing(**{"mode": "rollup", "rollup.interval.ms": 1000})
+        return auditing(**{"mode": "rollup", "rollup.interval.ms": 1000, "exclude.topics": ["hidden"]})
 
     def test_the_level_says_that_there_may_be_some(self, auditing: Auditing) -> None:
         assert auditing()[1].settings["schema_level"] == SCHEMA_LEVEL
@@ -223,7 +230,7 @@ class TestRollups:
     ) -> None:
         observer, outbox = rolling
         lost = [exchange(received_at=float("nan")), exchange(client_id="\ud800")]
-        observer.record_exchanges([*lost, exchange(client_id="brokerside-audit-1"), exchange()], 7)
+        observer.record_exchanges([*lost, produce([(b"hidden", 0, 1, 1)]), exchange()], 7)
         assert outbox.lost == {"observer_queue": 7, "failed": 1, "not_encodable": 1}
         assert (outbox.seq, outbox.taken, outbox.hidden) == (9, 10, 1)
         observer.close(0)
@@ -237,11 +244,11 @@ class TestRollups:
 
 class TestByTheClock:
     def test_a_status_comes_every_ten_seconds_and_as_the_last_event(self, auditing: Auditing, clock: Clock) -> None:
-        observer, outbox = auditing()
+        observer, outbox = auditing(**{"exclude.topics": ["hidden"]})
         outbox.tick()
         assert outbox.events == []
         outbox.observed[0] = 30
-        observer.record_exchanges([exchange()] * 4 + [exchange(client_id="brokerside-audit-1")], 20)
+        observer.record_exchanges([exchange()] * 4 + [produce([(b"hidden", 0, 1, 1)])], 20)
         clock.now += STATUS_INTERVAL
         outbox.tick()
         outbox.tick()

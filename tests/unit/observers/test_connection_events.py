@@ -14,7 +14,7 @@ from observers.topic_names import TopicNames
 from proxy.core.exchange import Change, ConnectionTransition, PrincipalSource
 from tests.unit.observers.samples import connection
 
-SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"}, client_ids={"own"})
+SCOPE = AuditFilter(TopicNames(dict), topics={"a"}, principals={"User:probe"})
 
 
 def change(kind: Change, *, at: float = 4.5, of: Any = None, **values: Any) -> ConnectionTransition:

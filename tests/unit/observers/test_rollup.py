@@ -19,7 +19,7 @@ from tests.unit.observers.samples import FETCH, TOPIC_ID, connection, exchange, 
 
 def make(**bounds: int) -> RollupAggregator:
     names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
-    audit_filter = AuditFilter(names, topics={"audit"}, principals={"User:probe"}, client_ids={"own"})
+    audit_filter = AuditFilter(names, topics={"audit"}, principals={"User:probe"})
     return RollupAggregator({0: "Produce", 1: "Fetch", 3: "Metadata"}, names, audit_filter, **bounds)
 
 
@@ -171,11 +171,10 @@ def test_what_no_session_records_is_refused(other: Any) -> None:
 def test_what_is_hidden_or_lost_is_counted_apart() -> None:
     rollup = make()
     ones = [
-        exchange(client_id="own"),
         exchange(connection=connection(principal="User:probe")),
         exchange(received_at=float("nan")),
         exchange(client_id="\ud800"),
         exchange(),
     ]
     added = rollup.add_exchanges(ones, 0, 0.0)
-    assert (added.hidden, added.failed, added.not_encodable, rollup.requests) == (2, 1, 1, 1)
+    assert (added.hidden, added.failed, added.not_encodable, rollup.requests) == (1, 1, 1, 1)

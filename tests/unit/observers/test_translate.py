@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from observers.audit_filter import AuditFilter
+from observers.audit_filter import MAX_HIDDEN_NAMES, AuditFilter
 from observers.audit_producer import MAX_RECORD_BYTES
 from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent, TopicPartition
@@ -43,7 +43,7 @@ def names() -> TopicNames:
 
 
 def audit_filter(**changes: Any) -> AuditFilter:
-    values: dict[str, Any] = {"topics": {"audit", "secret"}, "principals": {"User:probe"}, "client_ids": {"own"}}
+    values: dict[str, Any] = {"topics": {"audit", "secret"}, "principals": {"User:probe"}}
     return AuditFilter(names(), **{**values, **changes})
 
 
@@ -87,13 +87,12 @@ class TestTranslation:
 
     def test_what_is_hidden_takes_no_number(self, translate: Translate) -> None:
         hidden = [
-            exchange(client_id="own"),
             produce([(AUDIT, 0, 1, 1)]),
             exchange(connection=connection(principal="User:probe")),
         ]
         made = translate(exchange(), *hidden, exchange())
         assert seqs(made) == [1, 2]
-        assert (made.last, made.hidden) == (2, 3)
+        assert (made.last, made.hidden) == (2, 2)
 
     def test_an_event_that_is_no_text_is_lost_alone_with_its_number(self, translate: Translate) -> None:
         made = translate(exchange(), exchange(client_id="\ud800"), exchange(), exchange(client_id="\ud800"))
@@ -368,10 +367,28 @@ class TestScope:
         assert audit_filter(topics={"orders"}).record_and_check_hidden(by_id)
         assert not audit_filter().record_and_check_hidden(by_id)
 
-    def test_the_own_client_id_hides_calls_without_topics_and_no_access_to_data(self) -> None:
-        assert audit_filter().record_and_check_hidden(exchange(client_id="own"))
-        assert not audit_filter().record_and_check_hidden(produce([(b"a", 0, 1, 1)], client_id="own"))
-        assert not audit_filter().record_and_check_hidden(fetch([(b"a", 0)], [], client_id="own"))
+    def test_what_is_hidden_is_counted_by_what_hides_it(self) -> None:
+        seen = audit_filter()
+        probe = connection(principal="User:probe")
+        for one in (
+            produce([(AUDIT, 0, 1, 1), (SECRET, 0, 1, 1)]),
+            exchange(connection=probe),
+            produce([(SECRET, 0, 1, 1)], connection=probe),
+            fetch([(SECRET, 0)], [(SECRET, 0, 10, 1, 0)]),
+            produce([(SECRET, 0, 1, 1), (b"a", 0, 1, 1)]),
+            exchange(),
+        ):
+            seen.record_and_check_hidden(one)
+        assert list(seen.hidden_by().items()) == [("principal User:probe", 2), ("topic audit", 1), ("topic secret", 1)]
+
+    def test_counts_of_many_excluded_names_are_added_up(self) -> None:
+        names = [f"User:{number}" for number in range(MAX_HIDDEN_NAMES + 2)]
+        seen = audit_filter(principals=names)
+        for name in [*names, names[-1]]:
+            seen.count_hidden_by_principal(name)
+        counts = seen.hidden_by()
+        assert (len(counts), counts["other"]) == (MAX_HIDDEN_NAMES + 1, 2)
+        assert counts[f"principal {names[-1]}"] == 2
 
     def test_idle_fetches_of_a_session_on_excluded_topics_are_hidden_too(self) -> None:
         """A consumer of the audit topic must not cause an event each time it finds nothing."""
