@@ -31,6 +31,9 @@ UnregisterController
 APIS: Sequence[str] = _NAMES.split()
 """Names of Kafka's apis; the index is the api key."""
 
+SIDECAR_APIS = ("BrokerMetadata",)
+"""Names of the apis that sidecars serve beside Kafka's."""
+
 REMOVED = 1 << 15
 """Lowest version of an api that was removed as a whole: greater than every possible version."""
 

@@ -20,6 +20,7 @@ from proxy.errors import LocalError
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
 from proxy.net.ticker import Ticker
+from proxy.protocol.private import moved
 from proxy.telemetry.logs import log_lines_dropped
 from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts
 
@@ -144,7 +145,7 @@ def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | 
             "authenticator": hmac_keys.authenticator(hmac_keys.AUDIT, config.audit.hmac_keys_file),
         },
         "observer.records.deep": config.observer_records_deep,
-        "api.names": {key: api.name for key, api in APIS.items()},
+        "api.names": {key: api.name for key, api in (APIS | moved(config.private_api_key_base)).items()},
     }
     try:
         dispatcher = Dispatcher(config.observer_class_names, configs)

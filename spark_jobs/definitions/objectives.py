@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from spark_jobs.definitions.model import Duration, Pattern, StrictModel
-from spark_jobs.kafka_versions import APIS
+from spark_jobs.kafka_versions import APIS, SIDECAR_APIS
 from spark_jobs.schemas.slo import BURN_RATE_ALERTS, BURN_RATE_PERIOD_DAYS
 from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
 
@@ -34,9 +34,9 @@ SliKind = Literal["latency", "errors", "answered"]
 
 def _check_api(value: str) -> str:
     number = _NUMBERED_API.fullmatch(value)
-    if value in APIS or (number and int(number[1]) >= len(APIS)):
+    if value in APIS or value in SIDECAR_APIS or (number and int(number[1]) >= len(APIS)):
         return value
-    lower = {name.lower(): name for name in APIS}
+    lower = {name.lower(): name for name in (*APIS, *SIDECAR_APIS)}
     near = [APIS[int(number[1])]] if number else [lower[one] for one in get_close_matches(value.lower(), lower, n=1)]
     meant = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(

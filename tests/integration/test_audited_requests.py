@@ -1,7 +1,10 @@
-"""A client that takes the sidecar's own client id, and reads the audit topic, is in the audit like any other."""
+"""Requests that are easily overlooked have their events: under the sidecar's own client id, on the audit topic, and
+those that the sidecar answers itself."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -18,7 +21,7 @@ from tests.integration.test_audit import envelopes, events, until
 pytestmark = pytest.mark.kafka
 
 
-def test_the_client_id_of_the_sidecar_hides_nothing(cluster: ClusterState) -> None:
+def test_every_request_has_its_event(cluster: ClusterState) -> None:
     node = cluster.nodes[0]
     folder = node.home.parent
     config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
@@ -33,11 +36,14 @@ def test_the_client_id_of_the_sidecar_hides_nothing(cluster: ClusterState) -> No
         settings = {"bootstrap.servers": node.advertised, "client.id": client_id}
         _change_a_topic(AdminClient(settings))
         _read_and_write(settings, audit_topic)
+        command = [sys.executable, "-m", "proxy", "broker-metadata", node.advertised]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
     finally:
         assert process.stop()
     found = events(envelopes(cluster.internal_bootstrap, audit_topic), RequestEvent)
     apis = {event.api for event in found if event.client_id == client_id}
     assert {"CreateTopics", "IncrementalAlterConfigs", "DeleteTopics", "Metadata", "ApiVersions"} <= apis
+    assert "BrokerMetadata" in {event.api for event in found}
     touched = {(event.api, part.topic) for event in found for part in event.topics}
     assert ("Fetch", audit_topic) in touched
     assert ("Produce", audit_topic) in touched
