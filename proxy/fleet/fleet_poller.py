@@ -47,6 +47,9 @@ VERSIONS_INTERVAL = 30.0
 FIRST_RETRY, LAST_RETRY = 1.0, 10.0
 """Seconds until a failed poll is repeated: from the first number to the second, doubled with each failure."""
 
+ADDRESSES_UNKNOWN = "rewrite.addresses: the addresses of the other sidecars are not known yet"
+"""Until then clients get names that do not resolve in place of the addresses of other brokers."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -90,6 +93,8 @@ class FleetPoller:
         self._published: FleetView | None = None
         self._known_brokers = {config.broker_id}  # that the cluster has, or had: one that restarts keeps its address
         self._failures: dict[str, str] = {}
+        self._wrong_broker: str | None = None
+        self._problem: str | None = None  # as of the last call of ``on_problem``
         self._configuration_altered, self._fleet_changed = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._call_lock = asyncio.Lock()
@@ -102,6 +107,8 @@ class FleetPoller:
             settings = config.internal_client_settings()
             make = registry or (lambda on_members: RegistryThread(settings, self._client_id, on_members, authenticator))
             self._registry = make(self._on_members)
+        self._rewriting = [] if self._registry is None else [one for one in config.listeners if one.rewrite_addresses]
+        self._awaits_addresses = bool(self._rewriting)
 
     def start(self) -> None:
         """Start to poll, on the running loop."""
@@ -162,6 +169,22 @@ class FleetPoller:
         if view != self._published:
             self._published = view
             self._on_view(view)
+        self._awaits_addresses = self._awaits_addresses and not self._knows_addresses()
+        self._report_problem()
+
+    def _knows_addresses(self) -> bool:
+        """Whether the other sidecars were read, or the configuration has the addresses of all other brokers."""
+        if self._cluster is None or self._members is not None:
+            return self._cluster is not None
+        others = self._cluster.brokers.keys() - {self._config.broker_id}
+        return all(others <= listener.rewrite_addresses_map.keys() for listener in self._rewriting)
+
+    def _report_problem(self) -> None:
+        """Report what keeps the sidecar from being ready, if it has changed."""
+        problem = self._wrong_broker or (ADDRESSES_UNKNOWN if self._awaits_addresses else None)
+        if problem != self._problem:
+            self._problem = problem
+            self._on_problem(problem)
 
     async def _run_brokers(self) -> None:
         """Poll which brokers run."""
@@ -269,10 +292,11 @@ class FleetPoller:
         configured = self._config.broker_id
         if node_id == configured:
             log.info("right_broker", broker_id=configured)
-            self._on_problem(None)
-            return
-        log.error("wrong_broker", upstream=node_id, broker_id=configured)
-        self._on_problem(f"the broker behind the listeners is {node_id}, but broker.id is {configured}")
+            self._wrong_broker = None
+        else:
+            log.error("wrong_broker", upstream=node_id, broker_id=configured)
+            self._wrong_broker = f"the broker behind the listeners is {node_id}, but broker.id is {configured}"
+        self._report_problem()
 
     async def _poll_broker(self, node_id: int) -> None:
         """Ask the broker ``node_id`` over its INTERNAL listener."""

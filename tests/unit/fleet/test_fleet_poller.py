@@ -298,6 +298,29 @@ async def test_before_another_broker_it_names_that_one_and_does_not_register(clu
     assert next(one for one in logs if one["event"] == "wrong_broker")["upstream"] == 7
 
 
+async def test_a_listener_that_rewrites_is_ready_once_the_other_sidecars_are_known(cluster):
+    cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
+    broker = Broker(1, NEW)
+    async with listening(broker):
+        listener = {"name": "CLIENT", "bind": "127.0.0.1:9092", "upstream": f"127.0.0.1:{broker.port}"}
+        config = config_of(1, listeners=[{**listener, "rewrite.addresses": True}])
+        async with watching(config, cluster) as watched:
+            await watched.until(lambda: watched.entry(2))
+            assert watched.problems == [fleet_poller.ADDRESSES_UNKNOWN]
+            watched.registry.tell([], end=True)
+            assert watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None]
+
+
+async def test_a_listener_that_rewrites_by_its_map_alone_waits_for_the_cluster_only(cluster):
+    cluster.brokers = {1: "127.0.0.1:11", 2: "127.0.0.1:12"}
+    broker = Broker(1, NEW)
+    async with listening(broker):
+        listener = {"name": "CLIENT", "bind": "127.0.0.1:9092", "upstream": f"127.0.0.1:{broker.port}"}
+        mapped = {"rewrite.addresses": True, "rewrite.addresses.map": {2: "kafka-2.example:9092"}}
+        async with watching(config_of(1, listeners=[{**listener, **mapped}]), cluster) as watched:
+            await eventually(lambda: watched.problems == [fleet_poller.ADDRESSES_UNKNOWN, None])
+
+
 async def test_it_does_not_register_before_its_broker_has_said_that_it_is_the_one(cluster, monkeypatch):
     monkeypatch.setattr(fleet_poller, "FIRST_RETRY", 0.01)
     broker = Broker(1, NEW)
