@@ -2,11 +2,14 @@
 
 Each command imports what it needs when it runs, since a sidecar should start fast.
 
-Exit codes: 0 success, 1 failure (one sentence on stderr), 2 wrong usage.
+Exit codes: 0 success, 1 failure (one sentence on stderr), 2 wrong usage, 141 nobody reads the output any more (a pipe
+to ``head``).
 """
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from argparse import ArgumentParser
 
@@ -22,7 +25,14 @@ def main() -> None:
     arguments = vars(_parser().parse_args())
     act, extra = arguments.pop("act"), arguments.pop("extra", "")
     try:
-        sys.exit(act(**arguments))
+        status = act(**arguments)
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:
+        if not _output_is_closed():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more on exit
+        sys.exit(141)
     except (BrokersideError, JobError) as error:
         print(f"brokerside: {error}", file=sys.stderr)
         sys.exit(1)
@@ -34,6 +44,13 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _output_is_closed() -> bool:
+    """Whether standard output is a pipe that nobody reads."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def version() -> None:

@@ -193,6 +193,8 @@ def parse_variable(path: Path, text: str) -> Any:
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     where = "" if mark is None else f" {_at(mark)}"
+    if error.context == "expected a single document in the stream":
+        return f"holds a second YAML document{where} (allowed: one)"
     # Its text may quote the file, and with it a secret that somebody forgot to quote: "*hunter2" reads as an alias.
     what = "an alias without its anchor" if isinstance(error, yaml.composer.ComposerError) else error.problem
     return f"is not YAML: {what}{where}"

@@ -151,7 +151,9 @@ class RegistryThread:
             log.warning("registry_clock", advice="set message.timestamp.type=LogAppendTime on the registry's topic")
 
     def _report(self, failure: str | None) -> None:
-        """Log that the topic cannot be reached, or that it can again."""
+        """Log that the topic cannot be reached, or that it can again. What a shutdown interrupts is no failure."""
+        if self._stop.is_set():
+            return
         if failure is not None and self._failure is None:
             log.warning("registry_unreachable", error=failure)
         elif failure is None and self._failure is not None:

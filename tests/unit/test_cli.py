@@ -29,6 +29,18 @@ def brokerside(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_output_that_nobody_reads_ends_a_command_without_a_word() -> None:
+    """As ``brokerside tables | head``, once head has ended."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        command = [sys.executable, "-m", "proxy", "tables"]
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_five_mistakes_give_five_located_errors_and_exit_1(tmp_path: Path) -> None:
     path = tmp_path / "brokerside.yaml"
     path.write_text(FIVE_MISTAKES)

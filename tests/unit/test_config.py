@@ -215,6 +215,12 @@ def test_a_key_given_twice(problems):
     ]
 
 
+def test_a_second_document_is_refused(problems):
+    assert problems(MINIMAL + "---\nbroker.id: 2\n") == [
+        "holds a second YAML document at line 4, column 1 (allowed: one)"
+    ]
+
+
 def test_a_file_that_is_not_yaml_is_located(problems):
     (problem,) = problems(MINIMAL + "audit: [\n")
 
