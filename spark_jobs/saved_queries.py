@@ -188,20 +188,22 @@ WITH met AS (
     FROM throttles WHERE day BETWEEN $since AND $until GROUP BY cluster_id, broker_id, client_ip, quota, scope, action
 ), behind AS (
     SELECT met.cluster_id, met.broker_id, met.client_ip,
-        list(DISTINCT c.principal ORDER BY c.principal) FILTER (c.principal IS NOT NULL) AS principals
+        list(DISTINCT c.principal ORDER BY c.principal) FILTER (c.principal IS NOT NULL) AS principals,
+        list(DISTINCT c.client_id ORDER BY c.client_id) FILTER (c.client_id IS NOT NULL) AS client_ids
     FROM met JOIN connections AS c USING (cluster_id, broker_id, client_ip)
     WHERE coalesce(c.opened_at <= met.last_at + to_milliseconds(coalesce(met.longest_ms, 0)), true)
         AND coalesce(c.closed_at >= met.first_at, true)
     GROUP BY ALL
 )
-SELECT client_ip, principals, why, action, times, longest_ms, NULL::BIGINT AS total_ms, observed, quota_limit,
-    first_at, last_at
+SELECT client_ip, principals, client_ids, why, action, times, longest_ms, NULL::BIGINT AS total_ms, observed,
+    quota_limit, first_at, last_at
 FROM met LEFT JOIN behind USING (cluster_id, broker_id, client_ip)
 UNION ALL
-SELECT client_ip, [principal], 'quota of the client, by Kafka', 'throttle', NULL, NULL, sum(throttle_ms)::BIGINT, NULL,
-    NULL, min(minute), max(minute)
-FROM traffic WHERE throttle_ms > 0 AND day BETWEEN $since AND $until GROUP BY client_ip, principal
-ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, why, action LIMIT $limit""",
+SELECT client_ip, [principal], [client_id], 'quota of the client, by Kafka', 'throttle', NULL, NULL,
+    sum(throttle_ms)::BIGINT, NULL, NULL, min(minute), max(minute)
+FROM traffic WHERE throttle_ms > 0 AND day BETWEEN $since AND $until
+GROUP BY client_ip, principal, client_id
+ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, client_ids, why, action LIMIT $limit""",
     ),
     SavedQuery(
         "old-clients",

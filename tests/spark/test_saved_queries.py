@@ -139,13 +139,16 @@ def test_principals_behind_a_throttled_address_are_those_that_were_connected_the
     }
     for number, (who, (opened, closed)) in enumerate(spans.items()):
         row = {"connection_id": str(number), "principal": f"User:{who}", "opened_at": opened, "closed_at": closed}
+        row["client_id"] = f"app-{who}" if closed else None  # it is known once the connection is closed
         write(tmp_path, "connections", {**connection, **row, "last_seq": number})
-    write(
-        tmp_path, "traffic", {**WHERE, "minute": AT, "client_ip": "10.0.0.8", "principal": "User:p", "throttle_ms": 70}
-    )
-    assert picked(answer(tmp_path, "throttled"), "client_ip", "principals", "why", "times", "total_ms") == [
-        ("10.0.0.7", ["User:open", "User:then"], "connections of ip", 4, None),
-        ("10.0.0.8", ["User:p"], "quota of the client, by Kafka", None, 70),
+    slow = {**WHERE, "minute": AT, "client_ip": "10.0.0.8", "principal": "User:p"}
+    for client_id, throttle_ms in (("a", 70), ("b", 30)):
+        write(tmp_path, "traffic", {**slow, "client_id": client_id, "throttle_ms": throttle_ms})
+    columns = ("client_ip", "principals", "client_ids", "why", "times", "total_ms")
+    assert picked(answer(tmp_path, "throttled"), *columns) == [
+        ("10.0.0.7", ["User:open", "User:then"], ["app-then"], "connections of ip", 4, None),
+        ("10.0.0.8", ["User:p"], ["a"], "quota of the client, by Kafka", None, 70),
+        ("10.0.0.8", ["User:p"], ["b"], "quota of the client, by Kafka", None, 30),
     ]
 
 
