@@ -132,6 +132,7 @@ def _health() -> list[Row]:
                 rows.append({**key, "reason": "observer_queue", "lost": lost, "lost_first_seq": seq + 601,
                              "lost_last_seq": seq + 640})  # fmt: skip
             seq += 600 + lost
+        rows.append({**key, "hidden_by": "principal User:monitoring", "hidden": 4320})
     return rows
 
 
