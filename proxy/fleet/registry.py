@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 FIRST_RETRY, LAST_RETRY = 1.0, 10.0
 """Seconds until the topic is opened again: from the first number to the second, doubled with each failure."""
 
+REOPEN_AFTER = 30.0
+"""Seconds without an acknowledged record after which the topic is opened again, and created if it does not exist.
+librdkafka does not always report that a topic was deleted."""
+
 READ_SECONDS = 0.5
 """Seconds that one read of the topic takes at most; ``close`` may wait as long."""
 
@@ -64,6 +68,7 @@ class RegistryThread:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
+        self._failing_since: float | None = None
         self._clock_logged = False
         self._dropped: Counter[str] = Counter()
         self._dropped_at = 0.0
@@ -123,6 +128,7 @@ class RegistryThread:
 
     def _serve(self, topic: RegistryTopic, report: OnMembers) -> None:
         written, due = None, 0.0
+        self._failing_since = None
         while not self._stop.is_set():
             records, end = topic.read(READ_SECONDS)
             self._membership.dropped += topic.dropped
@@ -136,6 +142,8 @@ class RegistryThread:
             if own is not None and (own != written or now >= due):
                 topic.write(*own, self._report)
                 written, due = own, now + HEARTBEAT_INTERVAL
+            if self._failing_since is not None and now - self._failing_since > REOPEN_AFTER:
+                raise BrokersideError(f"no record was acknowledged for {REOPEN_AFTER:.0f} s")
 
     def _report_dropped(self) -> None:
         """Log what was dropped, now and then: whoever may write the topic may write anything."""
@@ -159,3 +167,7 @@ class RegistryThread:
         elif failure is None and self._failure is not None:
             log.info("registry_back")
         self._failure = failure
+        if failure is None:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = time.monotonic()
