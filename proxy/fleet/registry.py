@@ -142,8 +142,11 @@ class RegistryThread:
             if own is not None and (own != written or now >= due):
                 topic.write(*own, self._report)
                 written, due = own, now + HEARTBEAT_INTERVAL
-            if self._failing_since is not None and now - self._failing_since > REOPEN_AFTER:
+            if self._must_reopen():
                 raise BrokersideError(f"no record was acknowledged for {REOPEN_AFTER:.0f} s")
+
+    def _must_reopen(self) -> bool:
+        return self._failing_since is not None and time.monotonic() - self._failing_since > REOPEN_AFTER
 
     def _report_dropped(self) -> None:
         """Log what was dropped, now and then: whoever may write the topic may write anything."""
