@@ -49,7 +49,7 @@ def test_topics(ledger_root: Built) -> None:
         ("east", instant(BEGIN)),
         ("west", instant(back)),
     }
-    assert {row["state"] for row in found} == {"used", "polled_only", "unused"}
+    assert {row["state"] for row in found} == {"used", "polled_only", "unused", "unknown"}
 
 
 def test_mirror_check(ledger_root: Built) -> None:

@@ -51,7 +51,7 @@ def topics(acts: Iterable[Act], envelopes: Iterable[tuple[Run, Envelope]]) -> Bo
         of["producers"], of["consumers"] = sorted(of["producers"]), sorted(of["consumers"])
         of["present"] = any(topic.name == name for part in newest[cluster].parts for topic in part)
         used = of["last_produced"] or of["last_consumed"]
-        unused = "polled_only" if of["last_polled"] else "unused"
+        unused = "unknown" if of.get("internal") else "polled_only" if of["last_polled"] else "unused"
         of["state"] = "used" if used else unused
     return book
 
