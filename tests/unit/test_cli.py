@@ -83,6 +83,26 @@ def test_a_good_configuration_that_cannot_do_all_is_said_to_be_so(tmp_path: Path
     assert "OAUTHBEARER" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere:Observer", "module 'nowhere' cannot be imported"),
+        ("observers.audit:Nobody", "has no class 'Nobody'"),
+        ("pathlib:Path", "does not fit the observer interface"),
+    ],
+)
+def test_an_observer_that_run_would_refuse_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    path = tmp_path / "brokerside.yaml"
+    path.write_text(
+        "broker.id: 1\nlisteners: [{name: C, bind: '127.0.0.1:9092', upstream: '127.0.0.1:19092'}]\n"
+        f"internal.bootstrap.servers: 127.0.0.1:3\nobserver.class.names: ['{name}']\n"
+    )
+    done = brokerside("check-config", str(path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{path}: observer.class.names: observer {name!r}" in done.stderr
+    assert said in done.stderr
+
+
 def test_a_taken_port_is_named_and_nothing_else_is_started(tmp_path: Path) -> None:
     import socket
 
