@@ -6,6 +6,7 @@ api_versions.py          Adds the sidecar's own apis to the broker's ApiVersions
 address_rewriter.py      Replaces the broker addresses in responses by those that clients can dial.
 address_splicer.py       Replaces addresses in the bytes of a message.
 address_stream.py        Replaces addresses at the end of responses that are not buffered.
+ip_quotas.py             Refuses changes of quotas by IP address that the sidecar would not apply.
 broker_metadata.py       Answers BrokerMetadata: which brokers there are, and what each supports.
 tags.py                  The built-in tags of a broker.
 topic_protection.py      Denies requests that would change the sidecars' own topics.

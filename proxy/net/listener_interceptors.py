@@ -14,6 +14,7 @@ from proxy.interceptors import address_rewriter, topic_protection
 from proxy.interceptors.address_rewriter import AddressRewriter
 from proxy.interceptors.api_versions import ApiVersionsInterceptor
 from proxy.interceptors.broker_metadata import BrokerMetadataInterceptor, FleetDirectory, HostPort
+from proxy.interceptors.ip_quotas import IpQuotas
 from proxy.interceptors.supported_versions import SupportedVersions, VersionRange
 from proxy.interceptors.topic_protection import TopicProtection
 from proxy.interceptors.unsupported_requests import UnsupportedRequests
@@ -57,6 +58,7 @@ class ListenerInterceptors:
         )
         self._topics = ProtectedTopics([config.audit.topic])
         self._protected = TopicProtection(self._topics, self._on_denied, enabled=config.internal_topics_protected)
+        self._ip_quotas = IpQuotas(in_file=config.quotas.ip_store == "file")
         self._versions = ApiVersionsInterceptor(self._supported, self._on_versions)
         interceptors: list[Interceptor] = [
             BrokerMetadataInterceptor(
@@ -64,6 +66,7 @@ class ListenerInterceptors:
             ),
             self._unsupported,
             self._protected,
+            self._ip_quotas,
             self._versions,
         ]
         if listener.rewrite_addresses:
@@ -98,13 +101,14 @@ class ListenerInterceptors:
         self._addresses |= addresses
 
     def update_config(self, config: Config, listener: Listener) -> None:
-        """Apply the reloadable keys: the response to unsupported requests, and the protection of the sidecars'
-        topics."""
+        """Apply the reloadable keys: the response to unsupported requests, the protection of the sidecars' topics, and
+        where the quotas of addresses are set."""
         self._unsupported.limit = config.unsupported_request_max_consecutive
-        before = self._unsupported.policy, self._protected.enabled
+        before = self._unsupported.policy, self._protected.enabled, self._ip_quotas.in_file
         self._unsupported.policy = listener.unsupported_request_response
         self._protected.enabled = config.internal_topics_protected
-        if before != (self._unsupported.policy, self._protected.enabled):
+        self._ip_quotas.in_file = config.quotas.ip_store == "file"
+        if before != (self._unsupported.policy, self._protected.enabled, self._ip_quotas.in_file):
             self._versions.clear_cache()
             self.chain.update()
 

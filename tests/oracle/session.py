@@ -195,7 +195,9 @@ class Session:
             and wanted & ON_BODY
             and size > (most := interception.interceptors.max_held_request(key, version))
         ):
-            raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
+            if not interception.interceptors.forwards_longer(key, version):
+                raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
+            wanted &= ~ON_BODY
         acks, ahead = 1, 0
         if key == PRODUCE or walker is not None or flags & WANT_REQUEST_BODY or learnt or wanted & ON_BODY:
             tagged, tags = apis.request_is_flexible(key, version), body

@@ -303,6 +303,14 @@ def test_a_request_too_long_to_be_held_is_refused() -> None:
     assert bench.to_broker == longest
 
 
+def test_a_request_too_long_to_be_held_is_forwarded_where_the_interceptor_wants_that() -> None:
+    bench = Bench()
+    bench.chooser.forwards_longer = True
+    longer = request(HELD, 0, 2, b"x" * (MAX_HELD_REQUEST + 1 - 11))
+    bench.client(longer)
+    assert (bench.to_broker, bench.chooser.asked) == (longer, [])
+
+
 def test_a_request_that_cannot_be_read_is_refused_and_what_precedes_it_goes_on() -> None:
     before = request(METADATA, 1, 1) + request(HELD, 0, 2, b"forward")
     bad = request(HELD, 0, 3, b"peer")
