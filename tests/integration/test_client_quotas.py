@@ -140,18 +140,6 @@ def test_a_sidecar_that_goes_by_its_file_refuses_what_it_would_not_apply(
         assert not {"10.0.0.7", None} & stored(direct).keys()
 
 
-def test_kafkas_tool_says_where_quotas_of_addresses_are_set(by_file: str) -> None:
-    done = subprocess.run(
-        [
-            *tool("configs", "--bootstrap-server", by_file, "--alter", "--entity-type", "ips"),
-            *("--entity-name", "10.0.0.7", "--add-config", "connection_creation_rate=5"),
-        ],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "quotas.ips" in done.stdout + done.stderr
-
-
 def test_one_wrong_entry_does_not_keep_the_others_out(fleet: ClusterState) -> None:
     body = alter([("ip", "93.284.53.13")], (RATE, 5.0, False))
     good = alter([("ip", "10.0.0.9")], (RATE, 5.0, False))
