@@ -44,6 +44,9 @@ cdef struct Part:  # one partition of a body
     int16_t error_code  # of responses
     int64_t offset  # Produce response: base offset. Fetch request: fetch offset. Fetch response: high watermark
     RecordSums records  # of Produce requests and Fetch responses
+    int64_t aborted_records  # of Fetch responses, as the next two
+    int32_t first_batch_records
+    int32_t last_offset_delta
 
 cdef struct Body:  # the facts of one body; fields that its kind does not have stay 0
     Kind kind
@@ -55,6 +58,7 @@ cdef struct Body:  # the facts of one body; fields that its kind does not have s
     int32_t replica_id
     int32_t session_id
     int32_t session_epoch
+    int16_t isolation_level
     int16_t error_code
     int16_t acks
     PyObject *transactional_id  # bytes or NULL; owned

@@ -122,7 +122,7 @@ cdef object facts_of(const Body *body):
         ])
         return FetchRequest(
             body.replica_id, body.max_wait_ms, body.min_bytes, body.session_id, body.session_epoch, partitions, ids,
-            forgotten,
+            forgotten, body.isolation_level,
         )  # fmt: skip
     return FetchResponse(body.throttle_ms, body.error_code, body.session_id, partitions, ids)
 
@@ -135,7 +135,10 @@ cdef object _partition_of(Kind kind, const Part *part):
         return AnsweredPartition(topic, part.partition, part.error_code, part.offset)
     if kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST:
         return WantedPartition(topic, part.partition, part.offset)
-    return FetchedPartition(topic, part.partition, part.error_code, part.offset, _record_set_of(&part.records))
+    return FetchedPartition(
+        topic, part.partition, part.error_code, part.offset, _record_set_of(&part.records), part.first_batch_records,
+        part.last_offset_delta, part.aborted_records,
+    )  # fmt: skip
 
 
 cdef object _record_set_of(const RecordSums *sums):
@@ -181,6 +184,7 @@ cdef int _fill(Body *body, object facts) except -1:
     elif body.kind == FETCH_REQUEST:
         body.replica_id, body.max_wait_ms, body.min_bytes = facts.replica_id, facts.max_wait_ms, facts.min_bytes
         body.session_id, body.session_epoch = facts.session_id, facts.session_epoch
+        body.isolation_level = facts.isolation_level
     else:
         body.throttle_ms = facts.throttle_ms
         if body.kind == FETCH_RESPONSE:
@@ -198,6 +202,8 @@ cdef int _fill(Body *body, object facts) except -1:
         else:
             if body.kind == FETCH_RESPONSE:
                 part.error_code, part.offset = one.error_code, one.high_watermark
+                part.first_batch_records, part.last_offset_delta = one.first_batch_records, one.last_offset_delta
+                part.aborted_records = one.aborted_records
             part.records = _sums_of(one.records)
     if body.kind == FETCH_REQUEST:
         for text, number in facts.forgotten:

@@ -14,6 +14,8 @@ cdef int fetch_request_head(Walk *walk) except -1:
         body.replica_id = int32_at(fixed)
     body.max_wait_ms = int32_at(fixed + replica)
     body.min_bytes = int32_at(fixed + replica + 4)
+    if walk.version >= 4:
+        body.isolation_level = <signed char>fixed[session - 1]
     if walk.version >= 7:
         body.session_id = int32_at(fixed + session)
         body.session_epoch = int32_at(fixed + session + 4)
@@ -122,19 +124,22 @@ cdef int fetched_partition(Walk *walk) except -1:
     part.error_code = int16_at(fixed + 4)
     part.offset = int64_at(fixed + 6)
     walk.elements = max(aborted, 0)
-    if not walk.flexible:
-        walk.pos += 16 * walk.elements  # producer id and first offset of each
-        walk.elements = 0
+    walk.aborted_count = 0
     walk.step = ABORTED if walk.elements else RECORDS
     return 1
 
 
 cdef int aborted_transaction(Walk *walk) except -1:
     """Producer id and first offset."""
+    cdef const uint8_t *fixed = walk.data + walk.pos
     if not walk.elements:
+        sort_aborted(walk)
         walk.step = RECORDS
         return 1
     walk.pos += 16
+    if walk.pos > walk.size:
+        return 0
+    add_aborted(walk, int64_at(fixed), int64_at(fixed + 8))
     walk.elements -= 1
     pass_tags(walk, ABORTED)
     return 1

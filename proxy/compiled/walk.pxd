@@ -27,6 +27,11 @@ cdef enum Step:  # the element that comes next
     TAG
     END
 
+cdef struct AbortedTransaction:
+    int64_t producer_id
+    int64_t first_offset
+    bint ended  # its marker was read
+
 cdef struct Walk:  # how far a walker has got
     const uint8_t *data
     int64_t size
@@ -42,6 +47,9 @@ cdef struct Walk:  # how far a walker has got
     int64_t tags
     int64_t left  # bytes of the current record set
     PyObject *topic  # bytes or NULL; owned
+    AbortedTransaction *aborted  # of the current partition, sorted once all are read; owned
+    Py_ssize_t aborted_count
+    Py_ssize_t aborted_capacity
 
 cpdef Kind kind_of(int api_key, int version, bint response) noexcept  # NO_WALKER where there is none
 

@@ -15,6 +15,7 @@ cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int16_t, int32_t, uint64_t
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memmove, memset
 
 from proxy.compiled.exchange cimport (
@@ -44,10 +45,12 @@ cdef extern from "Python.h":
 cdef int64_t MAX_CARRY = bodies.MAX_CARRY
 cdef int64_t NAME = budget.NAME
 cdef int64_t MAX_PARTITIONS = bodies.MAX_PARTITIONS
+cdef Py_ssize_t MAX_ABORTED_TRANSACTIONS = bodies.MAX_ABORTED_TRANSACTIONS
 cdef int64_t MAX_STRING = wire.MAX_STRING
 cdef int64_t BATCH_HEADER = records.BATCH_HEADER
 cdef int64_t ENTRY_HEADER = records.ENTRY_HEADER
 cdef int CONTROL = records.CONTROL
+cdef int TRANSACTIONAL = records.TRANSACTIONAL
 cdef int COMPRESSION = records.COMPRESSION
 cdef int64_t[3] SHORTEST = [records.SHORTEST[0], records.SHORTEST[1], records.SHORTEST[2]]
 cdef int PRODUCE_VERSIONS = len(bodies.PRODUCE_VERSIONS)
@@ -56,6 +59,7 @@ cdef int SHARE_FETCH_VERSIONS = len(bodies.SHARE_FETCH_VERSIONS)
 
 cdef uint64_t REPLICA_STATE = 1  # tag of FetchRequest's ReplicaState (v15+), which begins with the replica id
 
+cdef Py_ssize_t GROWN_ABORTED = 16  # aborted transactions that there is room for first
 cdef Py_ssize_t CARRY_STEP = 256  # bytes added to an incomplete element at a time; most are shorter than that
 
 
@@ -266,6 +270,7 @@ cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t siz
         raise
     finally:
         Py_XDECREF(walk.topic)
+        PyMem_Free(walk.aborted)
     return walk.body
 
 
@@ -275,6 +280,7 @@ cdef class Feed:
     def __dealloc__(self):
         free_body(self.body)
         Py_XDECREF(self.walk.topic)
+        PyMem_Free(self.walk.aborted)
         PyMem_Free(self.carry)
 
     cdef int feed(self, const uint8_t *data, int64_t start, int64_t end) except -1:
@@ -342,7 +348,7 @@ cdef class Feed:
         return 0
 
     cdef int64_t size(self) noexcept:
-        return size_of(self.body)
+        return size_of(self.body) + self.walk.aborted_capacity * <int64_t>sizeof(AbortedTransaction)
 
     cdef Body *finish(self) except NULL:
         cdef Body *body = self.body

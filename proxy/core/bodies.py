@@ -12,3 +12,6 @@ MAX_CARRY = 131_072
 MAX_PARTITIONS = 200_000
 """Most partitions of one message; one with more counts as malformed. Facts take up to ``budget.PARTITION`` bytes a
 partition, and a hostile frame of null record sets needs six: they are charged as they are read, chunk by chunk."""
+
+MAX_ABORTED_TRANSACTIONS = 65_536
+"""Most aborted transactions of one partition of a FetchResponse that are kept to leave out their records."""

@@ -132,6 +132,7 @@ class FetchRequest(Struct, frozen=True, gc=False):
     With a fetch session (``session_epoch`` > 0) ``partitions`` holds only what changed since the last request, and
     ``forgotten`` the (topic, partition) that left the session. Also of ShareFetchRequest.json, versions 0–2:
     ``session_epoch`` is the share session's, ``session_id`` 0, ``replica_id`` and every ``fetch_offset`` −1.
+    ``isolation_level``: 0 is read_uncommitted, also before v4 and of ShareFetch; 1 is read_committed.
     """
 
     replica_id: int
@@ -142,16 +143,29 @@ class FetchRequest(Struct, frozen=True, gc=False):
     partitions: tuple[WantedPartition, ...]
     topics_are_ids: bool
     forgotten: tuple[tuple[bytes, int], ...] = ()
+    isolation_level: int = 0
 
 
 class FetchedPartition(Struct, frozen=True, gc=False):
-    """One partition of a FetchResponse."""
+    """One partition of a FetchResponse.
+
+    ``first_batch_records``: records of the first batch that a client is given if the fetch offset is not above
+    ``records.base_offset``; 0 for a control batch, or one of an aborted transaction. ``last_offset_delta``: of the first
+    batch, from its header; the batch has offsets without a record (compaction) where ``first_batch_records`` is less
+    than this + 1. ``aborted_records``: the part of ``records.records`` in aborted transactions, which a read_committed
+    client leaves out; −1 where it is not known: the response lists more than ``bodies.MAX_ABORTED_TRANSACTIONS`` of them,
+    or the records of compressed message sets of magic 0 or 1 were counted, which the fetch may have begun inside.
+    Source: ``CompletedFetch`` of the Java client.
+    """
 
     topic: bytes
     partition: int
     error_code: int
     high_watermark: int
     records: RecordSet
+    first_batch_records: int = 0
+    last_offset_delta: int = 0
+    aborted_records: int = 0
 
 
 class FetchResponse(Struct, frozen=True, gc=False):

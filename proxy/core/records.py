@@ -22,6 +22,9 @@ SHORTEST = {0: 14, 1: 22, 2: 49}
 CONTROL = 0x20
 """Attribute of a magic 2 batch that holds a transaction marker instead of data."""
 
+TRANSACTIONAL = 0x10
+"""Attribute of a magic 2 batch that is part of a transaction."""
+
 COMPRESSION = 0x07
 """Attributes of a magic 0 or 1 entry whose value holds further entries."""
 
