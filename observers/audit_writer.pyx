@@ -223,6 +223,8 @@ cdef class RequestEventEncoder:
             if self._part_count > parts:  # on a topic that is not hidden
                 if _is_fetch(key) and request != NULL and _changes_session(exchange, self._open_sessions):
                     self._sessions.record_fetch(exchange)
+                if key != PRODUCE:
+                    self._count_fetched_records(exchange, parts)
             elif (request != NULL or response != NULL) and self._filter.record_and_check_hidden(exchange):
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
@@ -339,14 +341,15 @@ cdef class RequestEventEncoder:
             label = self._topic_texts(request.parts[at].topic, request.topics_are_ids)
             if label.hidden:
                 continue
-            self._new_part(label, &request.parts[at]).produced = True
+            row = self._new_part(label, &request.parts[at])
+            row.produced, row.records, row.upper_bound = True, row.part.records.records, False
             if self._max_bytes > limit:
                 return False
         if self._part_count > first:
-            answers = _answers_of(response)
+            answers = _places_of(response)
         for at in range(first, self._part_count):
             row = &self._parts[at]
-            answer = _answer(response, answers, row.part)
+            answer = _find_part(response, answers, row.part)
             if answer != NULL:
                 row.error_code, row.base_offset = answer.error_code, answer.offset
             else:
@@ -372,6 +375,16 @@ cdef class RequestEventEncoder:
             if self._max_bytes > limit:
                 return False
         return True
+
+    cdef int _count_fetched_records(self, Exchange exchange, Py_ssize_t first) except -1:
+        """Set the number of records of the rows from ``first`` on, once their fetch session is up to date."""
+        cdef Py_ssize_t at
+        cdef PartRow *row
+        cdef dict places = _wanted_places_of(exchange)
+        for at in range(first, self._part_count):
+            row = &self._parts[at]
+            row.upper_bound = _count_consumed(exchange, row.part, places, self._open_sessions, &row.records)
+        return 0
 
     # ---- without the GIL: rows to JSON ----------------------------------------------------------------------------
 

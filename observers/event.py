@@ -68,7 +68,8 @@ class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
     bytes: int = 0
     """Size of the record set as sent, compressed."""
     records: int = 0
-    """Records in whole data batches, by their headers."""
+    """Produce: records in whole data batches, by their headers. Fetch: those of them from the fetch offset on, without
+    those of aborted transactions where the client reads committed records only. ShareFetch: in all batches returned."""
     error_code: int = 0
     """Kafka's error code for this partition. Of an answered Produce, 0 means that the broker acknowledged it, and −1
     also that the answer could not be read."""
@@ -82,6 +83,10 @@ class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
     """Produce: offset the broker gave to the first record. Fetch: offset of the first batch returned."""
     claimed: bool = False
     """True where ``records`` is a lower bound (compressed message sets of Kafka < 0.11)."""
+    upper_bound: bool = False
+    """True where ``records`` is an upper bound: the fetch began inside a batch with gaps in its offsets (a compacted
+    topic), or its offset is not known; the response lists more than 65,536 aborted transactions of the partition; the
+    records of compressed message sets of Kafka < 0.11 were counted; or it is a ShareFetch."""
 
 
 class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="request"):
@@ -307,6 +312,8 @@ class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
     """Likewise."""
     errors: int = 0
     """Requests in which one of its partitions had an error code."""
+    estimated_records: int = 0
+    """The part of ``records`` whose number is a lower or an upper bound."""
 
 
 class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="rollup"):

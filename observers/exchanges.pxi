@@ -8,7 +8,7 @@ cdef enum:
     PRODUCE = 0
     FETCH = 1
     SHARE_FETCH = 78
-    MAX_SCANNED_ANSWERS = 8  # answers up to which one is found by looking at each
+    MAX_SCANNED_PARTS = 8  # partitions up to which one is found by looking at each
 
 cdef int16_t _UNKNOWN_ERROR_CODE = UNKNOWN_ERROR_CODE
 
@@ -75,13 +75,15 @@ cdef inline bint _may_be_polled(Exchange exchange, double next_poll_at) noexcept
 
 
 cdef inline bint _changes_session(Exchange exchange, dict sessions) except -1:
-    """Whether a Fetch whose request was read changes what ``FetchSessions`` has."""
+    """Store the fetch offsets of partitions that their session has; return whether ``FetchSessions.record_fetch`` is
+    needed, of a Fetch whose request was read."""
     cdef Body *request = exchange.request_body
     cdef Body *response = exchange.response_body
     cdef Part *part
     cdef PyObject *topic = NULL
     cdef Py_ssize_t at
     cdef bint shares = exchange.api_key == SHARE_FETCH
+    cdef dict held = None
     if request.session_epoch <= 0:
         return shares or request.session_id != 0 or (response != NULL and response.session_id != 0)
     if request.forgotten or response != NULL and response.error_code:
@@ -92,41 +94,90 @@ cdef inline bint _changes_session(Exchange exchange, dict sessions) except -1:
     if session is None:
         return False
     partitions = session.partitions
-    held = ()
     for at in range(request.count):
         part = &request.parts[at]
         if part.topic != topic:  # mostly it is: partitions come by topic
             topic = part.topic
-            held = partitions.get(<object>topic, ())
-        if part.partition not in held:
+            held = partitions.get(<object>topic)
+        if held is None or part.partition not in held:
             return True
+        held[part.partition] = part.offset
     return False
 
 
-cdef inline dict _answers_of(Body *response):
-    """Places of the answers by topic and partition, where they are so many that this finds one sooner."""
+cdef inline dict _places_of(Body *body):
+    """Places of the parts by topic and partition, where they are so many that this finds one sooner."""
     cdef Py_ssize_t at
-    if response == NULL or response.count <= MAX_SCANNED_ANSWERS:
+    if body == NULL or body.count <= MAX_SCANNED_PARTS:
         return None
-    return {(<object>response.parts[at].topic, response.parts[at].partition): at for at in range(response.count)}
+    return {(<object>body.parts[at].topic, body.parts[at].partition): at for at in range(body.count)}
 
 
-cdef inline Part *_answer(Body *response, dict answers, const Part *sent) except? NULL:
-    """The last answer for the partition ``sent``, or NULL."""
+cdef inline Part *_find_part(Body *body, dict places, const Part *other) except? NULL:
+    """The last part of ``body`` with the topic and partition of ``other``, or NULL."""
     cdef Py_ssize_t at
     cdef Part *part
-    if response == NULL:
+    if body == NULL:
         return NULL
-    if answers is not None:
-        found = answers.get((<object>sent.topic, sent.partition))
-        return NULL if found is None else &response.parts[<Py_ssize_t>found]
-    at = response.count
+    if places is not None:
+        found = places.get((<object>other.topic, other.partition))
+        return NULL if found is None else &body.parts[<Py_ssize_t>found]
+    at = body.count
     while at:
         at -= 1
-        part = &response.parts[at]
-        if part.partition == sent.partition and _same(part.topic, sent.topic):
+        part = &body.parts[at]
+        if part.partition == other.partition and _same(part.topic, other.topic):
             return part
     return NULL
+
+
+cdef inline dict _wanted_places_of(Exchange exchange):
+    """``places`` for ``_count_consumed``."""
+    return None if exchange.response_body.count <= MAX_SCANNED_PARTS else _places_of(exchange.request_body)
+
+
+cdef inline bint _count_consumed(Exchange exchange, const Part *got, dict places, dict sessions, int64_t *records) except -1:
+    """Set ``records`` to those that a client takes of a fetched partition; return whether that is an upper bound.
+
+    What of the first batch is before the fetch offset is not taken. Without gaps in its offsets that is known exactly.
+    """
+    cdef int64_t first = got.first_batch_records
+    cdef int64_t delta = got.last_offset_delta
+    cdef int64_t taken, offset
+    cdef uint64_t skipped
+    records[0] = got.records.records
+    if exchange.api_key == SHARE_FETCH:  # any record of its batches may be acquired by another consumer
+        return records[0] != 0
+    if got.aborted_records > 0:
+        records[0] -= got.aborted_records
+    if first and delta:
+        if not _find_fetch_offset(exchange, got, places, sessions, &offset):
+            return True
+        if offset > got.records.base_offset:
+            skipped = min(<uint64_t>offset - <uint64_t>got.records.base_offset, <uint64_t>1 << 32)
+            taken = max(<int64_t>0, first - <int64_t>skipped)
+            records[0] -= first - max(taken, min(first, delta + 1 - <int64_t>skipped))
+            return got.aborted_records < 0 or taken < min(first, delta + 1 - <int64_t>skipped)
+    return got.aborted_records < 0
+
+
+cdef inline bint _find_fetch_offset(Exchange exchange, const Part *got, dict places, dict sessions, int64_t *offset) except -1:
+    """Set ``offset`` to where the fetch of a partition began, from its request or the fetch session; return whether it
+    is known."""
+    cdef Body *request = exchange.request_body
+    cdef Part *part = _find_part(request, places, got)
+    if part != NULL:
+        offset[0] = part.offset
+        return True
+    if request == NULL or request.session_epoch <= 0:
+        return False
+    session = sessions.get(request.session_id)
+    held = None if session is None else session.partitions.get(<object>got.topic)
+    found = None if held is None else held.get(got.partition)
+    if found is None:
+        return False
+    offset[0] = found
+    return True
 
 
 cdef inline bint _same(PyObject *one, PyObject *other) noexcept:

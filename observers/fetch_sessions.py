@@ -20,7 +20,7 @@ MAX_SESSIONS = 10_000
 """Sessions kept; above it the one that changed longest ago is forgotten (a broker keeps 1,000 by default)."""
 
 MAX_SESSION_PARTITIONS = 500_000
-"""Partitions kept of all sessions, about 100 bytes each. A topic of a session counts as ``TOPIC_WEIGHT`` more. Above it
+"""Partitions kept of all sessions, about 150 bytes each. A topic of a session counts as ``TOPIC_WEIGHT`` more. Above it
 the session that changed longest ago is forgotten."""
 
 TOPIC_WEIGHT = 5
@@ -53,41 +53,45 @@ SessionKey = int | str
 
 
 class FetchSession(Struct):
-    """The partitions of one session, by topic: names as bytes, or raw ids."""
+    """The partitions of one session and their last fetch offsets, by topic: names as bytes, or raw ids."""
 
     are_ids: bool
-    partitions: dict[bytes, set[int]] = field(default_factory=dict)
+    partitions: dict[bytes, dict[int, int]] = field(default_factory=dict)
     size: int = 0
     """As ``MAX_SESSION_PARTITIONS`` counts."""
 
-    def add_partition(self, topic: bytes, partition: int) -> None:
-        """Add a partition, unless it is there."""
+    def set_partition(self, topic: bytes, partition: int, fetch_offset: int) -> None:
+        """Add a partition, or change its fetch offset."""
         if topic not in self.partitions:
             if len(topic) > MAX_TOPIC_NAME_BYTES:
                 return
-            self.partitions[topic] = set()
+            self.partitions[topic] = {}
             self.size += TOPIC_WEIGHT
         held = self.partitions[topic]
         self.size += partition not in held
-        held.add(partition)
+        held[partition] = fetch_offset
 
     def remove_partition(self, topic: bytes, partition: int) -> None:
         """Remove a partition, if it is there."""
         held = self.partitions.get(topic)
         if held is None or partition not in held:
             return
-        held.discard(partition)
+        del held[partition]
         self.size -= 1
         if not held:
             del self.partitions[topic]
             self.size -= TOPIC_WEIGHT
 
-    def is_changed_by(self, request: Any) -> bool:
-        """Whether ``request`` adds or removes partitions."""
-        held = self.partitions
-        return bool(request.forgotten) or any(
-            one.partition not in held.get(one.topic, ()) for one in request.partitions
-        )
+    def update_offsets(self, request: Any) -> bool:
+        """Store the fetch offsets of partitions that are there; return whether ``request`` adds or removes others."""
+        changed = bool(request.forgotten)
+        for one in request.partitions:
+            held = self.partitions.get(one.topic, {})
+            if one.partition in held:
+                held[one.partition] = one.fetch_offset
+            else:
+                changed = True
+        return changed
 
 
 class FetchSessions:
@@ -105,7 +109,7 @@ class FetchSessions:
         """Update the sessions by a Fetch whose request was read.
 
         The call is not needed if the epoch is above 0, every partition named is known, none is forgotten, and the
-        response has no error: then nothing changes.
+        response has no error: then nothing changes but fetch offsets, which ``observers/exchanges.pxi`` stores.
         """
         request, response = exchange.request, exchange.response
         key = _requested_key(exchange)
@@ -117,7 +121,7 @@ class FetchSessions:
         elif response is not None and response.error_code:
             if response.error_code in SESSION_NOT_FOUND_CODES:
                 self._discard(key)
-        elif key in self.open_sessions and self.open_sessions[key].is_changed_by(request):
+        elif key in self.open_sessions and self.open_sessions[key].update_offsets(request):
             self._update(key, self._remove(key), request)
 
     def find(self, exchange: ObservedExchange) -> FetchSession | None:
@@ -160,7 +164,7 @@ class FetchSessions:
         if session.are_ids != request.topics_are_ids:
             return
         for one in request.partitions:
-            session.add_partition(one.topic, one.partition)
+            session.set_partition(one.topic, one.partition, one.fetch_offset)
         for topic, partition in request.forgotten:
             session.remove_partition(topic, partition)
         if session.size > self._max_partitions:

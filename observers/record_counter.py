@@ -59,9 +59,11 @@ def _with_exact_records(
         count = None
         if part.records.claimed and records is not None and records.data is not None:
             count = count_records(records.data)
-        parts.append(
-            part if count is None else replace(part, records=replace(part.records, records=count, claimed=False))
-        )
+        if count is not None:
+            part = replace(part, records=replace(part.records, records=count, claimed=False))
+            if response:  # the fetch may have begun inside the first message set
+                part = replace(part, aborted_records=-1)
+        parts.append(part)
     return replace(facts, partitions=tuple(parts))
 
 

@@ -37,6 +37,7 @@ cdef class TopicSums:
     cdef int64_t requests, records, size
     cdef int64_t unconfirmed_records, unconfirmed_size
     cdef int64_t rejected_records, rejected_size
+    cdef int64_t estimated_records
     cdef uint32_t latencies[BUCKETS]
     cdef uint32_t service_latencies[BUCKETS]
 
@@ -45,6 +46,7 @@ cdef class TopicSums:
             self.name, self.requests, self.records, self.size, self.unconfirmed_records, self.unconfirmed_size,
             self.rejected_records, self.rejected_size, _counts(self.latencies),
             _service_counts(self.latencies, self.service_latencies), self.errors,
+            self.estimated_records,
         )
 
 
@@ -247,7 +249,9 @@ cdef class RollupAggregator:
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint failed = False
         cdef Body *response = exchange.response_body
-        cdef dict answers = _answers_of(response) if produced else None
+        cdef dict places = _places_of(response) if produced else _wanted_places_of(exchange)
+        cdef int64_t records
+        cdef bint estimated
         cdef Py_ssize_t at
         cdef Part *part
         cdef Part *answer
@@ -270,7 +274,7 @@ cdef class RollupAggregator:
                     topic.latencies[bucket] += 1
                     topic.service_latencies[service] += 1
             if produced:
-                answer = _answer(response, answers, part)
+                answer = _find_part(response, places, part)
                 error = answer.error_code if answer != NULL else _UNKNOWN_ERROR_CODE if answered else 0
             else:
                 error = part.error_code
@@ -283,7 +287,12 @@ cdef class RollupAggregator:
                     topic.rejected_records += part.records.records
                     topic.rejected_size += part.records.size
             elif answered:
-                topic.records += part.records.records
+                records, estimated = part.records.records, False
+                if not produced:
+                    estimated = _count_consumed(exchange, part, places, self._open_sessions, &records)
+                topic.records += records
+                if estimated or part.records.claimed:
+                    topic.estimated_records += records
                 topic.size += part.records.size
             elif produced:
                 topic.unconfirmed_records += part.records.records

@@ -5,8 +5,10 @@ cdef struct PartRow:
     PyObject *topic_id
     const Part *part
     int64_t base_offset
+    int64_t records
     int16_t error_code
     bint produced
+    bint upper_bound  # of records
 
 cdef struct Row:
     PyObject *connection_json
@@ -101,8 +103,8 @@ cdef inline char *_write_part(char *at, const PartRow *part) noexcept nogil:
     at = _put_text(at, part.topic_id)
     if records.size:
         at = _put_int(_put(at, b',"bytes":'), records.size)
-    if records.records:
-        at = _put_int(_put(at, b',"records":'), records.records)
+    if part.records:
+        at = _put_int(_put(at, b',"records":'), part.records)
     if part.error_code:
         at = _put_int(_put(at, b',"error_code":'), part.error_code)
     if part.produced:
@@ -116,6 +118,8 @@ cdef inline char *_write_part(char *at, const PartRow *part) noexcept nogil:
         at = _put_int(_put(at, b',"base_offset":'), part.base_offset)
     if records.claimed:
         at = _put(at, b',"claimed":true')
+    if part.upper_bound:
+        at = _put(at, b',"upper_bound":true')
     return _put(at, b"}")
 
 

@@ -72,6 +72,7 @@ TOPIC_PARTITION = (
     EventField("base_sequence", "int", default=-1),
     EventField("base_offset", "bigint", default=-1),
     EventField("claimed", "boolean", default=False),
+    EventField("upper_bound", "boolean", default=False),
 )
 
 SOURCES = ("anonymous", "unauthenticated", "sasl", "unknown")
@@ -126,6 +127,7 @@ ROLLUP_TOPIC = (
     EventField("latencies", "array<bigint>", default=()),
     EventField("service_latencies", "array<bigint>", default=()),
     EventField("errors", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("estimated_records", "bigint", default=0, minimum=0, maximum=MAX_SUM),
 )
 
 ROLLUP_EVENT = (

@@ -68,7 +68,8 @@ TRAFFIC = Table(
         ),
         sum_column(
             "records",
-            f"Produce: records acknowledged. Fetch: records handed out. {_TOPIC_ROW}",
+            f"Produce: records acknowledged. Fetch: records that the client takes, from the fetch offset on and without"
+            f" those of aborted transactions if it reads committed records only. {_TOPIC_ROW}",
             "records",
             "topics[].records",
         ),
@@ -96,6 +97,14 @@ TRAFFIC = Table(
             f"1 if a consumer asked for the topic in this minute and was given nothing of it. {_TOPIC_ROW}",
             "",
             "polled[]",
+        ),
+        sum_column(
+            "estimated_records",
+            "The part of `records` whose number is not exact, but a bound: batch headers do not say how many records of"
+            " a compacted batch are before the fetch offset, how many compressed message sets of Kafka before 0.11"
+            f" hold, or which a share consumer acquired. 0: `records` is exact. {_TOPIC_ROW}",
+            "records",
+            "topics[].claimed, topics[].upper_bound, topics[].records",
         ),
     ),
     example="SELECT topic, principal, sum(records) FILTER (api = 'Produce') AS produced,"

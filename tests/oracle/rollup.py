@@ -116,6 +116,7 @@ class Rollup:
                     topic.rejected_bytes += part.bytes
             elif answered:
                 topic.records += part.records
+                topic.estimated_records += part.records if part.claimed or part.upper_bound else 0
                 topic.bytes += part.bytes
             elif event.api_key == PRODUCE:
                 topic.unconfirmed_records += part.records

@@ -10,7 +10,7 @@ from observers.audit_filter import AuditFilter
 from observers.connection_events import epoch_us
 from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clip_optional, encoder
 from observers.event_blocks import Chunk, EncodedEvents
-from observers.fetch_sessions import FETCH_API_KEYS
+from observers.fetch_sessions import FETCH_API_KEYS, SHARE_FETCH
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 from observers.topic_names import TopicNames
 
@@ -110,7 +110,7 @@ class Translator:
         if exchange.api_key == PRODUCE and request is not None:
             return self._produced(request, response, exchange.outcome)
         if exchange.api_key in FETCH_API_KEYS and response is not None:
-            return self._fetched(response)
+            return self._fetched(exchange)
         return ()
 
     def _visible(self, partitions: Sequence[Any], are_ids: bool) -> Iterable[tuple[Any, tuple[str, str | None]]] | None:
@@ -161,8 +161,9 @@ class Translator:
             )
         return tuple(parts)
 
-    def _fetched(self, response: Any) -> tuple[TopicPartition, ...] | None:
+    def _fetched(self, exchange: ObservedExchange) -> tuple[TopicPartition, ...] | None:
         """Every partition that returned records or an error."""
+        response = exchange.response
         told = [got for got in response.partitions if got.records.size or got.error_code]
         visible = self._visible(told, response.topics_are_ids)
         if visible is None:
@@ -170,19 +171,53 @@ class Translator:
         parts = []
         for got, (name, topic_id) in visible:
             records = got.records
+            fewest, most = consumed_records(self._filter, exchange, got)
             parts.append(
                 TopicPartition(
                     topic=name,
                     partition=got.partition,
                     topic_id=topic_id,
                     bytes=records.size,
-                    records=records.records,
+                    records=most,
                     error_code=got.error_code,
                     base_offset=records.base_offset,
                     claimed=records.claimed,
+                    upper_bound=fewest < most,
                 )
             )
         return tuple(parts)
+
+
+def consumed_records(audit_filter: AuditFilter, exchange: ObservedExchange, got: Any) -> tuple[int, int]:
+    """Return the fewest and the most records that a client takes of the fetched partition ``got``."""
+    records, first, delta = got.records.records, got.first_batch_records, got.last_offset_delta
+    if exchange.api_key == SHARE_FETCH:
+        return 0, records
+    offset = fetch_offset(audit_filter, exchange, got)
+    most = records - max(got.aborted_records, 0)
+    fewest = most - (got.aborted_records < 0)
+    if not first or not delta:
+        return fewest, most
+    if offset is None:
+        return most - 1, most
+    skipped = offset - got.records.base_offset
+    if skipped <= 0:
+        return fewest, most
+    fewest_of_first = max(0, first - skipped)
+    most_of_first = max(fewest_of_first, min(first, delta + 1 - skipped))
+    return fewest - first + fewest_of_first, most - first + most_of_first
+
+
+def fetch_offset(audit_filter: AuditFilter, exchange: ObservedExchange, got: Any) -> int | None:
+    """Return where the fetch of the partition ``got`` began; None if it is not known."""
+    request = exchange.request
+    if request is None:
+        return None
+    for wanted in reversed(request.partitions):
+        if (wanted.topic, wanted.partition) == (got.topic, got.partition):
+            return int(wanted.fetch_offset)
+    session = audit_filter.sessions.find(exchange) if request.session_epoch > 0 else None
+    return None if session is None else session.partitions.get(got.topic, {}).get(got.partition)
 
 
 def muted_us(audit_filter: AuditFilter, exchange: ObservedExchange) -> int:
