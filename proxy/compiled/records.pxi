@@ -126,7 +126,8 @@ cdef int compare_aborted(const void *one, const void *other) noexcept nogil:
 cdef bint is_aborted(Walk *walk, const uint8_t *at, bint ends) noexcept:
     """Whether the batch at ``at`` is of a transaction that is aborted and not ended. ``ends``: it is a marker."""
     cdef int64_t producer_id = int64_at(at + 43)
-    cdef int64_t last_offset = <int64_t>(<uint64_t>int64_at(at) + <uint64_t>int32_at(at + 23))
+    cdef int64_t base_offset = int64_at(at)
+    cdef uint64_t delta = max(int32_at(at + 23), 0)
     cdef Py_ssize_t low = 0
     cdef Py_ssize_t high = walk.aborted_count
     cdef Py_ssize_t middle
@@ -134,7 +135,9 @@ cdef bint is_aborted(Walk *walk, const uint8_t *at, bint ends) noexcept:
     while low < high:  # the last one of the producer that began up to here
         middle = (low + high) // 2
         one = &walk.aborted[middle]
-        if one.producer_id < producer_id or one.producer_id == producer_id and one.first_offset <= last_offset:
+        if one.producer_id < producer_id or one.producer_id == producer_id and (
+            one.first_offset <= base_offset or <uint64_t>one.first_offset - <uint64_t>base_offset <= delta
+        ):
             low = middle + 1
         else:
             high = middle

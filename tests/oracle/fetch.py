@@ -8,10 +8,9 @@ from collections.abc import Generator
 from proxy.core.bodies import MAX_PARTITIONS
 from proxy.core.budget import NAME
 from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest, FetchResponse, WantedPartition
-from proxy.core.records import BATCH_HEADER
 from proxy.core.steps import NO_TAGS, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, DecodeError, uvarint
-from tests.oracle.records import one_batch, record_set
+from tests.oracle.records import Batch, given_records, record_set
 from tests.oracle.steps import FLEXIBLE, OLD, WITH_IDS, Kept, Walker, forgotten_topics, refuse_count
 
 _READERS = [OLD] * 12 + [FLEXIBLE] + [WITH_IDS] * 6
@@ -25,8 +24,8 @@ _int32 = struct.Struct(">i").unpack_from
 _WISHES = [
     *[struct.Struct(">iii")] * 3,
     struct.Struct(">iii4x"),
-    *[struct.Struct(">iii5x")] * 11,
-    *[struct.Struct(">ii5x")] * 4,
+    *[struct.Struct(">iii4xb")] * 11,
+    *[struct.Struct(">ii4xb")] * 4,
 ]
 _session = struct.Struct(">ii").unpack_from
 
@@ -42,6 +41,7 @@ _WANTED = [
 # partition, error code, high watermark; then last stable offset (v4+) and log start offset (v5+)
 _FETCHED = [struct.Struct(">ihq")] * 4 + [struct.Struct(">ihq8x")] + [struct.Struct(">ihq16x")] * 14
 
+_aborted = struct.Struct(">qq").unpack_from  # producer id and first offset
 _throttle_error_session = struct.Struct(">ihi").unpack_from
 
 
@@ -52,12 +52,16 @@ def fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[Fet
     wishes, wanted = _WISHES[version], _WANTED[version]
     no_topics = b"\1" if flexible else bytes(4)
     replica_id = -1
+    isolation_level = 0
     session_id, session_epoch = 0, -1
     partitions: list[WantedPartition] = kept.partitions
     while True:
         mark = pos
         try:
-            *replica, max_wait_ms, min_bytes = wishes.unpack_from(buf, pos)
+            found = list(wishes.unpack_from(buf, pos))
+            if version >= 4:
+                isolation_level = found.pop()
+            *replica, max_wait_ms, min_bytes = found
             pos += wishes.size
             if version >= 7:
                 session_id, session_epoch = _session(buf, pos)
@@ -128,8 +132,9 @@ def fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[Fet
         else:
             replica_id, buf, pos = yield from _replica_id(buf, pos)
     facts = FetchRequest(
-        replica_id, max_wait_ms, min_bytes, session_id, session_epoch, tuple(partitions), version >= 13, forgotten
-    )
+        replica_id, max_wait_ms, min_bytes, session_id, session_epoch, tuple(partitions), version >= 13, forgotten,
+        isolation_level,
+    )  # fmt: skip
     return facts, pos
 
 
@@ -212,27 +217,35 @@ def fetch_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[Fe
                     break
                 except TRUNCATED:
                     buf, pos = yield mark
-            if aborted > 0 and not flexible:
-                pos += 16 * aborted  # producer id and first offset of each
-                aborted = 0
+            transactions: list[tuple[int, int]] = []
             while aborted > 0:
                 aborted -= 1
-                buf, pos = yield from pass_tags(buf, pos + 16)
+                while True:
+                    try:
+                        transactions.append(_aborted(buf, pos))
+                        break
+                    except TRUNCATED:
+                        buf, pos = yield pos
+                pos += 16
+                if flexible:
+                    buf, pos = yield from pass_tags(buf, pos)
+            readings: list[Batch] = []
             while True:
                 mark = pos
                 try:
                     size, pos = length(buf, pos + replica_bytes)
-                    records = one_batch(buf, pos, size) if size >= BATCH_HEADER else None
                     break
                 except TRUNCATED:
                     buf, pos = yield mark
-            if records is not None:
-                pos += size
-            elif size > 0:
-                records, buf, pos = yield from record_set(buf, pos, size)
+            if size > 0:
+                records, buf, pos = yield from record_set(buf, pos, size, readings)
             else:
                 records = EMPTY_RECORD_SET
-            partitions.append(FetchedPartition(topic, partition, error, high_watermark, records))
+            partitions.append(
+                FetchedPartition(
+                    topic, partition, error, high_watermark, records, *given_records(readings, transactions)
+                )
+            )
             if flexible:
                 if buf[pos : pos + 1] == NO_TAGS:
                     pos += 1

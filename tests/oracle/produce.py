@@ -71,7 +71,7 @@ def produce_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walker[P
             if records is not None:
                 pos += size
             elif size > 0:
-                records, buf, pos = yield from record_set(buf, pos, size)
+                records, buf, pos = yield from record_set(buf, pos, size, [])
             else:
                 records = EMPTY_RECORD_SET
             partitions.append(ProducedPartition(topic, partition, records))

@@ -14,7 +14,7 @@ from proxy.core.exchange import EMPTY_RECORD_SET, FetchedPartition, FetchRequest
 from proxy.core.records import BATCH_HEADER
 from proxy.core.steps import Part, pass_tags
 from proxy.core.wire import TRUNCATED, Buffer, compact_length, compact_string
-from tests.oracle.records import one_batch, record_set
+from tests.oracle.records import Batch, given_records, record_set
 from tests.oracle.steps import WITH_IDS, Kept, Walker, array_length, forgotten_topics, refuse_count, uuid
 
 # share session epoch, max wait, min bytes; then max bytes, most records and batch size (v1+), how to acquire and
@@ -122,18 +122,16 @@ def share_fetch_response(buf: Buffer, pos: int, version: int, kept: Kept) -> Wal
                 mark = pos
                 try:
                     size, pos = compact_length(buf, pos)
-                    records = one_batch(buf, pos, size) if size >= BATCH_HEADER else None
                     break
                 except TRUNCATED:
                     buf, pos = yield mark
-            if records is not None:
-                pos += size
-            elif size > 0:
-                records, buf, pos = yield from record_set(buf, pos, size)
+            readings: list[Batch] = []
+            if size > 0:
+                records, buf, pos = yield from record_set(buf, pos, size, readings)
             else:
                 records = EMPTY_RECORD_SET
             buf, pos = yield from _acquired(buf, pos)
-            partitions.append(FetchedPartition(topic, partition, error, -1, records))
+            partitions.append(FetchedPartition(topic, partition, error, -1, records, *given_records(readings, [])))
             buf, pos = yield from pass_tags(buf, pos)
         buf, pos = yield from pass_tags(buf, pos)
     buf, pos = yield from _endpoints(buf, pos)

@@ -93,8 +93,14 @@ def bodies(draw: st.DrawFn, key: int, largest: int) -> tuple[Any, Any]:
         wanted = parts(WantedPartition, numbers)
         forgotten = draw(st.lists(st.tuples(topics, PARTITIONS), max_size=draw(st.sampled_from([0, 0, 3]))))
         epoch = draw(st.sampled_from([-1, 0, 1, 1, 2]))
-        request = FetchRequest(-1, draw(INT32), draw(INT32), session, epoch, wanted, ids, tuple(forgotten))
-        fetched = parts(FetchedPartition, errors, numbers, record_sets(largest))
+        request = FetchRequest(
+            -1, draw(INT32), draw(INT32), session, epoch, wanted, ids, tuple(forgotten), draw(st.sampled_from([0, 1]))
+        )
+        bounded = st.one_of(SMALL, st.integers(0, min(largest, 2**31 - 1)))
+        fetched = parts(
+            FetchedPartition, errors, numbers, record_sets(largest), bounded, st.one_of(SMALL, INT32),
+            st.one_of(st.integers(-1, 3), bounded),
+        )  # fmt: skip
         error = draw(st.one_of(st.just(0), st.sampled_from([70, 71, 122]), INT16))
         response = FetchResponse(draw(INT32), error, answered, fetched, ids)
     return draw(st.sampled_from([request, request, request, None])), draw(

@@ -90,6 +90,8 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
         row = rows[*key, part["topic"]]
         if not error and outcome == "answered":
             row.update(records=records, bytes=size)
+            if part.get("claimed") or part.get("upper_bound"):
+                row["estimated_records"] += records
         elif not error and produced:
             row.update(unconfirmed_records=records, unconfirmed_bytes=size)
         elif error and produced:

@@ -14,6 +14,7 @@ from proxy.core.exchange import (
     ProduceResponse,
     WantedPartition,
 )
+from tests.oracle.records import batches_of, given_records
 from tests.tools.messages import Values
 
 
@@ -54,6 +55,7 @@ def fetch_request(version: int, values: Values) -> FetchRequest:
         partitions,
         ids,
         _forgotten(values, "topic_id" if ids else "topic"),
+        values.get("isolation_level", 0),
     )
 
 
@@ -66,6 +68,10 @@ def fetch_response(version: int, values: Values) -> FetchResponse:
             one["error_code"],
             one["high_watermark"],
             one["records"].sums,
+            *given_records(
+                batches_of(one["records"].data),
+                [(each["producer_id"], each["first_offset"]) for each in one.get("aborted_transactions") or ()],
+            ),
         )
         for topic in values["responses"]
         for one in topic["partitions"]
@@ -95,7 +101,10 @@ def share_fetch_request(version: int, values: Values) -> FetchRequest:
 
 def share_fetch_response(version: int, values: Values) -> FetchResponse:
     partitions = tuple(
-        FetchedPartition(topic["topic_id"], one["partition_index"], one["error_code"], -1, one["records"].sums)
+        FetchedPartition(
+            topic["topic_id"], one["partition_index"], one["error_code"], -1, one["records"].sums,
+            *given_records(batches_of(one["records"].data), []),
+        )
         for topic in values["responses"]
         for one in topic["partitions"]
     )

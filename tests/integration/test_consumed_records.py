@@ -1,0 +1,242 @@
+"""Records that real consumers took are the records in the audit events of their fetches."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+
+from observers.event import RequestEvent, decoder
+from proxy.local.broker import AUDIT_TOPIC
+from proxy.local.cluster import ClusterState, tool
+from proxy.local.sidecars import SidecarProcess
+from tests.tools.topic import messages
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 3
+BATCHES = 10
+BATCH = 20
+"""Records of each batch."""
+
+DEADLINE = 60.0
+"""Seconds for one consumer, and for its events."""
+
+Starts = Mapping[int, int]
+"""Offset to begin at, by partition."""
+
+
+class Fetched(NamedTuple):
+    """What the events of one client say."""
+
+    records: int
+    estimated: int
+    """Of them, in partitions whose number is a bound."""
+    upper_bounds: int
+    """Number of such partitions."""
+
+
+class Reading(NamedTuple):
+    """What a consumer has to do."""
+
+    bootstrap: str
+    client_id: str
+    topic: str
+    starts: Starts
+    count: int
+    """Records that are there from ``starts`` on, as the client sees them."""
+    isolation: str = "read_uncommitted"
+    fetch_max_bytes: int = 50_000_000
+
+
+def librdkafka(reading: Reading) -> int:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": reading.bootstrap,
+            "client.id": reading.client_id,
+            "group.id": f"g-{uuid.uuid4().hex[:8]}",
+            "isolation.level": reading.isolation,
+            "fetch.message.max.bytes": min(reading.fetch_max_bytes, 1_000_000),
+        }
+    )
+    consumer.assign([TopicPartition(reading.topic, *start) for start in reading.starts.items()])
+    read, deadline = 0, time.monotonic() + DEADLINE
+    while read < reading.count and time.monotonic() < deadline:
+        for message in consumer.consume(1000, 0.2):
+            assert message.error() is None, message.error()
+            read += 1
+    read += len(consumer.consume(1000, 1.0))
+    consumer.close()
+    return read
+
+
+def kafka_python(reading: Reading) -> int:
+    consumer = KafkaConsumer(
+        bootstrap_servers=reading.bootstrap,
+        client_id=reading.client_id,
+        isolation_level=reading.isolation,
+        fetch_max_bytes=reading.fetch_max_bytes,
+        max_partition_fetch_bytes=min(reading.fetch_max_bytes, 1_000_000),
+    )
+    consumer.assign([PythonTopicPartition(reading.topic, partition) for partition in reading.starts])
+    for partition, offset in reading.starts.items():
+        consumer.seek(PythonTopicPartition(reading.topic, partition), offset)
+    read, deadline = 0, time.monotonic() + DEADLINE
+    while read < reading.count and time.monotonic() < deadline:
+        read += sum(map(len, consumer.poll(200).values()))
+    read += sum(map(len, consumer.poll(1000).values()))
+    consumer.close()
+    return read
+
+
+def java(reading: Reading) -> int:
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    committing = Consumer({"bootstrap.servers": reading.bootstrap, "group.id": group})
+    committing.commit(
+        offsets=[TopicPartition(reading.topic, *start) for start in reading.starts.items()], asynchronous=False
+    )
+    committing.close()
+    command = tool(
+        "console-consumer", "--bootstrap-server", reading.bootstrap, "--topic", reading.topic, "--group", group,
+        "--isolation-level", reading.isolation, "--max-messages", str(reading.count), "--timeout-ms", "30000",
+        "--command-property", f"client.id={reading.client_id}",
+        "--command-property", f"fetch.max.bytes={reading.fetch_max_bytes}",
+        "--command-property", f"max.partition.fetch.bytes={min(reading.fetch_max_bytes, 1_000_000)}",
+    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=True)
+    return done.stdout.splitlines().count("value")
+
+
+Client = Callable[[Reading], int]
+every_client = pytest.mark.parametrize("client", [librdkafka, kafka_python, java])
+
+
+def events_of(cluster: ClusterState, client_id: str) -> Fetched:
+    """Sums over all events of this client."""
+    records = estimated = bounds = 0
+    for message in messages(cluster.internal_bootstrap, AUDIT_TOPIC):
+        for event in decoder.decode(message.value() or b"").events:
+            if isinstance(event, RequestEvent) and event.client_id == client_id and event.api == "Fetch":
+                for part in event.topics:
+                    inexact = part.claimed or part.upper_bound
+                    records += part.records
+                    estimated += part.records * inexact
+                    bounds += inexact
+    return Fetched(records, estimated, bounds)
+
+
+def settled_events(cluster: ClusterState, client_id: str, records: int) -> Fetched:
+    """The same once they say ``records``, or once they had the time to."""
+    deadline = time.monotonic() + 10
+    while (found := events_of(cluster, client_id)).records < records and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(0.5)
+    return events_of(cluster, client_id) if found.records >= records else found
+
+
+def client_id_of(client: Client) -> str:
+    return f"{client.__name__}-{uuid.uuid4().hex[:8]}"
+
+
+def produce_batch(producer: Producer, topic: str, partition: int, keys: list[str | None]) -> None:
+    for key in keys:
+        producer.produce(topic, b"value", key, partition)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def batches(cluster: ClusterState, sidecar: SidecarProcess) -> Iterator[str]:
+    """A topic whose partitions hold batches of ``BATCH`` records."""
+    yield from _topic(cluster, PARTITIONS, {}, _fill)
+
+
+def _fill(cluster: ClusterState, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": cluster.internal_bootstrap, "linger.ms": 10_000})
+    for _ in range(BATCHES):
+        for partition in range(PARTITIONS):
+            produce_batch(producer, topic, partition, [None] * BATCH)
+
+
+@pytest.fixture(scope="module")
+def transactions(cluster: ClusterState, sidecar: SidecarProcess) -> Iterator[str]:
+    """A topic of one partition with committed and aborted transactions of two producers, which overlap."""
+    yield from _topic(cluster, 1, {}, _fill_with_transactions)
+
+
+def _fill_with_transactions(cluster: ClusterState, topic: str) -> None:
+    producers = [
+        Producer(
+            {
+                "bootstrap.servers": cluster.internal_bootstrap,
+                "transactional.id": f"{topic}-{number}",
+                "linger.ms": 10_000,
+            }
+        )
+        for number in range(2)
+    ]
+    plain = Producer({"bootstrap.servers": cluster.internal_bootstrap, "linger.ms": 10_000})
+    for producer in producers:
+        producer.init_transactions(60)
+    for number in range(6):
+        for producer in producers:
+            producer.begin_transaction()
+        for _ in range(2):
+            for producer in producers:
+                produce_batch(producer, topic, 0, [None] * BATCH)
+            produce_batch(plain, topic, 0, [None] * 3)
+        for producer, aborts in zip(producers, (number % 2 == 0, number % 3 == 0), strict=True):
+            (producer.abort_transaction if aborts else producer.commit_transaction)(60)
+
+
+def _topic(
+    cluster: ClusterState, partitions: int, config: dict[str, str], fill: Callable[[ClusterState, str], None]
+) -> Iterator[str]:
+    name = f"consumed-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.internal_bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+    fill(cluster, name)
+    yield name
+    admin.delete_topics([name])[name].result(30)
+
+
+@every_client
+@pytest.mark.parametrize("start", [0, 1, BATCH, 2 * BATCH + 7, BATCHES * BATCH - 1])
+def test_a_consumer_that_begins_inside_a_batch(cluster: ClusterState, batches: str, client: Client, start: int) -> None:
+    count = BATCHES * BATCH - start
+    reading = Reading(cluster.bootstrap, client_id_of(client), batches, {0: start}, count)
+    if client is java:
+        starts = {partition: BATCHES * BATCH for partition in range(PARTITIONS)}
+        reading = reading._replace(starts={**starts, 0: start})
+    assert client(reading) == count
+    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+
+
+@every_client
+def test_partitions_that_a_fetch_session_does_not_name_again(
+    cluster: ClusterState, batches: str, client: Client
+) -> None:
+    starts = {0: 7, 1: BATCH + 9, 2: 3 * BATCH + 11}
+    count = sum(BATCHES * BATCH - start for start in starts.values())
+    reading = Reading(cluster.bootstrap, client_id_of(client), batches, starts, count, fetch_max_bytes=1)
+    assert client(reading) == count
+    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+
+
+@every_client
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("start", [0, 5, BATCH + 2, 4 * BATCH + 20])
+def test_committed_and_aborted_transactions(
+    cluster: ClusterState, transactions: str, client: Client, isolation: str, start: int
+) -> None:
+    reading = Reading(cluster.bootstrap, client_id_of(client), transactions, {0: start}, 0, isolation)
+    count = librdkafka(reading._replace(client_id="counts", count=1))
+    assert client(reading._replace(count=count)) == count
+    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
