@@ -295,7 +295,7 @@ class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
     topic_requests: int = 0
     """Requests that touched it."""
     records: int = 0
-    """Records acknowledged (Produce), or handed out (Fetch, ShareFetch)."""
+    """Records acknowledged (Produce), or consumed (Fetch, ShareFetch), as a partition of a request counts them."""
     bytes: int = 0
     """Their record sets."""
     unconfirmed_records: int = 0
