@@ -117,7 +117,7 @@ def test_replica_id_comes_from_a_field_until_v14_and_from_a_tag_since() -> None:
         gone = bytes(16) if ids else b"gone"
         body = encode(messages.FETCH_REQUEST, version, values)
         found = walk.walk_whole(walk.fetch_request, body, 0, len(body), version, "client")
-        assert found == FetchRequest(replica_id, 500, 1, 8, 9, (), ids, tuple((gone, n) for n in (1, 2, 3)))
+        assert found == FetchRequest(replica_id, 500, 1, 8, 9, (), ids, tuple((gone, n) for n in (1, 2, 3)), 1)
     del values["replica_state"]
     body = encode(messages.FETCH_REQUEST, 15, values)
     assert walk.walk_whole(walk.fetch_request, body, 0, len(body), 15, "client").replica_id == -1
@@ -177,7 +177,7 @@ def test_the_longest_texts_come_through_byte_by_byte() -> None:
     found = feed.finish()
     assert found == walk.walk_whole(walk.share_fetch_response, body, 0, len(body), 2, "broker")
     records = RecordSet(len(partition["records"].data), 2, 20, 2, 7, 1, 2, 0)
-    assert found == FetchResponse(20, 70, 0, (FetchedPartition(b"i" * 16, 3, 7, -1, records),), True)
+    assert found == FetchResponse(20, 70, 0, (FetchedPartition(b"i" * 16, 3, 7, -1, records, 10),), True)
 
 
 def test_the_request_says_whether_topics_are_ids() -> None:
