@@ -99,9 +99,10 @@ cdef inline bint _changes_session(Exchange exchange, dict sessions) except -1:
         if part.topic != topic:  # mostly it is: partitions come by topic
             topic = part.topic
             held = partitions.get(<object>topic)
-        if held is None or part.partition not in held:
+        number = part.partition
+        if held is None or number not in held:
             return True
-        held[part.partition] = part.offset
+        held[number] = part.offset
     return False
 
 
