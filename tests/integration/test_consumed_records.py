@@ -240,3 +240,70 @@ def test_committed_and_aborted_transactions(
     count = librdkafka(reading._replace(client_id="counts", count=1))
     assert client(reading._replace(count=count)) == count
     assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1048576",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+}
+
+
+@pytest.fixture(scope="module")
+def compacted(cluster: ClusterState, sidecar: SidecarProcess) -> Iterator[str]:
+    """A topic whose batches have gaps in their offsets: of each, every second key was written again later."""
+    yield from _topic(cluster, 1, COMPACTED, _fill_and_compact)
+
+
+def _fill_and_compact(cluster: ClusterState, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": cluster.internal_bootstrap, "linger.ms": 10_000})
+    for number in range(BATCHES):
+        keys: list[str | None] = [f"{number}-{n}" if n % 2 else "again" for n in range(BATCH)]
+        produce_batch(producer, topic, 0, keys)
+    time.sleep(0.2)
+    produce_batch(producer, topic, 0, ["again"])  # a new segment: those before may be compacted
+    deadline = time.monotonic() + 90
+    while len(offsets_of(cluster, topic)) != BATCHES * BATCH // 2 + 1:
+        assert time.monotonic() < deadline, "it was not compacted"
+        time.sleep(1)
+
+
+def offsets_of(cluster: ClusterState, topic: str) -> list[int]:
+    """Offsets of the records that are left."""
+    consumer = Consumer({"bootstrap.servers": cluster.internal_bootstrap, "group.id": "offsets"})
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    offsets = [-1]
+    while offsets[-1] != end - 1:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None, message.error()
+        offsets.append(message.offset() or 0)
+    consumer.close()
+    return offsets[1:]
+
+
+@every_client
+@pytest.mark.parametrize("start", [0, 2 * BATCH])
+def test_a_compacted_topic_from_the_beginning_of_a_batch(
+    cluster: ClusterState, compacted: str, client: Client, start: int
+) -> None:
+    count = sum(offset >= start for offset in offsets_of(cluster, compacted))
+    reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
+    assert client(reading) == count
+    assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
+
+
+@every_client
+def test_a_compacted_topic_from_inside_a_batch_is_an_upper_bound(
+    cluster: ClusterState, compacted: str, client: Client
+) -> None:
+    start = BATCH + 6
+    count = sum(offset >= start for offset in offsets_of(cluster, compacted))
+    reading = Reading(cluster.bootstrap, client_id_of(client), compacted, {0: start}, count)
+    assert client(reading) == count
+    found = settled_events(cluster, reading.client_id, count)
+    most_before = 6  # as if none of the offsets before the start were left
+    assert count <= found.records <= count + most_before
+    assert (found.estimated, found.upper_bounds) == (found.records, 1)
