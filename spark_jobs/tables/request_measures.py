@@ -68,7 +68,7 @@ SUMMED_COLUMNS = {
     "unconfirmed_bytes": "coalesce(of_topic.unconfirmed_bytes, if(unconfirmed, part.bytes, 0), 0)",
     "rejected_records": "coalesce(of_topic.rejected_records, if(rejected, part.records, 0), 0)",
     "rejected_bytes": "coalesce(of_topic.rejected_bytes, if(rejected, part.bytes, 0), 0)",
-    "estimated_records": "coalesce(of_topic.estimated_records, if(accepted AND answered AND estimated, part.records, 0), 0)",
+    "estimated_records": "coalesce(of_topic.estimated_records, if(estimated, part.records, 0), 0)",
 }
 """SQL of the value that each share adds to each sum."""
 
@@ -157,7 +157,7 @@ def _explode_shares(parsed: DataFrame) -> DataFrame:
     ).selectExpr(
         "*",
         "accepted AND produced AND NOT answered AS unconfirmed",
-        "coalesce(part.claimed, false) OR coalesce(part.upper_bound, false) AS estimated",
+        "accepted AND answered AND (part.claimed OR part.upper_bound) AS estimated",
         "first_of_topic AND array_contains(failed_topics, part.topic) AS topic_failed",
     )
 

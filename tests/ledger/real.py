@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from proxy.local import cluster as local_cluster
 from proxy.local.broker import sidecar_config
 from proxy.local.cluster import ClusterState
 from proxy.local.ports import HOST, free_ports
 from proxy.local.sidecars import SidecarProcess
+from proxy.local.workload import ClientLedger
 from tests.faults.gate import Gate
 
 TIMEOUT = 30.0
@@ -226,3 +227,43 @@ def poll_in_vain(bootstrap: str, client_id: str, topic: str) -> None:
             assert consumer.poll(0.2) is None
     finally:
         consumer.close()
+
+
+def transact(bootstrap: str, topic: str) -> None:
+    """Produce transactions of two batches each; every second one is aborted."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"of-{topic}", "linger.ms": 10_000})
+    producer.init_transactions(TIMEOUT)
+    for number in range(10):
+        producer.begin_transaction()
+        for _ in range(2):
+            for _ in range(BATCH):
+                producer.produce(topic, b"value", partition=0)
+            assert producer.flush(TIMEOUT) == 0
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(TIMEOUT)
+
+
+def consume_from(bootstrap: str, client_id: str, topic: str, offset: int, isolation: str) -> ClientLedger:
+    """Read partition 0 of ``topic`` from ``offset`` to its end, without a group."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "group.id": "none",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    read = 0
+    while True:
+        message = consumer.poll(TIMEOUT)
+        assert message is not None, f"{topic}: neither a record nor its end"
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            break
+        read += 1
+    consumer.close()
+    did = f"read {read:,} records from {offset} on, {isolation}"
+    return ClientLedger(client_id, "librdkafka", "Fetch", topic, did, {"records": read, "estimated_records": 0})

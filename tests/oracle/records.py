@@ -84,8 +84,8 @@ def record_set(
 ) -> Generator[int, tuple[bytes, int], tuple[RecordSet, Buffer, int]]:
     """Walk any record set of ``size`` bytes at ``pos``, as a part of a walker (see ``walk``).
 
-    Adds its batches to ``batches_read``. Returns the sums, and the buffer and position after the set. The last batch may be cut: brokers end a fetch
-    anywhere. Raises DecodeError for a magic or a length that no batch has.
+    Adds its batches to ``batches_read``. Returns the sums, and the buffer and position after the set. The last batch
+    may be cut: brokers end a fetch anywhere. Raises DecodeError for a magic or a length that no batch has.
     """
     left = size
     batches = records = 0

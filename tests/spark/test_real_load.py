@@ -26,6 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 CODECS = ("zstd", "lz4", "gzip", "snappy", "none")
 SMALL, SILENT, BUILT, MIRRORED, EMPTY, UNTOUCHED = "small", "silent", "built", "mirrored", "empty", "untouched"
+TRANSACTED = "transacted"
+"""Is produced to past the sidecar."""
+
 TOPICS: dict[str, dict[str, str]] = {f"with-{codec}": {} for codec in CODECS}
 TOPICS |= {SMALL: {"max.message.bytes": "2000"}, SILENT: {}, BUILT: {}, MIRRORED: {}, EMPTY: {}, UNTOUCHED: {}}
 
@@ -76,6 +79,8 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with real.clusters(folder) as (source, target):
         made = Load(folder / "tables", source, target)
         workload.create_topics(source.state.internal_bootstrap, TOPICS, 1)
+        workload.create_topics(source.state.internal_bootstrap, {TRANSACTED: {}}, 1)
+        real.transact(source.state.internal_bootstrap, TRANSACTED)
         workload.create_topics(target.state.internal_bootstrap, {f"a.{MIRRORED}": {}}, 1)
         with real.watched(source) as door, real.watched(target) as other:
             made.ledgers = list(_work(source.bootstrap, source.sasl))
@@ -105,6 +110,10 @@ def _work(bootstrap: str, sasl: str) -> Iterator[ClientLedger]:
     yield workload.confluent_produce(bootstrap, "silent", SILENT, 500, {"acks": 0})
     yield workload.aiokafka_produce(bootstrap, "builder", BUILT, 1_000, 1)
     yield workload.aiokafka_consume(bootstrap, "reader", BUILT, 1_000)
+    for offset in (1, 1_001):
+        yield real.consume_from(bootstrap, f"resumed-{offset}", "with-zstd", offset, "read_uncommitted")
+    for offset, isolation in ((0, "read_uncommitted"), *[(start, "read_committed") for start in (0, 7, 117)]):
+        yield real.consume_from(bootstrap, f"{isolation}-{offset}", TRANSACTED, offset, isolation)
     real.poll_in_vain(bootstrap, "poller", EMPTY)
 
 
@@ -124,7 +133,7 @@ def _run_jobs(loaded: Load, folder: Path) -> None:
 
 
 def test_traffic_is_what_the_clients_counted(loaded: Load) -> None:
-    columns = ("records", "bytes", "unconfirmed_records", "rejected_records", "topic_requests")
+    columns = ("records", "bytes", "unconfirmed_records", "rejected_records", "topic_requests", "estimated_records")
     sums = ", ".join(f"sum({name})::BIGINT" for name in columns)
     found = {
         row[:3]: dict(zip(columns, row[3:], strict=True))

@@ -131,6 +131,9 @@ def test_only_what_was_acknowledged_counts_as_traffic(rows_of: Rows) -> None:
         "acks=0": (event(PRODUCE, partition(), outcome="no_response", acks=0), unconfirmed),
         "connection lost": (event(PRODUCE, partition(), outcome="connection_lost"), unconfirmed),
         "fetched": (event(FETCH, partition()), taken),
+        "fetched, at most so many": (event(FETCH, partition(upper_bound=True)), taken | {"estimated_records": 10}),
+        "produced, at least so many": (event(PRODUCE, partition(claimed=True)), taken | {"estimated_records": 10}),
+        "not acknowledged": (event(PRODUCE, partition(claimed=True, error_code=29)), rejected | failed),
         "fetch refused": (event(FETCH, partition(bytes=0, records=0, error_code=1)), failed),
         "fetch lost": (event(FETCH, partition(), outcome="connection_lost"), {}),
     }
@@ -195,7 +198,8 @@ def test_partial_sums_add_up_to_the_whole(kafka_rows: Any) -> None:
 
 def test_a_rollup_counts_as_its_requests_and_its_topics(rows_of: Rows) -> None:
     of_topic = {"topic_requests": 2, "errors": 1, "records": 7, "bytes": 70, "unconfirmed_records": 5,
-                "unconfirmed_bytes": 50, "rejected_records": 3, "rejected_bytes": 30}  # fmt: skip
+                "unconfirmed_bytes": 50, "rejected_records": 3, "rejected_bytes": 30,
+                "estimated_records": 4}  # fmt: skip
     of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "connection_lost": 1,
               "throttle_ms": 42}  # fmt: skip
     told = rollup(PRODUCE, RollupTopic("orders", **of_topic), RollupTopic("clicks", topic_requests=1), **of_all)

@@ -15,7 +15,7 @@ ENDS = [int(64 * 2 ** (number / 2)) for number in range(39)]
 COLUMNS = (
     "requests", "request_bytes", "response_bytes", "errors", "connection_lost", "throttle_ms", "topic_requests",
     "topic_errors", "records", "bytes", "unconfirmed_records", "unconfirmed_bytes", "rejected_records",
-    "rejected_bytes", "polled",
+    "rejected_bytes", "polled", "estimated_records",
 )  # fmt: skip
 
 REFUSED = {("Produce", 2): "4.0", ("Fetch", 3): "4.0"}
