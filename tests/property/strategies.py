@@ -14,7 +14,13 @@ from tests.tools.messages import UNKNOWN_TAGS, Field, Made, Message, Values
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-SCALARS = {"bool": st.booleans(), "int8": st.integers(-128, 127), "int16": INT16, "int32": INT32, "int64": st.one_of(st.integers(0, 3), INT64)}
+SCALARS = {
+    "bool": st.booleans(),
+    "int8": st.integers(-128, 127),
+    "int16": INT16,
+    "int32": INT32,
+    "int64": st.one_of(st.integers(0, 3), INT64),
+}
 STRINGS = st.one_of(st.text(max_size=12), st.text("ab", min_size=100, max_size=300)).map(str.encode)
 TAGS = st.lists(st.tuples(st.integers(20, 2**28), st.binary(max_size=150)), max_size=3, unique_by=lambda tag: tag[0])
 PAYLOADS = st.one_of(st.binary(max_size=40), st.integers(0, 5000).map(bytes))

@@ -102,7 +102,11 @@ def share_fetch_request(version: int, values: Values) -> FetchRequest:
 def share_fetch_response(version: int, values: Values) -> FetchResponse:
     partitions = tuple(
         FetchedPartition(
-            topic["topic_id"], one["partition_index"], one["error_code"], -1, one["records"].sums,
+            topic["topic_id"],
+            one["partition_index"],
+            one["error_code"],
+            -1,
+            one["records"].sums,
             *given_records(batches_of(one["records"].data), []),
         )
         for topic in values["responses"]
