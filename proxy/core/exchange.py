@@ -154,7 +154,8 @@ class FetchedPartition(Struct, frozen=True, gc=False):
     first batch, from its header; the batch has offsets without a record (compaction) where ``first_batch_records`` is
     less than this + 1. ``aborted_records``: the part of ``records.records`` in aborted transactions, which a
     read_committed client leaves out; −1 where it is not known: the response lists more than
-    ``bodies.MAX_ABORTED_TRANSACTIONS`` of them, or the records of compressed message sets of magic 0 or 1 were counted, which the fetch may have begun inside.
+    ``bodies.MAX_ABORTED_TRANSACTIONS`` of them, or the records of compressed message sets of magic 0 or 1 were counted,
+    which the fetch may have begun inside.
     Source: ``CompletedFetch`` of the Java client.
     """
 

@@ -135,7 +135,7 @@ def events_of(cluster: ClusterState, client_id: str) -> Fetched:
 
 def settled_events(cluster: ClusterState, client_id: str, records: int) -> Fetched:
     """The same once they say ``records``, or once they had the time to."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE
     while (found := events_of(cluster, client_id)).records < records and time.monotonic() < deadline:
         time.sleep(0.2)
     time.sleep(0.5)
@@ -213,7 +213,7 @@ def test_a_consumer_that_begins_inside_a_batch(cluster: ClusterState, batches: s
     count = BATCHES * BATCH - start
     reading = Reading(cluster.bootstrap, client_id_of(client), batches, {0: start}, count)
     if client is java:
-        starts = {partition: BATCHES * BATCH for partition in range(PARTITIONS)}
+        starts = dict.fromkeys(range(PARTITIONS), BATCHES * BATCH)
         reading = reading._replace(starts={**starts, 0: start})
     assert client(reading) == count
     assert settled_events(cluster, reading.client_id, count) == (count, 0, 0)
