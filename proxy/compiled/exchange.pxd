@@ -13,6 +13,7 @@ cpdef enum Kind:  # which message a body is of
     FETCH_RESPONSE = 3
     SHARE_FETCH_REQUEST = 4  # its facts, as those of the next, are of Fetch
     SHARE_FETCH_RESPONSE = 5
+    RESPONSE_ERRORS = 6  # of any other api: it has no facts but the errors of its items
 
 cpdef enum OutcomeCode:
     OPEN = 0
@@ -92,6 +93,7 @@ cdef class Exchange:
     cdef public int16_t error_code
     cdef public object request_raw  # bytes or None
     cdef public object response_raw
+    cdef public object item_errors  # ItemErrors or None
     cdef public int64_t request_bytes
     cdef public int64_t response_bytes
     cdef Body *request_body  # owned; Python sees `request` and `response`: facts, built when asked for

@@ -1,6 +1,6 @@
 from enum import IntEnum
 
-from proxy.core.exchange import Connection, Decode, Outcome, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, Decode, ItemErrors, Outcome, RequestFacts, ResponseFacts
 
 OUTCOMES: tuple[Outcome, ...]
 DECODES: tuple[Decode, ...]
@@ -17,6 +17,7 @@ class Kind(IntEnum):
     FETCH_RESPONSE = 3
     SHARE_FETCH_REQUEST = 4
     SHARE_FETCH_RESPONSE = 5
+    RESPONSE_ERRORS = 6
 
 class OutcomeCode(IntEnum):
     """``Exchange.outcome`` as a number."""
@@ -44,7 +45,8 @@ class Exchange:
     where no response came. ``throttle_ms``, ``error_code``: of the response, where they stand at a fixed place near its
     start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
     header, where an observer asked for it and it was not too long. ``request``, ``response``: facts of the bodies where
-    they were read, made when they are first asked for.
+    they were read, made when they are first asked for. ``item_errors``: errors of single items of any other response;
+    None where there are none, or it was not read.
 
     ``connection``: as it was known when the last byte of the request came in.
 
@@ -73,6 +75,7 @@ class Exchange:
     error_code: int
     request_raw: bytes | None
     response_raw: bytes | None
+    item_errors: ItemErrors | None
     synthesized: bool
     charged: int
     wanted: int
@@ -103,6 +106,7 @@ class Exchange:
         response_raw: bytes | None = None,
         synthesized: bool = False,
         charged: int = 0,
+        item_errors: ItemErrors | None = None,
     ) -> None: ...
     @property
     def outcome(self) -> Outcome: ...

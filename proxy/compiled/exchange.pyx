@@ -28,6 +28,7 @@ FIELDS = (
     "connection", "api_key", "api_version", "correlation_id", "client_id", "received_at", "request_bytes",
     "answered_at", "response_bytes", "outcome", "decode", "request", "response", "forwarded_at", "responded_at",
     "throttle_ms", "error_code", "request_raw", "response_raw", "synthesized", "charged",
+    "item_errors",
 )
 
 cdef int64_t BODY = budget.BODY
@@ -262,6 +263,7 @@ cdef class Exchange:
         object response_raw=None,
         bint synthesized=False,
         int64_t charged=0,
+        object item_errors=None,
     ):
         self.connection = connection
         self.api_key = api_key
@@ -282,6 +284,7 @@ cdef class Exchange:
         self.response_raw = response_raw
         self.synthesized = synthesized
         self.charged = charged
+        self.item_errors = item_errors
         free_body(self.request_body)
         self.request_body = NULL
         self.request_body = body_of(request)
@@ -317,6 +320,7 @@ cdef class Exchange:
         if response:
             free_body(self.response_body)
             self.response_body = NULL
+            self.item_errors = None
         else:
             free_body(self.request_body)
             self.request_body = NULL

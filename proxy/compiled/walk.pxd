@@ -32,6 +32,8 @@ cdef struct AbortedTransaction:
     int64_t first_offset
     bint ended  # its marker was read
 
+cdef struct ErrorWalk
+
 cdef struct Walk:  # how far a walker has got
     const uint8_t *data
     int64_t size
@@ -50,6 +52,7 @@ cdef struct Walk:  # how far a walker has got
     AbortedTransaction *aborted  # of the current partition, sorted once all are read; owned
     Py_ssize_t aborted_count
     Py_ssize_t aborted_capacity
+    ErrorWalk *errors  # of RESPONSE_ERRORS, else NULL; owned
 
 cpdef Kind kind_of(int api_key, int version, bint response) noexcept  # NO_WALKER where there is none
 
@@ -76,4 +79,4 @@ cdef class Feed:
     cdef Body *finish(self) except NULL  # hands the body to the caller. Raises MalformedBody if that was not all of it
     cdef int64_t finish_into(self, Exchange exchange, bint response) except -1  # the same as the exchange's; its bytes
 
-cdef Feed new_feed(Kind kind, int version)
+cdef Feed new_feed(Kind kind, int api_key, int version)

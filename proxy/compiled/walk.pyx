@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Reads bodies of Produce, Fetch and ShareFetch in place, whole or in the pieces they come in; records stay untouched.
+"""Reads bodies of Produce, Fetch and ShareFetch, and error codes of other responses, in place, whole or in the pieces
+they come in; records stay untouched.
 
 The walkers are one state machine over C memory that fills a ``Body``. A step reads one element, whole or not at all. A
 step (and each reader of it) returns 1, or 0 where bytes are missing: then the walk stands where it stood and goes on
@@ -12,11 +13,11 @@ versions are read, and what bounds the memory of that, is told in ``proxy.core.b
 """
 
 cimport cython
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int16_t, int32_t, uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from proxy.compiled.exchange cimport (
     FETCH_REQUEST,
@@ -24,6 +25,7 @@ from proxy.compiled.exchange cimport (
     NO_WALKER,
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
+    RESPONSE_ERRORS,
     SHARE_FETCH_REQUEST,
     SHARE_FETCH_RESPONSE,
     Part,
@@ -36,7 +38,8 @@ from proxy.compiled.exchange cimport (
 )
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
-from proxy.core import bodies, budget, records, wire
+from proxy.core import bodies, budget, records, response_errors, wire
+from proxy.core.exchange import ItemError, ItemErrors
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":
@@ -44,6 +47,7 @@ cdef extern from "Python.h":
 
 cdef int64_t MAX_CARRY = bodies.MAX_CARRY
 cdef int64_t NAME = budget.NAME
+cdef int64_t PARTITION_BYTES = budget.PARTITION
 cdef int64_t MAX_PARTITIONS = bodies.MAX_PARTITIONS
 cdef Py_ssize_t MAX_ABORTED_TRANSACTIONS = bodies.MAX_ABORTED_TRANSACTIONS
 cdef int64_t MAX_STRING = wire.MAX_STRING
@@ -74,6 +78,7 @@ include "records.pxi"
 include "produce.pxi"
 include "fetch.pxi"
 include "share.pxi"
+include "errors.pxi"
 
 
 # ---- steps of all messages ------------------------------------------------------------------------------------------
@@ -83,6 +88,8 @@ cdef int advance(Walk *walk) except -1:
     cdef int64_t mark
     cdef Kind kind = walk.body.kind
     cdef int done = 1
+    if kind == RESPONSE_ERRORS:
+        return advance_errors(walk)
     while walk.step != END:
         mark = walk.pos
         if walk.step == BATCH:
@@ -240,14 +247,18 @@ cpdef Kind kind_of(int api_key, int version, bint response) noexcept:
         return FETCH_RESPONSE if response else FETCH_REQUEST
     if api_key == 78 and 0 <= version < SHARE_FETCH_VERSIONS:
         return SHARE_FETCH_RESPONSE if response else SHARE_FETCH_REQUEST
-    return NO_WALKER
+    return RESPONSE_ERRORS if response and has_program(api_key, version) else NO_WALKER
 
 
-cdef inline int begin(Walk *walk, Kind kind, int version) except -1:
+cdef inline int begin(Walk *walk, Kind kind, int api_key, int version) except -1:
     """Stand before a body. Flexible are Produce from version 9 on, Fetch from 12 on, and ShareFetch."""
     memset(walk, 0, sizeof(Walk))
     walk.body = new_body(kind, version)
     walk.version = version
+    if kind == RESPONSE_ERRORS:
+        walk.flexible = STATES[api_key * VERSIONS + version] == 2
+        walk.errors = begin_errors(api_key, version)
+        return 0
     if kind == SHARE_FETCH_REQUEST or kind == SHARE_FETCH_RESPONSE:
         walk.flexible = True
     else:
@@ -255,16 +266,36 @@ cdef inline int begin(Walk *walk, Kind kind, int version) except -1:
     return 0
 
 
-cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t size) except NULL:
+cdef inline int finish_whole(Walk *walk) except -1:
+    """Read the body to its end."""
+    if not advance(walk) or walk.pos > walk.size:
+        malformed(walk.body.kind, f"the body does not end within its {walk.size} bytes")
+    if walk.pos < walk.size:
+        malformed(walk.body.kind, f"the body ends at byte {walk.pos} of {walk.size}")
+    return 0
+
+
+cdef int64_t read_errors(Exchange exchange, const uint8_t *data, int64_t size) except -1:
+    """``read_whole`` of RESPONSE_ERRORS."""
     cdef Walk walk
-    begin(&walk, kind, version)
+    begin(&walk, RESPONSE_ERRORS, exchange.api_key, exchange.api_version)
     walk.data = data
     walk.size = size
     try:
-        if not advance(&walk) or walk.pos > size:
-            malformed(kind, f"the body does not end within its {size} bytes")
-        if walk.pos < size:
-            malformed(kind, f"the body ends at byte {walk.pos} of {size}")
+        finish_whole(&walk)
+        return hand_over(walk.errors, exchange)
+    finally:
+        free_errors(walk.errors)
+        free_body(walk.body)
+
+
+cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t size) except NULL:
+    cdef Walk walk
+    begin(&walk, kind, 0, version)
+    walk.data = data
+    walk.size = size
+    try:
+        finish_whole(&walk)
     except BaseException:
         free_body(walk.body)
         raise
@@ -279,6 +310,7 @@ cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t siz
 cdef class Feed:
     def __dealloc__(self):
         free_body(self.body)
+        free_errors(self.walk.errors)
         Py_XDECREF(self.walk.topic)
         PyMem_Free(self.walk.aborted)
         PyMem_Free(self.carry)
@@ -348,6 +380,8 @@ cdef class Feed:
         return 0
 
     cdef int64_t size(self) noexcept:
+        if self.walk.errors != NULL:
+            return size_of_errors(self.walk.errors)
         return size_of(self.body) + self.walk.aborted_capacity * <int64_t>sizeof(AbortedTransaction)
 
     cdef Body *finish(self) except NULL:
@@ -360,6 +394,9 @@ cdef class Feed:
 
     cdef int64_t finish_into(self, Exchange exchange, bint response) except -1:
         cdef Body *body = self.finish()
+        if self.walk.errors != NULL:
+            free_body(body)
+            return hand_over(self.walk.errors, exchange)
         exchange.drop_facts(response)
         if response:
             exchange.response_body = body
@@ -371,6 +408,8 @@ cdef class Feed:
 cdef int64_t read_whole(
     Exchange exchange, Kind kind, bint response, const uint8_t *data, int64_t start, int64_t end
 ) except -1:
+    if kind == RESPONSE_ERRORS:
+        return read_errors(exchange, data + start, end - start)
     cdef Body *body = walk_body(kind, exchange.api_version, data + start, end - start)
     exchange.drop_facts(response)
     if response:
@@ -380,8 +419,8 @@ cdef int64_t read_whole(
     return size_of(body)
 
 
-cdef Feed new_feed(Kind kind, int version):
+cdef Feed new_feed(Kind kind, int api_key, int version):
     cdef Feed feed = Feed.__new__(Feed)
-    begin(&feed.walk, kind, version)
+    begin(&feed.walk, kind, api_key, version)
     feed.body = feed.walk.body
     return feed

@@ -19,7 +19,7 @@ def walk_whole(
 def walk_often(walker: int, data: Buffer, version: int, times: int) -> None: ...
 
 class BodyFeed:
-    def __init__(self, walker: int, version: int, side: Side) -> None: ...
+    def __init__(self, walker: int, version: int, side: Side, api_key: int = 0) -> None: ...
     def feed(self, data: Buffer, start: int, end: int) -> None: ...
     def finish(self) -> RequestFacts | ResponseFacts: ...
     def size(self) -> int:
@@ -27,7 +27,7 @@ class BodyFeed:
     def finish_into(self, exchange: Exchange, response: bool) -> int:
         """Put the facts into ``exchange``; return the bytes that they take."""
 
-def new_feed(kind: int, version: int) -> BodyFeed:
+def new_feed(kind: int, api_key: int, version: int) -> BodyFeed:
     """Return what reads a body that comes in pieces."""
 
 def read_whole(exchange: Exchange, kind: int, response: bool, data: Buffer, start: int, end: int) -> int:

@@ -14,6 +14,7 @@ from proxy.compiled.exchange cimport (
     NO_WALKER,
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
+    RESPONSE_ERRORS,
     SHARE_FETCH_REQUEST,
     SHARE_FETCH_RESPONSE,
     Body,
@@ -39,7 +40,7 @@ def walker_for_request(int key, int version):
 
 def walker_for_response(int key, int version):
     cdef Kind kind = kind_of(key, version, True)
-    return None if kind == NO_WALKER else <int>kind
+    return None if kind == NO_WALKER or kind == RESPONSE_ERRORS else <int>kind
 
 
 cdef class _View:
@@ -83,8 +84,8 @@ cdef class BodyFeed:
     cdef Feed feed_
     cdef bint finished
 
-    def __init__(self, int walker, int version, str side):
-        self.feed_ = new_feed_of(<Kind>walker, version)
+    def __init__(self, int walker, int version, str side, int api_key=0):
+        self.feed_ = new_feed_of(<Kind>walker, api_key, version)
 
     def feed(self, object data, Py_ssize_t start, Py_ssize_t end):
         cdef _View view = _View(data, start, end)
@@ -107,8 +108,8 @@ cdef class BodyFeed:
         return self.feed_.finish_into(exchange, response)
 
 
-def new_feed(int kind, int version):
-    return BodyFeed(kind, version, "")
+def new_feed(int kind, int api_key, int version):
+    return BodyFeed(kind, version, "", api_key)
 
 
 def read_whole(Exchange exchange, int kind, bint response, object data, Py_ssize_t start, Py_ssize_t end):

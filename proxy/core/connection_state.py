@@ -275,7 +275,8 @@ class ConnectionState:
         if kind != Kind.NO_WALKER and (first < 0 or not ended):
             if capture is None:
                 capture = BodyCapture(stop - first, False, False)
-            capture.feed = new_feed(kind, exchange.api_version)
+            capture.feed = new_feed(kind, exchange.api_key, exchange.api_version)
+            capture.only_errors = kind == Kind.RESPONSE_ERRORS
             kind = Kind.NO_WALKER
         if observation is None:
             pass
