@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 
-from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout
+from proxy.core.observation_interest import ERROR_AFTER_THROTTLE
+from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout, response_prefix
 
 MAX_KEPT_FAILURES = 100
 """Items of one response with a failure that are kept one by one. The others are counted."""
@@ -126,7 +127,9 @@ def program(api_key: int, api_version: int) -> list[tuple[int, int, int]] | None
         made = layout(api_key, api_version, response=True)
     except UnknownMessage:
         return None
-    if not any(_has_error(field) for field in (*made.ordered[2:], *made.tagged.values())):
+    first = response_prefix(api_key, api_version)
+    known = 2 if first & ERROR_AFTER_THROTTLE else 1 if first else 0  # fields that need no walker
+    if not any(_has_error(field) for field in (*made.ordered[known:], *made.tagged.values())):
         return None
     out: list[tuple[int, int, int]] = []
     _add_struct(out, made, api_key, 1)
