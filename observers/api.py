@@ -237,6 +237,11 @@ class ObservedExchange(Protocol):
     def response(self) -> Any:
         """Facts of the response body, or None where it was not walked."""
 
+    @property
+    def item_errors(self) -> Any:
+        """Errors of single topics, partitions, groups, … in the response, of other apis than Produce, Fetch and
+        ShareFetch (``proxy.core.exchange.ItemErrors``); None where there are none."""
+
 
 class ConnectionChange(Protocol):
     """What happened to a connection as a whole."""

@@ -32,6 +32,7 @@ from proxy.compiled.exchange cimport (
 
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event import clip, encoder
+from observers.item_errors import item_errors_of
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 
 cdef enum:
@@ -192,7 +193,7 @@ cdef class RequestEventEncoder:
         cdef Body *request = exchange.request_body
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
-        cdef bytes api, polled
+        cdef bytes api, polled, errors
         row.muted_us = _muted_us(exchange, self._muting, self._muted)
         try:
             client = self._connection_texts(exchange)
@@ -229,6 +230,7 @@ cdef class RequestEventEncoder:
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
             polled = self._polled_text(exchange, client) if _may_be_polled(exchange, client.next_poll_at) else b""
+            errors = b"" if exchange.item_errors is None else self._errors_text(exchange.item_errors)
             if not fits:
                 raise _EventTooLarge
         except BaseException:
@@ -240,6 +242,7 @@ cdef class RequestEventEncoder:
         row.software_json = <PyObject *>client.software_json
         row.source_json = <PyObject *>client.source_json
         row.polled_json = <PyObject *>polled
+        row.errors_json = <PyObject *>errors
         row.seq = seq
         row.request_bytes = exchange.request_bytes
         row.response_bytes = exchange.response_bytes
@@ -250,7 +253,7 @@ cdef class RequestEventEncoder:
         row.decode = exchange.decode_code
         row.synthesized = exchange.synthesized
         self._max_bytes += MAX_ROW_BYTES + _size(row.connection_json) + _size(row.api_json) + _size(row.principal_json) + _size(row.software_json)
-        self._max_bytes += _size(row.source_json) + _size(row.polled_json)
+        self._max_bytes += _size(row.source_json) + _size(row.polled_json) + _size(row.errors_json)
         self._last_max_bytes = self._max_bytes - room
         self._row_count += 1
         return True
@@ -279,6 +282,19 @@ cdef class RequestEventEncoder:
         polled = b',"polled":' + encoder.encode(names)
         self._kept_alive.append(polled)
         return polled
+
+    cdef bytes _errors_text(self, found):
+        cdef bytes errors = b""
+        listed = item_errors_of(found, self._names, self._filter)
+        if listed:
+            errors = b',"item_errors":' + encoder.encode(listed)
+        for name, count in (
+            (b"failures", found.failures), (b"retriable", found.retriable), (b"protocol", found.protocol),
+        ):
+            if count:
+                errors += b',"item_%b":%d' % (name, count)
+        self._kept_alive.append(errors)
+        return errors
 
     cdef bytes _api_text(self, int16_t key):
         cdef PyObject *found = PyDict_GetItemWithError(self._apis, key)

@@ -89,6 +89,29 @@ class TopicPartition(msgspec.Struct, omit_defaults=True, gc=False):
     records of compressed message sets of Kafka < 0.11 were counted; or it is a ShareFetch."""
 
 
+class ItemError(msgspec.Struct, omit_defaults=True, gc=False):
+    """The error of one item of a response: of a topic, a partition, a group, a resource."""
+
+    error_code: int
+    """Kafka's error code of this item."""
+    resource_type: str
+    """What the item is: as Kafka's ``ResourceType`` in lower case (``topic``, ``group``, ``transactional_id``, ``user``,
+    ``broker``, …), or ``acl``, ``client_quota``, ``coordinator``, ``feature``, ``log_dir``, ``member``."""
+    resource_name: str | None = None
+    """Its name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name; None for
+    an item that has no name, as one of CreateAcls."""
+    topic_id: str | None = None
+    """Topic id as Kafka prints it, where the wire carried one."""
+    partition: int = -1
+    """Partition number, where the item is a partition."""
+    index: int = -1
+    """Place of the item in its array, from 0, where it has no name."""
+    parent_type: str | None = None
+    """Type of what the item is in, where that has a name: ``group``, ``transactional_id`` or ``log_dir``."""
+    parent_name: str | None = None
+    """Name of what the item is in."""
+
+
 class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="request"):
     """One request and what became of it."""
 
@@ -157,6 +180,15 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     synthesized: bool = False
     """True where the broker never had the whole request: the sidecar itself answered it, or closed the connection
     because of it. ``response_bytes`` are always what the client got."""
+    item_errors: tuple[ItemError, ...] = ()
+    """Errors of single items of the response, of every api but those of ``topics``: the first 100 failures, the first
+    20 retriable ones and the first 20 steps of a protocol. Items of an excluded topic are left out."""
+    item_failures: int = 0
+    """Items whose error is a failure, listed or not."""
+    item_retriable: int = 0
+    """Items whose error is retriable: a leader or coordinator moves, and clients ask again."""
+    item_protocol: int = 0
+    """Items whose error is a step of a protocol, as a rebalance."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):
@@ -311,7 +343,7 @@ class RollupTopic(msgspec.Struct, omit_defaults=True, gc=False):
     service_latencies: tuple[int, ...] = ()
     """Likewise."""
     errors: int = 0
-    """Requests in which one of its partitions had an error code."""
+    """Requests in which one of its partitions had an error that is a failure."""
     estimated_records: int = 0
     """The part of ``records`` whose number is a lower or an upper bound."""
 
@@ -354,7 +386,11 @@ class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     response_bytes: int = 0
     """Sum of their responses' frames."""
     errors: int = 0
-    """Those with an error code, of the whole or of any partition."""
+    """Those with a failure, of the whole, of any partition or of any item."""
+    retriable: int = 0
+    """Those with no failure and with a retriable error: a leader or coordinator moves, and clients ask again."""
+    protocol: int = 0
+    """Those whose errors are all steps of a protocol, as a rebalance."""
     connection_lost: int = 0
     """Those whose connection ended before their response did."""
     throttle_ms: int = 0

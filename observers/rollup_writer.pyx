@@ -11,6 +11,8 @@ from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, 
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, clip_optional, encoder
 from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
+from proxy.core.response_errors import severity as severity_of
+
 from observers.rollup import MAX_ROLLUPS, MAX_ROLLUP_TOPICS, RollupProgress, trim_trailing_zeros, split_rollup
 
 include "exchanges.pxi"
@@ -21,6 +23,12 @@ cdef enum:
     MAX_CACHED_TOPICS = 20_000  # topics whose names are kept
     MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept
     MINUTE_US = 60_000_000
+
+cdef enum:  # as in proxy.core.response_errors
+    NONE
+    STEP
+    RETRY
+    FAILURE
 
 cdef int64_t _ENDS[BUCKETS - 1]
 for _n, _end in enumerate(ROLLUP_BUCKETS):
@@ -56,7 +64,7 @@ cdef class RollupSums:
     cdef object listener, api, principal, principal_source, client_id, client_ip, software_name, software_version
     cdef int64_t minute
     cdef int16_t api_key, api_version
-    cdef int64_t requests, request_bytes, response_bytes, errors, connection_lost, throttle_ms, idle
+    cdef int64_t requests, request_bytes, response_bytes, errors, retriable, protocol, connection_lost, throttle_ms, idle
     cdef uint32_t latencies[BUCKETS]
     cdef uint32_t upstream_latencies[BUCKETS]
     cdef uint32_t service_latencies[BUCKETS]
@@ -81,6 +89,8 @@ cdef class RollupSums:
             client_software_version=self.software_version,
             response_bytes=self.response_bytes,
             errors=self.errors,
+            retriable=self.retriable,
+            protocol=self.protocol,
             connection_lost=self.connection_lost,
             throttle_ms=self.throttle_ms,
             idle=self.idle,
@@ -190,7 +200,7 @@ cdef class RollupAggregator:
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint fetched = _is_fetch(exchange.api_key)
         cdef bint has_events
-        cdef int bucket = -1, service = -1
+        cdef int bucket = -1, service = -1, worst
         cdef tuple polled = ()
         if client.hidden:
             self._filter.count_hidden_by_principal(client.connection.principal)
@@ -231,8 +241,12 @@ cdef class RollupAggregator:
             sums.latencies[bucket] += 1
             sums.service_latencies[service] += 1
             sums.upstream_latencies[_bucket(basics.upstream_us)] += 1
-        if has_events and self._add_topics(sums, exchange, touched, bucket, service) or basics.error_code:
-            sums.errors += 1
+        worst = _worst_of_whole(exchange, basics.error_code)
+        if has_events:
+            worst = max(worst, self._add_topics(sums, exchange, touched, bucket, service))
+        sums.errors += worst == FAILURE
+        sums.retriable += worst == RETRY
+        sums.protocol += worst == STEP
         return True
 
     cdef bint _has_events(self, Body *body, bint fetched) except -1:
@@ -243,11 +257,11 @@ cdef class RollupAggregator:
                 return True
         return False
 
-    cdef bint _add_topics(self, RollupSums sums, Exchange exchange, Body *body, int bucket, int service) except -1:
-        """Add what was done to each topic; return whether any partition has an error."""
+    cdef int _add_topics(self, RollupSums sums, Exchange exchange, Body *body, int bucket, int service) except -1:
+        """Add what was done to each topic; return how bad the worst error of a partition is."""
         cdef bint produced = exchange.api_key == PRODUCE
         cdef bint answered = exchange.outcome_code == ANSWERED
-        cdef bint failed = False
+        cdef int worst = NONE, severity
         cdef Body *response = exchange.response_body
         cdef dict places = _places_of(response) if produced else _wanted_places_of(exchange)
         cdef int64_t records
@@ -279,8 +293,9 @@ cdef class RollupAggregator:
             else:
                 error = part.error_code
             if error:
-                failed = True
-                if topic.latest_failed != self._requests:
+                severity = _severity(exchange.api_key, error)
+                worst = max(worst, severity)
+                if severity == FAILURE and topic.latest_failed != self._requests:
                     topic.latest_failed = self._requests
                     topic.errors += 1
                 if produced:
@@ -297,7 +312,7 @@ cdef class RollupAggregator:
             elif produced:
                 topic.unconfirmed_records += part.records.records
                 topic.unconfirmed_size += part.records.size
-        return failed
+        return worst
 
     cdef object _name_of(self, const Part *part, const Body *body):
         """The name of its topic, or None where that is hidden."""
@@ -382,6 +397,19 @@ cdef class RollupAggregator:
 
 cdef inline bint _is_reported(const Part *part, bint fetched) noexcept:
     return not fetched or part.records.size != 0 or part.error_code != 0
+
+
+cdef int _severity(int16_t api_key, int16_t error_code) except -1:
+    return NONE if not error_code else severity_of(api_key, error_code)
+
+
+cdef int _worst_of_whole(Exchange exchange, int16_t error_code) except -1:
+    """How bad the worst error is, of the whole response and of its items."""
+    cdef int worst = _severity(exchange.api_key, error_code)
+    found = exchange.item_errors
+    if found is not None:
+        worst = max(worst, FAILURE if found.failures else RETRY if found.retriable else STEP)
+    return worst
 
 
 cdef inline int _bucket(int64_t us) noexcept:

@@ -84,6 +84,17 @@ EVENT = (
 )
 """Fields of an event of any kind."""
 
+ITEM_ERROR = (
+    EventField("error_code", "int", required=True),
+    EventField("resource_type", "string", required=True),
+    EventField("resource_name", "string"),
+    EventField("topic_id", "string"),
+    EventField("partition", "int", default=-1),
+    EventField("index", "bigint", default=-1),
+    EventField("parent_type", "string"),
+    EventField("parent_name", "string"),
+)
+
 REQUEST_EVENT = (
     *EVENT,
     EventField("listener", "string", required=True),
@@ -113,6 +124,10 @@ REQUEST_EVENT = (
     EventField("polled", "array<string>", default=()),
     EventField("muted_us", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("synthesized", "boolean", default=False),
+    EventField("item_errors", "array", default=(), fields=ITEM_ERROR),
+    EventField("item_failures", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("item_retriable", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("item_protocol", "bigint", default=0, minimum=0, maximum=MAX_SUM),
 )
 
 ROLLUP_TOPIC = (
@@ -147,6 +162,8 @@ ROLLUP_EVENT = (
     EventField("client_software_version", "string"),
     EventField("response_bytes", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("errors", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("retriable", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("protocol", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("connection_lost", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("throttle_ms", "bigint", default=0),
     EventField("idle", "bigint", default=0, minimum=0, maximum=MAX_SUM),

@@ -46,6 +46,22 @@ UNKNOWN_SUBSCRIPTION_ID, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
 """
 
 
+NONE, STEP, RETRY, FAILURE = range(4)
+"""How bad an error code is: none at all, a step of a protocol, retriable, or a failure."""
+
+_API_VERSIONS, _UNSUPPORTED_VERSION = 18, 35
+
+
+def severity(api_key: int, error_code: int) -> int:
+    """Return how bad an error code of a response is. An ApiVersions that is too new for the broker is a step: the
+    client asks again with the version that it is told (KIP-511)."""
+    if not error_code:
+        return NONE
+    if error_code in PROTOCOL or (api_key, error_code) == (_API_VERSIONS, _UNSUPPORTED_VERSION):
+        return STEP
+    return RETRY if error_code in RETRIABLE else FAILURE
+
+
 class Op(IntEnum):
     """What an instruction does. Each is three numbers: this one, an argument, and where to go on without elements."""
 

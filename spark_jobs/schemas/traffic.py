@@ -48,9 +48,23 @@ TRAFFIC = Table(
         sum_column("response_bytes", f"Size of the responses on the wire. {_REQUEST_ROW}", "bytes", "response_bytes"),
         sum_column(
             "errors",
-            f"Requests with an error code, of the whole or of any partition. {_REQUEST_ROW}",
+            f"Requests with a failure, of the whole, of any partition or of any other item. {_REQUEST_ROW}",
             "requests",
-            "error_code, topics[].error_code",
+            "error_code, topics[].error_code, item_failures",
+        ),
+        sum_column(
+            "retriable",
+            "Requests without a failure whose broker was not the one to ask: a leader or coordinator moved, and clients"
+            f" ask again. {_REQUEST_ROW}",
+            "requests",
+            "error_code, topics[].error_code, item_retriable",
+        ),
+        sum_column(
+            "protocol",
+            "Requests whose error codes are all steps of a protocol, as a rebalance or the renewal of a session."
+            f" {_REQUEST_ROW}",
+            "requests",
+            "error_code, topics[].error_code, item_protocol",
         ),
         sum_column(
             "connection_lost",
@@ -62,7 +76,7 @@ TRAFFIC = Table(
         sum_column("topic_requests", f"Requests that touched the topic. {_TOPIC_ROW}", "requests", "topics[]"),
         sum_column(
             "topic_errors",
-            f"Requests in which a partition of the topic had an error code. {_TOPIC_ROW}",
+            f"Requests in which a partition of the topic had a failure. {_TOPIC_ROW}",
             "requests",
             "topics[].error_code",
         ),

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import MAX_SUM, PRODUCE, REQUEST_EVENT, ROLLUP_EVENT
+from spark_jobs.kafka_versions import PROTOCOL_ERRORS, RETRIABLE_ERRORS
 from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US
@@ -15,6 +16,13 @@ from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval
 
 FETCH_API_KEYS = "(1, 78)"
 """Api keys of Fetch and ShareFetch: the broker lets them wait for data for a time that the client chooses."""
+
+NO_FAILURES = (0, *RETRIABLE_ERRORS, *PROTOCOL_ERRORS)
+"""Error codes that are no failure of a request."""
+
+AGREED_VERSION = "(api_key = 18 AND error_code = 35)"
+"""SQL of an ApiVersions that was too new for the broker: the client asks again with the version that it is told
+(KIP-511)."""
 
 MEASURE_KEYS = (*TRAFFIC.keys, "api_key", "api_version", "software_name", "software_version")
 """Key columns of the sums."""
@@ -46,8 +54,9 @@ BUCKET_COLUMNS = {
 
 SHARED_FIELDS = ["listener", "api", "principal", "client_id", "client_ip", "api_key", "request_bytes", "response_bytes",
            "throttle_ms", "polled"]  # fmt: skip
-REQUEST_FIELDS = ["outcome", "latency_us", "upstream_us", "max_wait_ms", "muted_us", "error_code", "topics"]
-ROLLUP_FIELDS = ["requests", "errors", "connection_lost", "idle", *HISTOGRAM_COLUMNS, "per_topic"]
+REQUEST_FIELDS = ["outcome", "latency_us", "upstream_us", "max_wait_ms", "muted_us", "error_code", "topics",
+                  "item_failures", "item_retriable", "item_protocol"]  # fmt: skip
+ROLLUP_FIELDS = ["requests", "errors", "retriable", "protocol", "connection_lost", "idle", *HISTOGRAM_COLUMNS, "per_topic"]
 USED_FIELDS = [field for field in REQUEST_EVENT if field.name in SHARED_FIELDS + REQUEST_FIELDS]
 USED_FIELDS += [field for field in ROLLUP_EVENT if field.name in ROLLUP_FIELDS]
 
@@ -56,6 +65,8 @@ SUMMED_COLUMNS = {
     "request_bytes": "if(whole, request_bytes, 0)",
     "response_bytes": "if(whole, response_bytes, 0)",
     "errors": "if(whole, if(rolled_up, errors, if(failed, 1, 0)), 0)",
+    "retriable": "if(whole, if(rolled_up, retriable, if(NOT failed AND retried, 1, 0)), 0)",
+    "protocol": "if(whole, if(rolled_up, protocol, if(NOT failed AND NOT retried AND stepped, 1, 0)), 0)",
     "connection_lost": "if(whole, if(rolled_up, connection_lost, if(outcome = 'connection_lost', 1, 0)), 0)",
     # The value comes from a broker, so it is bounded.
     "throttle_ms": f"if(whole, least(greatest(throttle_ms, 0), {MAX_SUM}), 0)",
@@ -122,13 +133,19 @@ def _explode_shares(parsed: DataFrame) -> DataFrame:
         "event.client_software_name AS software_name",
         "event.client_software_version AS software_version",
         "event.kind = 'rollup' AS rolled_up",
-        "coalesce(filter(event.topics, each -> each.error_code != 0).topic, array()) AS failed_topics",
+        f"coalesce(filter(event.topics, each -> each.error_code NOT IN {NO_FAILURES}).topic, array()) AS failed_topics",
+        "coalesce(transform(event.topics, each -> coalesce(each.error_code, 0)), array()) AS codes",
     )
     requests = requests.selectExpr(
         "*",
         "size(topics) + size(per_topic) AS parts",
         "outcome = 'answered' AS answered",
-        "error_code != 0 OR size(failed_topics) > 0 AS failed",
+        f"{AGREED_VERSION} OR error_code IN {PROTOCOL_ERRORS} OR exists(codes, each -> each IN {PROTOCOL_ERRORS})"
+        " OR item_protocol > 0 AS stepped",
+        f"error_code IN {RETRIABLE_ERRORS} OR exists(codes, each -> each IN {RETRIABLE_ERRORS}) OR item_retriable > 0"
+        " AS retried",
+        f"error_code NOT IN {NO_FAILURES} AND NOT {AGREED_VERSION} OR size(failed_topics) > 0 OR item_failures > 0"
+        " AS failed",
         f"api_key IN {FETCH_API_KEYS} AND outcome = 'answered' AND size(topics) = 0 AND error_code = 0 AS waited",
     )
     places = {

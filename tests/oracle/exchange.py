@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from proxy.core.exchange import Connection, Decode, Outcome, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, Decode, ItemErrors, Outcome, RequestFacts, ResponseFacts
 
 
 class Exchange(Struct, gc=False):
@@ -31,3 +31,4 @@ class Exchange(Struct, gc=False):
     response_raw: bytes | None = None
     synthesized: bool = False
     charged: int = 0
+    item_errors: ItemErrors | None = None

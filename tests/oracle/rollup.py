@@ -15,6 +15,7 @@ from observers.fetch_sessions import FETCH_API_KEYS
 from observers.request_events import log_event_failure
 from observers.rollup import MAX_ROLLUP_TOPICS, MAX_ROLLUPS, RollupProgress, split_rollup, trim_trailing_zeros
 from observers.topic_names import TopicNames
+from proxy.core.response_errors import FAILURE, RETRY, STEP, severity
 from tests.oracle.translate import PRODUCE, Translator, muted_us
 
 BUCKETS = len(ROLLUP_BUCKETS) + 1
@@ -101,7 +102,14 @@ class Rollup:
         bucket = service = bisect_left(ROLLUP_BUCKETS, event.latency_us)
         if event.muted_us or event.max_wait_ms:
             service = bisect_left(ROLLUP_BUCKETS, service_us(event))
-        touched: dict[str, bool] = {}  # topics, and whether any partition of them has an error
+        worst = severity(event.api_key, event.error_code)
+        if event.item_protocol:
+            worst = max(worst, STEP)
+        if event.item_retriable:
+            worst = max(worst, RETRY)
+        if event.item_failures:
+            worst = FAILURE
+        touched: dict[str, bool] = {}  # topics, and whether any partition of them has a failure
         for part in event.topics:
             name = part.topic
             topic = gathered.topics.get(name)
@@ -109,7 +117,8 @@ class Rollup:
                 topic = gathered.topics[name] = RollupTopic(topic=name)
                 gathered.topic_latencies[name] = ([0] * BUCKETS, [0] * BUCKETS)
                 self._topics += 1
-            touched[name] = part.error_code != 0 or touched.get(name, False)
+            worst = max(worst, severity(event.api_key, part.error_code))
+            touched[name] = severity(event.api_key, part.error_code) == FAILURE or touched.get(name, False)
             if part.error_code:
                 if event.api_key == PRODUCE:
                     topic.rejected_records += part.records
@@ -125,7 +134,9 @@ class Rollup:
         sums.requests += 1
         sums.request_bytes += event.request_bytes
         sums.response_bytes += event.response_bytes
-        sums.errors += event.error_code != 0 or any(touched.values())
+        sums.errors += worst == FAILURE
+        sums.retriable += worst == RETRY
+        sums.protocol += worst == STEP
         sums.connection_lost += event.outcome == "connection_lost"
         sums.throttle_ms += max(event.throttle_ms, 0)
         sums.idle += idle

@@ -11,6 +11,7 @@ from observers.connection_events import epoch_us
 from observers.event import Decode, Outcome, PrincipalSource, RequestEvent, TopicPartition, clip, clip_optional, encoder
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS, SHARE_FETCH
+from observers.item_errors import item_errors_of
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 from observers.topic_names import TopicNames
 
@@ -95,6 +96,12 @@ class Translator:
             principal_source=cast(PrincipalSource, connection.principal_source),
             synthesized=exchange.synthesized,
         )
+        found = exchange.item_errors
+        if found is not None:
+            event.item_errors = item_errors_of(found, self._names, self._filter)
+            event.item_failures = found.failures
+            event.item_retriable = found.retriable
+            event.item_protocol = found.protocol
         if request is not None:
             if exchange.api_key == PRODUCE:
                 event.acks = request.acks
