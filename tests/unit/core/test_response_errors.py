@@ -1,0 +1,239 @@
+"""Errors of items: of every version of every api, at each level of its response, whole and in pieces."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from kio import index
+from kio.serial import entity_reader
+
+from observers.audit_filter import AuditFilter
+from observers.audit_writer import RequestEventEncoder
+from observers.event import RequestEvent
+from observers.topic_names import TopicNames
+from proxy.compiled.exchange import Exchange, Kind
+from proxy.compiled.walk_door import new_feed, read_whole
+from proxy.core import response_errors
+from proxy.core.apis import APIS
+from proxy.core.encode import encode
+from proxy.core.exchange import Connection, ItemError
+from proxy.core.response_errors import MAX_KEPT_FAILURES, MAX_KEPT_STEPS, MAX_NAME, WALKED, program
+from proxy.core.schema import Field, Layout, UnknownMessage, layout
+from proxy.core.wire import uvarint_bytes
+from proxy.errors import MalformedBody
+from spark_jobs import kafka_versions
+
+DENIED = 29
+"""TOPIC_AUTHORIZATION_FAILED."""
+
+TOPIC_ID = bytes(range(1, 17))
+EACH = 2
+"""Elements of every array; the error is in the last one."""
+
+Path = tuple[str, ...]
+
+
+def versions() -> Iterator[tuple[int, int]]:
+    for key, api in APIS.items():
+        for version in range(api.min_version, api.max_version + 1):
+            if key not in WALKED:
+                yield key, version
+
+
+def is_error(field: Field) -> bool:
+    return field.name.endswith("ErrorCode") and field.type == "int16" and not field.array
+
+
+def error_paths(made: Layout) -> Iterator[Path]:
+    """Every field of a response that is an error code."""
+    for field in (*made.ordered, *made.tagged.values()):
+        if is_error(field):
+            yield (field.name,)
+        elif field.layout is not None:
+            yield from ((field.name, *path) for path in error_paths(field.layout))
+
+
+CASES = [
+    pytest.param(key, version, path, id=f"{APIS[key].name}-{version}-{'.'.join(path)}")
+    for key, version in versions()
+    for path in error_paths(layout(key, version, response=True))
+]
+
+
+def written(made: Layout, path: Path, where: str = "") -> bytes:
+    """A struct with the error of ``path``; every text says where it stands."""
+    parts = [value_of(field, made.flexible, path, where) for field in made.ordered]
+    if made.flexible:
+        tagged = [field for field in made.tagged.values() if (field.name,) == path]
+        parts.append(uvarint_bytes(len(tagged)))
+        parts += [uvarint_bytes(field.tag or 0) + b"\2" + struct.pack(">h", DENIED) for field in tagged]
+    return b"".join(parts)
+
+
+def value_of(field: Field, flexible: bool, path: Path, where: str) -> bytes:
+    inner = path[1:] if path[:1] == (field.name,) else ()
+    if field.array:
+        items = [one(field, flexible, inner if n == EACH - 1 else (), f"{where}{n}") for n in range(EACH)]
+        return length(EACH, ">i", flexible) + b"".join(items)
+    if field.layout is not None and field.nullable:
+        return b"\1" + one(field, flexible, inner, where)
+    if (field.name,) == path:
+        return struct.pack(">h", DENIED)
+    return one(field, flexible, inner, where)
+
+
+def one(field: Field, flexible: bool, path: Path, where: str) -> bytes:
+    match field.type:
+        case "struct":
+            assert field.layout is not None
+            return written(field.layout, path, where)
+        case "string":
+            text = f"{field.name}{where}".encode()
+            return length(len(text), ">h", flexible) + text
+        case "bytes" | "records":
+            return length(300, ">i", flexible) + bytes(300)
+        case "uuid":
+            return TOPIC_ID
+        case "int8" if field.name == "ResourceType":
+            return b"\2"
+        case "int32":
+            return struct.pack(">i", 7)
+        case _:
+            made = Layout(False, (Field(field.name, field.type, 0),), {}, {}, (), frozenset(), None, None)
+            return encode(made, {})
+
+
+def length(size: int, width: str, flexible: bool) -> bytes:
+    return uvarint_bytes(size + 1) if flexible else struct.pack(width, size)
+
+
+def exchange(key: int, version: int) -> Exchange:
+    client = Connection("c1", "CLIENT", "10.0.0.7", 40000, 1.0, "User:app")
+    return Exchange(client, key, version, 5, "app", 100.0, 50, 100.002, 80, "answered")
+
+
+def read(key: int, version: int, body: bytes, pieces: int = 0) -> Exchange:
+    """The exchange whose response this is; in pieces of as many bytes, or whole."""
+    told = exchange(key, version)
+    if not pieces:
+        read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+        return told
+    feed = new_feed(Kind.RESPONSE_ERRORS, key, version)
+    for at in range(0, len(body), pieces):
+        feed.feed(body, at, min(at + pieces, len(body)))
+    feed.finish_into(told, True)
+    return told
+
+
+def found_by_kio(key: int, version: int, body: bytes) -> list[int] | None:
+    """Error codes that kio reads; None where it has no such message."""
+    try:
+        made = index.load_response_schema(key, version)
+    except index.KioIndexError:
+        return None
+    codes: list[int] = []
+
+    def visit(value: Any) -> None:
+        if is_dataclass(value):
+            for field in fields(value):
+                inner = getattr(value, field.name)
+                if field.name.endswith("error_code"):
+                    codes.append(int(getattr(inner, "value", inner)))
+                else:
+                    visit(inner)
+        elif isinstance(value, tuple):
+            for inner in value:
+                visit(inner)
+
+    entity, _ = entity_reader(made)(io.BytesIO(body).getbuffer(), 0)
+    visit(entity)
+    return [code for code in codes if code]
+
+
+def event_of(told: Exchange) -> RequestEvent:
+    names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
+    names.name_of(TOPIC_ID)
+    made = RequestEventEncoder({}, names, AuditFilter(names, topics=set(), principals=set(), client_ids=set()))
+    (chunk,) = made.encode_exchanges([told], 1, 0.0).chunks
+    return msgspec.json.decode(chunk.json, type=RequestEvent)
+
+
+@pytest.mark.parametrize(("key", "version", "path"), CASES)
+def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Path) -> None:
+    made = layout(key, version, response=True)
+    body = written(made, path)
+    by_kio = found_by_kio(key, version, body)
+    assert by_kio in (None, [DENIED])
+    if program(key, version) is None:  # its only error code stands at its beginning
+        assert len(path) == 1
+        assert path[0] in [field.name for field in made.ordered[:2]]
+        return
+    for pieces in (0, 1, 3, 100):
+        told = read(key, version, body, pieces)
+        if len(path) == 1:
+            assert (told.error_code, told.item_errors) == (DENIED, None)
+            continue
+        assert told.error_code == 0
+        assert told.item_errors is not None
+        (item,) = told.item_errors.items
+        assert (item.error_code, told.item_errors.failures) == (DENIED, 1)
+        assert item.resource_type in response_errors.RESOURCE_TYPES[1:]
+        assert item.index == EACH - 1
+        if item.resource_name is not None:
+            assert item.resource_name.decode().endswith(str(EACH - 1))
+        elif item.topic_id is None:
+            assert item.resource_type in ("acl", "client_quota")
+    event = event_of(told)
+    assert event.error_code == (DENIED if len(path) == 1 else 0)
+    assert [error.error_code for error in event.item_errors] == ([] if len(path) == 1 else [DENIED])
+    assert event.item_failures == (len(path) > 1)
+
+
+@pytest.mark.parametrize(("key", "version"), versions())
+def test_what_is_cut_or_too_long_is_malformed(key: int, version: int) -> None:
+    if program(key, version) is None:
+        return
+    body = written(layout(key, version, response=True), ())
+    assert read(key, version, body).item_errors is None
+    for cut in (body[:-1], body[: len(body) // 2], b""):
+        for pieces in (0, 1):
+            with pytest.raises(MalformedBody):
+                read(key, version, cut, pieces)
+    with pytest.raises(MalformedBody):
+        read(key, version, body + b"\0")
+
+
+def metadata(errors: list[tuple[int, bytes]]) -> bytes:
+    made = layout(3, 1, response=True)
+    return encode(made, {"Topics": [{"ErrorCode": code, "Name": name} for code, name in errors]})
+
+
+def test_what_is_not_kept_is_counted() -> None:
+    found = read(3, 1, metadata([(DENIED, b"t")] * 500 + [(6, b"u")] * 70 + [(79, b"v")] * 30)).item_errors
+    assert found is not None
+    assert (found.failures, found.retriable, found.protocol) == (500, 70, 30)
+    kept = [item.error_code for item in found.items]
+    assert [kept.count(code) for code in (DENIED, 6, 79)] == [MAX_KEPT_FAILURES, MAX_KEPT_STEPS, MAX_KEPT_STEPS]
+
+
+def test_a_long_name_is_cut() -> None:
+    found = read(3, 1, metadata([(DENIED, b"x" * 30_000)])).item_errors
+    assert found is not None
+    assert found.items == (ItemError(DENIED, "topic", b"x" * MAX_NAME, None, -1, 0, None, None),)
+
+
+def test_an_unknown_version_has_no_program() -> None:
+    assert program(3, 31) is None
+    with pytest.raises(UnknownMessage):
+        layout(3, 31, response=True)
+
+
+def test_the_jobs_take_the_same_codes_for_steps() -> None:
+    assert set(kafka_versions.RETRIABLE_ERRORS) == response_errors.RETRIABLE
+    assert set(kafka_versions.PROTOCOL_ERRORS) == response_errors.PROTOCOL
