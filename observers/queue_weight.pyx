@@ -15,6 +15,8 @@ def queue_weight(exchanges):
         names = 0 if exchange.client_id is None else len(<str>exchange.client_id)
         if exchange.request_body != NULL and exchange.request_body.transactional_id != NULL:
             names += PyBytes_GET_SIZE(<object>exchange.request_body.transactional_id)
+        if exchange.item_errors is not None:
+            weight += len(exchange.item_errors.items)
         weight += parts_of(exchange.request_body, &names) + parts_of(exchange.response_body, &names) + (names >> 8)
     return weight
 

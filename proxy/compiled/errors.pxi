@@ -4,8 +4,6 @@
 cdef enum:
     KEYS = 128
     VERSIONS = 32
-    MAX_NAME = 256
-    MAX_DEPTH = 8
     FAILURE = 0
     RETRIABLE = 1
     PROTOCOL = 2
@@ -25,36 +23,6 @@ cdef enum Op:
     OP_NUMBERS
     OP_TAGS
     OP_OPTIONAL
-
-cdef struct Instruction:
-    int32_t op
-    int32_t argument
-    int32_t target
-
-cdef struct Level:  # one element of an array; the first is the response itself
-    int64_t left  # elements still to come, this one included
-    int64_t index
-    int32_t start  # its first instruction
-    int32_t kind  # its resource type, by place in RESOURCE_TYPES
-    int32_t partition
-    int32_t name_size  # -1: none
-    int16_t error_code
-    bint has_partition
-    bint has_id
-    uint8_t topic_id[16]
-    uint8_t name[MAX_NAME]
-
-cdef struct ErrorWalk:
-    const Instruction *program
-    int32_t at
-    int32_t depth
-    bint in_tags
-    int16_t error_code  # of the whole response
-    uint64_t tags
-    int64_t counts[3]  # by class
-    int64_t kept[3]
-    PyObject *found  # list or NULL; owned
-    Level levels[MAX_DEPTH]
 
 if response_errors.MAX_NAME != MAX_NAME or response_errors.MAX_DEPTH != MAX_DEPTH:
     raise AssertionError("the bounds of response_errors differ")

@@ -2,7 +2,7 @@
 """What walk.pyx declares, and what of it compiled callers use: ``kind_of``, ``walk_body`` and ``Feed``."""
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from proxy.compiled.exchange cimport Body, Exchange, Kind
 
@@ -32,7 +32,39 @@ cdef struct AbortedTransaction:
     int64_t first_offset
     bint ended  # its marker was read
 
-cdef struct ErrorWalk
+cdef enum:
+    MAX_NAME = 256
+    MAX_DEPTH = 8
+
+cdef struct Instruction:
+    int32_t op
+    int32_t argument
+    int32_t target
+
+cdef struct Level:  # one element of an array; the first is the response itself
+    int64_t left  # elements still to come, this one included
+    int64_t index
+    int32_t start  # its first instruction
+    int32_t kind  # its resource type, by place in RESOURCE_TYPES
+    int32_t partition
+    int32_t name_size  # -1: none
+    int16_t error_code
+    bint has_partition
+    bint has_id
+    uint8_t topic_id[16]
+    uint8_t name[MAX_NAME]
+
+cdef struct ErrorWalk:
+    const Instruction *program
+    int32_t at
+    int32_t depth
+    bint in_tags
+    int16_t error_code  # of the whole response
+    uint64_t tags
+    int64_t counts[3]  # by class
+    int64_t kept[3]
+    PyObject *found  # list or NULL; owned
+    Level levels[MAX_DEPTH]
 
 cdef struct Walk:  # how far a walker has got
     const uint8_t *data

@@ -23,7 +23,7 @@ MAX_NAME = 256
 """Bytes of a resource's name that are kept. Names of topics have at most 249."""
 
 MAX_DEPTH = 8
-"""Levels of nested arrays, the response itself included."""
+"""Levels of nested arrays, the response itself included: as many as the walker has room for."""
 
 WALKED = frozenset((0, 1, 78))
 """Produce, Fetch, ShareFetch."""
@@ -164,8 +164,6 @@ def _has_error(field: Field) -> bool:
 
 
 def _add_struct(out: list[tuple[int, int, int]], made: Layout, api_key: int, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"api key {api_key}: arrays nested more than {MAX_DEPTH} deep")
     matters = any(_has_error(field) for field in (*made.ordered, *made.tagged.values()))
     name = _name_field(made) if matters else None
     for field in made.ordered:
@@ -202,6 +200,8 @@ def _add_array(out: list[tuple[int, int, int]], field: Field, api_key: int, dept
         out.append((Op.NUMBERS, SIZES[field.type], 0))
         return
     kind = _resource_type(field.layout, api_key) if field.layout is not None and _has_error(field) else ""
+    if depth == MAX_DEPTH:
+        raise ValueError(f"api key {api_key}: arrays nested more than {MAX_DEPTH} deep")
     at = len(out)
     out.append((Op.ARRAY, 0, 0))
     if field.layout is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from observers.topic_id_learner import carries_topic_ids
 from proxy.core.exchange import EMPTY_RECORD_SET
+from proxy.core.response_errors import program
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
 from tests.golden.frames import Frame, recordings
 from tests.golden.message_sets import message_sets
@@ -113,6 +114,23 @@ def structs() -> list[bytes]:
         found.append(bytes([key, version, is_response]) + drawn.body)
     return found + [
         bytes([frame.key, frame.version, frame.kind == "response"]) + frame.data[frame.body() :] for frame in frames()
+    ]
+
+
+RESPONSES_WITH_ITEM_ERRORS = [
+    (key, version)
+    for key, version, is_response in random_messages.all_messages()
+    if is_response and program(key, version) is not None
+]
+"""Api keys and versions."""
+
+
+def item_errors() -> list[bytes]:
+    """For the target ``errors``: two bytes that number the response, and its body."""
+    rng = Random("errors")
+    return [
+        bytes(divmod(number, 32)) + random_messages.draw(rng, key, version, True).body
+        for number, (key, version) in enumerate(RESPONSES_WITH_ITEM_ERRORS)
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from observers.decompress import MAX_COMPRESSION_RATIO, MAX_DECOMPRESSION_STEPS, OUTPUT_BLOCK_BYTES
 from observers.record_counter import count_records
 from proxy.compiled import walk_door
+from proxy.compiled.exchange import Exchange, Kind
 from proxy.core.accessors import Accessors, Records
 from proxy.core.exchange import Connection, ConnectionTransition, FetchResponse, ProduceRequest, RecordSet
 from proxy.core.principal_tracker import MAX_UNANSWERED, PrincipalTracker
@@ -252,6 +253,70 @@ def struct_once(data: bytes) -> object:
     return _read(key, version, bool(response & 1), data[3:])
 
 
+# ---- errors of items ------------------------------------------------------------------------------------------------
+
+CLIENT = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS")
+
+
+def _error_bytes(data: bytes) -> tuple[int, int, bytes]:
+    """Api key and version of a response that has errors of items, and its body."""
+    key, version = (data + b"\0\0")[:2]
+    found = seeds.RESPONSES_WITH_ITEM_ERRORS
+    return *found[(key * 32 + version) % len(found)], data[2:]
+
+
+def item_errors(key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
+    """The error of the response and those of its items; a tuple where it is malformed."""
+    told = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
+    try:
+        if whole:
+            body = b"".join(pieces)
+            charged = walk_door.read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
+        else:
+            feed = walk_door.new_feed(Kind.RESPONSE_ERRORS, key, version)
+            for piece in pieces:
+                feed.feed(piece, 0, len(piece))
+            charged = feed.finish_into(told, True)
+    except MalformedBody as error:
+        return error.side, error.detail
+    assert (charged > 0) == (told.item_errors is not None)
+    return [told.error_code, told.item_errors]
+
+
+def check_errors(data: bytes, rng: Random) -> None:
+    key, version, body = _error_bytes(data)
+    found = item_errors(key, version, [body], whole=True)
+    _same(found, item_errors(key, version, cuts(rng, body), whole=False))
+    if rng.random() < BYTE_BY_BYTE:
+        _same(found, item_errors(key, version, single(body), whole=False))
+    told = _read(key, version, True, body)
+    if isinstance(found, tuple) or told is None or rng.random() > COMPARED:
+        return
+    codes = _codes(told[0][0])
+    assert found[0] == next((code for depth, code in codes if not depth and code), 0)
+    counted = found[1]
+    total = 0 if counted is None else counted.failures + counted.retriable + counted.protocol
+    assert total == sum(depth > 0 and code != 0 for depth, code in codes)
+
+
+def _codes(told: dict[str, Any], depth: int = 0) -> list[tuple[int, int]]:
+    """Error codes of a struct, each with how many arrays are around it; of one struct at most one."""
+    own = [value for name, value in told.items() if name.endswith("ErrorCode") and isinstance(value, int)]
+    found = [(depth, next((code for code in own if code), 0))] if own else []
+    for value in told.values():
+        if isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], dict):
+            found += _codes(value[0], depth)
+        elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
+            for one in value:
+                found += _codes(one[0], depth + 1) if isinstance(one[0], dict) else []
+    return found
+
+
+def errors_once(data: bytes) -> object:
+    key, version, body = _error_bytes(data)
+    return item_errors(key, version, [body], whole=True)
+
+
 # ---- identity -------------------------------------------------------------------------------------------------------
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
@@ -343,6 +408,7 @@ TARGETS = [
     Target("bodies", seeds.bodies, check_body, body_once),
     Target("records", seeds.record_sets, check_records, records_once),
     Target("struct", seeds.structs, check_struct, struct_once),
+    Target("errors", seeds.item_errors, check_errors, errors_once),
     Target("identity", seeds.calls, check_identity, identity_once),
     Target(
         "deep", seeds.packed, check_deep, deep_once, share=3 * MAX_COMPRESSION_RATIO, besides=3 * OUTPUT_BLOCK_BYTES
