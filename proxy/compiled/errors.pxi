@@ -86,6 +86,8 @@ cdef uint8_t make_program(int key, int version) noexcept:
 
 
 cdef ErrorWalk *begin_errors(int key, int version) except NULL:
+    if not has_program(key, version):
+        raise ValueError(f"responses of api key {key}, version {version}, have no errors of items")
     cdef ErrorWalk *errors = <ErrorWalk *>PyMem_Malloc(sizeof(ErrorWalk))
     if errors == NULL:
         raise MemoryError

@@ -256,8 +256,8 @@ cdef inline int begin(Walk *walk, Kind kind, int api_key, int version) except -1
     walk.body = new_body(kind, version)
     walk.version = version
     if kind == RESPONSE_ERRORS:
-        walk.flexible = STATES[api_key * VERSIONS + version] == 2
         walk.errors = begin_errors(api_key, version)
+        walk.flexible = STATES[api_key * VERSIONS + version] == 2
         return 0
     if kind == SHARE_FETCH_REQUEST or kind == SHARE_FETCH_RESPONSE:
         walk.flexible = True

@@ -31,7 +31,8 @@ RESPONSES = [
 
 
 GIVEN = (CONNECTION, 1, 17, -3, "client", 1.5, 2**40)
-DEFAULTS = (0.0, 0, "open", "none", None, None, 0.0, 0.0, 0, 0, None, None, False, 0)
+DEFAULTS = (0.0, 0, "open", "none", None, None, 0.0, 0.0, 0, 0, None, None, False, 0, None)
+ERRORS = facts.ItemErrors((facts.ItemError(29, "topic", b"t", None, -1, 0, None, None),), 1, 0, 0)
 
 
 def told(one: Exchange) -> tuple[Any, ...]:
@@ -50,7 +51,8 @@ def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:
 
 
 def test_every_field_comes_back_as_it_went_in() -> None:
-    given = (*GIVEN, 2.5, 99, "answered", "full", None, None, 1.75, 2.25, 30, 41, b"asked", b"told", True, 5)
+    given = (*GIVEN, 2.5, 99, "answered", "full", None, None, 1.75, 2.25, 30, 41, b"asked", b"told", True, 5,
+             ERRORS)  # fmt: skip
     assert told(Exchange(*given)) == given
     assert told(Exchange(**dict(zip(FIELDS, given, strict=True)))) == given
 

@@ -195,7 +195,7 @@ def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Pa
     assert event.item_failures == (len(path) > 1)
 
 
-@pytest.mark.parametrize(("key", "version"), versions())
+@pytest.mark.parametrize(("key", "version"), list(versions()))
 def test_what_is_cut_or_too_long_is_malformed(key: int, version: int) -> None:
     if program(key, version) is None:
         return
