@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -151,7 +150,7 @@ def found_by_kio(key: int, version: int, body: bytes) -> list[int] | None:
             for inner in value:
                 visit(inner)
 
-    entity, _ = entity_reader(made)(io.BytesIO(body).getbuffer(), 0)
+    entity, _ = entity_reader(made)(body, 0)
     visit(entity)
     return [code for code in codes if code]
 
