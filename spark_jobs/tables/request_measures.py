@@ -56,7 +56,16 @@ SHARED_FIELDS = ["listener", "api", "principal", "client_id", "client_ip", "api_
            "throttle_ms", "polled"]  # fmt: skip
 REQUEST_FIELDS = ["outcome", "latency_us", "upstream_us", "max_wait_ms", "muted_us", "error_code", "topics",
                   "item_failures", "item_retriable", "item_protocol"]  # fmt: skip
-ROLLUP_FIELDS = ["requests", "errors", "retriable", "protocol", "connection_lost", "idle", *HISTOGRAM_COLUMNS, "per_topic"]
+ROLLUP_FIELDS = [
+    "requests",
+    "errors",
+    "retriable",
+    "protocol",
+    "connection_lost",
+    "idle",
+    *HISTOGRAM_COLUMNS,
+    "per_topic",
+]
 USED_FIELDS = [field for field in REQUEST_EVENT if field.name in SHARED_FIELDS + REQUEST_FIELDS]
 USED_FIELDS += [field for field in ROLLUP_EVENT if field.name in ROLLUP_FIELDS]
 

@@ -26,8 +26,16 @@ from proxy.errors import Side
 from tests.oracle.account import Account
 from tests.oracle.exchange import Exchange
 from tests.oracle.protected_topics import Check
-from tests.oracle.steps import Kept
-from tests.oracle.walk import BodyFeed, Facts, WalkerFunction, walk_whole, walker_for_response
+from tests.oracle.response_errors import Found
+from tests.oracle.walk import (
+    BodyFeed,
+    Facts,
+    WalkerFunction,
+    kept_by,
+    walk_whole,
+    walker_for_errors,
+    walker_for_response,
+)
 
 SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 LEARNED = (*SASL, API_VERSIONS)
@@ -126,7 +134,7 @@ class Told:
         key, version = exchange.api_key, exchange.api_version
         body = 8 + response_header_is_flexible(key, version)
         walked = self.flags(key, version) & WANT_FACTS and len(answer) > body
-        walker = walker_for_response(key, version) if walked else None
+        walker = (walker_for_response(key, version) or walker_for_errors(key, version)) if walked else None
         self.piece("broker", exchange, walker, None, answer, body, len(answer), True)
 
     def walk(self, now: float) -> None:
@@ -178,7 +186,7 @@ class Told:
         fits = True
         try:
             if walker is not None:
-                kept = Kept()
+                kept = kept_by(walker)
                 facts = walk_whole(walker, data, start, stop, exchange.api_version, side, kept)
                 fits = self._hold(exchange, kept.size)
             elif passing is not None and passing.feed is not None:
@@ -198,6 +206,10 @@ class Told:
             self._forget(exchange, passing)
             return
         if facts is None:
+            return
+        if isinstance(facts, Found):
+            exchange.error_code = facts.error_code or exchange.error_code
+            exchange.item_errors = facts.items
             return
         self._counters.decoded["full"] += 1
         if exchange.decode == "none":

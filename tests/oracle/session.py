@@ -44,7 +44,13 @@ from tests.oracle.account import Account
 from tests.oracle.exchange import Exchange
 from tests.oracle.observation import Direction, Passing, Told
 from tests.oracle.protected_topics import Check
-from tests.oracle.walk import BodyFeed, WalkerFunction, walker_for_request, walker_for_response
+from tests.oracle.walk import (
+    BodyFeed,
+    WalkerFunction,
+    walker_for_errors,
+    walker_for_request,
+    walker_for_response,
+)
 
 PRODUCE = 0
 
@@ -305,7 +311,9 @@ class Session:
         key, version = exchange.api_key, exchange.api_version
         told = self._told
         flags = told.flags(key, version) if told is not None else 0
-        walker = walker_for_response(key, version) if flags & WANT_FACTS else None
+        walker = None
+        if flags & WANT_FACTS:
+            walker = walker_for_response(key, version) or walker_for_errors(key, version)
         learnt = told is not None and told.learns("broker", key)
         interception = self.interception
         wanted = (

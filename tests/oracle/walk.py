@@ -13,6 +13,7 @@ buffer never suspends.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from proxy.core.bodies import FETCH_VERSIONS, MAX_CARRY, PRODUCE_VERSIONS, SHARE_FETCH_VERSIONS
 from proxy.core.exchange import RequestFacts, ResponseFacts
@@ -20,10 +21,11 @@ from proxy.core.wire import Buffer, DecodeError
 from proxy.errors import MalformedBody, Side
 from tests.oracle.fetch import fetch_request, fetch_response
 from tests.oracle.produce import produce_request, produce_response
+from tests.oracle.response_errors import Found, ResponseErrors, response_errors
 from tests.oracle.share import share_fetch_request, share_fetch_response
 from tests.oracle.steps import Kept, Walker
 
-Facts = RequestFacts | ResponseFacts
+Facts = RequestFacts | ResponseFacts | Found
 WalkerFunction = Callable[[Buffer, int, int, Kept], Walker[Facts]]
 
 
@@ -49,6 +51,16 @@ def walker_for_response(key: int, version: int) -> WalkerFunction | None:
     return None
 
 
+def walker_for_errors(key: int, version: int) -> WalkerFunction | None:
+    """Return the walker of the errors of items in this response; None where there are none."""
+    return cast("WalkerFunction | None", response_errors(key, version))
+
+
+def kept_by(walker: WalkerFunction) -> Kept:
+    """Return what counts what this walker keeps."""
+    return walker.kept() if isinstance(walker, ResponseErrors) else Kept()
+
+
 def walk_whole(
     walker: WalkerFunction, data: bytes, start: int, end: int, version: int, side: Side, kept: Kept | None = None
 ) -> Facts:
@@ -57,7 +69,7 @@ def walk_whole(
     Raises MalformedBody.
     """
     try:
-        next(walker(data, start, version, kept or Kept()))
+        next(walker(data, start, version, kept or kept_by(walker)))
     except StopIteration as stop:
         facts: Facts
         facts, stopped = stop.value
@@ -79,7 +91,7 @@ class BodyFeed:
         self._version = version
         self._side = side
         self._walk: Walker[Facts] | None = None
-        self._kept = Kept()
+        self._kept = kept_by(walker)
         self._carry = b""  # the bytes from the one the walker asked for; never together with a skip
         self._skip = 0  # bytes to come that nobody needs
         self._facts: Facts | None = None
