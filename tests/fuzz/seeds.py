@@ -172,7 +172,7 @@ def _pairs() -> list[list[tuple[bytes, bytes]]]:
     wanted = (request(SASL_HANDSHAKE, 1, 2, handshake("PLAIN")), response(2, handshake_reply()))
     proof = (request(36, 2, 3, b"\0" + authenticate(plain("me", "secret"))), response(3, b"\0" + authenticate_reply()))
     refused = (proof[0], response(3, b"\0" + authenticate_reply(error_code=58, message="no")))
-    metadata = (request(METADATA, 9, 4, b"\0\0\1\1\0\0"), response(4, b"\0\0\0\0\0\1\0\0\0\0\1\0"))
+    metadata = (request(METADATA, 9, 4, b"\0\0\1\1\0\0"), response(4, b"\0\0\0\0\0\1\0\0\0\0\1\1" + bytes(5)))
     sent = (produce(5, 1, batch(3, b"records")), produced(5))
     unanswered = (produce(6, 0, batch(3, b"records")), b"")
     tokens = [

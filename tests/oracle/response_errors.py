@@ -147,6 +147,11 @@ class Reading:
             raise DecodeError(f"a string of {length} bytes")
         return length
 
+    def _skip(self, field: Field) -> None:
+        """Pass over a text or bytes."""
+        length = self._text_length() if field.type == "string" else self._length()
+        self.pos += max(length, 0)
+
     def _struct(self, made: Layout) -> None:
         item = self._items[-1]
         named = topic_of(made)
@@ -172,7 +177,7 @@ class Reading:
             elif field.type in SIZES:
                 self.pos += SIZES[field.type]
             else:
-                self.pos += max(self._text_length() if field.type == "string" else self._length(), 0)
+                self._skip(field)
         if made.flexible:
             self._tags(made, item)
 
@@ -194,7 +199,7 @@ class Reading:
             return
         for index in range(count):
             if field.layout is None:
-                self.pos += max(self._text_length() if field.type == "string" else self._length(), 0)
+                self._skip(field)
                 continue
             self._items.append(Item(kind_of(field.layout, self._api_key) if matters(field.layout) else "", index))
             self._struct(field.layout)

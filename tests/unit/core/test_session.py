@@ -131,8 +131,16 @@ def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
     broken = produce(1, -1, batch(3))
     broken = broken[:30] + b"\x7f\xff\xff\xff" + broken[34:]
     bench.client(broken + request(METADATA, 1, 2))
-    bench.broker(produced(1) + response(2))
+    bench.broker(produced(1) + response(2, bytes(12)))
     assert bench.ended() == [(1, "answered"), (2, "answered")]
+    assert [e.decode for e in bench.exchanges] == ["malformed", "none"]
+    assert bench.counters.decoded["malformed"] == 1
+
+
+def test_a_malformed_response_with_errors_of_items_is_counted() -> None:
+    bench = Bench()
+    bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
+    bench.broker(response(1) + response(2, bytes(12)))
     assert [e.decode for e in bench.exchanges] == ["malformed", "none"]
     assert bench.counters.decoded["malformed"] == 1
 
