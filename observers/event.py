@@ -95,8 +95,8 @@ class ItemError(msgspec.Struct, omit_defaults=True, gc=False):
     error_code: int
     """Kafka's error code of this item."""
     resource_type: str
-    """What the item is: as Kafka's ``ResourceType`` in lower case (``topic``, ``group``, ``transactional_id``, ``user``,
-    ``broker``, …), or ``acl``, ``client_quota``, ``coordinator``, ``feature``, ``log_dir``, ``member``."""
+    """What the item is: as Kafka's ``ResourceType`` in lower case (``topic``, ``group``, ``transactional_id``,
+    ``user``, ``broker``, …), or ``acl``, ``client_quota``, ``coordinator``, ``feature``, ``log_dir``, ``member``."""
     resource_name: str | None = None
     """Its name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name; None for
     an item that has no name, as one of CreateAcls."""

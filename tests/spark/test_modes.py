@@ -20,6 +20,7 @@ from observers.event import RequestEvent
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
+from proxy.core.exchange import ItemError, ItemErrors
 from proxy.local import cluster, workload
 from proxy.local.broker import sidecar_config
 from proxy.local.ports import HOST, free_ports
@@ -40,6 +41,9 @@ pytestmark = pytest.mark.spark
 API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata", 78: "ShareFetch"}
 WALL = 1_790_078_400.0
 TOPICS = [b"orders", b"clicks", b"payments", b"hidden"]
+
+DENIED, MOVED = (ItemError(code, "topic", b"orders", None, 0, 0, None, None) for code in (29, 6))
+ITEM_ERRORS = [ItemErrors((DENIED, MOVED), 1, 1, 0), ItemErrors((MOVED,), 0, 1, 7), ItemErrors((), 0, 0, 1)]
 
 KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
 
@@ -83,7 +87,7 @@ def exchanges(count: int) -> list[Exchange]:
             (chance.choice(TOPICS), partition, chance.randrange(5_000), chance.randrange(100))
             for partition in range(chance.randrange(5))
         ]
-        errors = [chance.choice([0, 0, 0, 6, -1]) for _ in parts]
+        errors = [chance.choice([0, 0, 0, 6, 79, -1]) for _ in parts]
         if n % 4 == 0:
             one = produce(parts, error_code=errors[0] if errors else 0, **about)
         elif n % 4 == 1:
@@ -93,8 +97,8 @@ def exchanges(count: int) -> list[Exchange]:
             wanted = [(topic, partition) for topic, partition, _, _ in parts]
             one = fetch(wanted, got, api_key=chance.choice([1, 78]), max_wait_ms=chance.choice([0, 5, 500]), **about)
         else:
-            one = exchange(**about)
-        one.error_code, one.throttle_ms = chance.choice([0, 0, 0, 29]), chance.choice([0, 0, 2_500, -1])
+            one = exchange(**about, item_errors=chance.choice([None, *ITEM_ERRORS]))
+        one.error_code, one.throttle_ms = chance.choice([0, 0, 0, 29, 6, 27]), chance.choice([0, 0, 2_500, -1])
         made.append(one)
     return made
 

@@ -362,7 +362,7 @@ def test_waiting_for_data_and_quotas_breach_nothing(spark: SparkSession, declare
         event(FETCH, latency_us=0, max_wait_ms=500, outcome="connection_lost"),
         event(PRODUCE, partition(), latency_us=0, outcome="no_response", acks=0),
         event(PRODUCE, partition(), latency_us=0, outcome="connection_lost"),
-        event(PRODUCE, partition(error_code=6), latency_us=900),
+        event(PRODUCE, partition(error_code=29), latency_us=900),
     ]
     parsed = parse_records(kafka_rows([encoded(each, first_seq=number) for number, each in enumerate(told, 1)]))
     requests = measure_requests(parsed).persist()

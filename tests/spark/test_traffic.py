@@ -144,8 +144,8 @@ def test_only_what_was_acknowledged_counts_as_traffic(rows_of: Rows) -> None:
 
 def test_errors_lost_connections_and_throttling_are_of_requests(rows_of: Rows) -> None:
     rows = rows_of(
-        event(PRODUCE, partition("a"), partition("b", error_code=6), partition("c", error_code=7), throttle_ms=40),
-        event(PRODUCE, error_code=71, throttle_ms=2),
+        event(PRODUCE, partition("a"), partition("b", error_code=29), partition("c", error_code=7), throttle_ms=40),
+        event(PRODUCE, error_code=58, throttle_ms=2),
         event(PRODUCE, outcome="connection_lost", response_bytes=0),
         event(PRODUCE, throttle_ms=-9),
     )
@@ -159,8 +159,42 @@ def test_errors_lost_connections_and_throttling_are_of_requests(rows_of: Rows) -
     }
 
 
+CLASSES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "leader moves": ({"topics": (partition(error_code=6),)}, {"retriable": 1}),
+    "coordinator loads": ({"error_code": 14}, {"retriable": 1}),
+    "member id": ({"error_code": 79}, {"protocol": 1}),
+    "rebalance": ({"error_code": 27}, {"protocol": 1}),
+    "session is new": ({"error_code": 70}, {"protocol": 1}),
+    "version is agreed": ({"api_key": 18, "error_code": 35}, {"protocol": 1}),
+    "version is refused": ({"error_code": 35}, {"errors": 1}),
+    "denied": ({"error_code": 29}, {"errors": 1}),
+    "unknown": ({"error_code": -1}, {"errors": 1}),
+    "topic is denied": ({"item_failures": 1}, {"errors": 1}),
+    "topics move": ({"item_retriable": 2}, {"retriable": 1}),
+    "members leave": ({"item_protocol": 3}, {"protocol": 1}),
+    "a failure is worse than a move": ({"error_code": 6, "item_failures": 1}, {"errors": 1}),
+    "a move is worse than a step": ({"error_code": 79, "item_retriable": 1}, {"retriable": 1}),
+    "one partition fails": ({"topics": (partition(error_code=6), partition(error_code=29))}, {"errors": 1}),
+    "nothing": ({"topics": (partition(), partition(partition=1))}, {}),
+}
+
+
+@pytest.mark.parametrize(("told", "counted"), CLASSES.values(), ids=CLASSES)
+def test_steps_of_a_protocol_are_no_errors(rows_of: Rows, told: dict[str, Any], counted: dict[str, int]) -> None:
+    (row,) = [row for row in rows_of(event(METADATA, **told)) if row.topic is None]
+    found = {name: row[name] for name in ("errors", "retriable", "protocol") if row[name]}
+    assert found == counted
+
+
+def test_a_topic_whose_leader_moves_has_no_error(rows_of: Rows) -> None:
+    found = by_topic(rows_of(event(PRODUCE, partition("a", error_code=6), partition("b", error_code=29))))
+    assert "topic_errors" not in found["a"]
+    assert found["a"]["rejected_records"] == 10
+    assert found["b"]["topic_errors"] == 1
+
+
 def test_an_error_of_any_partition_is_one_of_its_topic(rows_of: Rows) -> None:
-    several = [partition("a"), partition("a", partition=1, error_code=6), partition("a", partition=2, error_code=6)]
+    several = [partition("a"), partition("a", partition=1, error_code=29), partition("a", partition=2, error_code=7)]
     rows = rows_of(
         event(FETCH, *several, partition("b")),
         event(FETCH, partition("a", error_code=3), partition("b", error_code=3)),
@@ -200,8 +234,8 @@ def test_a_rollup_counts_as_its_requests_and_its_topics(rows_of: Rows) -> None:
     of_topic = {"topic_requests": 2, "errors": 1, "records": 7, "bytes": 70, "unconfirmed_records": 5,
                 "unconfirmed_bytes": 50, "rejected_records": 3, "rejected_bytes": 30,
                 "estimated_records": 4}  # fmt: skip
-    of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "connection_lost": 1,
-              "throttle_ms": 42}  # fmt: skip
+    of_all = {"requests": 4, "request_bytes": 900, "response_bytes": 90, "errors": 2, "retriable": 3,
+              "protocol": 4, "connection_lost": 1, "throttle_ms": 42}  # fmt: skip
     told = rollup(PRODUCE, RollupTopic("orders", **of_topic), RollupTopic("clicks", topic_requests=1), **of_all)
     of_orders = {name: value for name, value in of_topic.items() if name != "errors"} | {"topic_errors": 1}
     assert by_topic(rows_of(told)) == {

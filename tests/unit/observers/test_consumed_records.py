@@ -59,7 +59,7 @@ def fetched(
 def counted(*exchanges: Exchange) -> Counted:
     """What the event of the last one says; the rollup of that one alone says the same."""
     names = TopicNames(dict)
-    audit_filter = AuditFilter(names, topics=(), principals=(), client_ids=())
+    audit_filter = AuditFilter(names, topics=(), principals=())
     encoder = RequestEventEncoder({}, names, audit_filter)
     for one in exchanges:
         (chunk,) = encoder.encode_exchanges([one], 1, 0.0).chunks
@@ -140,7 +140,7 @@ def test_many_partitions_each_have_their_offset(count: int) -> None:
         response=replace(sample.response, partitions=got),
     )
     names = TopicNames(dict)
-    encoder = RequestEventEncoder({}, names, AuditFilter(names, topics=(), principals=(), client_ids=()))
+    encoder = RequestEventEncoder({}, names, AuditFilter(names, topics=(), principals=()))
     (chunk,) = encoder.encode_exchanges([one], 1, 0.0).chunks
     parts = msgspec.json.decode(chunk.json, type=RequestEvent).topics
     assert [(part.partition, part.records) for part in parts] == [
