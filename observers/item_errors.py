@@ -9,8 +9,7 @@ from observers.event import ItemError, clip
 if TYPE_CHECKING:
     from observers.audit_filter import AuditFilter
     from observers.topic_names import TopicNames
-    from proxy.core.exchange import ItemError as ItemErrorFacts
-    from proxy.core.exchange import ItemErrors
+    from proxy.core.exchange import ItemErrorFacts, ItemErrors
 
 
 def item_errors_of(found: ItemErrors, names: TopicNames, audit_filter: AuditFilter) -> tuple[ItemError, ...]:

@@ -281,7 +281,7 @@ cdef int tell_error(ErrorWalk *errors) except -1:
         Py_INCREF(found)
         errors.found = <PyObject *>found
     (<list>errors.found).append(
-        ItemError(
+        ItemErrorFacts(
             own.error_code,
             TYPES[named.kind],
             name_of(named),

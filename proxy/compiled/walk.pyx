@@ -39,7 +39,7 @@ from proxy.compiled.exchange cimport (
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
 from proxy.core import bodies, budget, records, response_errors, wire
-from proxy.core.exchange import ItemError, ItemErrors
+from proxy.core.exchange import ItemErrorFacts, ItemErrors
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":

@@ -182,7 +182,7 @@ class FetchResponse(Struct, frozen=True, gc=False):
     topics_are_ids: bool
 
 
-class ItemError(Struct, frozen=True, gc=False):
+class ItemErrorFacts(Struct, frozen=True, gc=False):
     """The error of one item. ``resource_name`` is UTF-8, at most 256 bytes; None where only ``topic_id`` (16
     bytes) or the place in the array, ``index``, tells which it is. ``partition``: −1 where it is not about one.
     ``parent_type``, ``parent_name``: the group, transaction or log directory around a topic; else None.
@@ -202,7 +202,7 @@ class ItemErrors(Struct, frozen=True, gc=False):
     """Errors of the items of one response. ``items``: those that are kept, in the order of the wire. ``failures``,
     ``retriable``, ``protocol``: how many items had an error of each class."""
 
-    items: tuple[ItemError, ...]
+    items: tuple[ItemErrorFacts, ...]
     failures: int
     retriable: int
     protocol: int

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.core.budget import PARTITION
-from proxy.core.exchange import ItemError, ItemErrors
+from proxy.core.exchange import ItemErrorFacts, ItemErrors
 from proxy.core.response_errors import (
     ACL_TYPES,
     CONFIG_TYPES,
@@ -106,7 +106,7 @@ class Reading:
         self._items: list[Item] = []
         self._counts = {FAILURE: 0, RETRY: 0, STEP: 0}
         self.pos = pos
-        self.found: list[ItemError] = []
+        self.found: list[ItemErrorFacts] = []
 
     def response(self) -> Found:
         self._items = [Item("", 0)]
@@ -225,7 +225,7 @@ class Reading:
         if topic_id == bytes(16) and about.name is not None:
             topic_id = None
         self.found.append(
-            ItemError(
+            ItemErrorFacts(
                 code,
                 about.kind,
                 about.name,

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from observers.event import ROLLUP_BUCKETS, RollupEvent
 from observers.rollup_writer import RollupAggregator
 from proxy.compiled.exchange import Exchange
+from proxy.core.response_errors import PROTOCOL, RETRIABLE
 from tests.oracle import rollup as oracle
 from tests.oracle.translate import Translator
 from tests.property.audited import API_NAMES, WALL, batches, surroundings
 
 BATCHES = batches(largest=2**31)
+
+CLASSES = ("failure", "retriable", "protocol")
+"""Classes of errors, the worst first."""
+ITEMS = {"failure": "item_failures", "retriable": "item_retriable", "protocol": "item_protocol"}
+SEVERE = ("errors", "retriable", "protocol")
 
 Rows = dict[tuple[Any, ...], Counter[str]]
 
@@ -62,6 +68,9 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
     )  # fmt: skip
     outcome, produced, parts = event.get("outcome", "answered"), event["api_key"] == 0, event.get("topics", [])
     failed = event.get("error_code", 0) != 0
+    classes = {class_of(event["api_key"], part.get("error_code", 0)) for part in (event, *parts)}
+    classes |= {name for name in CLASSES if event.get(ITEMS[name])}
+    worst = next((name for name in CLASSES if name in classes), "none")
     idle = outcome == "answered" and event["api_key"] in (1, 78) and not failed and not parts
     asked_for = event.get("muted_us", 0) + 1000 * max(event.get("max_wait_ms", 0), 0)
     service_us = max(event["latency_us"] - asked_for, 0)
@@ -75,7 +84,9 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
         requests=1,
         request_bytes=event["request_bytes"],
         response_bytes=event.get("response_bytes", 0),
-        errors=failed or any(part.get("error_code", 0) for part in parts),
+        errors=worst == "failure",
+        retriable=worst == "retriable",
+        protocol=worst == "protocol",
         connection_lost=outcome == "connection_lost",
         throttle_ms=max(event.get("throttle_ms", 0), 0),
         idle=idle,
@@ -84,7 +95,11 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
         rows[*key, name]["polled"] = 1
     for name in {part["topic"] for part in parts}:
         rows[*key, name].update(["topic_requests", *measured])
-        rows[*key, name]["errors"] += any(part.get("error_code", 0) for part in parts if part["topic"] == name)
+        rows[*key, name]["errors"] += any(
+            class_of(event["api_key"], part.get("error_code", 0)) == "failure"
+            for part in parts
+            if part["topic"] == name
+        )
     for part in parts:
         records, size, error = part.get("records", 0), part.get("bytes", 0), part.get("error_code", 0)
         row = rows[*key, part["topic"]]
@@ -96,6 +111,13 @@ def add_event(rows: Rows, event: dict[str, Any]) -> None:
             row.update(unconfirmed_records=records, unconfirmed_bytes=size)
         elif error and produced:
             row.update(rejected_records=records, rejected_bytes=size)
+
+
+def class_of(api_key: int, code: int) -> str:
+    """How bad an error code is."""
+    if code in PROTOCOL or (api_key, code) == (18, 35):
+        return "protocol"
+    return "none" if not code else "retriable" if code in RETRIABLE else "failure"
 
 
 def bucket_of(latency_us: int) -> int:
@@ -112,7 +134,7 @@ def traffic_of_rollups(events: list[RollupEvent]) -> Rows:
         )  # fmt: skip
         assert event.minute % 60_000_000 == 0
         whole = rows[*key, None]
-        for name in ("requests", "request_bytes", "response_bytes", "errors", "connection_lost", "throttle_ms", "idle"):
+        for name in ("requests", "request_bytes", "response_bytes", *SEVERE, "connection_lost", "throttle_ms", "idle"):
             whole[name] += getattr(event, name)
         whole.update({f"latency {n}": count for n, count in enumerate(event.latencies)})
         whole.update({f"upstream {n}": count for n, count in enumerate(event.upstream_latencies)})

@@ -20,7 +20,7 @@ from observers.event import RequestEvent
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
-from proxy.core.exchange import ItemError, ItemErrors
+from proxy.core.exchange import ItemErrorFacts, ItemErrors
 from proxy.local import cluster, workload
 from proxy.local.broker import sidecar_config
 from proxy.local.ports import HOST, free_ports
@@ -42,7 +42,7 @@ API_NAMES = {0: "Produce", 1: "Fetch", 3: "Metadata", 78: "ShareFetch"}
 WALL = 1_790_078_400.0
 TOPICS = [b"orders", b"clicks", b"payments", b"hidden"]
 
-DENIED, MOVED = (ItemError(code, "topic", b"orders", None, 0, 0, None, None) for code in (29, 6))
+DENIED, MOVED = (ItemErrorFacts(code, "topic", b"orders", None, 0, 0, None, None) for code in (29, 6))
 ITEM_ERRORS = [ItemErrors((DENIED, MOVED), 1, 1, 0), ItemErrors((MOVED,), 0, 1, 7), ItemErrors((), 0, 0, 1)]
 
 KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]

@@ -11,7 +11,7 @@ import pytest
 
 from observers import event
 from spark_jobs import events, schemas
-from spark_jobs.events import ENVELOPE, ITEM_ERROR, INVENTORY_TOPIC, KINDS, ROLLUP_TOPIC, TOPIC_PARTITION, EventField
+from spark_jobs.events import ENVELOPE, INVENTORY_TOPIC, ITEM_ERROR, KINDS, ROLLUP_TOPIC, TOPIC_PARTITION, EventField
 from spark_jobs.schemas.reference import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"

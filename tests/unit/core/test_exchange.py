@@ -32,7 +32,7 @@ RESPONSES = [
 
 GIVEN = (CONNECTION, 1, 17, -3, "client", 1.5, 2**40)
 DEFAULTS = (0.0, 0, "open", "none", None, None, 0.0, 0.0, 0, 0, None, None, False, 0, None)
-ERRORS = facts.ItemErrors((facts.ItemError(29, "topic", b"t", None, -1, 0, None, None),), 1, 0, 0)
+ERRORS = facts.ItemErrors((facts.ItemErrorFacts(29, "topic", b"t", None, -1, 0, None, None),), 1, 0, 0)
 
 
 def told(one: Exchange) -> tuple[Any, ...]:

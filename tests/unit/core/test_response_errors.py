@@ -21,7 +21,7 @@ from proxy.compiled.walk_door import new_feed, read_whole
 from proxy.core import response_errors
 from proxy.core.apis import APIS
 from proxy.core.encode import encode
-from proxy.core.exchange import Connection, ItemError
+from proxy.core.exchange import Connection, ItemErrorFacts
 from proxy.core.response_errors import MAX_KEPT_FAILURES, MAX_KEPT_STEPS, MAX_NAME, WALKED, program
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
 from proxy.core.wire import uvarint_bytes
@@ -158,7 +158,7 @@ def found_by_kio(key: int, version: int, body: bytes) -> list[int] | None:
 def event_of(told: Exchange) -> RequestEvent:
     names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
     names.name_of(TOPIC_ID)
-    made = RequestEventEncoder({}, names, AuditFilter(names, topics=set(), principals=set(), client_ids=set()))
+    made = RequestEventEncoder({}, names, AuditFilter(names, topics=set(), principals=set()))
     (chunk,) = made.encode_exchanges([told], 1, 0.0).chunks
     return msgspec.json.decode(chunk.json, type=RequestEvent)
 
@@ -224,7 +224,7 @@ def test_what_is_not_kept_is_counted() -> None:
 def test_a_long_name_is_cut() -> None:
     found = read(3, 1, metadata([(DENIED, b"x" * 30_000)])).item_errors
     assert found is not None
-    assert found.items == (ItemError(DENIED, "topic", b"x" * MAX_NAME, None, -1, 0, None, None),)
+    assert found.items == (ItemErrorFacts(DENIED, "topic", b"x" * MAX_NAME, None, -1, 0, None, None),)
 
 
 def test_an_unknown_version_has_no_program() -> None:
