@@ -16,6 +16,8 @@ from proxy.core.exchange import (
     FetchedPartition,
     FetchRequest,
     FetchResponse,
+    ItemErrorFacts,
+    ItemErrors,
     PrincipalSource,
     ProducedPartition,
     ProduceRequest,
@@ -108,6 +110,19 @@ def bodies(draw: st.DrawFn, key: int, largest: int) -> tuple[Any, Any]:
     )
 
 
+def item_errors() -> st.SearchStrategy[ItemErrors]:
+    """Errors of items of a response; the walker makes none for a response without them."""
+    names = st.none() | st.sampled_from(NAMES)
+    one = st.builds(
+        ItemErrorFacts, st.sampled_from([29, 6, 79, -1]), st.sampled_from(["topic", "group", "acl"]), names,
+        st.none() | st.sampled_from([*IDS, UNKNOWN_ID]), PARTITIONS, st.integers(0, 3), st.none() | st.just("group"),
+        names,
+    )  # fmt: skip
+    return st.builds(
+        ItemErrors, st.lists(one, max_size=3).map(tuple), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)
+    ).filter(lambda found: found.failures + found.retriable + found.protocol > 0)
+
+
 def connections() -> st.SearchStrategy[Connection]:
     return st.builds(
         Connection, TEXTS, st.just("CLIENT"), st.just("10.0.0.7"), st.just(40000), st.just(1.0), TEXTS,
@@ -134,7 +149,7 @@ def batches(draw: st.DrawFn, largest: int = LARGEST) -> list[list[Exchange]]:
                 draw(st.sampled_from(["answered", "answered", "no_response", "connection_lost", "open"])),
                 draw(st.sampled_from(["none", "full", "malformed", "unsupported"])),
                 request, response, draw(MAYBE), draw(MAYBE), draw(INT32), draw(INT16), None, None,
-                draw(st.sampled_from([False, False, False, True])),
+                draw(st.sampled_from([False, False, False, True])), 0, draw(st.none() | item_errors()),
             )  # fmt: skip
             assert (one.request, one.response) == (request, response), "who reads facts is told what was drawn"
             exchanges.append(one)
