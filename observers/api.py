@@ -242,6 +242,11 @@ class ObservedExchange(Protocol):
         """Errors of single topics, partitions, groups, … in the response, of other apis than Produce, Fetch and
         ShareFetch (``proxy.core.exchange.ItemErrors``); None where there are none."""
 
+    @property
+    def resources(self) -> Any:
+        """Resources, groups and committed offsets that a request of another api than Produce and Fetch names
+        (``proxy.core.exchange.RequestResources``); None where it names none, or was not read."""
+
 
 class ConnectionChange(Protocol):
     """What happened to a connection as a whole."""

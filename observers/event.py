@@ -112,6 +112,25 @@ class ItemError(msgspec.Struct, omit_defaults=True, gc=False):
     """Name of what the item is in."""
 
 
+class Resource(msgspec.Struct, omit_defaults=True, gc=False):
+    """One resource that a request reads or changes, and the result of it."""
+
+    resource_type: str
+    """As in ``item_errors``; ``config`` for the name of a setting, whose value is never told."""
+    resource_name: str | None = None
+    """Its name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name; None for a
+    resource without a name, as the cluster or a default quota."""
+    topic_id: str | None = None
+    """Topic id as Kafka prints it, where the wire carried one."""
+    parent_type: str | None = None
+    """Type of what it belongs to: the topic or broker of a ``config``, the resource of an ACL's ``user``."""
+    parent_name: str | None = None
+    """Name of what it belongs to."""
+    error_code: int = 0
+    """Its result: Kafka's error code of this resource, or of the whole response; 0 where it succeeded. −1 where the
+    response did not come or could not be read."""
+
+
 class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="request"):
     """One request and what became of it."""
 
@@ -189,6 +208,25 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     """Items whose error is retriable: a leader or coordinator moves, and clients ask again."""
     item_protocol: int = 0
     """Items whose error is a step of a protocol, as a rebalance."""
+    operation: str | None = None
+    """What the request does to its ``resources``, by Kafka's ``AclOperation``: ``Create``, ``Delete``, ``Alter``,
+    ``AlterConfigs``, ``Describe``, ``DescribeConfigs``, ``Read``, ``Write`` …; None without them."""
+    resources: tuple[Resource, ...] = ()
+    """What the request reads or changes, of every api but those of ``topics``: the first 100 resources it names."""
+    resource_count: int = 0
+    """How many resources it names, listed or not."""
+    validate_only: bool = False
+    """True where the broker was asked to check the request, and to change nothing."""
+    group_id: str | None = None
+    """Consumer, share or streams group of the request."""
+    group_instance_id: str | None = None
+    """Static member of the group (KIP-345)."""
+    member_id: str | None = None
+    """Member of the group."""
+    generation_id: int = -1
+    """Generation of the group that the member knows, or its member epoch (KIP-848)."""
+    transactional_id: str | None = None
+    """Transactional producer of the request."""
 
 
 class ConnectionEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="connection"):

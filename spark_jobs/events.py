@@ -95,6 +95,15 @@ ITEM_ERROR = (
     EventField("parent_name", "string"),
 )
 
+RESOURCE = (
+    EventField("resource_type", "string", required=True),
+    EventField("resource_name", "string"),
+    EventField("topic_id", "string"),
+    EventField("parent_type", "string"),
+    EventField("parent_name", "string"),
+    EventField("error_code", "int", default=0),
+)
+
 REQUEST_EVENT = (
     *EVENT,
     EventField("listener", "string", required=True),
@@ -128,6 +137,15 @@ REQUEST_EVENT = (
     EventField("item_failures", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("item_retriable", "bigint", default=0, minimum=0, maximum=MAX_SUM),
     EventField("item_protocol", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("operation", "string"),
+    EventField("resources", "array", default=(), fields=RESOURCE),
+    EventField("resource_count", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("validate_only", "boolean", default=False),
+    EventField("group_id", "string"),
+    EventField("group_instance_id", "string"),
+    EventField("member_id", "string"),
+    EventField("generation_id", "int", default=-1),
+    EventField("transactional_id", "string"),
 )
 
 ROLLUP_TOPIC = (

@@ -94,6 +94,7 @@ cdef class Exchange:
     cdef public object request_raw  # bytes or None
     cdef public object response_raw
     cdef public object item_errors  # ItemErrors or None
+    cdef public object resources  # RequestResources or None
     cdef public int64_t request_bytes
     cdef public int64_t response_bytes
     cdef Body *request_body  # owned; Python sees `request` and `response`: facts, built when asked for

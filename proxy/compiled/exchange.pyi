@@ -1,6 +1,6 @@
 from enum import IntEnum
 
-from proxy.core.exchange import Connection, Decode, ItemErrors, Outcome, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, Decode, ItemErrors, Outcome, RequestFacts, RequestResources, ResponseFacts
 
 OUTCOMES: tuple[Outcome, ...]
 DECODES: tuple[Decode, ...]
@@ -46,7 +46,7 @@ class Exchange:
     start; else 0, and Produce and Fetch have them in their facts. ``request_raw``, ``response_raw``: the body after the
     header, where an observer asked for it and it was not too long. ``request``, ``response``: facts of the bodies where
     they were read, made when they are first asked for. ``item_errors``: errors of single items of any other response;
-    None where there are none, or it was not read.
+    None where there are none, or it was not read. ``resources``: what a request of any other api names; None likewise.
 
     ``connection``: as it was known when the last byte of the request came in.
 
@@ -76,6 +76,7 @@ class Exchange:
     request_raw: bytes | None
     response_raw: bytes | None
     item_errors: ItemErrors | None
+    resources: RequestResources | None
     synthesized: bool
     charged: int
     wanted: int
@@ -107,6 +108,7 @@ class Exchange:
         synthesized: bool = False,
         charged: int = 0,
         item_errors: ItemErrors | None = None,
+        resources: RequestResources | None = None,
     ) -> None: ...
     @property
     def outcome(self) -> Outcome: ...

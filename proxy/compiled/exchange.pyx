@@ -29,6 +29,7 @@ FIELDS = (
     "answered_at", "response_bytes", "outcome", "decode", "request", "response", "forwarded_at", "responded_at",
     "throttle_ms", "error_code", "request_raw", "response_raw", "synthesized", "charged",
     "item_errors",
+    "resources",
 )
 
 cdef int64_t BODY = budget.BODY
@@ -264,6 +265,7 @@ cdef class Exchange:
         bint synthesized=False,
         int64_t charged=0,
         object item_errors=None,
+        object resources=None,
     ):
         self.connection = connection
         self.api_key = api_key
@@ -285,6 +287,7 @@ cdef class Exchange:
         self.synthesized = synthesized
         self.charged = charged
         self.item_errors = item_errors
+        self.resources = resources
         free_body(self.request_body)
         self.request_body = NULL
         self.request_body = body_of(request)
@@ -324,6 +327,7 @@ cdef class Exchange:
         else:
             free_body(self.request_body)
             self.request_body = NULL
+            self.resources = None
         return 0
 
     def __eq__(self, other):

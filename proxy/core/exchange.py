@@ -208,5 +208,52 @@ class ItemErrors(Struct, frozen=True, gc=False):
     protocol: int
 
 
+class RequestResource(Struct, frozen=True, gc=False):
+    """One resource that a request names. ``resource_type`` as in ``proxy.core.request_resources``; ``resource_name`` is
+    UTF-8, at most 256 bytes, None where only ``topic_id`` (16 bytes) says which it is, or its place in the request,
+    ``index``. ``parent_type``, ``parent_name``: what it belongs to, such as the topic of a changed ``config``.
+    """
+
+    resource_type: str
+    resource_name: bytes | None
+    topic_id: bytes | None
+    index: int
+    parent_type: str | None
+    parent_name: bytes | None
+
+
+class CommittedOffset(Struct, frozen=True, gc=False):
+    """An offset in OffsetCommit or TxnOffsetCommit: the next one that the group reads.
+
+    ``topic``: UTF-8 name, or 16-byte id where ``topic_is_id``.
+    """
+
+    topic: bytes
+    topic_is_id: bool
+    partition: int
+    offset: int
+
+
+class RequestResources(Struct, frozen=True, gc=False):
+    """What a request is about, of every api but Produce and Fetch.
+
+    ``items``: the first resources that it names; ``count``: how many it names. ``commits`` and ``commit_count``: the
+    same of committed offsets. ``group_id``, ``group_instance_id``, ``member_id``, ``transactional_id``: UTF-8, at most
+    256 bytes; None where the request has none, or several. ``generation_id``: also the member epoch of KIP-848; −1
+    where there is none. ``validate_only``: the broker was asked to check and to change nothing.
+    """
+
+    items: tuple[RequestResource, ...] = ()
+    count: int = 0
+    commits: tuple[CommittedOffset, ...] = ()
+    commit_count: int = 0
+    group_id: bytes | None = None
+    group_instance_id: bytes | None = None
+    member_id: bytes | None = None
+    transactional_id: bytes | None = None
+    generation_id: int = -1
+    validate_only: bool = False
+
+
 RequestFacts = ProduceRequest | FetchRequest
 ResponseFacts = ProduceResponse | FetchResponse

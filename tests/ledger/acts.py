@@ -87,6 +87,10 @@ class Part:
     offset: int = -1
 
 
+NO_FAILURES = {16: "retriable", 27: "protocol"}
+"""Errors in the script that are none of the client's or the broker's: NOT_COORDINATOR, REBALANCE_IN_PROGRESS."""
+
+
 @dataclass(frozen=True)
 class Call:
     """One request and its answer."""
@@ -128,7 +132,15 @@ class Call:
 
     @property
     def failed(self) -> bool:
-        return bool(self.error or any(part.error for part in self.parts))
+        return bool({self.error, *(part.error for part in self.parts)} - {0, *NO_FAILURES})
+
+    @property
+    def retriable(self) -> bool:
+        return not self.failed and NO_FAILURES.get(self.error) == "retriable"
+
+    @property
+    def protocol(self) -> bool:
+        return not self.failed and NO_FAILURES.get(self.error) == "protocol"
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def reads(world: World) -> None:
                 upstream_us=3_000_300,
             )
         if number % 9 == 0:
-            error = 27 if number % 45 == 0 else 0  # REBALANCE_IN_PROGRESS
+            error = 27 if number % 45 == 0 else 16 if number % 63 == 0 else 0
             world.call(
                 BILLING, "east", 1, at + 6 * SECOND, "OffsetCommit", 9, response_bytes=60, error=error, **timed(random)
             )

@@ -106,6 +106,8 @@ def _rollup(calls: Sequence[Call]) -> RollupEvent:
         client_software_version=version,
         response_bytes=sum(call.response_bytes for call in calls),
         errors=sum(call.failed for call in calls),
+        retriable=sum(call.retriable for call in calls),
+        protocol=sum(call.protocol for call in calls),
         connection_lost=sum(call.outcome == "connection_lost" for call in calls),
         throttle_ms=sum(call.throttle_ms for call in calls),
         idle=sum(call.idle for call in calls),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from proxy.core.exchange import Connection, Decode, ItemErrors, Outcome, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, Decode, ItemErrors, Outcome, RequestFacts, RequestResources, ResponseFacts
 
 
 class Exchange(Struct, gc=False):
@@ -32,3 +32,4 @@ class Exchange(Struct, gc=False):
     synthesized: bool = False
     charged: int = 0
     item_errors: ItemErrors | None = None
+    resources: RequestResources | None = None

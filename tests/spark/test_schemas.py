@@ -11,7 +11,16 @@ import pytest
 
 from observers import event
 from spark_jobs import events, schemas
-from spark_jobs.events import ENVELOPE, INVENTORY_TOPIC, ITEM_ERROR, KINDS, ROLLUP_TOPIC, TOPIC_PARTITION, EventField
+from spark_jobs.events import (
+    ENVELOPE,
+    INVENTORY_TOPIC,
+    ITEM_ERROR,
+    KINDS,
+    RESOURCE,
+    ROLLUP_TOPIC,
+    TOPIC_PARTITION,
+    EventField,
+)
 from spark_jobs.schemas.reference import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
@@ -23,6 +32,7 @@ PAIRS: list[tuple[type[msgspec.Struct], tuple[EventField, ...]]] = [
     (event.Envelope, ENVELOPE),
     (event.TopicPartition, TOPIC_PARTITION),
     (event.ItemError, ITEM_ERROR),
+    (event.Resource, RESOURCE),
     (event.RollupTopic, ROLLUP_TOPIC),
     (event.InventoryTopic, INVENTORY_TOPIC),
     *[(kind, KINDS[kind.__struct_config__.tag]) for kind in get_args(WRITTEN)],

@@ -13,7 +13,8 @@ ENDS = [int(64 * 2 ** (number / 2)) for number in range(39)]
 """Of the latency buckets but the last, µs."""
 
 COLUMNS = (
-    "requests", "request_bytes", "response_bytes", "errors", "connection_lost", "throttle_ms", "topic_requests",
+    "requests", "request_bytes", "response_bytes", "errors", "retriable", "protocol", "connection_lost", "throttle_ms",
+    "topic_requests",
     "topic_errors", "records", "bytes", "unconfirmed_records", "unconfirmed_bytes", "rejected_records",
     "rejected_bytes", "polled", "estimated_records",
 )  # fmt: skip
@@ -43,6 +44,8 @@ def traffic(acts: Iterable[Act]) -> Book:
             request_bytes=call.request_bytes,
             response_bytes=call.response_bytes,
             errors=call.failed,
+            retriable=call.retriable,
+            protocol=call.protocol,
             connection_lost=call.outcome == "connection_lost",
             throttle_ms=call.throttle_ms,
         )

@@ -31,8 +31,12 @@ RESPONSES = [
 
 
 GIVEN = (CONNECTION, 1, 17, -3, "client", 1.5, 2**40)
-DEFAULTS = (0.0, 0, "open", "none", None, None, 0.0, 0.0, 0, 0, None, None, False, 0, None)
+DEFAULTS = (0.0, 0, "open", "none", None, None, 0.0, 0.0, 0, 0, None, None, False, 0, None, None)
 ERRORS = facts.ItemErrors((facts.ItemErrorFacts(29, "topic", b"t", None, -1, 0, None, None),), 1, 0, 0)
+RESOURCES = facts.RequestResources(
+    (facts.RequestResource("topic", b"t", None, 0, None, None),), 3, (facts.CommittedOffset(b"t", False, 0, 12),), 1,
+    b"readers", None, b"member-1", b"pay-1", 7, True,
+)  # fmt: skip
 
 
 def told(one: Exchange) -> tuple[Any, ...]:
@@ -52,7 +56,7 @@ def test_facts_come_back_as_they_went_in(request_: Any, response: Any) -> None:
 
 def test_every_field_comes_back_as_it_went_in() -> None:
     given = (*GIVEN, 2.5, 99, "answered", "full", None, None, 1.75, 2.25, 30, 41, b"asked", b"told", True, 5,
-             ERRORS)  # fmt: skip
+             ERRORS, RESOURCES)  # fmt: skip
     assert told(Exchange(*given)) == given
     assert told(Exchange(**dict(zip(FIELDS, given, strict=True)))) == given
 
