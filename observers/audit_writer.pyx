@@ -33,6 +33,7 @@ from proxy.compiled.exchange cimport (
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.event import clip, encoder
 from observers.item_errors import item_errors_of
+from observers.request_resources import resource_fields
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
 
 cdef enum:
@@ -193,7 +194,7 @@ cdef class RequestEventEncoder:
         cdef Body *request = exchange.request_body
         cdef Body *response = exchange.response_body
         cdef int16_t key = exchange.api_key
-        cdef bytes api, polled, errors
+        cdef bytes api, polled, items
         row.muted_us = _muted_us(exchange, self._muting, self._muted)
         try:
             client = self._connection_texts(exchange)
@@ -230,7 +231,12 @@ cdef class RequestEventEncoder:
                 return False
             _read_basics(exchange, wall_offset, &row.basics)
             polled = self._polled_text(exchange, client) if _may_be_polled(exchange, client.next_poll_at) else b""
-            errors = b"" if exchange.item_errors is None else self._errors_text(exchange.item_errors)
+            items = b""
+            if exchange.item_errors is not None or exchange.resources is not None:
+                items = self._items_text(exchange)
+            if key == PRODUCE and request != NULL and request.transactional_id != NULL:
+                items += self._transaction_text(request)
+                self._kept_alive.append(items)
             if not fits:
                 raise _EventTooLarge
         except BaseException:
@@ -242,7 +248,7 @@ cdef class RequestEventEncoder:
         row.software_json = <PyObject *>client.software_json
         row.source_json = <PyObject *>client.source_json
         row.polled_json = <PyObject *>polled
-        row.errors_json = <PyObject *>errors
+        row.items_json = <PyObject *>items
         row.seq = seq
         row.request_bytes = exchange.request_bytes
         row.response_bytes = exchange.response_bytes
@@ -253,7 +259,7 @@ cdef class RequestEventEncoder:
         row.decode = exchange.decode_code
         row.synthesized = exchange.synthesized
         self._max_bytes += MAX_ROW_BYTES + _size(row.connection_json) + _size(row.api_json) + _size(row.principal_json) + _size(row.software_json)
-        self._max_bytes += _size(row.source_json) + _size(row.polled_json) + _size(row.errors_json)
+        self._max_bytes += _size(row.source_json) + _size(row.polled_json) + _size(row.items_json)
         self._last_max_bytes = self._max_bytes - room
         self._row_count += 1
         return True
@@ -283,18 +289,28 @@ cdef class RequestEventEncoder:
         self._kept_alive.append(polled)
         return polled
 
-    cdef bytes _errors_text(self, found):
-        cdef bytes errors = b""
-        listed = item_errors_of(found, self._names, self._filter)
-        if listed:
-            errors = b',"item_errors":' + encoder.encode(listed)
-        for name, count in (
-            (b"failures", found.failures), (b"retriable", found.retriable), (b"protocol", found.protocol),
-        ):
-            if count:
-                errors += b',"item_%b":%d' % (name, count)
-        self._kept_alive.append(errors)
-        return errors
+    cdef bytes _items_text(self, Exchange exchange):
+        """What the request is about, and the errors of single items of its response."""
+        cdef bytes items = b""
+        errors = exchange.item_errors
+        if errors is not None:
+            listed = item_errors_of(errors, self._names, self._filter)
+            if listed:
+                items = b',"item_errors":' + encoder.encode(listed)
+            for name, count in (
+                (b"failures", errors.failures), (b"retriable", errors.retriable), (b"protocol", errors.protocol),
+            ):
+                if count:
+                    items += b',"item_%b":%d' % (name, count)
+        if exchange.resources is not None:
+            fields = encoder.encode(resource_fields(exchange, self._names, self._filter))
+            if fields != b"{}":
+                items += b"," + fields[1 : len(fields) - 1]
+        self._kept_alive.append(items)
+        return items
+
+    cdef bytes _transaction_text(self, Body *request):
+        return _optional(b"transactional_id", (<bytes>request.transactional_id).decode("utf-8", "replace"))
 
     cdef bytes _api_text(self, int16_t key):
         cdef PyObject *found = PyDict_GetItemWithError(self._apis, key)

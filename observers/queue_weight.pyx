@@ -17,6 +17,8 @@ def queue_weight(exchanges):
             names += PyBytes_GET_SIZE(<object>exchange.request_body.transactional_id)
         if exchange.item_errors is not None:
             weight += len(exchange.item_errors.items)
+        if exchange.resources is not None:
+            weight += len(exchange.resources.items) + len(exchange.resources.commits)
         weight += parts_of(exchange.request_body, &names) + parts_of(exchange.response_body, &names) + (names >> 8)
     return weight
 

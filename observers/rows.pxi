@@ -17,7 +17,7 @@ cdef struct Row:
     PyObject *software_json
     PyObject *source_json
     PyObject *polled_json
-    PyObject *errors_json
+    PyObject *items_json
     Basics basics
     int64_t seq
     int64_t muted_us
@@ -94,7 +94,7 @@ cdef inline char *_write_row(char *at, const Row *row, const PartRow *parts) noe
         at = _put_int(_put(at, b',"muted_us":'), row.muted_us)
     if row.synthesized:
         at = _put(at, b',"synthesized":true')
-    at = _put_text(at, row.errors_json)
+    at = _put_text(at, row.items_json)
     return _put(at, b"}")
 
 

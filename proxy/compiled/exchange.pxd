@@ -5,7 +5,7 @@ exchange in exchange.pyi."""
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-cpdef enum Kind:  # which message a body is of
+cpdef enum Kind:  # which message a body is of; the last two have no Body of their own
     NO_WALKER = -1
     PRODUCE_REQUEST = 0
     PRODUCE_RESPONSE = 1
@@ -14,6 +14,7 @@ cpdef enum Kind:  # which message a body is of
     SHARE_FETCH_REQUEST = 4  # its facts, as those of the next, are of Fetch
     SHARE_FETCH_RESPONSE = 5
     RESPONSE_ERRORS = 6  # of any other api: it has no facts but the errors of its items
+    REQUEST_RESOURCES = 7  # of any other api: what it names
 
 cpdef enum OutcomeCode:
     OPEN = 0

@@ -35,18 +35,20 @@ cdef struct AbortedTransaction:
 cdef enum:
     MAX_NAME = 256
     MAX_DEPTH = 8
+    MAX_FIELDS = 4
 
 cdef struct Instruction:
     int32_t op
     int32_t argument
     int32_t target
 
-cdef struct Level:  # one element of an array; the first is the response itself
+cdef struct Level:  # one element of an array; the first is the message itself
     int64_t left  # elements still to come, this one included
     int64_t index
     int32_t start  # its first instruction
     int32_t kind  # its resource type, by place in RESOURCE_TYPES
     int32_t partition
+    int64_t offset  # committed
     int32_t name_size  # -1: none
     int16_t error_code
     bint has_partition
@@ -54,16 +56,23 @@ cdef struct Level:  # one element of an array; the first is the response itself
     uint8_t topic_id[16]
     uint8_t name[MAX_NAME]
 
-cdef struct ErrorWalk:
+cdef struct ItemWalk:
     const Instruction *program
     int32_t at
     int32_t depth
     bint in_tags
     int16_t error_code  # of the whole response
     uint64_t tags
-    int64_t counts[3]  # by class
+    bint validate_only
+    int32_t generation
+    int64_t resources  # kept or not, as the next
+    int64_t commits
+    int64_t counts[3]  # of errors, by class
     int64_t kept[3]
-    PyObject *found  # list or NULL; owned
+    PyObject *found  # list of errors or resources, or NULL; owned
+    PyObject *found_commits
+    PyObject *fields[MAX_FIELDS]  # bytes or NULL; owned
+    bint repeated[MAX_FIELDS]  # with more than one value
     Level levels[MAX_DEPTH]
 
 cdef struct Walk:  # how far a walker has got
@@ -84,7 +93,7 @@ cdef struct Walk:  # how far a walker has got
     AbortedTransaction *aborted  # of the current partition, sorted once all are read; owned
     Py_ssize_t aborted_count
     Py_ssize_t aborted_capacity
-    ErrorWalk *errors  # of RESPONSE_ERRORS, else NULL; owned
+    ItemWalk *items  # of REQUEST_RESOURCES and RESPONSE_ERRORS, else NULL; owned
 
 cpdef Kind kind_of(int api_key, int version, bint response) noexcept  # NO_WALKER where there is none
 

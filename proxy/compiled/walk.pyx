@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Reads bodies of Produce, Fetch and ShareFetch, and error codes of other responses, in place, whole or in the pieces
+"""Reads bodies of Produce, Fetch and ShareFetch, and what other messages are about, in place, whole or in the pieces
 they come in; records stay untouched.
 
 The walkers are one state machine over C memory that fills a ``Body``. A step reads one element, whole or not at all. A
@@ -25,6 +25,7 @@ from proxy.compiled.exchange cimport (
     NO_WALKER,
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
+    REQUEST_RESOURCES,
     RESPONSE_ERRORS,
     SHARE_FETCH_REQUEST,
     SHARE_FETCH_RESPONSE,
@@ -38,8 +39,8 @@ from proxy.compiled.exchange cimport (
 )
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
-from proxy.core import bodies, budget, records, response_errors, wire
-from proxy.core.exchange import ItemErrorFacts, ItemErrors
+from proxy.core import bodies, budget, instructions, records, request_resources, response_errors, wire
+from proxy.core.exchange import CommittedOffset, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":
@@ -78,7 +79,7 @@ include "records.pxi"
 include "produce.pxi"
 include "fetch.pxi"
 include "share.pxi"
-include "errors.pxi"
+include "items.pxi"
 
 
 # ---- steps of all messages ------------------------------------------------------------------------------------------
@@ -88,8 +89,8 @@ cdef int advance(Walk *walk) except -1:
     cdef int64_t mark
     cdef Kind kind = walk.body.kind
     cdef int done = 1
-    if kind == RESPONSE_ERRORS:
-        return advance_errors(walk)
+    if kind == RESPONSE_ERRORS or kind == REQUEST_RESOURCES:
+        return advance_items(walk)
     while walk.step != END:
         mark = walk.pos
         if walk.step == BATCH:
@@ -247,7 +248,9 @@ cpdef Kind kind_of(int api_key, int version, bint response) noexcept:
         return FETCH_RESPONSE if response else FETCH_REQUEST
     if api_key == 78 and 0 <= version < SHARE_FETCH_VERSIONS:
         return SHARE_FETCH_RESPONSE if response else SHARE_FETCH_REQUEST
-    return RESPONSE_ERRORS if response and has_program(api_key, version) else NO_WALKER
+    if not has_program(api_key, version, response):
+        return NO_WALKER
+    return RESPONSE_ERRORS if response else REQUEST_RESOURCES
 
 
 cdef inline int begin(Walk *walk, Kind kind, int api_key, int version) except -1:
@@ -255,9 +258,9 @@ cdef inline int begin(Walk *walk, Kind kind, int api_key, int version) except -1
     memset(walk, 0, sizeof(Walk))
     walk.body = new_body(kind, version)
     walk.version = version
-    if kind == RESPONSE_ERRORS:
-        walk.errors = begin_errors(api_key, version)
-        walk.flexible = STATES[api_key * VERSIONS + version] == 2
+    if kind == RESPONSE_ERRORS or kind == REQUEST_RESOURCES:
+        walk.items = begin_items(api_key, version, kind == RESPONSE_ERRORS)
+        walk.flexible = STATES[place_of(api_key, version, kind == RESPONSE_ERRORS)] == 2
         return 0
     if kind == SHARE_FETCH_REQUEST or kind == SHARE_FETCH_RESPONSE:
         walk.flexible = True
@@ -275,17 +278,17 @@ cdef inline int finish_whole(Walk *walk) except -1:
     return 0
 
 
-cdef int64_t read_errors(Exchange exchange, const uint8_t *data, int64_t size) except -1:
-    """``read_whole`` of RESPONSE_ERRORS."""
+cdef int64_t read_items(Exchange exchange, Kind kind, const uint8_t *data, int64_t size) except -1:
+    """``read_whole`` of REQUEST_RESOURCES and RESPONSE_ERRORS."""
     cdef Walk walk
-    begin(&walk, RESPONSE_ERRORS, exchange.api_key, exchange.api_version)
+    begin(&walk, kind, exchange.api_key, exchange.api_version)
     walk.data = data
     walk.size = size
     try:
         finish_whole(&walk)
-        return hand_over(walk.errors, exchange)
+        return hand_over(&walk, exchange)
     finally:
-        free_errors(walk.errors)
+        free_items(walk.items)
         free_body(walk.body)
 
 
@@ -310,7 +313,7 @@ cdef Body *walk_body(Kind kind, int version, const uint8_t *data, Py_ssize_t siz
 cdef class Feed:
     def __dealloc__(self):
         free_body(self.body)
-        free_errors(self.walk.errors)
+        free_items(self.walk.items)
         Py_XDECREF(self.walk.topic)
         PyMem_Free(self.walk.aborted)
         PyMem_Free(self.carry)
@@ -380,8 +383,8 @@ cdef class Feed:
         return 0
 
     cdef int64_t size(self) noexcept:
-        if self.walk.errors != NULL:
-            return size_of_errors(self.walk.errors)
+        if self.walk.items != NULL:
+            return size_of_items(self.walk.items)
         return size_of(self.body) + self.walk.aborted_capacity * <int64_t>sizeof(AbortedTransaction)
 
     cdef Body *finish(self) except NULL:
@@ -394,9 +397,11 @@ cdef class Feed:
 
     cdef int64_t finish_into(self, Exchange exchange, bint response) except -1:
         cdef Body *body = self.finish()
-        if self.walk.errors != NULL:
-            free_body(body)
-            return hand_over(self.walk.errors, exchange)
+        if self.walk.items != NULL:
+            try:
+                return hand_over(&self.walk, exchange)
+            finally:
+                free_body(body)
         exchange.drop_facts(response)
         if response:
             exchange.response_body = body
@@ -408,8 +413,8 @@ cdef class Feed:
 cdef int64_t read_whole(
     Exchange exchange, Kind kind, bint response, const uint8_t *data, int64_t start, int64_t end
 ) except -1:
-    if kind == RESPONSE_ERRORS:
-        return read_errors(exchange, data + start, end - start)
+    if kind == RESPONSE_ERRORS or kind == REQUEST_RESOURCES:
+        return read_items(exchange, kind, data + start, end - start)
     cdef Body *body = walk_body(kind, exchange.api_version, data + start, end - start)
     exchange.drop_facts(response)
     if response:

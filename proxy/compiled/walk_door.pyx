@@ -14,6 +14,7 @@ from proxy.compiled.exchange cimport (
     NO_WALKER,
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
+    REQUEST_RESOURCES,
     RESPONSE_ERRORS,
     SHARE_FETCH_REQUEST,
     SHARE_FETCH_RESPONSE,
@@ -35,7 +36,7 @@ share_fetch_response = <int>SHARE_FETCH_RESPONSE
 
 def walker_for_request(int key, int version):
     cdef Kind kind = kind_of(key, version, False)
-    return None if kind == NO_WALKER else <int>kind
+    return None if kind == NO_WALKER or kind == REQUEST_RESOURCES else <int>kind
 
 
 def walker_for_response(int key, int version):

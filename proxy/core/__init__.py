@@ -18,6 +18,7 @@ principal_tracker.py
                      who the client is: principal and software.
 exchange.py          the facts of one request and its response; records.py: of the record batches in them; bodies.py:
                      which bodies are read, and within which bounds.
+request_resources.py what a request is about; instructions.py: how the walker reads that, and the errors below.
 response_errors.py   errors of single items of a response: which there are, and how bad each code is.
 observation_interest.py
                      what observers want, by api and version.

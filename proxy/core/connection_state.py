@@ -276,7 +276,7 @@ class ConnectionState:
             if capture is None:
                 capture = BodyCapture(stop - first, False, False)
             capture.feed = new_feed(kind, exchange.api_key, exchange.api_version)
-            capture.only_errors = kind == Kind.RESPONSE_ERRORS
+            capture.only_items = kind >= Kind.RESPONSE_ERRORS
             kind = Kind.NO_WALKER
         if observation is None:
             pass

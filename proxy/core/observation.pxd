@@ -32,7 +32,7 @@ cdef class BodyCapture:
     cdef Feed feed
     cdef bytearray gathered
     cdef int64_t length, charged
-    cdef bint raw, learnt, only_errors
+    cdef bint raw, learnt, only_items
 
 @cython.final
 @cython.no_gc

@@ -84,7 +84,8 @@ class BodyCapture:
     """One body that is wanted, while it passes.
 
     ``raw``: its bytes are for the exchange. ``learnt``: they are for ``PrincipalTracker``. ``feed``: reads it as it
-    comes. ``charged``: bytes, for what the feed keeps. ``only_errors``: the feed reads nothing but error codes.
+    comes. ``charged``: bytes, for what the feed keeps. ``only_items``: the feed reads nothing but resources or
+    error codes.
     """
 
     def __init__(self, length: int, raw: bool, learnt: bool) -> None:
@@ -94,7 +95,7 @@ class BodyCapture:
         self.feed: Any = None
         self.gathered: bytearray | None = None  # grows with what comes: a declared length allocates nothing
         self.charged = 0
-        self.only_errors = False
+        self.only_items = False
 
 
 @cython.freelist(64)
@@ -235,7 +236,7 @@ class Observation:
                 exchange.decode_code = DecodeCode.NOT_KEPT
             self.drop_body(exchange, capture)
             return count(self.decoded, "not_kept")
-        if not complete or piece.kind == Kind.RESPONSE_ERRORS or (capture is not None and capture.only_errors):
+        if not complete or piece.kind >= Kind.RESPONSE_ERRORS or (capture is not None and capture.only_items):
             return 0
         if exchange.decode_code == DecodeCode.NONE:
             exchange.decode_code = DecodeCode.FULL

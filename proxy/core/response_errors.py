@@ -7,9 +7,9 @@ and ShareFetch have walkers of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from types import MappingProxyType
 
+from proxy.core.instructions import MAX_DEPTH, RESOURCE_TYPES, Instruction, Op, add_skip
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE
 from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout, response_prefix
 
@@ -18,12 +18,6 @@ MAX_KEPT_FAILURES = 100
 
 MAX_KEPT_STEPS = 20
 """The same of items with a retriable error or a step of a protocol."""
-
-MAX_NAME = 256
-"""Bytes of a resource's name that are kept. Names of topics have at most 249."""
-
-MAX_DEPTH = 8
-"""Levels of nested arrays, the response itself included: as many as the walker has room for."""
 
 WALKED = frozenset((0, 1, 78))
 """Produce, Fetch, ShareFetch."""
@@ -62,56 +56,6 @@ def severity(api_key: int, error_code: int) -> int:
     return RETRY if error_code in RETRIABLE else FAILURE
 
 
-class Op(IntEnum):
-    """What an instruction does. Each is three numbers: this one, an argument, and where to go on without elements."""
-
-    END = 0
-    """End of the response. The argument says whether its version is flexible (KIP-482)."""
-    SKIP = 1
-    """Pass over as many bytes as the argument says."""
-    TEXT = 2
-    """Pass over a string."""
-    BYTES = 3
-    """Pass over bytes or records."""
-    NAME = 4
-    """A string: name of the resource."""
-    TOPIC_ID = 5
-    """A uuid: id of the topic."""
-    PARTITION = 6
-    """An int32: number of the partition."""
-    RESOURCE_TYPE = 7
-    """An int8: type of the resource, as Kafka numbers it; the argument says for which numbering."""
-    ERROR = 8
-    """An int16: error code of the item."""
-    ARRAY = 9
-    """An array whose elements follow, up to NEXT. The argument is the resource type of the elements."""
-    NEXT = 10
-    """End of an element."""
-    NUMBERS = 11
-    """Pass over an array of elements of as many bytes as the argument says."""
-    TAGS = 12
-    """Tagged fields. The argument is the tag of an error code, or −1."""
-    OPTIONAL = 13
-    """A struct that may be null: an int8 that is below 0 where it is."""
-
-
-RESOURCE_TYPES = (
-    "", "topic", "group", "transactional_id", "member", "coordinator", "log_dir", "user", "feature", "acl",
-    "client_quota", "broker", "broker_logger", "client_metrics", "cluster", "delegation_token", "partition",
-)  # fmt: skip
-"""Types of resources; the index is the number in instructions. Those that Kafka's ``ResourceType`` has are named as
-there, in lower case."""
-
-CONFIG_TYPES: Mapping[int, str] = MappingProxyType(
-    {2: "topic", 4: "broker", 8: "broker_logger", 16: "client_metrics", 32: "group"}
-)
-"""Types of ``ConfigResource``."""
-
-ACL_TYPES: Mapping[int, str] = MappingProxyType(
-    {2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user"}
-)
-"""Types of ``ResourceType``."""
-
 NAMED_BY: Mapping[str, str] = MappingProxyType(
     {
         "GroupId": "group",
@@ -135,7 +79,7 @@ NAMELESS: Mapping[int, str] = MappingProxyType({30: "acl", 31: "acl", 49: "clien
 PARTITIONS = ("PartitionIndex", "Partition", "PartitionId", "Index")
 
 
-def program(api_key: int, api_version: int) -> list[tuple[int, int, int]] | None:
+def program(api_key: int, api_version: int) -> list[Instruction] | None:
     """Return the instructions for a response; None where it has no error code but at its beginning, or is unknown."""
     if api_key in WALKED:
         return None
@@ -147,7 +91,7 @@ def program(api_key: int, api_version: int) -> list[tuple[int, int, int]] | None
     known = 2 if first & ERROR_AFTER_THROTTLE else 1 if first else 0  # fields that need no walker
     if not any(_has_error(field) for field in (*made.ordered[known:], *made.tagged.values())):
         return None
-    out: list[tuple[int, int, int]] = []
+    out: list[Instruction] = []
     _add_struct(out, made, api_key, 1)
     out.append((Op.END, int(made.flexible), 0))
     return out
@@ -163,7 +107,7 @@ def _has_error(field: Field) -> bool:
     return any(_has_error(one) for one in (*field.layout.ordered, *field.layout.tagged.values()))
 
 
-def _add_struct(out: list[tuple[int, int, int]], made: Layout, api_key: int, depth: int) -> None:
+def _add_struct(out: list[Instruction], made: Layout, api_key: int, depth: int) -> None:
     matters = any(_has_error(field) for field in (*made.ordered, *made.tagged.values()))
     name = _name_field(made) if matters else None
     for field in made.ordered:
@@ -187,7 +131,7 @@ def _add_struct(out: list[tuple[int, int, int]], made: Layout, api_key: int, dep
         elif matters and field.type == "int8" and field.name == "ResourceType":
             out.append((Op.RESOURCE_TYPE, int(api_key in NAMELESS), 0))
         elif field.type in SIZES:
-            _add_skip(out, SIZES[field.type])
+            add_skip(out, SIZES[field.type])
         else:
             out.append((Op.TEXT if field.type == "string" else Op.BYTES, 0, 0))
     if made.flexible:
@@ -195,7 +139,7 @@ def _add_struct(out: list[tuple[int, int, int]], made: Layout, api_key: int, dep
         out.append((Op.TAGS, tag, 0))
 
 
-def _add_array(out: list[tuple[int, int, int]], field: Field, api_key: int, depth: int) -> None:
+def _add_array(out: list[Instruction], field: Field, api_key: int, depth: int) -> None:
     if field.type in SIZES:
         out.append((Op.NUMBERS, SIZES[field.type], 0))
         return
@@ -210,14 +154,6 @@ def _add_array(out: list[tuple[int, int, int]], field: Field, api_key: int, dept
         out.append((Op.TEXT if field.type == "string" else Op.BYTES, 0, 0))
     out.append((Op.NEXT, 0, 0))
     out[at] = (Op.ARRAY, RESOURCE_TYPES.index(kind), len(out))
-
-
-def _add_skip(out: list[tuple[int, int, int]], size: int) -> None:
-    """Pass over ``size`` bytes more."""
-    if out and out[-1][0] == Op.SKIP:
-        out[-1] = (Op.SKIP, out[-1][1] + size, 0)
-    else:
-        out.append((Op.SKIP, size, 0))
 
 
 def _name_field(made: Layout) -> Field | None:

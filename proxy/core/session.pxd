@@ -35,7 +35,7 @@ cdef class Session(ConnectionState):
     cdef int64_t read_frames(self, bint response, const uint8_t *data, int64_t end, double now) except -1
     @cython.locals(
         observation=Observation, done=int64_t, size=int64_t, key=int16_t, version=int16_t, id_length=int16_t, stop=int64_t,
-        body=int64_t, flags=int, wanted=int, learnt=bint, kind=Kind, most=int64_t, acks=int, acks_offset=int64_t,
+        body=int64_t, flags=int, wanted=int, learnt=bint, needed=bint, kind=Kind, most=int64_t, acks=int, acks_offset=int64_t,
         there=int64_t, found=int64_t, tags=int64_t, produce=int, least=int64_t, scan=ProduceScan, exchange=Exchange,
         capture=BodyCapture,
     )

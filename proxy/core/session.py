@@ -295,7 +295,11 @@ class Session(ConnectionState):
         acks = 1
         acks_offset = 0
         there = limit if limit < stop else stop
-        if key == PRODUCE or kind != Kind.NO_WALKER or flags & want_request_body or learnt or wanted & on_body:
+        if kind == Kind.NO_WALKER or kind == Kind.REQUEST_RESOURCES:
+            needed = key == PRODUCE or flags & want_request_body or learnt or wanted & on_body
+        else:
+            needed = True
+        if needed or kind != Kind.NO_WALKER:
             found = tags = body
             if is_flexible(key, version):
                 found = skip_tags(buf, body, there)
@@ -312,9 +316,9 @@ class Session(ConnectionState):
                     least = least_header(buf, tags, limit, stop, is_flexible(key, version), produce)
                     self.client.enough = least - at
                     return MORE
-                if is_known(key, version):
+                if needed and is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}")
-                kind = Kind.NO_WALKER  # a version of the future: forwarded, and taken to have a response
+                kind = Kind.NO_WALKER  # forwarded, and of a version of the future taken to have a response
 
         scan = None
         if wanted & on_topics and self.topics is not None:

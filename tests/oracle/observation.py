@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from proxy.core.apis import response_header_is_flexible
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection, ConnectionTransition, RequestFacts, ResponseFacts
+from proxy.core.exchange import Connection, ConnectionTransition, RequestFacts, RequestResources, ResponseFacts
 from proxy.core.interception import Frame
 from proxy.core.observation import MAX_LEARNED
 from proxy.core.observation_interest import (
@@ -206,6 +206,9 @@ class Told:
             self._forget(exchange, passing)
             return
         if facts is None:
+            return
+        if isinstance(facts, RequestResources):
+            exchange.resources = facts
             return
         if isinstance(facts, Found):
             exchange.error_code = facts.error_code or exchange.error_code

@@ -10,13 +10,11 @@ from msgspec import Struct
 
 from proxy.core.budget import PARTITION
 from proxy.core.exchange import ItemErrorFacts, ItemErrors
+from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
 from proxy.core.response_errors import (
-    ACL_TYPES,
-    CONFIG_TYPES,
     FAILURE,
     MAX_KEPT_FAILURES,
     MAX_KEPT_STEPS,
-    MAX_NAME,
     NAMED_BY,
     NAMELESS,
     PARTITIONS,
@@ -152,6 +150,16 @@ class Reading:
         length = self._text_length() if field.type == "string" else self._length()
         self.pos += max(length, 0)
 
+    def _size_of(self, field: Field) -> int:
+        return SIZES[field.type]
+
+    def _pass(self, field: Field) -> None:
+        """Pass over a field that is no struct."""
+        if field.type in SIZES:
+            self.pos += SIZES[field.type]
+        else:
+            self._skip(field)
+
     def _struct(self, made: Layout) -> None:
         item = self._items[-1]
         named = topic_of(made)
@@ -174,10 +182,8 @@ class Reading:
             elif matters(made) and field.name == "ResourceType" and field.type == "int8":
                 types = ACL_TYPES if self._api_key in NAMELESS else CONFIG_TYPES
                 item.kind = types.get(self._take(1)[0] & 127, "")
-            elif field.type in SIZES:
-                self.pos += SIZES[field.type]
             else:
-                self._skip(field)
+                self._pass(field)
         if made.flexible:
             self._tags(made, item)
 

@@ -44,11 +44,13 @@ from tests.oracle.account import Account
 from tests.oracle.exchange import Exchange
 from tests.oracle.observation import Direction, Passing, Told
 from tests.oracle.protected_topics import Check
+from tests.oracle.request_resources import RequestWalker
 from tests.oracle.walk import (
     BodyFeed,
     WalkerFunction,
     walker_for_errors,
     walker_for_request,
+    walker_for_resources,
     walker_for_response,
 )
 
@@ -188,7 +190,9 @@ class Session:
 
         told = self._told
         flags = 0 if told is None else told.flags(key, version)
-        walker = walker_for_request(key, version) if flags & WANT_FACTS else None
+        walker = None
+        if flags & WANT_FACTS:
+            walker = walker_for_request(key, version) or walker_for_resources(key, version)
         learnt = told is not None and told.learns("client", key)
         interception = self.interception
         wanted = (
@@ -205,7 +209,9 @@ class Session:
                 raise PeerError("client", "invalid_size", f"{size} bytes; allowed here: up to {most}")
             wanted &= ~ON_BODY
         acks, ahead = 1, 0
-        if key == PRODUCE or walker is not None or flags & WANT_REQUEST_BODY or learnt or wanted & ON_BODY:
+        needed = key == PRODUCE or flags & WANT_REQUEST_BODY or learnt or wanted & ON_BODY
+        needed = needed or (walker is not None and not isinstance(walker, RequestWalker))
+        if needed or walker is not None:
             tagged, tags = apis.request_is_flexible(key, version), body
             try:
                 if tagged:
@@ -218,9 +224,9 @@ class Session:
                     least = header.least_header(buf, tags, tagged=tagged, produce=version if key == PRODUCE else None)
                     self._client.enough = min(least, stop) - at
                     return None
-                if apis.is_known(key, version):
+                if needed and apis.is_known(key, version):
                     raise PeerError("client", "invalid_header", f"{apis.api_name(key)} v{version}") from None
-                walker = None  # a version of the future: forwarded, and taken to have a response
+                walker = None  # forwarded, and of a version of the future taken to have a response
 
         check = None
         if interception is not None and interception.interceptors.topics is not None and wanted & ON_TOPICS:

@@ -13,6 +13,7 @@ from observers.event_blocks import Chunk, EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS, SHARE_FETCH
 from observers.item_errors import item_errors_of
 from observers.request_events import MAX_EVENT_BYTES, UNKNOWN_ERROR_CODE, log_event_failure, max_partition_bytes
+from observers.request_resources import resource_fields
 from observers.topic_names import TopicNames
 
 PRODUCE = 0
@@ -102,9 +103,14 @@ class Translator:
             event.item_failures = found.failures
             event.item_retriable = found.retriable
             event.item_protocol = found.protocol
+        if exchange.resources is not None:
+            for name, value in resource_fields(exchange, self._names, self._filter).items():
+                setattr(event, name, value)
         if request is not None:
             if exchange.api_key == PRODUCE:
                 event.acks = request.acks
+                if request.transactional_id is not None:
+                    event.transactional_id = clip(request.transactional_id.decode("utf-8", "replace"))
             elif exchange.api_key in FETCH_API_KEYS:
                 event.max_wait_ms = request.max_wait_ms
                 if exchange.outcome == "answered":

@@ -16,16 +16,17 @@ from collections.abc import Callable
 from typing import cast
 
 from proxy.core.bodies import FETCH_VERSIONS, MAX_CARRY, PRODUCE_VERSIONS, SHARE_FETCH_VERSIONS
-from proxy.core.exchange import RequestFacts, ResponseFacts
+from proxy.core.exchange import RequestFacts, RequestResources, ResponseFacts
 from proxy.core.wire import Buffer, DecodeError
 from proxy.errors import MalformedBody, Side
 from tests.oracle.fetch import fetch_request, fetch_response
 from tests.oracle.produce import produce_request, produce_response
+from tests.oracle.request_resources import RequestWalker, request_resources
 from tests.oracle.response_errors import Found, ResponseErrors, response_errors
 from tests.oracle.share import share_fetch_request, share_fetch_response
 from tests.oracle.steps import Kept, Walker
 
-Facts = RequestFacts | ResponseFacts | Found
+Facts = RequestFacts | ResponseFacts | Found | RequestResources
 WalkerFunction = Callable[[Buffer, int, int, Kept], Walker[Facts]]
 
 
@@ -56,9 +57,14 @@ def walker_for_errors(key: int, version: int) -> WalkerFunction | None:
     return cast("WalkerFunction | None", response_errors(key, version))
 
 
+def walker_for_resources(key: int, version: int) -> WalkerFunction | None:
+    """Return the walker of what this request is about; None where it is about no resource."""
+    return cast("WalkerFunction | None", request_resources(key, version))
+
+
 def kept_by(walker: WalkerFunction) -> Kept:
     """Return what counts what this walker keeps."""
-    return walker.kept() if isinstance(walker, ResponseErrors) else Kept()
+    return walker.kept() if isinstance(walker, ResponseErrors | RequestWalker) else Kept()
 
 
 def walk_whole(

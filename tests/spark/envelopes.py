@@ -25,7 +25,7 @@ from observers.event import (
 Event = RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GapEvent | StatusEvent
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
-API = {PRODUCE: "Produce", FETCH: "Fetch", METADATA: "Metadata"}
+API = {PRODUCE: "Produce", FETCH: "Fetch", METADATA: "Metadata", 18: "ApiVersions"}
 
 NOON = 1_790_078_400_000_000
 """2026-09-22 12:00:00 UTC, µs."""

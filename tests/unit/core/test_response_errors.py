@@ -22,7 +22,8 @@ from proxy.core import response_errors
 from proxy.core.apis import APIS
 from proxy.core.encode import encode
 from proxy.core.exchange import Connection, ItemErrorFacts
-from proxy.core.response_errors import MAX_KEPT_FAILURES, MAX_KEPT_STEPS, MAX_NAME, WALKED, program
+from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES
+from proxy.core.response_errors import MAX_KEPT_FAILURES, MAX_KEPT_STEPS, WALKED, program
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
 from proxy.core.wire import uvarint_bytes
 from proxy.errors import MalformedBody
@@ -182,7 +183,7 @@ def test_an_error_at_each_level_is_in_the_event(key: int, version: int, path: Pa
         assert told.item_errors is not None
         (item,) = told.item_errors.items
         assert (item.error_code, told.item_errors.failures) == (DENIED, 1)
-        assert item.resource_type in response_errors.RESOURCE_TYPES[1:]
+        assert item.resource_type in RESOURCE_TYPES[1:]
         assert item.index == EACH - 1
         if item.resource_name is not None:
             assert item.resource_name.decode().endswith(str(EACH - 1))

@@ -56,7 +56,7 @@ class Bench:
 
 def test_a_request_and_its_response_make_one_exchange() -> None:
     bench = Bench()
-    asked, answered = request(METADATA, 9, 7, b"\0" * 9), response(7, b"abc")
+    asked, answered = request(METADATA, 9, 7, b"\0" * 6), response(7, b"abc")
     bench.client(asked)
     assert bench.exchanges == []
     bench.broker(answered)
@@ -130,7 +130,7 @@ def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
     bench = Bench()
     broken = produce(1, -1, batch(3))
     broken = broken[:30] + b"\x7f\xff\xff\xff" + broken[34:]
-    bench.client(broken + request(METADATA, 1, 2))
+    bench.client(broken + request(METADATA, 1, 2, bytes(4)))
     bench.broker(produced(1) + response(2, bytes(12)))
     assert bench.ended() == [(1, "answered"), (2, "answered")]
     assert [e.decode for e in bench.exchanges] == ["malformed", "none"]
@@ -139,7 +139,7 @@ def test_a_malformed_body_is_counted_and_the_connection_goes_on() -> None:
 
 def test_a_malformed_response_with_errors_of_items_is_counted() -> None:
     bench = Bench()
-    bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
+    bench.client(request(METADATA, 1, 1, bytes(4)) + request(METADATA, 1, 2, bytes(4)))
     bench.broker(response(1) + response(2, bytes(12)))
     assert [e.decode for e in bench.exchanges] == ["malformed", "none"]
     assert bench.counters.decoded["malformed"] == 1
@@ -268,7 +268,7 @@ def test_a_response_before_the_end_of_its_request_is_out_of_sync() -> None:
 
 def test_an_ended_connection_ends_every_open_exchange_once() -> None:
     bench = Bench()
-    bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
+    bench.client(request(METADATA, 1, 1, bytes(4)) + request(METADATA, 1, 2, bytes(4)))
     bench.broker(response(1))
     bench.client(produce(3, 0, batch(2, b"x" * 50))[:-1])
     bench.session.close(bench.now)
@@ -278,7 +278,7 @@ def test_an_ended_connection_ends_every_open_exchange_once() -> None:
 
 def test_a_connection_that_ends_inside_a_response_ends_its_exchange_too() -> None:
     bench = Bench()
-    bench.client(request(METADATA, 1, 1) + request(METADATA, 1, 2))
+    bench.client(request(METADATA, 1, 1, bytes(4)) + request(METADATA, 1, 2, bytes(4)))
     bench.broker(response(1, b"x" * 100)[:50])
     bench.session.close(bench.now)
     assert bench.ended() == [(1, "connection_lost"), (2, "connection_lost")]

@@ -1,0 +1,85 @@
+"""What a request reads or changes and with which result, as an event has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from observers.event import Resource, clip
+from observers.request_events import UNKNOWN_ERROR_CODE
+from proxy.core.request_resources import OPERATIONS
+
+if TYPE_CHECKING:
+    from observers.api import ObservedExchange
+    from observers.audit_filter import AuditFilter
+    from observers.topic_names import TopicNames
+    from proxy.core.exchange import ItemErrors, RequestResource, RequestResources
+
+CLUSTER_NAME = "kafka-cluster"
+"""Name of the resource of type ``cluster``, as Kafka's authorizer has it."""
+
+
+def resource_fields(exchange: ObservedExchange, names: TopicNames, audit_filter: AuditFilter) -> dict[str, Any]:
+    """Return the fields of an event that say what ``exchange`` is about, without those that have their default.
+
+    Resources of topics that ``audit_filter`` hides are left out.
+    """
+    found: RequestResources = exchange.resources
+    results = _Results(exchange)
+    listed = tuple(
+        resource for one in found.items if (resource := _resource(one, results, names, audit_filter)) is not None
+    )
+    fields = {
+        "operation": OPERATIONS.get(exchange.api_key),
+        "resources": listed,
+        "resource_count": found.count,
+        "validate_only": found.validate_only,
+        "group_id": _text(found.group_id),
+        "group_instance_id": _text(found.group_instance_id),
+        "member_id": _text(found.member_id) or None,
+        "generation_id": None if found.generation_id == -1 else found.generation_id,
+        "transactional_id": _text(found.transactional_id),
+    }
+    return {name: value for name, value in fields.items() if value or (name, value) == ("generation_id", 0)}
+
+
+class _Results:
+    """Error codes of the resources of a request, found in its response."""
+
+    def __init__(self, exchange: ObservedExchange) -> None:
+        errors: ItemErrors | None = exchange.item_errors
+        items = () if errors is None else errors.items
+        self._by_name = {(one.resource_type, one.resource_name): one.error_code for one in reversed(items)}
+        self._by_id = {one.topic_id: one.error_code for one in reversed(items) if one.topic_id is not None}
+        self._by_index = {one.index: one.error_code for one in reversed(items) if one.resource_name is None}
+        answered = exchange.outcome == "answered" and exchange.decode != "malformed"
+        self._whole = exchange.error_code or (0 if answered else UNKNOWN_ERROR_CODE)
+
+    def code_of(self, one: RequestResource) -> int:
+        """Return the error code of a resource, of what it belongs to, or of the whole response."""
+        for key in ((one.resource_type, one.resource_name), (one.parent_type, one.parent_name)):
+            if key[1] is not None and key in self._by_name:
+                return self._by_name[key]
+        if one.topic_id is not None and one.topic_id in self._by_id:
+            return self._by_id[one.topic_id]
+        return self._by_index.get(one.index, self._whole)
+
+
+def _resource(
+    found: RequestResource, results: _Results, names: TopicNames, audit_filter: AuditFilter
+) -> Resource | None:
+    name, topic_id = _text(found.resource_name), None
+    if found.topic_id is not None:
+        known, topic_id = names.label_of(found.topic_id, True)
+        name = name or known
+    if found.resource_type == "cluster":
+        name = name or CLUSTER_NAME
+    topics = (found.resource_type, name), (found.parent_type, _text(found.parent_name))
+    if any(kind == "topic" and topic is not None and audit_filter.hides_topic(topic) for kind, topic in topics):
+        return None
+    return Resource(
+        found.resource_type, name, topic_id, found.parent_type, _text(found.parent_name), results.code_of(found)
+    )
+
+
+def _text(name: bytes | None) -> str | None:
+    return None if name is None else clip(name.decode("utf-8", "replace"))

@@ -1,0 +1,233 @@
+"""What a request is about, read by its layout. As ``proxy/compiled/items.pxi``, without programs: what is not complete
+is read again from its beginning."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from msgspec import Struct
+
+from proxy.core.budget import PARTITION
+from proxy.core.exchange import CommittedOffset, RequestResource, RequestResources
+from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
+from proxy.core.request_resources import (
+    ARRAYS,
+    COMMITS,
+    CONFIG_APIS,
+    FIELD_NAMES,
+    FIELD_TYPES,
+    MAX_KEPT_COMMITS,
+    MAX_KEPT_RESOURCES,
+    NAMES,
+    NODES,
+    PASSED,
+    TOPICS_LEFT_OUT,
+    UNNAMED,
+    program,
+)
+from proxy.core.schema import Field, Layout, layout
+from proxy.core.wire import Buffer
+from tests.oracle.response_errors import Incomplete, Reading
+from tests.oracle.steps import Kept, Walker
+
+
+class ResourcesKept(Kept):
+    """As much as is kept."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that they are charged with."""
+        return (PARTITION + 2 * MAX_NAME) * self.items
+
+
+class Around(Struct):
+    """The struct around the current field."""
+
+    kind: str = ""
+    index: int = 0
+    name: bytes | None = None
+    topic_id: bytes | None = None
+    partition: int = -1
+
+
+class RequestWalker:
+    """The walker of one api's requests."""
+
+    kept = ResourcesKept
+
+    def __init__(self, api_key: int) -> None:
+        self._api_key = api_key
+
+    def __call__(self, buf: Buffer, pos: int, version: int, kept: Any) -> Walker[RequestResources]:
+        while True:
+            reading = ReadingOfRequest(self._api_key, version, buf, pos)
+            try:
+                found = reading.request()
+                return found, reading.pos
+            except Incomplete:
+                buf, pos = yield pos
+            finally:
+                kept.items = reading.kept
+
+
+def request_resources(api_key: int, version: int) -> RequestWalker | None:
+    """Return the walker of these requests; None where they are about no resource."""
+    return RequestWalker(api_key) if program(api_key, version) is not None else None
+
+
+class ReadingOfRequest(Reading):
+    """One attempt to read a whole body."""
+
+    def __init__(self, api_key: int, version: int, buf: Buffer, pos: int) -> None:
+        super().__init__(api_key, version, buf, pos)
+        self._layout = layout(api_key, version, response=False)
+        self._flexible = self._layout.flexible
+        self._around = [Around()]
+        self._resources: list[RequestResource] = []
+        self._commits: list[CommittedOffset] = []
+        self._fields: dict[str, list[bytes]] = {}
+        self._generation, self._validate_only = -1, False
+
+    @property
+    def kept(self) -> int:
+        """How much is kept."""
+        items = min(len(self._resources), MAX_KEPT_RESOURCES) + min(len(self._commits), MAX_KEPT_COMMITS)
+        return items + len(self._fields)
+
+    def request(self) -> RequestResources:
+        if self._api_key in UNNAMED:
+            self._keep(UNNAMED[self._api_key], None)
+        self._members(self._layout, "", passed=False)
+        if self.pos > len(self._buf):
+            raise Incomplete
+        single = {name: values[0] for name, values in self._fields.items() if len(set(values)) == 1}
+        return RequestResources(
+            tuple(self._resources[:MAX_KEPT_RESOURCES]),
+            len(self._resources),
+            tuple(self._commits[:MAX_KEPT_COMMITS]),
+            len(self._commits),
+            generation_id=self._generation,
+            validate_only=self._validate_only,
+            **single,  # type: ignore[arg-type]
+        )
+
+    def _text(self) -> bytes | None:
+        length = self._text_length()
+        return None if length < 0 else self._take(length)[:MAX_NAME]
+
+    def _number(self, form: str) -> int:
+        return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])
+
+    def _keep(self, kind: str, name: bytes | None, topic_id: bytes | None = None, *, child: bool = False) -> None:
+        if topic_id == bytes(16) and name is not None:
+            topic_id = None
+        around = self._around if child else self._around[:-1]
+        parent = next((one for one in reversed(around) if one.name is not None), None)
+        place = self._around[1].index if len(self._around) > 1 else 0
+        of = (None, None) if parent is None else (parent.kind, parent.name)
+        self._resources.append(RequestResource(kind, name, topic_id, place, *of))
+
+    def _members(self, made: Layout, array: str, *, passed: bool) -> None:
+        naming = [
+            field for field in made.ordered if field is made.topic_id or (field is made.topic and not field.array)
+        ]
+        for field in made.ordered:
+            unread = passed or PASSED.get(self._api_key) == field.name
+            if field.array:
+                self._elements(field, unread)
+            elif field.layout is not None:
+                if not field.nullable or self._take(1)[0] < 128:
+                    self._members(field.layout, "", passed=unread)
+            elif unread:
+                self._pass(field)
+            else:
+                self._member(field, array, is_topic=field in naming)
+                if naming and field is naming[-1] and self._api_key not in TOPICS_LEFT_OUT:
+                    own = self._around[-1]
+                    own.kind = "topic"
+                    self._keep("topic", own.name, own.topic_id)
+        if made.flexible:
+            self._unknown_tags()
+
+    def _unknown_tags(self) -> None:
+        for _ in range(self._uvarint()):
+            self._uvarint()
+            self.pos += self._uvarint()
+
+    def _member(self, field: Field, array: str, *, is_topic: bool) -> None:
+        own = self._around[-1]
+        if field.name in FIELD_NAMES and field.type == "string":
+            text = self._text()
+            if text is not None:
+                self._fields.setdefault(FIELD_NAMES[field.name], []).append(text)
+            kind = FIELD_TYPES.get(field.name)
+            if field.name == "MemberId" and len(self._around) > 1:
+                kind = "member"
+            if kind is not None:
+                own.kind, own.name = kind, text
+                self._keep(kind, text)
+        elif field.name in ("Principal", "PrincipalFilter"):
+            text = self._text()
+            if text is not None:
+                self._keep("user", text, child=True)
+        elif field.name == "EntityType":
+            text = (self._text_in_full() or b"").decode("utf-8", "replace")
+            own.kind = text if text in ("user", "client-id", "ip") else "client_quota"
+        elif is_topic and field.type == "string":
+            own.name = self._text()
+        elif (array, field.name) in NAMES:
+            own.name = self._text()
+            own.kind = NAMES[array, field.name] or own.kind
+            self._keep(own.kind, own.name)
+        else:
+            self._member_of_fixed_size(field, own)
+
+    def _text_in_full(self) -> bytes | None:
+        length = self._text_length()
+        return None if length < 0 else self._take(length)
+
+    def _member_of_fixed_size(self, field: Field, own: Around) -> None:
+        match field.type, field.name:
+            case "uuid", "TopicId":
+                own.topic_id = self._take(16)
+            case "int8", "ResourceType" | "ResourceTypeFilter":
+                types = CONFIG_TYPES if self._api_key in CONFIG_APIS else ACL_TYPES
+                own.kind = types.get(self._take(1)[0] & 127, "")
+            case "int32", "GenerationId" | "GenerationIdOrMemberEpoch" | "MemberEpoch":
+                self._generation = self._number(">i")
+            case "bool", "ValidateOnly" | "validateOnly":
+                self._validate_only = self._take(1) != b"\0"
+            case "int32", "PartitionIndex" if self._api_key in COMMITS:
+                own.partition = self._number(">i")
+            case "int64", "CommittedOffset":
+                topic, offset = self._around[-2], self._number(">q")
+                name = topic.topic_id if topic.name is None else topic.name
+                self._commits.append(CommittedOffset(name, topic.name is None, own.partition, offset))  # type: ignore[arg-type]
+            case "int32", name if NODES.get(self._api_key) == name:
+                own.kind = "broker"
+                self._keep("broker", b"%d" % self._number(">i"))
+            case _:
+                self._pass(field)
+
+    def _elements(self, field: Field, passed: bool) -> None:
+        count = self._length()
+        if field.layout is None and field.type not in ("string", "bytes", "records"):
+            self.pos += max(count, 0) * self._size_of(field)
+            return
+        for index in range(count):
+            self._around.append(Around(index=index))
+            if field.layout is not None:
+                self._members(field.layout, field.name, passed=passed)
+            elif field.type == "string" and field.name in ARRAYS:
+                self._around[-1].name = self._text()
+                self._keep(ARRAYS[field.name], self._around[-1].name)
+            else:
+                self._pass(field)
+            self._around.pop()
