@@ -143,7 +143,7 @@ def _add_struct(
             _add_struct(out, field.layout, api_key, "", depth, passed=unread)
             if field.nullable:
                 out[at] = (Op.OPTIONAL, 0, len(out))
-        elif unread or not _add_field(out, field, api_key, array, depth, is_topic=field in topic):
+        elif unread or not _add_field(out, field, api_key, array, is_topic=field in topic):
             _pass_field(out, field)
         if topic and field is topic[-1] and not unread and api_key not in TOPICS_LEFT_OUT:
             out.append((Op.RESOURCE, RESOURCE_TYPES.index("topic"), 0))
@@ -158,18 +158,18 @@ def _pass_field(out: list[Instruction], field: Field) -> None:
         out.append((Op.TEXT if field.type == "string" else Op.BYTES, 0, 0))
 
 
-def _add_field(out: list[Instruction], field: Field, api_key: int, array: str, depth: int, *, is_topic: bool) -> bool:
+def _add_field(out: list[Instruction], field: Field, api_key: int, array: str, *, is_topic: bool) -> bool:
     """Add a text or a number that matters; return whether it does."""
     if field.type == "string":
-        return _add_text(out, field, array, depth, is_topic=is_topic)
+        return _add_text(out, field, array, is_topic=is_topic)
     return _add_number(out, field, api_key)
 
 
-def _add_text(out: list[Instruction], field: Field, array: str, depth: int, *, is_topic: bool) -> bool:
+def _add_text(out: list[Instruction], field: Field, array: str, *, is_topic: bool) -> bool:
     kind = NAMES.get((array, field.name))
     if field.name in FIELD_NAMES:
         out.append((Op.FIELD, FIELDS.index(FIELD_NAMES[field.name]), 0))
-        kind = FIELD_TYPES.get(field.name) or ("member" if field.name == "MemberId" and depth > 1 else None)
+        kind = FIELD_TYPES.get(field.name) or ("member" if (array, field.name) == ("Members", "MemberId") else None)
     elif field.name in CHILDREN:
         out.append((Op.CHILD, RESOURCE_TYPES.index("user"), 0))
     elif field.name == "EntityType":

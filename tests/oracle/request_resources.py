@@ -159,7 +159,8 @@ class ReadingOfRequest(Reading):
     def _unknown_tags(self) -> None:
         for _ in range(self._uvarint()):
             self._uvarint()
-            self.pos += self._uvarint()
+            size = self._uvarint()
+            self.pos += size
 
     def _member(self, field: Field, array: str, *, is_topic: bool) -> None:
         own = self._around[-1]
@@ -168,7 +169,7 @@ class ReadingOfRequest(Reading):
             if text is not None:
                 self._fields.setdefault(FIELD_NAMES[field.name], []).append(text)
             kind = FIELD_TYPES.get(field.name)
-            if field.name == "MemberId" and len(self._around) > 1:
+            if (array, field.name) == ("Members", "MemberId"):
                 kind = "member"
             if kind is not None:
                 own.kind, own.name = kind, text

@@ -1,0 +1,308 @@
+"""What requests are about: of every version of every api, whole and in pieces; and its result in the event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from kio import index
+from kio.serial import entity_reader
+
+from observers.audit_filter import AuditFilter
+from observers.audit_writer import RequestEventEncoder
+from observers.event import RequestEvent, Resource
+from observers.topic_names import TopicNames
+from proxy.compiled.exchange import Exchange, Kind
+from proxy.compiled.walk_door import new_feed, read_whole
+from proxy.core.apis import APIS
+from proxy.core.encode import encode
+from proxy.core.exchange import CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
+from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES
+from proxy.core.request_resources import MAX_KEPT_COMMITS, MAX_KEPT_RESOURCES, OPERATIONS, WALKED, program
+from proxy.core.schema import layout
+from proxy.errors import MalformedBody
+from tests.oracle.steps import Kept
+from tests.oracle.walk import kept_by, walk_whole, walker_for_resources
+from tests.tools import random_messages
+
+TOPIC_ID = bytes(range(1, 17))
+VERSIONS = [
+    (key, version)
+    for key in sorted(OPERATIONS.keys() - WALKED)
+    for version in range(APIS[key].min_version, APIS[key].max_version + 1)
+]
+
+
+def exchange(key: int, version: int, **told: Any) -> Exchange:
+    client = Connection("c1", "CLIENT", "10.0.0.7", 40000, 1.0, "User:app")
+    return Exchange(client, key, version, 5, "app", 100.0, 50, 100.002, 80, "answered", **told)
+
+
+def read(key: int, version: int, body: bytes, pieces: int = 0) -> RequestResources:
+    """What the request is about; read in pieces of as many bytes, or whole."""
+    told = exchange(key, version)
+    if not pieces:
+        charged = read_whole(told, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+    else:
+        feed = new_feed(Kind.REQUEST_RESOURCES, key, version)
+        for at in range(0, len(body), pieces):
+            feed.feed(body, at, min(at + pieces, len(body)))
+        charged = feed.finish_into(told, False)
+    found = told.resources
+    assert found is not None
+    kept: Kept = kept_by(walker_for_resources(key, version))  # type: ignore[arg-type]
+    assert found == walk_whole(walker_for_resources(key, version), body, 0, len(body), version, "client", kept)  # type: ignore[arg-type]
+    assert charged == kept.size
+    return found
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text that kio has read."""
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from texts(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from texts(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def texts_of(key: int, version: int, body: bytes, unknown: set[bytes | None]) -> set[bytes | None]:
+    """Texts that kio reads; ``unknown`` where it has no such message."""
+    try:
+        made = index.load_request_schema(key, version)
+    except index.KioIndexError:
+        return unknown
+    entity, _ = entity_reader(made)(body, 0)
+    return {text.encode()[:MAX_NAME] for text in texts(entity)}
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_every_request_is_read_whole_and_in_pieces(key: int, version: int) -> None:
+    rng = Random(f"{key} {version}")
+    for number in range(12):
+        tame = bool(number % 2)
+        body = random_messages.draw(rng, key, version, False, tame=tame).body
+        found = read(key, version, body)
+        assert all(found == read(key, version, body, pieces) for pieces in (1, 7, 100) if body)
+        assert all(item.resource_type in RESOURCE_TYPES for item in found.items)
+        if tame:
+            named = {item.resource_name for item in found.items if item.resource_type not in ("broker", "cluster")}
+            assert named - {None} <= texts_of(key, version, body, named)
+        if body:
+            with pytest.raises(MalformedBody):
+                read(key, version, body[:-1])
+        with pytest.raises(MalformedBody):
+            read(key, version, body + b"\0")
+
+
+def test_every_api_of_clients_has_an_operation() -> None:
+    of_brokers = {4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 83, 84, 85, 86, 87}
+    of_connections = {17, 18, 36, 71, 72}
+    assert OPERATIONS.keys() | of_brokers | of_connections == APIS.keys()
+    assert not OPERATIONS.keys() & (of_brokers | of_connections)
+
+
+ASKED: dict[str, tuple[int, int, Mapping[str, Any], list[tuple[str, str | None, str | None, str | None]]]] = {
+    "topics are created": (
+        19, 7,
+        {"Topics": [{"Name": "orders", "Configs": [{"Name": "retention.ms", "Value": "7"}]}, {"Name": "clicks"}]},
+        [("topic", "orders", None, None), ("config", "retention.ms", "topic", "orders"),
+         ("topic", "clicks", None, None)],
+    ),
+    "topics are deleted": (20, 5, {"TopicNames": ["orders"]}, [("topic", "orders", None, None)]),
+    "settings are changed": (
+        44, 1,
+        {"Resources": [{"ResourceType": 4, "ResourceName": "1", "Configs": [{"Name": "log.cleaner.threads"}]}]},
+        [("broker", "1", None, None), ("config", "log.cleaner.threads", "broker", "1")],
+    ),
+    "access is granted": (
+        30, 3,
+        {"Creations": [{"ResourceType": 2, "ResourceName": "orders", "Principal": "User:bob", "Host": "*"}]},
+        [("topic", "orders", None, None), ("user", "User:bob", "topic", "orders")],
+    ),
+    "access is taken away": (
+        31, 3,
+        {"Filters": [{"ResourceTypeFilter": 3, "ResourceNameFilter": None, "PrincipalFilter": "User:bob"}]},
+        [("group", None, None, None), ("user", "User:bob", None, None)],
+    ),
+    "quotas are changed": (
+        49, 1,
+        {"Entries": [{"Entity": [{"EntityType": "user", "EntityName": None},
+                                 {"EntityType": "client-id", "EntityName": "app"}],
+                      "Ops": [{"Key": "request_percentage"}]}]},
+        [("user", None, None, None), ("client-id", "app", None, None), ("config", "request_percentage", None, None)],
+    ),
+    "passwords are changed": (
+        51, 0,
+        {"Deletions": [{"Name": "eve"}], "Upsertions": [{"Name": "bob", "SaltedPassword": b"secret", "Salt": b"s"}]},
+        [("user", "eve", None, None), ("user", "bob", None, None)],
+    ),
+    "groups are deleted": (42, 2, {"GroupsNames": ["g", "h"]},
+                           [("group", "g", None, None), ("group", "h", None, None)]),
+    "offsets are deleted": (
+        47, 0, {"GroupId": "g", "Topics": [{"Name": "orders"}]},
+        [("group", "g", None, None), ("topic", "orders", "group", "g")],
+    ),
+    "features are raised": (57, 2, {"FeatureUpdates": [{"Feature": "metadata.version"}]},
+                            [("feature", "metadata.version", None, None)]),
+    "a broker is removed": (64, 0, {"BrokerId": 7}, [("broker", "7", None, None)]),
+    "members are removed": (13, 5, {"GroupId": "g", "Members": [{"MemberId": "m"}]},
+                            [("group", "g", None, None), ("member", "m", "group", "g")]),
+    "transactions are described": (65, 0, {"TransactionalIds": ["pay"]}, [("transactional_id", "pay", None, None)]),
+    "a transaction sends offsets": (25, 4, {"TransactionalId": "pay", "GroupId": "g"},
+                                    [("transactional_id", "pay", None, None), ("group", "g", None, None)]),
+    "the cluster is described": (60, 2, {}, [("cluster", None, None, None)]),
+    "a token is made": (38, 3, {"OwnerPrincipalName": "bob"}, [("user", "bob", None, None)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "version", "asked", "expected"), ASKED.values(), ids=ASKED)
+def test_resources(
+    key: int, version: int, asked: Mapping[str, Any], expected: list[tuple[str, str | None, str | None, str | None]]
+) -> None:
+    body = encode(layout(key, version, response=False), asked)
+    found = read(key, version, body)
+    assert [
+        (one.resource_type, text(one.resource_name), one.parent_type, text(one.parent_name)) for one in found.items
+    ] == expected
+    assert found.count == len(expected)
+
+
+def text(name: bytes | None) -> str | None:
+    return None if name is None else name.decode()
+
+
+def test_no_value_is_told() -> None:
+    body = encode(
+        layout(51, 0, response=False),
+        {"Upsertions": [{"Name": "bob", "Iterations": 4096, "Salt": b"pepper", "SaltedPassword": b"hidden"}]},
+    )
+    told = exchange(51, 0)
+    read_whole(told, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+    assert "pepper" not in str(told)
+    assert "hidden" not in str(told)
+
+
+def test_the_group_of_a_member() -> None:
+    asked = {"GroupId": "g", "GenerationId": 7, "MemberId": "m", "GroupInstanceId": "i"}
+    found = read(12, 4, encode(layout(12, 4, response=False), asked))
+    assert (found.group_id, found.generation_id, found.member_id, found.group_instance_id) == (b"g", 7, b"m", b"i")
+    assert found.count == 1
+
+
+def test_other_members_are_not_the_one_that_asks() -> None:
+    asked = {"GroupId": "g", "GenerationId": 7, "MemberId": "leader", "Assignments": [{"MemberId": "other"}]}
+    found = read(14, 5, encode(layout(14, 5, response=False), asked))
+    assert (found.member_id, found.count) == (b"leader", 1)
+
+
+def test_of_many_groups_none_is_the_group() -> None:
+    asked = {"Groups": [{"GroupId": name, "Topics": [{"Name": "t"}]} for name in ("g", "h")]}
+    found = read(9, 9, encode(layout(9, 9, response=False), asked))
+    assert (found.group_id, [one.resource_name for one in found.items]) == (None, [b"g", b"h"])
+
+
+@pytest.mark.parametrize(("key", "version", "is_id"), [(8, 9, False), (8, 10, True), (28, 5, False)])
+def test_committed_offsets(key: int, version: int, is_id: bool) -> None:
+    parts = [{"PartitionIndex": n, "CommittedOffset": 100 + n, "CommittedMetadata": "m"} for n in range(2)]
+    topic = {"TopicId": TOPIC_ID} if is_id else {"Name": "orders"}
+    asked = {"GroupId": "g", "MemberId": "m", "Topics": [{**topic, "Partitions": parts}]}
+    found = read(key, version, encode(layout(key, version, response=False), asked))
+    name = TOPIC_ID if is_id else b"orders"
+    assert found.commits == (CommittedOffset(name, is_id, 0, 100), CommittedOffset(name, is_id, 1, 101))
+    assert (found.commit_count, found.group_id) == (2, b"g")
+
+
+def test_what_is_not_kept_is_counted() -> None:
+    found = read(3, 1, encode(layout(3, 1, response=False), {"Topics": [{"Name": "t"}] * 500}))
+    assert (len(found.items), found.count) == (MAX_KEPT_RESOURCES, 500)
+    parts = [{"PartitionIndex": n, "CommittedOffset": n} for n in range(3_000)]
+    asked = {"GroupId": "g", "Topics": [{"Name": "t", "Partitions": parts}]}
+    found = read(8, 2, encode(layout(8, 2, response=False), asked))
+    assert (len(found.commits), found.commit_count) == (MAX_KEPT_COMMITS, 3_000)
+
+
+def test_an_unknown_version_has_no_program() -> None:
+    assert program(3, 31) is None
+
+
+# ---- in the event ---------------------------------------------------------------------------------------------------
+
+
+def event_of(told: Exchange, *excluded: str) -> RequestEvent:
+    names = TopicNames(lambda: {TOPIC_ID: "orders"}, clock=lambda: 0.0, sleep=lambda seconds: None)
+    names.name_of(TOPIC_ID)
+    made = RequestEventEncoder({}, names, AuditFilter(names, topics=set(excluded), principals=set()))
+    (chunk,) = made.encode_exchanges([told], 1, 0.0).chunks
+    return msgspec.json.decode(chunk.json, type=RequestEvent)
+
+
+def asked_for(key: int, version: int, asked: Mapping[str, Any], **told: Any) -> Exchange:
+    body = encode(layout(key, version, response=False), asked)
+    made = exchange(key, version, **told)
+    read_whole(made, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+    return made
+
+
+def refused(kind: str, name: bytes | None, code: int, index: int = 0, topic_id: bytes | None = None) -> ItemErrors:
+    return ItemErrors((ItemErrorFacts(code, kind, name, topic_id, -1, index, None, None),), 1, 0, 0)
+
+
+TWO = {"Topics": [{"Name": "orders", "Configs": [{"Name": "retention.ms"}]}, {"Name": "clicks"}], "validateOnly": True}
+
+
+def test_each_resource_has_its_result() -> None:
+    event = event_of(asked_for(19, 7, TWO, item_errors=refused("topic", b"orders", 36)))
+    assert (event.operation, event.resource_count, event.validate_only) == ("Create", 3, True)
+    assert event.resources == (
+        Resource("topic", "orders", error_code=36),
+        Resource("config", "retention.ms", None, "topic", "orders", 36),
+        Resource("topic", "clicks"),
+    )
+
+
+def test_a_resource_without_a_name_has_the_result_at_its_place() -> None:
+    asked = {"Creations": [{"ResourceType": 2, "ResourceName": name, "Principal": "User:b"} for name in ("a", "b")]}
+    event = event_of(asked_for(30, 3, asked, item_errors=refused("acl", None, 42, index=1)))
+    assert [one.error_code for one in event.resources] == [0, 0, 42, 42]
+
+
+def test_a_topic_that_goes_by_its_id_has_its_name_and_result() -> None:
+    asked = {"Topics": [{"TopicId": TOPIC_ID, "Name": None}]}
+    event = event_of(asked_for(20, 6, asked, item_errors=refused("topic", None, 29, topic_id=TOPIC_ID)))
+    (resource,) = event.resources
+    assert (resource.resource_name, resource.error_code) == ("orders", 29)
+    assert resource.topic_id is not None
+
+
+def test_an_error_of_the_whole_is_that_of_each_resource() -> None:
+    event = event_of(asked_for(19, 7, TWO, error_code=41))
+    assert {one.error_code for one in event.resources} == {41}
+
+
+def test_a_request_without_an_answer_has_no_known_result() -> None:
+    told = asked_for(19, 7, TWO)
+    told.outcome_code = 3  # type: ignore[assignment]
+    assert {one.error_code for one in event_of(told).resources} == {-1}
+
+
+def test_an_excluded_topic_is_left_out() -> None:
+    event = event_of(asked_for(19, 7, TWO), "orders")
+    assert [one.resource_name for one in event.resources] == ["clicks"]
+    assert event.resource_count == 3
+
+
+def test_the_cluster_has_kafkas_name() -> None:
+    assert event_of(asked_for(60, 2, {})).resources == (Resource("cluster", "kafka-cluster"),)
+
+
+def test_the_group_is_in_the_event() -> None:
+    asked = {"GroupId": "g", "GenerationId": 0, "MemberId": "m", "GroupInstanceId": None}
+    event = event_of(asked_for(12, 4, asked))
+    assert (event.group_id, event.member_id, event.generation_id, event.group_instance_id) == ("g", "m", 0, None)
