@@ -18,6 +18,7 @@ class Kind(IntEnum):
     SHARE_FETCH_REQUEST = 4
     SHARE_FETCH_RESPONSE = 5
     RESPONSE_ERRORS = 6
+    REQUEST_RESOURCES = 7
 
 class OutcomeCode(IntEnum):
     """``Exchange.outcome`` as a number."""

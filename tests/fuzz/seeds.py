@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from observers.topic_id_learner import carries_topic_ids
+from proxy.core import request_resources
 from proxy.core.exchange import EMPTY_RECORD_SET
 from proxy.core.response_errors import program
 from tests.frames import METADATA, SASL_HANDSHAKE, batch, produce, produced, request, response, sized
@@ -123,6 +124,23 @@ RESPONSES_WITH_ITEM_ERRORS = [
     if is_response and program(key, version) is not None
 ]
 """Api keys and versions."""
+
+
+REQUESTS_WITH_RESOURCES = [
+    (key, version)
+    for key, version, is_response in random_messages.all_messages()
+    if not is_response and request_resources.program(key, version) is not None
+]
+"""Api keys and versions."""
+
+
+def resources() -> list[bytes]:
+    """For the target ``resources``: two bytes that number the request, and its body."""
+    rng = Random("resources")
+    return [
+        bytes(divmod(number, 32)) + random_messages.draw(rng, key, version, False).body
+        for number, (key, version) in enumerate(REQUESTS_WITH_RESOURCES)
+    ]
 
 
 def item_errors() -> list[bytes]:

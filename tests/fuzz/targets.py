@@ -317,6 +317,55 @@ def errors_once(data: bytes) -> object:
     return item_errors(key, version, [body], whole=True)
 
 
+# ---- resources of requests ------------------------------------------------------------------------------------------
+
+
+def _resource_bytes(data: bytes) -> tuple[int, int, bytes]:
+    """Api key and version of a request that is about resources, and its body."""
+    key, version = (data + b"\0\0")[:2]
+    found = seeds.REQUESTS_WITH_RESOURCES
+    return *found[(key * 32 + version) % len(found)], data[2:]
+
+
+def resources(key: int, version: int, pieces: list[bytes], *, whole: bool) -> Any:
+    """What a request is about, and the bytes it is charged with; a tuple where it is malformed."""
+    told = Exchange(CLIENT, key, version, 1, None, 0.0, 1)
+    try:
+        if whole:
+            body = b"".join(pieces)
+            charged = walk_door.read_whole(told, Kind.REQUEST_RESOURCES, False, body, 0, len(body))
+        else:
+            feed = walk_door.new_feed(Kind.REQUEST_RESOURCES, key, version)
+            for piece in pieces:
+                feed.feed(piece, 0, len(piece))
+            charged = feed.finish_into(told, False)
+    except MalformedBody as error:
+        return error.side, error.detail
+    return [told.resources, charged]
+
+
+def check_resources(data: bytes, rng: Random) -> None:
+    key, version, body = _resource_bytes(data)
+    found = resources(key, version, [body], whole=True)
+    _same(found, resources(key, version, cuts(rng, body), whole=False))
+    if rng.random() < BYTE_BY_BYTE:
+        _same(found, resources(key, version, single(body), whole=False))
+    if rng.random() < COMPARED:
+        walker = oracle.walker_for_resources(key, version)
+        assert walker is not None
+        kept = oracle.kept_by(walker)
+        try:
+            expected: Any = [oracle.walk_whole(walker, body, 0, len(body), version, "client", kept), kept.size]
+        except MalformedBody as error:
+            expected = error.side, error.detail
+        _same(found, expected)
+
+
+def resources_once(data: bytes) -> object:
+    key, version, body = _resource_bytes(data)
+    return resources(key, version, [body], whole=True)
+
+
 # ---- identity -------------------------------------------------------------------------------------------------------
 
 FRESH = Connection("c-1", "CLIENT", "127.0.0.1", 5, 0.0, "User:ANONYMOUS", principal_source="unauthenticated")
@@ -408,6 +457,7 @@ TARGETS = [
     Target("bodies", seeds.bodies, check_body, body_once),
     Target("records", seeds.record_sets, check_records, records_once),
     Target("struct", seeds.structs, check_struct, struct_once),
+    Target("resources", seeds.resources, check_resources, resources_once),
     Target("errors", seeds.item_errors, check_errors, errors_once),
     Target("identity", seeds.calls, check_identity, identity_once),
     Target(
