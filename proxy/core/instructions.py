@@ -76,7 +76,7 @@ FIELDS = ("group_id", "group_instance_id", "member_id", "transactional_id")
 RESOURCE_TYPES = (
     "", "topic", "group", "transactional_id", "member", "coordinator", "log_dir", "user", "feature", "acl",
     "client_quota", "broker", "broker_logger", "client_metrics", "cluster", "delegation_token", "partition", "config",
-    "client-id", "ip",
+    "client-id", "ip", "any",
 )  # fmt: skip
 """Types of resources; the index is the number in instructions. Those that Kafka's ``ResourceType`` has are named as
 there, in lower case; entities of quotas as in AlterClientQuotas."""
@@ -87,7 +87,7 @@ CONFIG_TYPES: Mapping[int, str] = MappingProxyType(
 """Types of ``ConfigResource``."""
 
 ACL_TYPES: Mapping[int, str] = MappingProxyType(
-    {2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user"}
+    {1: "any", 2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user"}
 )
 """Types of ``ResourceType``."""
 

@@ -1,0 +1,189 @@
+"""What Kafka's own tools read and change, allowed and denied, is in the events as the broker's authorizer logs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from observers.event import RequestEvent, Resource
+from proxy.local import broker
+from proxy.local import cluster as local_cluster
+from proxy.local.ports import free_ports
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.tools import tool
+from tests.integration.test_audit import envelopes, events
+
+pytestmark = pytest.mark.kafka
+
+USERS = ("admin", "bob")
+DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
+"""TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN_AUTHORIZATION_FAILED."""
+
+LOGGED = re.compile(
+    r"Principal = (?P<principal>\S+) is Denied operation = (?P<operation>\w+) from host = \S+ on resource ="
+    r" (?P<type>\w+):LITERAL:(?P<name>\S+) for request = (?P<api>\w+)"
+)
+"""A line of ``kafka.authorizer.logger``, which is INFO."""
+
+CHANGES: Sequence[tuple[str, ...]] = (
+    ("topics", "--create", "--topic", "orders", "--partitions", "2", "--config", "retention.ms=60000"),
+    ("topics", "--alter", "--topic", "orders", "--partitions", "3"),
+    ("configs", "--alter", "--entity-type", "topics", "--entity-name", "orders", "--add-config", "max.message.bytes=9"),
+    ("configs", "--alter", "--entity-type", "brokers", "--entity-name", "1", "--add-config", "background.threads=3"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--add-config",
+     "SCRAM-SHA-256=[password=canary-1]"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--add-config", "producer_byte_rate=5000"),
+    ("acls", "--add", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--remove", "--force", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("groups", "--reset-offsets", "--group", "readers", "--topic", "orders", "--to-earliest", "--execute"),
+    ("groups", "--delete", "--group", "readers"),
+    ("topics", "--delete", "--topic", "orders"),
+)  # fmt: skip
+
+READS: Sequence[tuple[str, ...]] = (
+    ("topics", "--describe", "--topic", "orders"),
+    ("configs", "--describe", "--entity-type", "topics", "--entity-name", "orders"),
+    ("acls", "--list"),
+    ("groups", "--describe", "--group", "readers"),
+    ("transactions", "describe", "--transactional-id", "pay"),
+    ("transactions", "list"),
+    ("log-dirs", "--describe"),
+)
+
+EXPECTED = {
+    ("CreateTopics", "Create", "topic", "orders"),
+    ("CreateTopics", "Create", "config", "retention.ms"),
+    ("CreatePartitions", "Alter", "topic", "orders"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "topic", "orders"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "config", "max.message.bytes"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "broker", "1"),
+    ("IncrementalAlterConfigs", "AlterConfigs", "config", "background.threads"),
+    ("AlterUserScramCredentials", "Alter", "user", "eve"),
+    ("AlterClientQuotas", "AlterConfigs", "user", "eve"),
+    ("AlterClientQuotas", "AlterConfigs", "config", "producer_byte_rate"),
+    ("CreateAcls", "Alter", "topic", "orders"),
+    ("CreateAcls", "Alter", "user", "User:eve"),
+    ("DeleteAcls", "Alter", "topic", "orders"),
+    ("DeleteAcls", "Alter", "user", "User:eve"),
+    ("DeleteGroups", "Delete", "group", "readers"),
+    ("DeleteTopics", "Delete", "topic", "orders"),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    events: list[RequestEvent]
+    log: str
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """All events of the tools, which ran as the administrator, and then as a user without any right."""
+    folder = tmp_path_factory.mktemp("admin")
+    users = " ".join(f'user_{name}="{name}-secret"' for name in USERS)
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    node = local_cluster.up(folder, progress=False).nodes[0]
+    local_cluster.down(folder)  # once more with a listener beside those it has chosen ports for
+    behind, before = (f"127.0.0.1:{port}" for port in free_ports(2))
+    listeners = {"CLIENT": node.upstream, "INTERNAL": node.internal, "CONTROLLER": node.controller, "SASL": behind}
+    advertised = {"CLIENT": node.advertised, "INTERNAL": node.internal, "SASL": before}
+    protocols = dict.fromkeys(listeners, "PLAINTEXT") | {"SASL": "SASL_PLAINTEXT"}
+    properties = {
+        "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": f"{login} {users};",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:admin",
+    }
+    try:
+        local_cluster.up(folder, broker_properties=properties, progress=False)
+        for name in USERS:
+            (folder / f"{name}.properties").write_text(
+                f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+                f'sasl.jaas.config={login} username="{name}" password="{name}-secret";\n'
+            )
+        Producer({"bootstrap.servers": node.internal, "transactional.id": "pay"}).init_transactions(30)
+        config = broker.sidecar_config(node)
+        config["listeners"] = [
+            {"name": "SASL", "bind": before, "upstream": behind, "security.protocol": "SASL_PLAINTEXT"}
+        ]
+        path = folder / "admin.yaml"
+        path.write_text(yaml.safe_dump(config))
+        sidecar = SidecarProcess.start(path, folder / "admin.log", node.admin)
+        try:
+            run_tools(before, folder)
+        finally:
+            assert sidecar.stop()
+        found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
+        yield Seen(found, node.log.read_text())
+    finally:
+        local_cluster.down(folder)
+
+
+def run_tools(bootstrap: str, folder: Path) -> None:
+    """Run each tool as the administrator, then as the other one."""
+    for command in (*CHANGES[:-2], *READS, *CHANGES[-2:]):
+        done = run(bootstrap, folder, "admin", command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    run(bootstrap, folder, "admin", CHANGES[0])
+    for command in (*CHANGES, *READS):
+        run(bootstrap, folder, "bob", command)
+
+
+def run(bootstrap: str, folder: Path, user: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    name, *arguments = command
+    options = ("--bootstrap-server", bootstrap, "--command-config", str(folder / f"{user}.properties"))
+    return subprocess.run(tool(name, *options, *arguments), capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_every_change_is_in_the_events(seen: Seen) -> None:
+    changed = {
+        (event.api, event.operation, one.resource_type, one.resource_name)
+        for event in seen.events
+        for one in event.resources
+        if event.principal == "User:admin" and one.error_code == 0
+    }
+    assert changed >= EXPECTED
+    assert not any("canary" in str(event) for event in seen.events)
+
+
+def test_offsets_that_are_set_by_hand_have_their_group(seen: Seen) -> None:
+    assert {event.group_id for event in seen.events if event.api == "OffsetCommit"} == {"readers"}
+
+
+def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
+    """By api and resource: what the tools retry is logged again. ListTransactions answers without an error, and leaves
+    out transactions that the client has no right to see."""
+    logged = {
+        (one["api"], one["type"].lower().replace("transactionalid", "transactional_id"), one["name"])
+        for one in LOGGED.finditer(seen.log)
+        if one["principal"] == "User:bob" and one["api"] != "ListTransactions"
+    }
+    assert len(logged) > 10
+    assert denied(seen.events) == logged
+
+
+def denied(found: Sequence[RequestEvent]) -> set[tuple[str, str | None, str | None]]:
+    """By api, the resource that the right is missing on: for many requests that is the cluster."""
+    return {
+        (event.api, *resource) for event in found for one in event.resources if (resource := asked_for(one)) is not None
+    }
+
+
+def asked_for(one: Resource) -> tuple[str | None, str | None] | None:
+    """Return what Kafka's authorizer was asked for, by the error code that says no; None for any other."""
+    kind = DENIALS.get(one.error_code)
+    if kind is None:
+        return None
+    if kind == "cluster":
+        return kind, "kafka-cluster"
+    return (kind, one.resource_name) if one.parent_type != kind else (kind, one.parent_name)
