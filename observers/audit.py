@@ -26,7 +26,7 @@ from observers.inventory import Inventory
 from observers.kafka_admin import KafkaAdmin, client_id_of
 from observers.outbox import Outbox, OutboxStats
 from observers.record_counter import count_compressed_records
-from observers.rollup_writer import RollupAggregator
+from observers.rollup_writer import RollupAggregator, divide_exchanges
 from observers.spool_runs import SpoolSettings
 from observers.topic_names import TopicNames
 
@@ -131,7 +131,10 @@ class AuditObserver:
         if self._rollup is None:
             self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
         else:
+            exchanges, alone = divide_exchanges(exchanges)
             self._add_to_rollup(exchanges, dropped, self._rollup)
+            if alone:
+                self._emit_observations(alone, 0, self._request_encoder.encode_exchanges)
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""

@@ -4,16 +4,16 @@
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.object cimport PyObject
 from libc.math cimport isfinite, llrint
-from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memset
 
 from proxy.compiled.exchange cimport ANSWERED, CONNECTION_LOST, Body, Exchange, Part
 
 from observers.event import ROLLUP_BUCKETS, RollupEvent, RollupTopic, clip, clip_optional, encoder
 from observers.request_events import UNKNOWN_ERROR_CODE, log_event_failure
-from proxy.core.response_errors import severity as severity_of
-
 from observers.rollup import MAX_ROLLUPS, MAX_ROLLUP_TOPICS, RollupProgress, trim_trailing_zeros, split_rollup
+from proxy.core.request_resources import CHANGES, OPERATIONS
+from proxy.core.response_errors import AUTHORIZATION_ERRORS, severity as severity_of
 
 include "exchanges.pxi"
 
@@ -56,6 +56,50 @@ cdef class TopicSums:
             _service_counts(self.latencies, self.service_latencies), self.errors,
             self.estimated_records,
         )
+
+
+cdef uint8_t _CHANGES[128]  # by api key: the request changes something
+memset(_CHANGES, 0, sizeof(_CHANGES))
+for _key, _operation in OPERATIONS.items():
+    _CHANGES[<int>_key] = _operation in CHANGES
+
+cdef uint8_t _DENIALS[128]  # by error code
+memset(_DENIALS, 0, sizeof(_DENIALS))
+for _code in AUTHORIZATION_ERRORS:
+    _DENIALS[<int>_code] = True
+
+
+def divide_exchanges(exchanges):
+    """Return those of ``exchanges`` that go into rollups, and those that are events of their own: what changes something
+    but records and offsets, and what the broker denied. An auditor asks for each of them."""
+    cdef Exchange exchange
+    cdef list alone = []
+    for exchange in exchanges:
+        if _stands_alone(exchange):
+            alone.append(exchange)
+    if not alone:
+        return exchanges, alone
+    return [exchange for exchange in exchanges if not _stands_alone(exchange)], alone
+
+
+cdef bint _stands_alone(Exchange exchange) except -1:
+    cdef Body *body = exchange.response_body
+    cdef Py_ssize_t at
+    if 0 <= exchange.api_key < 128 and _CHANGES[exchange.api_key] or _is_denial(exchange.error_code):
+        return True
+    if body != NULL:
+        for at in range(body.count):
+            if _is_denial(body.parts[at].error_code):
+                return True
+    if exchange.item_errors is not None:
+        for error in exchange.item_errors.items:
+            if _is_denial(error.error_code):
+                return True
+    return False
+
+
+cdef inline bint _is_denial(int16_t code) noexcept:
+    return 0 < code < 128 and _DENIALS[code]
 
 
 cdef class RollupSums:

@@ -36,6 +36,9 @@ OPERATIONS: Mapping[int, str] = MappingProxyType(
 and those of a login are left out. Where Kafka asks for another right than the word for what happens (ShareFetch may
 alter offsets with Read), this is the word for what happens."""
 
+CHANGES = frozenset(("Create", "Delete", "Alter", "AlterConfigs", "CreateTokens"))
+"""Operations that change something but records and offsets of a group."""
+
 WALKED = frozenset((0, 1, 78))
 """Produce, Fetch, ShareFetch."""
 

@@ -40,6 +40,14 @@ UNKNOWN_SUBSCRIPTION_ID, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
 """
 
 
+AUTHORIZATION_ERRORS: Mapping[int, str] = MappingProxyType(
+    {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
+)
+"""Error codes of a client without the right that it needs, and the type of the resource that it has no right to.
+
+TOPIC_, GROUP_, CLUSTER_, TRANSACTIONAL_ID_ and DELEGATION_TOKEN_AUTHORIZATION_FAILED.
+"""
+
 NONE, STEP, RETRY, FAILURE = range(4)
 """How bad an error code is: none at all, a step of a protocol, retriable, or a failure."""
 

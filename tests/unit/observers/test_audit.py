@@ -22,7 +22,7 @@ from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
 from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
 from observers.topic_names import TopicNames
-from proxy.core.exchange import ConnectionTransition
+from proxy.core.exchange import ConnectionTransition, ItemErrorFacts, ItemErrors
 from tests.unit.observers.samples import connection, exchange, fetch, produce, report
 
 
@@ -235,6 +235,26 @@ class TestRollups:
         assert (outbox.seq, outbox.taken, outbox.hidden) == (9, 10, 1)
         observer.close(0)
         assert (outbox.seq, outbox.taken) == (11, 11)
+
+    def test_changes_and_denials_are_events_of_their_own(self, rolling: tuple[AuditObserver, Kept]) -> None:
+        observer, outbox = rolling
+        denied = ItemErrors((ItemErrorFacts(30, "group", b"g", None, -1, 0, None, None),), 1, 0, 0)
+        moved = ItemErrors((ItemErrorFacts(16, "group", b"g", None, -1, 0, None, None),), 0, 1, 0)
+        created = exchange(api_key=19, api_version=7)
+        alone = [
+            created,
+            exchange(item_errors=denied),
+            exchange(error_code=31),
+            produce([(b"orders", 0, 10, 1)], error_code=29),
+        ]
+        observer.record_exchanges(
+            [*alone, exchange(), exchange(item_errors=moved), produce([(b"orders", 0, 10, 1)], error_code=6)], 3
+        )
+        assert [(event.seq, event.api_key) for event in outbox.events] == [(4, 19), (5, 3), (6, 3), (7, 0)]
+        assert kinds(outbox) == ["request"] * 4
+        assert (outbox.taken, outbox.lost) == (7, {"observer_queue": 3})
+        observer.close(0)
+        assert outbox.taken == 10
 
     def test_too_many_keys_are_told_at_once(self, rolling: tuple[AuditObserver, Kept]) -> None:
         observer, outbox = rolling
