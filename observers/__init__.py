@@ -29,6 +29,11 @@ The audit, an observer
   record_counter.py    counts records in compressed message sets of Kafka before 0.11 (opt-in);
                        decompress.py decompresses them.
 
+Metrics of requests, an observer
+  request_metrics.py     receives exchanges; request_metrics_stats.py: what it counts.
+  request_counter.pyx    counts by api, principal, topic and group (pure). measures.pxi, which the rollups share: how
+                         long a request took and how bad its errors are.
+
 Delivery of the audit
   outbox.py              brings encoded events to their topic and accounts for each of them.
   event_blocks.py        blocks of encoded events, and the Kafka records made of them (pure).

@@ -16,24 +16,13 @@ from proxy.core.request_resources import CHANGES, OPERATIONS
 from proxy.core.response_errors import AUTHORIZATION_ERRORS, severity as severity_of
 
 include "exchanges.pxi"
+include "measures.pxi"
 
 cdef enum:
-    BUCKETS = 40
     CACHED_CONNECTIONS = 1024  # connections of which is kept where they are summed up, a power of two
     MAX_CACHED_TOPICS = 20_000  # topics whose names are kept
     MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept
     MINUTE_US = 60_000_000
-
-cdef enum:  # as in proxy.core.response_errors
-    NONE
-    STEP
-    RETRY
-    FAILURE
-
-cdef int64_t _ENDS[BUCKETS - 1]
-for _n, _end in enumerate(ROLLUP_BUCKETS):
-    _ENDS[<int>_n] = _end
-
 
 cdef class TopicSums:
     """Sums of one topic, as ``RollupTopic`` has them."""
@@ -437,42 +426,6 @@ cdef class RollupAggregator:
             self._sums_by_key[key] = sums
         client.sums_by_api[api] = sums
         return sums
-
-
-cdef inline bint _is_reported(const Part *part, bint fetched) noexcept:
-    return not fetched or part.records.size != 0 or part.error_code != 0
-
-
-cdef int _severity(int16_t api_key, int16_t error_code) except -1:
-    return NONE if not error_code else severity_of(api_key, error_code)
-
-
-cdef int _worst_of_whole(Exchange exchange, int16_t error_code) except -1:
-    """How bad the worst error is, of the whole response and of its items."""
-    cdef int worst = _severity(exchange.api_key, error_code)
-    found = exchange.item_errors
-    if found is not None:
-        worst = max(worst, FAILURE if found.failures else RETRY if found.retriable else STEP)
-    return worst
-
-
-cdef inline int _bucket(int64_t us) noexcept:
-    cdef int low = 0, high = BUCKETS - 1, middle
-    while low < high:
-        middle = (low + high) // 2
-        if _ENDS[middle] < us:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-cdef inline int64_t _service_us(Exchange exchange, const Basics *basics, int64_t muted_us) noexcept:
-    """``service_us`` of its event."""
-    cdef int64_t wanted_us = 0
-    if _is_fetch(exchange.api_key) and exchange.request_body != NULL:
-        wanted_us = max(exchange.request_body.max_wait_ms, 0) * <int64_t>1000
-    return max(<int64_t>0, basics.latency_us - muted_us - wanted_us)
 
 
 cdef object _service_counts(uint32_t *latencies, uint32_t *service):

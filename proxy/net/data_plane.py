@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from observers.observer_thread import ObserverStats
 
 AUDIT_OBSERVER = "observers.audit:AuditObserver"
+REQUEST_METRICS_OBSERVER = "observers.request_metrics:RequestMetricsObserver"
 """The built-in observer, whose own counters are exported as metrics."""
 
 log = structlog.get_logger(__name__)
@@ -96,6 +97,9 @@ class DataPlane:
         snapshot.workers[self._number] = sum(counters.active for counters in listener_counters.values())
         if self._dispatcher is not None:  # some counters are behind an observer's lock
             snapshot.observers, snapshot.audit = await asyncio.to_thread(_observer_counts, self._dispatcher)
+            requests: Any = self._dispatcher.observers.get(REQUEST_METRICS_OBSERVER)
+            if requests is not None:
+                snapshot.requests = await asyncio.to_thread(requests.stats)
         return snapshot
 
     async def stop(self, abort: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ snapshot.py           Counters as plain values: read in each process, sent betwe
 metric_definition.py  The definition of one metric.
 definitions.py        All metrics: name, labels, meaning, and how each is read from a snapshot.
 limit_metrics.py      The metrics of the limits on connections.
+request_metrics.py    The metrics of requests.
 audit_metrics.py      The metrics of the audit.
 metrics.py            The text of ``/metrics``.
 reference.py          Generates docs/metrics.md.

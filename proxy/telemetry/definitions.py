@@ -12,16 +12,13 @@ from typing import get_args
 
 from observers.observer_thread import ObserverStats
 from proxy import __version__
-from proxy.core.apis import APIS
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.telemetry.audit_metrics import AUDIT_METRICS
 from proxy.telemetry.limit_metrics import LIMIT_METRICS
-from proxy.telemetry.metric_definition import MetricDefinition, Samples
+from proxy.telemetry.metric_definition import UNKNOWN_API, MetricDefinition, Samples, api_label
+from proxy.telemetry.request_metrics import REQUEST_METRICS
 from proxy.telemetry.snapshot import Snapshot
-
-UNKNOWN_API = "unknown"
-"""The label of requests with an unknown api key. All of them share it, since clients choose the key."""
 
 DECODE_OUTCOMES = ("full", "malformed", "unsupported", "not_kept")
 """Values of the label ``outcome``."""
@@ -50,22 +47,18 @@ def _by_listener_and_api(read: Callable[[ListenerCounters], Mapping[int, int]]) 
         for name, counters in s.listener_counters.items():
             named: dict[str, float] = defaultdict(float)
             for key, count in read(counters).items():
-                named[_api_label(s, key)] += count
+                named[api_label(s, key)] += count
             for api, value in named.items():
                 yield (name, api), value
 
     return samples
 
 
-def _api_label(s: Snapshot, key: int) -> str:
-    return APIS[key].name if key in APIS else s.private_apis.get(key, UNKNOWN_API)
-
-
 def _intercepted(s: Snapshot) -> Samples:
     named: dict[tuple[str, ...], float] = defaultdict(float)
     for name, counters in s.listener_counters.items():
         for (key, verdict), count in counters.intercepted.items():
-            named[name, _api_label(s, key), verdict] += count
+            named[name, api_label(s, key), verdict] += count
     return named.items()
 
 
@@ -379,5 +372,6 @@ METRICS: tuple[MetricDefinition, ...] = (
         "Calls of the observer that raised, by method.",
         lambda s: [((name, method), count) for name, o in s.observers.items() for method, count in o.errors.items()],
     ),
+    *REQUEST_METRICS,
     *AUDIT_METRICS,
 )

@@ -6,17 +6,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
+from proxy.core.apis import APIS
 from proxy.telemetry.snapshot import Snapshot
 
-Samples = Iterable[tuple[tuple[str, ...], *tuple[float, ...]]]
-"""Label values and the number; for a summary the count and the sum."""
+UNKNOWN_API = "unknown"
+"""The label of requests with an unknown api key. All of them share it, since clients choose the key."""
+
+Samples = Iterable[tuple[tuple[str, ...], *tuple[Any, ...]]]
+"""Label values and the number; for a summary the count and the sum; for a histogram pairs of ``le`` and cumulative
+count, and the sum."""
 
 _FAMILIES: dict[str, Callable[..., Any]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "summary": SummaryMetricFamily,
+    "histogram": HistogramMetricFamily,
 }
 
 
@@ -25,7 +37,7 @@ class MetricDefinition:
     """One metric. ``name``: without the prefix ``brokerside_``; that of a counter ends in ``_total``."""
 
     name: str
-    kind: Literal["counter", "gauge", "summary"]
+    kind: Literal["counter", "gauge", "summary", "histogram"]
     labels: tuple[str, ...]
     unit: str
     meaning: str
@@ -38,3 +50,8 @@ class MetricDefinition:
             family.add_metric(labels, *numbers)
         assert isinstance(family, Metric)
         return family
+
+
+def api_label(s: Snapshot, api_key: int) -> str:
+    """Return the label of an api key."""
+    return APIS[api_key].name if api_key in APIS else s.private_apis.get(api_key, UNKNOWN_API)

@@ -12,10 +12,19 @@ Generated from `proxy/telemetry/definitions.py` by `make docs`.
 
 `GET /metrics` on `admin.bind`, in Prometheus' text format. Counters begin at 0 with each start of the sidecar. Series
 by `api`, `error`, `reason` or `method` appear with their first count, all others exist from the start, where what they
-describe is configured. Every set of labels is bounded. No label value is chosen by clients, except `ip`, which has only
-the busiest addresses. A summary is two series, `…_sum` and `…_count`. With several workers every number is the sum over
-them, those that have ended included. Beside these there are the usual `process_…` metrics, also of all processes
-together. What the limits' metrics are called in Kafka: [limits.md](limits.md).
+describe is configured. Every set of labels is bounded. No label value is chosen by clients, except `ip`, `principal`,
+`topic` and `group`, which have only the busiest ones; a value that was idle may make room for a busier one, whose
+series then begin at 0. A summary is two series, `…_sum` and `…_count`; a histogram has `…_bucket`, too. With several
+workers every number is the sum over them, those that have ended included. Beside these there are the usual `process_…`
+metrics, also of all processes together. What the limits' metrics are called in Kafka: [limits.md](limits.md).
+
+The metrics of requests, from `request_errors_total` to `group_sent_bytes_total`, need one more observer:
+
+```yaml
+observer.class.names:
+  - observers.audit:AuditObserver
+  - observers.request_metrics:RequestMetricsObserver
+```
 
 | metric | type | labels | unit | meaning |
 |---|---|---|---|---|

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from observers.observer_thread import ObserverStats
+from observers.request_metrics_stats import RequestStats
 from proxy.core.counters import ListenerCounters
 from proxy.limits.model import QuotasState
 from proxy.reload import ReloadState
@@ -58,6 +59,8 @@ class Snapshot(Struct):
     """By observer name, in the order of ``observer.class.names``."""
     audit: dict[str, Any] = field(default_factory=dict)
     """The fields of ``observers.audit.AuditStats``; empty without the built-in audit observer."""
+    requests: RequestStats = field(default_factory=RequestStats)
+    """Empty without the built-in observer of requests."""
     workers: dict[int, int] = field(default_factory=dict)
     """Open connections by worker number."""
     log_lines_dropped: dict[str, int] = field(default_factory=dict)

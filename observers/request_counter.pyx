@@ -1,0 +1,261 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Counts requests by api, principal, topic and group. No IO, no clock. Not thread-safe."""
+
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
+from cpython.object cimport PyObject
+from libc.math cimport isfinite, llrint
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.string cimport memcmp, memset
+
+from proxy.compiled.exchange cimport ANSWERED, Body, Exchange, Part
+
+from observers.event import ROLLUP_BUCKETS, clip
+from observers.request_events import UNKNOWN_ERROR_CODE
+from observers.request_metrics_stats import MAX_CANDIDATES, MAX_LABELS, ApiStats, LabelStats
+from proxy.core.response_errors import severity as severity_of
+
+include "exchanges.pxi"
+include "measures.pxi"
+
+cdef enum:
+    KEYS = 128  # api keys with counts of their own; the others share one
+    MAX_CACHED_TEXT = 256
+
+
+cdef class ApiCounts:
+    cdef int64_t requests, errors, retriable, protocol, request_bytes, response_bytes
+    cdef int64_t sums[4]  # µs: of all of it, the broker's part, the sidecar's part, the service
+    cdef int64_t counts[4][BUCKETS]
+
+    def __cinit__(self):
+        memset(self.sums, 0, sizeof(self.sums))
+        memset(self.counts, 0, sizeof(self.counts))
+
+    cdef void measure(self, int which, int64_t us) noexcept:
+        self.sums[which] += us
+        self.counts[which][_bucket(us)] += 1
+
+    cdef object stats(self):
+        cdef int which, n
+        taken = [({n: self.counts[which][n] for n in range(BUCKETS) if self.counts[which][n]}, self.sums[which])
+                 for which in range(4)]
+        return ApiStats(
+            self.requests, self.errors, self.retriable, self.protocol, self.request_bytes, self.response_bytes,
+            *[part for pair in taken for part in pair],
+        )
+
+
+cdef class LabelCounts:
+    """Of one value of a label. ``recent``: requests since the last ``publish``."""
+
+    cdef int64_t requests, errors, received, sent, recent
+    cdef bint published
+
+
+cdef class LabelCounter:
+    """Counts by the value of one label, of which the busiest are published, and ``other`` counts for all others."""
+
+    cdef dict _counts
+    cdef LabelCounts _other
+
+    def __init__(self):
+        self._counts = {}
+        self._other = LabelCounts()
+
+    cdef LabelCounts of(self, object name):
+        """What counts for ``name`` now."""
+        cdef PyObject *found = PyDict_GetItemWithError(self._counts, name)
+        cdef LabelCounts counts
+        if found != NULL:
+            counts = <LabelCounts>found
+        elif PyDict_Size(self._counts) < MAX_CANDIDATES and len(name) <= MAX_CACHED_TEXT:
+            counts = LabelCounts()
+            self._counts[name] = counts
+        else:
+            return self._other
+        counts.recent += 1
+        return counts if counts.published else self._other
+
+    cdef void publish(self):
+        """Publish the busiest since the last time where there is room; make room of those that did nothing."""
+        cdef LabelCounts counts
+        cdef list idle = [], busy = []
+        cdef Py_ssize_t published = 0
+        for name, counts in self._counts.items():
+            if counts.published:
+                published += 1
+                if not counts.recent:
+                    idle.append(name)
+            elif counts.recent:
+                busy.append((-counts.recent, name))
+        busy.sort()
+        for _, name in busy[:MAX_LABELS]:
+            if published == MAX_LABELS:
+                if not idle:
+                    break
+                del self._counts[idle.pop()]
+            else:
+                published += 1
+            (<LabelCounts>self._counts[name]).published = True
+        for name, counts in list(self._counts.items()):
+            if not counts.published:
+                del self._counts[name]
+            counts.recent = 0
+
+    cdef dict stats(self):
+        cdef LabelCounts counts
+        cdef dict found = {
+            name: LabelStats(counts.requests, counts.errors, counts.received, counts.sent)
+            for name, counts in self._counts.items()
+            if counts.published
+        }
+        found["other"] = LabelStats(self._other.requests, self._other.errors, self._other.received, self._other.sent)
+        return found
+
+
+cdef class RequestCounter:
+    """``names``: a ``TopicNames``. ``muting``: a ``ChannelMuting``, which this feeds."""
+
+    cdef object _names, _muting
+    cdef dict _muted, _listeners, _topic_names
+    cdef LabelCounter _principals, _topics, _groups
+
+    def __init__(self, names, muting):
+        self._names = names
+        self._muting = muting
+        self._muted = muting.spans
+        self._listeners = {}
+        self._topic_names = {}
+        self._principals, self._topics, self._groups = LabelCounter(), LabelCounter(), LabelCounter()
+
+    def add_exchanges(self, exchanges):
+        """Count ``exchanges``."""
+        cdef Exchange exchange
+        for exchange in exchanges:
+            self._add(exchange)
+
+    def publish(self):
+        """Choose which values of labels have counts of their own from now on."""
+        self._principals.publish()
+        self._topics.publish()
+        self._groups.publish()
+        self._topic_names.clear()
+
+    def apis(self):
+        """Return an ``ApiStats`` for each listener and api key."""
+        cdef ApiCounts counts
+        return {
+            listener: {key: counts.stats() for key, counts in by_key.items()}
+            for listener, by_key in self._listeners.items()
+        }
+
+    def principals(self):
+        """Return a ``LabelStats`` for each principal that is published, and for ``other``."""
+        return self._principals.stats()
+
+    def topics(self):
+        """The same of topics."""
+        return self._topics.stats()
+
+    def groups(self):
+        """The same of groups."""
+        return self._groups.stats()
+
+    cdef ApiCounts _api_of(self, Exchange exchange):
+        cdef dict by_key = self._listeners.get(exchange.connection.listener)
+        cdef PyObject *found
+        cdef ApiCounts counts
+        if by_key is None:
+            by_key = self._listeners[exchange.connection.listener] = {}
+        key = exchange.api_key
+        found = PyDict_GetItemWithError(by_key, key)
+        if found != NULL:
+            return <ApiCounts>found
+        if not 0 <= key < KEYS and len(by_key) > 2 * KEYS:
+            key = -1
+        counts = by_key.get(key)
+        if counts is None:
+            counts = by_key[key] = ApiCounts()
+        return counts
+
+    cdef int _add(self, Exchange exchange) except -1:
+        cdef Basics basics
+        cdef ApiCounts api = self._api_of(exchange)
+        cdef LabelCounts one
+        cdef bint fetched = _is_fetch(exchange.api_key)
+        cdef Body *body = exchange.response_body if fetched else exchange.request_body
+        cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted)
+        cdef bint answered = exchange.outcome_code == ANSWERED
+        cdef bint idle
+        cdef int worst
+        _read_basics(exchange, 0.0, &basics)
+        worst = _worst_of_whole(exchange, basics.error_code)
+        idle = fetched
+        if body != NULL and (fetched or exchange.api_key == PRODUCE):
+            worst = max(worst, self._add_topics(exchange, body, fetched, &idle))
+        idle = idle and answered and not basics.error_code
+        api.requests += 1
+        api.errors += worst == FAILURE
+        api.retriable += worst == RETRY
+        api.protocol += worst == STEP
+        api.request_bytes += exchange.request_bytes
+        api.response_bytes += exchange.response_bytes
+        if answered and not idle:
+            api.measure(0, basics.latency_us)
+            api.measure(1, basics.upstream_us)
+            api.measure(2, max(<int64_t>0, basics.latency_us - basics.upstream_us))
+            api.measure(3, _service_us(exchange, &basics, muted_us))
+        _count(self._principals.of(exchange.connection.principal), exchange, worst)
+        if exchange.resources is not None and exchange.resources.group_id is not None:
+            group = exchange.resources.group_id.decode("utf-8", "replace")
+            _count(self._groups.of(clip(group)), exchange, worst)
+        return 0
+
+    cdef int _add_topics(self, Exchange exchange, Body *body, bint fetched, bint *idle) except -1:
+        """Count each topic with a partition that an event has; return how bad the worst error of one is."""
+        cdef Py_ssize_t at
+        cdef Part *part
+        cdef PyObject *topic = NULL
+        cdef Body *response = exchange.response_body
+        cdef dict places = None if fetched else _places_of(response)
+        cdef Part *answer
+        cdef LabelCounts counts = None
+        cdef int worst = NONE, severity
+        cdef int16_t error
+        for at in range(body.count):
+            part = &body.parts[at]
+            if not _is_reported(part, fetched):
+                continue
+            idle[0] = False
+            error = part.error_code
+            if not fetched:
+                answer = _find_part(response, places, part)
+                error = answer.error_code if answer != NULL else 0
+            severity = _severity(exchange.api_key, error)
+            worst = max(worst, severity)
+            if counts is None or part.topic != topic:
+                topic = part.topic
+                counts = self._topics.of(self._name_of(topic, body.topics_are_ids))
+                counts.requests += 1
+            counts.errors += severity == FAILURE
+            if fetched:
+                counts.sent += part.records.size
+            else:
+                counts.received += part.records.size
+        return worst
+
+    cdef object _name_of(self, PyObject *topic, bint is_id):
+        cdef PyObject *found = PyDict_GetItemWithError(self._topic_names, <object>topic)
+        if found != NULL:
+            return <object>found
+        name = clip(self._names.label_of(<object>topic, is_id)[0])
+        if PyDict_Size(self._topic_names) < MAX_CANDIDATES:
+            self._topic_names[<object>topic] = name
+        return name
+
+
+cdef inline void _count(LabelCounts counts, Exchange exchange, int worst) noexcept:
+    counts.requests += 1
+    counts.errors += worst == FAILURE
+    counts.received += exchange.request_bytes
+    counts.sent += exchange.response_bytes

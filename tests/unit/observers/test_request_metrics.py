@@ -1,0 +1,162 @@
+"""What the observer of requests counts, and what /metrics makes of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from observers.channel_muting import ChannelMuting
+from observers.event import ROLLUP_BUCKETS
+from observers.request_counter import RequestCounter
+from observers.request_metrics import RequestMetricsObserver
+from observers.request_metrics_stats import MAX_LABELS, LabelStats
+from observers.topic_names import TopicNames
+from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
+from proxy.telemetry.metrics import render
+from proxy.telemetry.snapshot import Snapshot, sum_snapshots
+from tests.unit.observers.samples import connection, exchange, fetch, produce
+
+LISTENER = connection().listener
+
+
+@pytest.fixture
+def counter() -> RequestCounter:
+    return RequestCounter(TopicNames(dict), ChannelMuting())
+
+
+def of_api(counter: RequestCounter, key: int) -> Any:
+    return counter.apis()[LISTENER][key]
+
+
+def test_requests_are_counted_by_api(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(), exchange(error_code=29), exchange(api_key=12, error_code=27)])
+    metadata, heartbeat = of_api(counter, 3), of_api(counter, 12)
+    assert (metadata.requests, metadata.errors, metadata.protocol) == (2, 1, 0)
+    assert (heartbeat.requests, heartbeat.errors, heartbeat.protocol) == (1, 0, 1)
+    assert (metadata.request_bytes, metadata.response_bytes) == (100, 160)
+
+
+def test_durations_are_whole_and_in_parts(counter: RequestCounter) -> None:
+    counter.add_exchanges(
+        [exchange(received_at=100.0, forwarded_at=100.001, responded_at=100.003, answered_at=100.004)]
+    )
+    found = of_api(counter, 3)
+    assert (found.latency_us, found.upstream_us, found.sidecar_us, found.service_us) == (4000, 2000, 2000, 4000)
+    assert found.latency == {bucket_of(4000): 1}
+    assert found.upstream == found.sidecar == {bucket_of(2000): 1}
+
+
+def bucket_of(latency_us: int) -> int:
+    return sum(end < latency_us for end in ROLLUP_BUCKETS)
+
+
+def test_a_fetch_that_found_no_data_has_no_duration(counter: RequestCounter) -> None:
+    counter.add_exchanges([fetch([], []), fetch([], [(b"orders", 0, 10, 1, 0)])])
+    found = of_api(counter, 1)
+    assert (found.requests, sum(found.latency.values())) == (2, 1)
+
+
+def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: RequestCounter) -> None:
+    moved = ItemErrors((ItemErrorFacts(6, "topic", b"t", None, 0, 0, None, None),), 0, 1, 0)
+    counter.add_exchanges(
+        [exchange(item_errors=moved), produce([(b"orders", n, 10, 1) for n in range(3)], error_code=29)]
+    )
+    assert (of_api(counter, 3).errors, of_api(counter, 3).retriable) == (0, 1)
+    assert (of_api(counter, 0).errors, of_api(counter, 0).retriable) == (1, 0)
+
+
+def test_the_busiest_have_counts_of_their_own(counter: RequestCounter) -> None:
+    def ask(principal: str, times: int) -> None:
+        counter.add_exchanges([exchange(connection=connection(principal=principal))] * times)
+
+    ask("User:a", 3)
+    assert counter.principals() == {"other": LabelStats(3, 0, 150, 240)}
+    counter.publish()
+    ask("User:a", 2)
+    ask("User:b", 1)
+    assert counter.principals() == {"User:a": LabelStats(2, 0, 100, 160), "other": LabelStats(4, 0, 200, 320)}
+
+
+def test_topics_and_groups(counter: RequestCounter) -> None:
+    about = RequestResources(group_id=b"readers")
+    some = [
+        produce([(b"orders", 0, 70, 7), (b"orders", 1, 30, 3)]),
+        fetch([], [(b"orders", 0, 50, 5, 0)]),
+        exchange(api_key=12, resources=about, error_code=30),
+    ]
+    counter.add_exchanges(some)
+    counter.publish()
+    counter.add_exchanges(some)
+    assert counter.topics()["orders"] == LabelStats(2, 0, 100, 50)
+    assert counter.groups()["readers"] == LabelStats(1, 1, 50, 80)
+
+
+def test_labels_are_bounded_whatever_clients_send(counter: RequestCounter) -> None:
+    chance = random.Random(18)
+    sent = 0
+    for _ in range(5):
+        some = [
+            produce([(f"topic-{chance.randrange(100_000)}".encode(), 0, 1, 1)],
+                    connection=connection(principal=f"User:{chance.randrange(100_000)}"))
+            for _ in range(20_000)
+        ]  # fmt: skip
+        counter.add_exchanges(some)
+        counter.publish()
+        sent += len(some)
+    for counts in (counter.principals(), counter.topics()):
+        assert len(counts) == MAX_LABELS + 1
+        assert sum(one.requests for one in counts.values()) <= sent
+
+
+def test_an_idle_one_makes_room(counter: RequestCounter) -> None:
+    def ask(names: range) -> None:
+        counter.add_exchanges([exchange(connection=connection(principal=f"User:{n}")) for n in names])
+        counter.publish()
+
+    ask(range(MAX_LABELS))
+    ask(range(1, MAX_LABELS + 1))
+    assert f"User:{MAX_LABELS}" in counter.principals()
+    assert "User:0" not in counter.principals()
+    assert len(counter.principals()) == MAX_LABELS + 1
+
+
+def test_api_keys_that_clients_choose_share_a_label(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(api_key=key) for key in range(1_000, 3_000)])
+    assert len(counter.apis()[LISTENER]) < 300
+    samples = list(samples_of(counter))
+    assert {s.labels["api"] for s in samples if s.name == "brokerside_request_bytes_total"} == {"unknown"}
+    assert [s.value for s in samples if s.name == "brokerside_request_bytes_total"] == [2_000 * 50]
+
+
+def samples_of(counter: RequestCounter) -> Iterator[Any]:
+    observer = RequestMetricsObserver()
+    observer.configure({"topic.names": TopicNames(dict)})
+    observer._counter = counter
+    page, _ = render(Snapshot({}, requests=observer.stats()))
+    for family in text_string_to_metric_families(page.decode()):
+        yield from family.samples
+
+
+def test_the_page_has_histograms_in_seconds(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(received_at=100.0, answered_at=100.004)] * 3)
+    found = [s for s in samples_of(counter) if s.name.startswith("brokerside_request_duration_seconds")]
+    buckets = {s.labels["le"]: s.value for s in found if s.name.endswith("_bucket")}
+    assert len(buckets) == len(ROLLUP_BUCKETS) + 1
+    assert buckets["+Inf"] == 3
+    assert sum(count == 0 for count in buckets.values()) == bucket_of(4000)
+    assert [s.value for s in found if s.name.endswith("_sum")] == [pytest.approx(0.012)]
+
+
+def test_workers_are_summed(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(), produce([(b"orders", 0, 1, 1)])])
+    observer = RequestMetricsObserver()
+    observer.configure({"topic.names": TopicNames(dict)})
+    observer._counter = counter
+    summed = sum_snapshots([Snapshot({}, requests=observer.stats()) for _ in range(3)])
+    assert summed.requests.apis[LISTENER][3].requests == 3
+    assert sum(summed.requests.apis[LISTENER][3].latency.values()) == 3
+    assert summed.requests.principals["other"].requests == 6
