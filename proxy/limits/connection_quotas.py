@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -27,6 +28,10 @@ from proxy.limits.rate_sensors import RateSensors, RateViolation
 
 RECHECK_CLIENTS_MS = 1000
 """Milliseconds after a listener was blocked in which accepted connections may have waited in the kernel for it."""
+
+MAX_ENDED_HOLDS = 8
+"""Held connections that one call of ``process_timers`` admits or refuses. More would delay the traffic of open
+connections."""
 
 T = TypeVar("T")
 """The caller's identifier of a connection."""
@@ -118,14 +123,16 @@ class ConnectionQuotas(Generic[T]):
         self._process_all_queues(now)
 
     def process_timers(self, now: int) -> None:
-        """Admit or refuse connections whose delay or hold is over."""
-        back = []
-        while self.held and self.held[0][0] <= now:
+        """Admit or refuse connections whose delay or hold is over, at most ``MAX_ENDED_HOLDS`` held ones.
+
+        If there are more of these, ``next_timer`` is over, and they are next.
+        """
+        for _ in range(MAX_ENDED_HOLDS):
+            if not self.held or self.held[0][0] > now:
+                break
             pending = heapq.heappop(self.held)[2]
             if self._end_hold(pending, now):
-                back.append(pending)
-        for pending in reversed(back):  # keep the order of the holds
-            self.queues[pending.listener].appendleft(pending)
+                self._return_to_queue(pending)
         self._process_all_queues(now)
 
     def next_timer(self) -> int | None:
@@ -279,6 +286,12 @@ class ConnectionQuotas(Generic[T]):
         self.sensors.record(listener, 1, now)
         pending.ready_at = now
         return True
+
+    def _return_to_queue(self, pending: PendingConnection[T]) -> None:
+        """Put a connection whose hold is over before those that were not held, in the order of the holds."""
+        queue = self.queues[pending.listener]
+        held_before = takewhile(lambda waiting: waiting.held_for is not None, queue)
+        queue.insert(sum(1 for _ in held_before), pending)
 
     # ---- open connections ---------------------------------------------------------------------------------------
 

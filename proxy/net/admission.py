@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from proxy.config import Listener
 from proxy.core.causes import Cause
+from proxy.limits.admission_pace import ADMISSION_COST, ARRIVAL_COST, AdmissionPace
 from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import Limits, QuotasState, Throttle, ThrottleKind
 from proxy.limits.quotas_state import collect_state
@@ -36,6 +37,9 @@ REPORT_INTERVAL = 1.0
 
 LOG_INTERVAL = 10.0
 """Seconds between two log lines about the same kind of throttle. The first line is written with the next report."""
+
+MIN_TIMER_MS = 1
+"""Shortest time between two calls of ``process_timers``, in ms. The traffic of open connections runs in between."""
 
 DESCRIPTORS_PER_HELD = 20
 """At most one of this many descriptors is used for held connections, whatever ``max.held`` is."""
@@ -81,6 +85,7 @@ class AdmissionControl:
             evict=handler.close_idlest,
             on_throttle=self._on_throttle,
         )
+        self._pace = AdmissionPace(limits)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._admitted = 0
@@ -97,12 +102,13 @@ class AdmissionControl:
         """Take ownership of an accepted connection. ``host``: the client's address in canonical form."""
         now = _now_ms()
         quota_key = self._quotas.limits.quota_key(host)
+        self._pace.record(listener.name, ARRIVAL_COST, now)
         self._quotas.submit(listener.name, quota_key, AcceptedConnection(listener, sock, host, port, quota_key), now)
         self._arm_timer()
 
     def is_blocked(self, listener: str) -> bool:
         """Return whether ``listener`` must not accept connections now."""
-        return self._quotas.is_blocked(listener)
+        return self._quotas.is_blocked(listener) or self._pace.next_at(listener) > _now_ms()
 
     @property
     def waiting_connections(self) -> int:
@@ -111,6 +117,7 @@ class AdmissionControl:
 
     def update_limits(self, limits: Limits) -> None:
         """Apply new limits and keep everything that was measured so far."""
+        self._pace.update_limits(limits)
         self._quotas.update_limits(self._with_bounded_holds(limits), _now_ms())
         self._after_change()
 
@@ -155,7 +162,9 @@ class AdmissionControl:
         self._on_unblocked()
 
     def _arm_timer(self) -> None:
-        deadline = self._quotas.next_timer()
+        now = _now_ms()
+        deadlines = (self._quotas.next_timer(), self._pace.next_timer(now))
+        deadline = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if deadline == self._timer_at:
             return
         if self._timer is not None:
@@ -163,10 +172,11 @@ class AdmissionControl:
         self._timer_at = deadline
         # A timer may fire a millisecond early. The quotas then have nothing to do, and the timer is set again.
         self._timer = (
-            None if deadline is None else self._loop.call_later(max(deadline - _now_ms(), 0) / 1000, self._advance)
+            None if deadline is None else self._loop.call_later(max(deadline - now, MIN_TIMER_MS) / 1000, self._advance)
         )
 
     def _admit(self, listener: str, accepted: AcceptedConnection) -> None:
+        self._pace.record(listener, ADMISSION_COST, _now_ms())
         self._admitted += 1
         number = self._admitted
         self._open[number] = (listener, accepted.quota_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
 from tests.unit.limits.simulation import A, B, Simulation, admitted, limits, refused
 
@@ -101,3 +102,22 @@ def test_a_dry_run_of_an_address_shows_its_real_rate() -> None:
     simulation.run()
     assert simulation.quotas.sensors.address_rate(A, 0) == 50
     assert simulation.quotas.throttled["CLIENT", "ip", RATE, "observe"] == 300
+
+
+def test_many_holds_that_end_together_take_turns_and_keep_their_order() -> None:
+    own = {"CLIENT": ListenerLimits(connections=Quota(40))}
+    simulation = Simulation(Limits(listeners=own, ip_rates={A: Quota(20)}, samples=2))
+    held = simulation.connect([0] * 40)[20:]
+    inside = simulation.connect([0] * 20, address=B)
+    simulation.run(until=49)
+
+    simulation.now = 5_000
+    simulation.quotas.process_timers(simulation.now)
+    assert len(simulation.quotas.held) == 20 - MAX_ENDED_HOLDS
+    assert simulation.quotas.next_timer() == 50
+    simulation.run(until=5_000)
+    assert not simulation.quotas.held
+    for number, client in enumerate(inside):
+        simulation.leave(client)
+        assert admitted(held) == [5_000] * (number + 1)
+        assert held[number].admitted == 5_000

@@ -1,0 +1,156 @@
+"""A burst that a limit lets in at once does not keep the event loop from the traffic of open connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import uvloop
+
+from proxy.config import Listener
+from proxy.core.counters import ListenerCounters
+from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
+from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
+from proxy.local.ports import HOST, free_ports
+from proxy.net import admission
+from proxy.net.acceptor import Acceptor
+from proxy.net.admission import AdmissionControl
+
+CLIENTS = 60
+TURNS = 60
+HELD = CLIENTS - 20
+
+
+class Handler:
+    """Notes in which turn of the event loop each connection is handled."""
+
+    def __init__(self) -> None:
+        self.listener_counters = {"CLIENT": ListenerCounters()}
+        self.turn = 0
+        self.handled: Counter[int] = Counter()
+        self._open: list[socket.socket] = []
+        self._loop = asyncio.get_running_loop()
+
+    async def take_turns(self, count: int) -> None:
+        """Let the event loop take ``count`` turns, the last of them a few milliseconds long."""
+        for _ in range(count):
+            self.turn += 1
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+
+    def on_connection_closed(self, callback) -> None:
+        pass
+
+    def close_idlest(self, listeners) -> None:
+        pass
+
+    def report_throttles(self, reports) -> None:
+        pass
+
+    def handle_connection(self, listener, sock, address, number) -> None:
+        self.handled[self.turn] += 1
+        self._open.append(sock)
+
+    def close(self) -> None:
+        for sock in self._open:
+            sock.close()
+
+
+class Site:
+    """A listener with limits whose clock stands still, and ``CLIENTS`` clients in its backlog."""
+
+    def __init__(self, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000_000
+        monkeypatch.setattr(admission, "_now_ms", lambda: self.now)
+        self.handler = Handler()
+        self.admission = AdmissionControl(limits, self.handler, self._on_unblocked)
+        (port,) = free_ports(1)
+        self.listener = Listener(name="CLIENT", bind=f"{HOST}:{port}", upstream=f"{HOST}:1")
+        counters = self.handler.listener_counters["CLIENT"]
+        self.acceptor = Acceptor(HOST, port, CLIENTS, counters, self._on_accept, lambda error: None)
+        self.clients = [socket.create_connection((HOST, port)) for _ in range(CLIENTS)]
+
+    def _on_accept(self, sock: socket.socket, address: tuple[str, int]) -> bool:
+        self.admission.submit(self.listener, sock, *address)
+        return not self.admission.is_blocked("CLIENT")
+
+    def _on_unblocked(self) -> None:
+        if not self.admission.is_blocked("CLIENT"):
+            self.acceptor.start_accepting()
+
+    def close(self) -> None:
+        self.acceptor.close()
+        self.admission.close()
+        self.handler.close()
+        for client in self.clients:
+            client.close()
+
+
+@contextlib.contextmanager
+def at(limits: Limits, monkeypatch: pytest.MonkeyPatch):
+    site = Site(limits, monkeypatch)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def run(work) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
+def test_what_a_window_lets_in_at_once_is_admitted_in_steps(monkeypatch):
+    async def burst() -> None:
+        with at(Limits(listeners={"CLIENT": ListenerLimits(rate=Quota(100))}), monkeypatch) as site:
+            site.acceptor.start_accepting()
+            await site.handler.take_turns(TURNS)
+            assert site.handler.handled.total() == 2, "no time has passed"
+
+            for millisecond in range(1, 15):
+                site.now += 1
+                await site.handler.take_turns(TURNS)
+                assert site.handler.handled.total() == 2 + 2 * millisecond
+            site.now += 1000
+            await site.handler.take_turns(TURNS)
+            assert site.handler.handled.total() == 2 + 2 * 14 + 2
+
+    run(burst())
+
+
+def test_without_a_limit_nothing_waits_for_a_step(monkeypatch):
+    async def burst() -> None:
+        with at(Limits(listeners={"CLIENT": ListenerLimits()}), monkeypatch) as site:
+            site.acceptor.start_accepting()
+            await site.handler.take_turns(TURNS)
+            assert site.handler.handled.total() == CLIENTS
+
+    run(burst())
+
+
+@pytest.mark.parametrize("recheck", [True, False])
+def test_holds_that_end_at_once_are_spread_over_turns(monkeypatch, recheck):
+    async def burst() -> None:
+        limits = Limits(
+            listeners={"CLIENT": ListenerLimits()}, ip_rates={DEFAULT_ADDRESS: Quota(20)}, samples=2, recheck=recheck
+        )
+        with at(limits, monkeypatch) as site:
+            site.acceptor.start_accepting()
+            while site.handler.listener_counters["CLIENT"].accepted < CLIENTS:
+                await asyncio.sleep(0)
+            assert site.admission.waiting_connections == HELD
+
+            site.now += 1000
+            waiting = [HELD]
+            while waiting[-1]:
+                await asyncio.sleep(0)
+                waiting.append(site.admission.waiting_connections)
+            ended = [before - after for before, after in pairwise(waiting)]
+            assert sum(ended) == HELD
+            assert max(ended) <= MAX_ENDED_HOLDS
+
+    run(burst())
