@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from proxy.config import keys
 from proxy.config.document import TAG_PREFIX, TAGS, ConfigDocument, Problem, parse
 from proxy.config.environment import apply_environment
+from proxy.config.host_names import resolve_overrides
 from proxy.config.keys import KEYS, LIBRDKAFKA_MAPPINGS, find, is_librdkafka_setting, is_single, path_in_file, printable
 from proxy.config.model import Config
 from proxy.config.regular_files import read_regular
@@ -51,6 +52,7 @@ def load(
     problems += _gather_tags(document)
     problems += apply_environment(document, environ)
     problems += read_secret_files(document, Path(source).parent)
+    problems += resolve_overrides(document)
     problems += validate_across_keys(document, {problem.path for problem in problems})
     final = {problem.path for problem in problems if problem.final}
     config = None

@@ -20,6 +20,7 @@ from pydantic import (
 
 from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
 from proxy.config.values import address
+from proxy.limits.java_addresses import parse_java_address
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, Action
 
 IpStore = Literal["broker", "file"]
@@ -28,7 +29,7 @@ Source = Literal["file", "broker", "min"]
 ACTION = "enforce or observe"
 LIMIT = f"1–{UNLIMITED} connections"
 RATE = f"1–{UNLIMITED} connections/s"
-OVERRIDES = f"address:connections, several separated by commas, each connections 0–{UNLIMITED}"
+OVERRIDES = f"address:connections or host name:connections, several separated by commas, each connections 0–{UNLIMITED}"
 
 IPS_EXAMPLE = f"""
   "{DEFAULT_ADDRESS}": {{connection_creation_rate: 20, action: enforce}}
@@ -45,7 +46,7 @@ def _address_or_default(value: str) -> str:
 def overrides_of(text: str) -> dict[str, int]:
     """Parse ``address:connections,…``; the last colon separates. Raises ValueError that names the wrong part.
 
-    Addresses are in their canonical form.
+    Addresses are in their canonical form. Host names were replaced before, by ``host_names``.
     """
     found: dict[str, int] = {}
     for part in text.split(",") if text.strip() else ():
@@ -53,10 +54,9 @@ def overrides_of(text: str) -> dict[str, int]:
         if not colon:
             raise ValueError(f"lacks :connections behind {count!r}")
         host = host.strip()
-        try:
-            who = address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
-        except ValueError:
-            raise ValueError(f"names {host!r}, which is not an IP address") from None
+        who = parse_java_address(host)
+        if who is None:
+            raise ValueError(f"names {host!r}, which is not an IP address")
         if not re.fullmatch(r"\s*[0-9]{1,10}", count) or int(count) > UNLIMITED:
             raise ValueError(f"gives {host} {count.strip()!r} connections")
         if who in found:
@@ -193,7 +193,8 @@ class Quotas(ConfigSection):
     )
     max_connections_per_ip_overrides: Overrides = key(
         "max.connections.per.ip.overrides",
-        "Addresses with a number of their own, as `10.0.0.7:50,[fd00::7]:20`; host names are not looked up.",
+        "Addresses with a number of their own, as `10.0.0.7:50,[fd00::7]:20,gateway.example:500`. A host name stands for "
+        "its first address, IPv4 before IPv6, when the file is read.",
         kind="text",
         allowed=OVERRIDES,
         default="",

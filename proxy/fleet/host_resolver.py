@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Collection
 from itertools import islice
 
 import structlog
 
+from proxy.limits.java_addresses import choose_address
 from proxy.limits.model import canonical
 
 RESOLVE_TIMEOUT = 2.0
@@ -24,9 +24,6 @@ RESOLVE_RETRY = 60.0
 
 MAX_LOGGED_NAMES = 5
 """Names that one log line shows."""
-
-LONGEST_IPV4 = 15
-"""Characters that Java reads as numbers; what is longer is a host name."""
 
 log = structlog.get_logger(__name__)
 
@@ -90,24 +87,6 @@ class HostResolver:
         self._retry_at[name] = asyncio.get_running_loop().time() + RESOLVE_RETRY
 
 
-def parse_java_address(name: str) -> str | None:
-    """Return the address that ``name`` is, as Java parses it, in its canonical form; None if it is a host name.
-
-    To Java ``[::1]`` is an address, and so are ``010.0.0.7`` and ``10.7``: numbers are decimal, and the last one fills
-    the remaining bytes. Measured with Java 17 and 25.
-    """
-    bracketed = name.startswith("[") and name.endswith("]") and ":" in name
-    with contextlib.suppress(ValueError):
-        return canonical(name[1:-1] if bracketed else name)
-    parts = name.split(".")
-    if len(name) > LONGEST_IPV4 or len(parts) > 4 or not all(part.isascii() and part.isdigit() for part in parts):
-        return None
-    *first, last = map(int, parts)
-    with contextlib.suppress(ValueError, OverflowError):
-        return str(ipaddress.IPv4Address(bytes(first) + last.to_bytes(4 - len(first), "big")))
-    return None
-
-
 async def resolve_host(host: str) -> list[str]:
     """Return the addresses of a host in the order in which they are tried. Raises OSError or ValueError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -115,11 +94,11 @@ async def resolve_host(host: str) -> list[str]:
 
 
 async def _choose_address(name: str) -> str:
-    """Return the address that Java takes: the first IPv4 address, else the first IPv6 address."""
+    """Return the address of a host that Java takes. Raises OSError or ValueError."""
     with contextlib.suppress(OSError):
         socket.inet_aton(name)
         raise ValueError("is a number to some, and no address to brokers")  # 0x7f.1
     addresses = await resolve_host(name)
     if not name or not addresses:
         raise OSError("has no address")
-    return min(addresses, key=lambda address: ":" in address)
+    return choose_address(addresses)

@@ -16,10 +16,11 @@ from proxy.errors import BrokersideError
 from proxy.fleet import broker_limits
 from proxy.fleet.broker_limits import TighterLimit
 from proxy.fleet.client import Caller, ClusterClient
-from proxy.fleet.host_resolver import HostResolver, parse_java_address
+from proxy.fleet.host_resolver import HostResolver
 from proxy.fleet.local_addresses import LocalAddresses
 from proxy.fleet.schedule import Schedule
 from proxy.fleet.self_exemption import find_exposure, without_exemptions
+from proxy.limits.java_addresses import parse_java_address
 from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, ClusterQuotas
 from proxy.rpc import messages
 from proxy.rpc.messages import NOT_AUTHORIZED, RequestRefused

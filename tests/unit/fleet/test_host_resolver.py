@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.fleet import host_resolver
-from proxy.fleet.host_resolver import HostResolver, parse_java_address
+from proxy.fleet.host_resolver import HostResolver
+from proxy.limits.java_addresses import parse_java_address
 
 
 @pytest.mark.parametrize(

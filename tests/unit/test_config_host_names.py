@@ -1,0 +1,155 @@
+"""Host names in ``max.connections.per.ip.overrides`` are looked up when the file is read, as the broker does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.config import host_names, load
+from proxy.config.limits import limits_of
+from proxy.errors import ConfigError
+from proxy.reload import ConfigFileMonitor, Reloader
+
+KEY = "quotas.max.connections.per.ip.overrides"
+FILE = """\
+broker.id: 1
+listeners:
+  - {{name: CLIENT, bind: "127.0.0.1:9092", upstream: "127.0.0.1:19092"}}
+quotas:
+  max.connections.per.ip.overrides: "{}"
+"""
+
+
+class NameService:
+    """Answers in place of the machine's. A name in ``hanging`` is not answered before ``end``."""
+
+    def __init__(self) -> None:
+        self.addresses = {
+            "gateway.example": ["2001:db8::7", "10.0.0.7", "10.0.0.8"],
+            "v6.example": ["2001:DB8:0::9"],
+            "other.example": ["10.0.0.9"],
+        }
+        self.hanging: set[str] = set()
+        self.end = threading.Event()
+        self.asked: list[str] = []
+        self.threads: set[threading.Thread] = set()
+
+    def __call__(self, host, port, family=0, type=0, proto=0, flags=0):
+        self.asked.append(host)
+        self.threads.add(threading.current_thread())
+        if host in self.hanging:
+            self.end.wait()
+        if host not in self.addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, type, 6, "", (address, 0)) for address in self.addresses[host]]
+
+
+@pytest.fixture
+def names(monkeypatch):
+    names = NameService()
+    monkeypatch.setattr(host_names.socket, "getaddrinfo", names)
+    yield names
+    names.end.set()
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "sidecar.yaml"
+
+
+def overrides(path: Path, text: str, **environ: str) -> dict[str, int]:
+    path.write_text(FILE.format(text))
+    return limits_of(load(path, environ)).ip_connections_overrides
+
+
+def problems(path: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        overrides(path, text)
+    return raised.value.problems
+
+
+def test_a_name_stands_for_its_first_address_ipv4_before_ipv6(names, path):
+    found = overrides(path, "gateway.example:50, v6.example:5,[fd00::7]:20,10.1.2.3:1")
+
+    assert found == {"10.0.0.7": 50, "2001:db8::9": 5, "fd00::7": 20, "10.1.2.3": 1}
+    assert sorted(names.asked) == ["gateway.example", "v6.example"]
+
+
+def test_what_the_broker_reads_as_an_address_is_not_looked_up(names, path):
+    assert overrides(path, "010.0.0.7:1,10.8:2,[::1]:3,::ffff:10.0.0.9:4") == {
+        "10.0.0.7": 1,
+        "10.0.0.8": 2,
+        "::1": 3,
+        "10.0.0.9": 4,
+    }
+    assert names.asked == []
+
+
+def test_the_environment_may_have_names_too(names, path):
+    variable = {"BROKERSIDE_QUOTAS__MAX_CONNECTIONS_PER_IP_OVERRIDES": "other.example:3"}
+
+    assert overrides(path, "gateway.example:50", **variable) == {"10.0.0.9": 3}
+
+
+def test_a_name_without_an_address_is_a_mistake(names, path):
+    allowed = "address:connections or host name:connections, several separated by commas, each connections 0–2147483647"
+    text = "gone.example:5,gateway.example:1"
+
+    (only,) = problems(path, text)
+
+    reason = "names 'gone.example', which has no address: Name or service not known"
+    assert only == f"{KEY}: '{text}' {reason} (allowed: {allowed}) at line 5, column 3"
+
+
+def test_each_such_name_is_one(names, path):
+    found = problems(path, "b.example:1,a.example:2")
+
+    assert ["a.example" in found[0], "b.example" in found[1]] == [True, True]
+
+
+def test_two_names_of_one_address_are_a_mistake(names, path):
+    (only,) = problems(path, "gateway.example:1,10.0.0.7:2")
+
+    assert "names 10.0.0.7 twice" in only
+
+
+def test_a_name_that_is_not_answered_in_time_is_a_mistake(names, path, monkeypatch):
+    monkeypatch.setattr(host_names, "LOOKUP_TIMEOUT", 0.1)
+    names.hanging = {"gateway.example"}
+    began = time.monotonic()
+
+    (only,) = problems(path, "gateway.example:1,other.example:2")
+
+    assert "names 'gateway.example', which has no address: no answer within 0 s" in only
+    assert time.monotonic() - began < 5
+
+
+def test_many_names_need_few_threads(names, path):
+    names.addresses = {f"host-{number}.example": [f"10.0.1.{number}"] for number in range(200)}
+
+    found = overrides(path, ",".join(f"{name}:1" for name in names.addresses))
+
+    assert len(found) == 200
+    assert len(names.threads) <= host_names.CONCURRENT_LOOKUPS
+
+
+async def test_a_reload_asks_again_and_never_in_the_event_loop(names, path):
+    path.write_text(FILE.format("gateway.example:50"))
+    applied = []
+    reloader = Reloader(ConfigFileMonitor(path), await asyncio.to_thread(load, path, {}), applied.append)
+    assert (await reloader.reload("test")).result == "unchanged"
+
+    names.addresses["gateway.example"] = ["10.0.0.17"]
+    result = await reloader.reload("test")
+
+    assert (result.result, result.changed) == ("applied", (KEY,))
+    assert limits_of(applied[0]).ip_connections_overrides == {"10.0.0.17": 50}
+    assert threading.main_thread() not in names.threads
+    del names.addresses["gateway.example"]
+    assert (await reloader.reload("test")).result == "rejected"
+    assert limits_of(reloader.config).ip_connections_overrides == {"10.0.0.17": 50}
