@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field
 
 UNLIMITED = 2_147_483_647
-"""Kafka's Int.MaxValue: no limit. Nothing is measured for it."""
+"""Kafka's Int.MaxValue: no limit."""
 
 DEFAULT_ADDRESS = "<default>"
 """Kafka's name for every address without a quota of its own."""
@@ -178,8 +178,7 @@ class LimitState(Struct, frozen=True):
     used: float
     """Connections per second over the quota's window, or open connections.
 
-    NaN for a rate that is not measured because there is no limit, and for the scope ``ip``, where each address has a
-    number of its own.
+    NaN for the scope ``ip``, where each address has a number of its own.
     """
 
 

@@ -1,4 +1,6 @@
-"""The rates that limits need: broker-wide, per listener and per address. A rate without a limit is not measured.
+"""The rates of accepted connections: broker-wide, per listener and per address.
+
+As in Kafka, those of the broker and of listeners are always measured, and that of an address only if it has a limit.
 
 Times are milliseconds of one monotonic clock.
 """
@@ -39,10 +41,9 @@ class RateSensors:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._broker: SampledRate | None = None
-        self._listeners: dict[str, SampledRate] = {}
+        self._broker = self._new_rate()
+        self._listeners = {name: self._new_rate() for name in limits.listeners}
         self._addresses: OrderedDict[str, SampledRate] = OrderedDict()  # least recently used first
-        self.update_limits(limits)
 
     @property
     def addresses(self) -> int:
@@ -53,18 +54,9 @@ class RateSensors:
         """Apply new limits and keep what was measured. If the window has changed, all rates start again."""
         old, self._limits = self._limits, limits
         if (old.samples, old.window_ms) != (limits.samples, limits.window_ms):
-            self._broker = None
-            self._listeners.clear()
-            self._addresses.clear()
-        if not limits.rate.limited:
-            self._broker = None
-        elif self._broker is None:
             self._broker = self._new_rate()
-        for name, listener in limits.listeners.items():
-            if not listener.rate.limited:
-                self._listeners.pop(name, None)
-            elif name not in self._listeners:
-                self._listeners[name] = self._new_rate()
+            self._listeners = {name: self._new_rate() for name in limits.listeners}
+            self._addresses.clear()
 
     def rate_quota(self, address: str) -> Quota:
         """Return the rate limit of ``address``: its own or the default one."""
@@ -72,22 +64,15 @@ class RateSensors:
 
     def record(self, listener: str, value: int, now: int) -> None:
         """Count a connection of ``listener``, or with −1 take one back."""
-        sensor = self._listeners.get(listener)
-        if sensor is not None:
-            sensor.record(value, now)
-        if self._broker is not None and not self._limits.listeners[listener].protected:
+        self._listeners[listener].record(value, now)
+        if not self._limits.listeners[listener].protected:
             self._broker.record(value, now)
 
     def violations(self, listener: str, now: int) -> list[RateViolation]:
         """Return which rates that apply to ``listener`` are above their limit. The wait is at most one window."""
         limits = self._limits.listeners[listener]
-        found = []
-        if self._broker is not None and not limits.protected:
-            found += self._violation("broker", self._broker, self._limits.rate, now)
-        sensor = self._listeners.get(listener)
-        if sensor is not None:
-            found += self._violation("listener", sensor, limits.rate, now)
-        return found
+        found = [] if limits.protected else self._violation("broker", self._broker, self._limits.rate, now)
+        return found + self._violation("listener", self._listeners[listener], limits.rate, now)
 
     def count_address(self, address: str, now: int) -> RateViolation | None:
         """Count a connection of ``address``; return the violation if its rate is now above its limit.
@@ -126,10 +111,9 @@ class RateSensors:
             self._addresses.clear()  # also frees the hash table
 
     def rate(self, listener: str | None, now: int) -> float:
-        """Return the connections per second of ``listener``, or broker-wide for None; NaN if the rate is not
-        measured."""
-        sensor = self._broker if listener is None else self._listeners.get(listener)
-        return float("nan") if sensor is None else sensor.per_second(now)
+        """Return the connections per second of ``listener``, or broker-wide for None."""
+        sensor = self._broker if listener is None else self._listeners[listener]
+        return sensor.per_second(now)
 
     def address_rate(self, address: str, now: int) -> float:
         """Return the connections per second of ``address``; NaN if the rate is not measured."""
@@ -144,6 +128,8 @@ class RateSensors:
         return SampledRate(self._limits.samples, self._limits.window_ms)
 
     def _violation(self, scope: QuotaScope, sensor: SampledRate, quota: Quota, now: int) -> list[RateViolation]:
+        if not quota.limited:
+            return []
         count, window = sensor.measure(now)
         if not exceeds(count, window, quota.limit):
             return []

@@ -22,7 +22,7 @@ class SampledRate:
     """Counts connections over ``samples`` windows of ``window_ms``. Takes about 500 bytes if all samples are in use.
 
     A sample counts until nothing was recorded in it for the whole time. Each sample begins after the last record of the
-    one before, so those that no longer count are always the first ones. Measuring drops them.
+    one before, so those that no longer count are always the first ones. Measuring drops them, and so does a new sample.
     """
 
     __slots__ = ("_count", "_max_age_ms", "_min_elapsed_ms", "_samples", "_window_ms")
@@ -41,6 +41,7 @@ class SampledRate:
             kept[SAMPLE_LAST - SAMPLE_FIELDS] = now
             kept[SAMPLE_SUM - SAMPLE_FIELDS] += value
         else:
+            self._drop_expired(now)
             kept.extend((now, now, value))
         self._count += value
 

@@ -65,11 +65,11 @@ def _limits(quotas: QuotasState) -> Samples:
 
 
 def _rates(scope: str) -> Callable[[QuotasState], Iterator[tuple[str, float]]]:
-    """Return a reader of the measured rates, with the listener of each."""
+    """Return a reader of the rates, with the listener of each."""
 
     def rates(quotas: QuotasState) -> Iterator[tuple[str, float]]:
         for state in quotas.limits:
-            if state.scope == scope and state.quota == RATE and not math.isnan(state.used):
+            if state.scope == scope and state.quota == RATE:
                 yield state.listener, state.used
 
     return rates
@@ -97,7 +97,7 @@ LIMIT_METRICS: tuple[MetricDefinition, ...] = (
         "gauge",
         ("listener",),
         "connections per second",
-        "Connections accepted on the listener, over the quota's window; without a limit not measured, no series.",
+        "Connections accepted on the listener, over the quota's window, with or without a limit.",
         _quotas(lambda quotas: [((listener,), rate) for listener, rate in _rates("listener")(quotas)]),
     ),
     MetricDefinition(

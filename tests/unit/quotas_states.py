@@ -14,13 +14,13 @@ def unlimited(*listeners: str) -> QuotasState:
     none = dict.fromkeys(listeners, 0)
     return QuotasState(
         limits=(
-            LimitState("broker", "", RATE, UNLIMITED, "enforce", math.nan),
+            LimitState("broker", "", RATE, UNLIMITED, "enforce", 0.0),
             LimitState("broker", "", CONNECTIONS, UNLIMITED, "enforce", 0),
             *(
                 state
                 for listener in listeners
                 for state in (
-                    LimitState("listener", listener, RATE, UNLIMITED, "enforce", math.nan),
+                    LimitState("listener", listener, RATE, UNLIMITED, "enforce", 0.0),
                     LimitState("listener", listener, CONNECTIONS, UNLIMITED, "enforce", 0),
                 )
             ),
@@ -47,7 +47,7 @@ def busy() -> QuotasState:
         LimitState("broker", "", CONNECTIONS, 5000, "enforce", 1234),
         LimitState("listener", "CLIENT", RATE, 100, "observe", 150.5),
         LimitState("listener", "CLIENT", CONNECTIONS, UNLIMITED, "enforce", 1200),
-        LimitState("listener", "REPLICATION", RATE, UNLIMITED, "enforce", math.nan),
+        LimitState("listener", "REPLICATION", RATE, UNLIMITED, "enforce", 1.5),
         LimitState("listener", "REPLICATION", CONNECTIONS, UNLIMITED, "enforce", 34),
         LimitState("ip", "", RATE, 20, "enforce", math.nan),
         LimitState("ip", "", CONNECTIONS, 500, "observe", math.nan),

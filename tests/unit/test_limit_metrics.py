@@ -48,12 +48,14 @@ def test_limits_are_told_where_there_are_any(found) -> None:
     }
 
 
-def test_rates_are_told_where_they_are_measured(found) -> None:
+def test_rates_of_listeners_are_there_without_a_limit_those_of_addresses_are_not(found) -> None:
     assert of(found, "broker_connection_accept_rate") == {(): 187.25}
-    assert of(found, "connection_accept_rate") == {("CLIENT",): 150.5}
+    assert of(found, "connection_accept_rate") == {("CLIENT",): 150.5, ("REPLICATION",): 1.5}
     assert of(found, "ip_connection_accept_rate") == {("10.1.2.3",): 22.9}
     idle = scrape(quotas_states.unlimited("CLIENT"))
-    for name in ("quota_limit", "broker_connection_accept_rate", "connection_accept_rate", "ip_connection_accept_rate"):
+    assert of(idle, "broker_connection_accept_rate") == {(): 0}
+    assert of(idle, "connection_accept_rate") == {("CLIENT",): 0}
+    for name in ("quota_limit", "ip_connection_accept_rate"):
         assert of(idle, name) == {}
 
 

@@ -29,7 +29,7 @@ def test_what_is_not_limited_or_not_measured_is_null() -> None:
     }
     assert [(one["limit"], one["used"]) for one in limits[3:]] == [
         (None, 1200),
-        (None, None),
+        (None, 1.5),
         (None, 34),
         (20, None),
         (500, None),
@@ -71,7 +71,7 @@ def test_a_person_sees_limits_listeners_throttles_and_addresses() -> None:
         "all listeners  connections    1,234  5,000   25%",
         "CLIENT         connections/s  150.5    100  150%  dry run",
         "CLIENT         connections    1,200      -",
-        "REPLICATION    connections/s      -      -",
+        "REPLICATION    connections/s    1.5      -",
         "REPLICATION    connections       34      -",
         "each address   connections/s      -     20",
         "each address   connections        -    500        dry run",

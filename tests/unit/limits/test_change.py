@@ -106,14 +106,14 @@ def test_another_window_while_some_are_held_closes_them_with_what_they_were_held
     assert [(throttle.action, throttle.observed) for throttle in simulation.throttles] == [("hold", 3.0), ("drop", 3.0)]
 
 
-def test_without_a_limit_nothing_is_measured_any_more() -> None:
+def test_what_was_accepted_without_a_limit_counts_under_the_next_one() -> None:
     limited = limits(20, ips={A: 20}, rate=Quota(50))
     simulation = Simulation(limited)
     simulation.connect([0] * 20)
     simulation.run()
     simulation.update_limits(limits())
-    rates = simulation.quotas.sensors
-    assert rates.rate("CLIENT", 0) != rates.rate("CLIENT", 0)  # NaN
-    assert rates.rate(None, 0) != rates.rate(None, 0)
+    simulation.connect([0] * 20)
+    simulation.run()
     simulation.update_limits(with_(limited, ip_rates={}))
-    assert rates.rate("CLIENT", 0) == rates.rate(None, 0) == 0
+    rates = simulation.quotas.sensors
+    assert rates.rate("CLIENT", 0) == rates.rate(None, 0) == 4

@@ -71,9 +71,9 @@ def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
     assert (now.addresses_tracked, now.addresses_connected) == (1, 2)
 
 
-def test_a_rate_without_a_limit_is_not_a_number() -> None:
+def test_a_rate_without_a_limit_is_measured_too() -> None:
     now = collect_state(Simulation(Limits(listeners={"CLIENT": ListenerLimits()})).quotas, 0)
-    assert [math.isnan(one.used) for one in now.limits] == [True, False, True, False, True, True]
+    assert [math.isnan(one.used) for one in now.limits] == [False, False, False, False, True, True]
     assert now.limits[1] == LimitState("broker", "", "connections", UNLIMITED, "enforce", 0)
     assert now.addresses == ()
 

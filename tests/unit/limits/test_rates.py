@@ -175,6 +175,31 @@ def test_blocked_time_is_that_of_rates_and_slots_and_grows_while_it_lasts() -> N
 
 def test_the_largest_number_is_no_limit() -> None:
     simulation = Simulation(limits(UNLIMITED))
-    simulation.connect([0] * 100)
+    everybody = simulation.connect([0] * 1_000)
     simulation.run()
-    assert simulation.quotas.sensors.rate("CLIENT", 0) != simulation.quotas.sensors.rate("CLIENT", 0)  # NaN
+    assert admitted(everybody) == [0] * 1_000
+
+
+def test_rates_of_listeners_are_measured_without_a_limit_as_kafka_does() -> None:
+    listeners = {"CLIENT": ListenerLimits(), "OTHER": ListenerLimits(), "INTERNAL": ListenerLimits(protected=True)}
+    simulation = Simulation(Limits(listeners=listeners))
+    simulation.connect([0] * 20)
+    simulation.connect([0] * 10, listener="OTHER")
+    simulation.connect([0] * 5, listener="INTERNAL")
+    simulation.run()
+
+    rate = simulation.quotas.sensors.rate
+    assert [rate(name, 0) for name in ("CLIENT", "OTHER", "INTERNAL", None)] == [2.0, 1.0, 0.5, 3.0]
+    assert rate("CLIENT", 11_000) == 0
+
+
+def test_a_new_limit_counts_what_was_accepted_before_it() -> None:
+    simulation = Simulation(limits())
+    simulation.connect([0] * 150)
+    simulation.run()
+
+    simulation.update_limits(limits(10))
+    (next_,) = simulation.connect([0])
+    simulation.run()
+
+    assert next_.admitted == 1_000
