@@ -1,12 +1,14 @@
 """Reads a YAML file into plain values whose lines and columns are known. Mistakes of the file itself are problems.
 
-Aliases are read. A value with a YAML tag is a mistake.
+Aliases are read. A value with a YAML tag is a mistake. A line ``tag.NAME = VALUE`` of a broker's properties may stand
+between the keys.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ ALLOWED = "allowed: text, numbers, true, false, lists and mappings, without tags
 
 TAGS, TAG_PREFIX = "tags", "tag."
 """The key of the mapping of tags, and the prefix of a key that is a single tag."""
+
+_PROPERTY = re.compile(r"^(tag\.[^\s:='\"]+)[ \t]*=[ \t]*(.*?)[ \t\r]*$", re.MULTILINE)
+"""``tag.NAME = VALUE``, as in a broker's ``server.properties``. In YAML a line that begins so is a mistake."""
 
 _AFTER_ALL = (1 << 30, 0)
 """Line and column of a problem that has none: it is sorted behind all others."""
@@ -107,6 +112,12 @@ def _upwards(path: Path) -> list[Path]:
     return [path[:end] for end in range(len(path), 0, -1)]
 
 
+def _as_yaml(line: re.Match[str]) -> str:
+    """Return a tag's line of a broker's properties as YAML. Its value is the text as it is written."""
+    key, value = line[1], line[2].replace("'", "''")
+    return f"'{key}': '{value}'"
+
+
 def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[ConfigDocument, list[Problem]]:
     """Read YAML. Raises ConfigError if nothing can be read; returns other mistakes as problems.
 
@@ -121,7 +132,7 @@ def parse(source: str, text: str, pause: Callable[[], None]) -> tuple[ConfigDocu
 
     try:
         with garbage_collection_paused():
-            root = _compose(text, Composer)
+            root = _compose(_PROPERTY.sub(_as_yaml, text), Composer)
             reader = _Reader()
             document = reader.read(root)
     except yaml.reader.ReaderError as error:

@@ -46,7 +46,8 @@ def resolve_overrides(document: ConfigDocument) -> Iterator[Problem]:
             what = f"names {printable(repr(name))}, which has no address: {reason}"
             yield Problem(OVERRIDES, f"{printable(repr(text))} {what} (allowed: {KEYS[OVERRIDES].allowed})", final=True)
     section[OVERRIDES[-1]] = ",".join(
-        f"{_in_brackets(answers.get(host.strip(), (None, ''))[0] or host)}{colon}{count}" for host, colon, count in parts
+        f"{_in_brackets(answers.get(host.strip(), (None, ''))[0] or host)}{colon}{count}"
+        for host, colon, count in parts
     )
 
 

@@ -78,7 +78,8 @@ class Config(ConfigSection):
     tags: Tags = key(
         "tags",
         "Tags of this broker that `BrokerMetadata` returns beside the built-in ones (docs/tags.md). `tag.NAME: VALUE` "
-        "beside `broker.id` is the same as `NAME: VALUE` here.",
+        "beside `broker.id` is the same as `NAME: VALUE` here, and so is `tag.NAME = VALUE`, as in a broker's "
+        "properties.",
         kind="mapping",
         allowed=f"up to {MAX_TAGS} tags with names of {TOPIC_NAME_RULE}, none built in, and text of up to "
         f"{MAX_TAG_VALUE} characters",

@@ -193,8 +193,8 @@ class Quotas(ConfigSection):
     )
     max_connections_per_ip_overrides: Overrides = key(
         "max.connections.per.ip.overrides",
-        "Addresses with a number of their own, as `10.0.0.7:50,[fd00::7]:20,gateway.example:500`. A host name stands for "
-        "its first address, IPv4 before IPv6, when the file is read.",
+        "Addresses with a number of their own, as `10.0.0.7:50,[fd00::7]:20,gateway.example:500`. A host name stands "
+        "for its first address, IPv4 before IPv6, when the file is read.",
         kind="text",
         allowed=OVERRIDES,
         default="",

@@ -198,8 +198,9 @@ names, since there may be more at any time.
 ## Tags of your own
 
 `tag.NAME: VALUE` in the sidecar's configuration, or `tags: {{NAME: VALUE}}`, adds one. Values are the text that is
-written: `tag.version: 1.10` is `1.10`. Changes act without a restart, and reach the other sidecars with the next
-heartbeat. A name of a built-in tag is a mistake, and so is one that begins with
+written: `tag.version: 1.10` is `1.10`. A line `tag.NAME = VALUE`, as in a broker's `server.properties`, is taken as it
+is: its value is everything behind the `=`, without blanks around it. Changes act without a restart, and reach the other
+sidecars with the next heartbeat. A name of a built-in tag is a mistake, and so is one that begins with
 {" or ".join(f"`{prefix}`" for prefix in RESERVED_PREFIXES)}.
 
 ```yaml

@@ -134,7 +134,10 @@ def test_what_was_loaded_can_be_shown_and_loaded_again(config):
         ("max.connections.per.ip: 0", "max.connections.per.ip: 0 lets nobody in (allowed: 1 or more, or 0 with"),
         ("max.connections.per.ip.overrides: 5", "max.connections.per.ip.overrides: 5 is not text"),
         ("max.connections.per.ip.overrides: '[kafka]:5'", "names '[kafka]', which is not an IP address"),
-        ("max.connections.per.ip.overrides: 10.0.0.1", "lacks :connections behind '10.0.0.1' (allowed: address:connections or host name:conn"),
+        (
+            "max.connections.per.ip.overrides: 10.0.0.1",
+            "lacks :connections behind '10.0.0.1' (allowed: address:connections or host name:conn",
+        ),
         ("max.connections.per.ip.overrides: 10.0.0.7=50", "lacks :connections behind '10.0.0.7=50'"),
         ("max.connections.per.ip.overrides: ':5'", "names '', which is not an IP address"),
         ("max.connections.per.ip.overrides: '10.0.0.1:'", "gives 10.0.0.1 '' connections"),

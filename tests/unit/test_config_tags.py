@@ -60,6 +60,47 @@ def test_tags_stand_alone_as_in_a_broker_s_properties_or_together(loaded):
     assert unpack(pack(config)) == config
 
 
+def test_lines_of_a_broker_s_properties_are_taken_as_they_are(loaded):
+    lines = "tag.aws.zone = eu-central-1\ntag.rack=r8a9\r\ntag.cluster =kafka3  \n"
+
+    config = loaded(lines + "quotas: {max.connections: 5}\ntag.last = 1.10")
+
+    tags = {"aws.zone": "eu-central-1", "rack": "r8a9", "cluster": "kafka3", "last": "1.10"}
+    assert config.tags == tags
+    assert config.quotas.max_connections == 5
+    assert config == loaded(
+        "tags: {aws.zone: eu-central-1, rack: r8a9, cluster: kafka3, last: 1.10}\nquotas: {max.connections: 5}\n"
+    )
+
+
+@pytest.mark.parametrize("written", ["a: b", "a # b", '"a"', "a=b", "\\u0041\\", "[a", "- a", "{a: b}", "ä", "&a", "%"])
+def test_such_a_line_has_the_text_behind_the_equals_sign(loaded, written):
+    assert loaded(f"tag.x = {written}\n").tags == {"x": written}
+
+
+def test_such_a_line_may_be_empty_or_come_first(loaded):
+    assert loaded(text=f"tag.x =\n{MINIMAL}").tags == {"x": ""}
+
+
+def test_elsewhere_it_is_no_tag(loaded, problems):
+    assert loaded("tags:\n  x: |\n    tag.y = z\n").tags == {"x": "tag.y = z\n"}
+    (only,) = problems("tags:\n  tag.x = y\n")
+    assert only.startswith("tags: ")
+
+
+def test_mistakes_in_such_lines_have_their_place(problems):
+    (twice,) = problems("tags: {rack: a}\ntag.rack = b\n")
+    assert twice == "tag.rack: is given twice (allowed: once, here or as rack under tags) at line 6, column 1"
+    (twice,) = problems("tag.rack = a\ntag.rack = b\n")
+    assert twice == "tag.rack: is given twice (allowed: once) at lines 5 and 6"
+    (name,) = problems("tag.a$b = c\n")
+    assert "tags.a$b" in name or "tag.a$b" in name
+    (builtin,) = problems("tag.broker.id = 9\n")
+    assert builtin.endswith("at line 5, column 1")
+    (long,) = problems(f"tag.x = {'a' * 2000}\n")
+    assert long.startswith("tag.x: ")
+
+
 @pytest.mark.parametrize("written", ["1.10", "0x1F", "yes", "007", "2026-01-01", "null", "1_000", "a b"])
 def test_a_tag_is_the_text_that_was_written(loaded, written):
     assert loaded(f"tag.x: {written}\n").tags == {"x": written}

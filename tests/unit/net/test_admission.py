@@ -140,8 +140,7 @@ def test_holds_that_end_at_once_are_spread_over_turns(monkeypatch, recheck):
         )
         with at(limits, monkeypatch) as site:
             site.acceptor.start_accepting()
-            while site.handler.listener_counters["CLIENT"].accepted < CLIENTS:
-                await asyncio.sleep(0)
+            await site.handler.take_turns(TURNS)
             assert site.admission.waiting_connections == HELD
 
             site.now += 1000
