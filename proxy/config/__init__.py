@@ -10,6 +10,7 @@ document.py      YAML to plain values that know their line.
 environment.py   BROKERSIDE_* variables over the file.
 secret_files.py  values that stand in files of their own; hmac_keys.py: HMAC keys, by id.
                  regular_files.py reads both, and nothing that only looks like a file.
+host_names.py    host names in limits of addresses become addresses.
 internal.py      with which settings of librdkafka the cluster's quotas can be read.
 validation.py    checks across keys: loops, addresses used twice, keys that need each other.
 loading.py       all of it in order; all errors reported at once.
