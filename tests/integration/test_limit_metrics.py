@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -138,13 +137,14 @@ async def test_rates_are_those_of_the_accepted_connections(tmp_path: Path) -> No
         assert count / 11 <= found(name, **labels) <= count / 10
 
 
-async def test_a_new_limit_is_told_at_once_and_nothing_is_measured_without_one(tmp_path: Path) -> None:
+async def test_a_new_limit_is_told_at_once_and_listeners_are_measured_without_one(tmp_path: Path) -> None:
     async with limited(tmp_path, max_connections=5) as site:
         await site.dial("A", 3)
         found = await site.until(lambda found: found("connections_active") == 3)
         assert found("quota_limit") == found("quota_limit", scope="broker", quota="connections") == 5
-        state = site.sidecar.quotas_state()
-        assert all(math.isnan(limit.used) for limit in state.limits if limit.quota == "connection_creation_rate")
+        for name, labels in (("connection_accept_rate", {"listener": "A"}), ("broker_connection_accept_rate", {})):
+            assert 3 / 11 <= found(name, **labels) <= 3 / 10
+        assert found("connection_accept_rate", listener="B") == found("ip_connection_accept_rate") == 0
         site.sidecar.update_config(site.config({"max.connections": 2, "max.connections.action": "observe"}))
         found = await site.scrape()
         assert found("quota_limit") == found("quota_limit", action="observe") == 2
