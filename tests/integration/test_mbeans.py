@@ -1,0 +1,53 @@
+"""The MBeans that docs/limits.md names are those of a real broker, and it has rates of listeners without any limit."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from proxy.local.cluster import ClusterState
+
+ROOT = Path(__file__).parents[2]
+STRANGER = "127.0.0.251"
+"""A client's address without a quota."""
+
+
+@pytest.fixture(scope="module")
+def mbeans(cluster: ClusterState) -> set[tuple[str, str]]:
+    """Name and attribute of each MBean about accepted connections, after one from ``STRANGER``."""
+    java = shutil.which("java")
+    assert java is not None
+    node = cluster.nodes[0]
+    host, _, port = node.upstream.rpartition(":")
+    patterns = ["kafka.server:type=socket-server-metrics,*", "kafka.network:type=Acceptor,*"]
+    with socket.create_connection((host, int(port)), source_address=(STRANGER, 0)):
+        listed = subprocess.run(
+            [java, str(ROOT / "tests" / "tools" / "Mbeans.java"), str(node.pid), *patterns],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        )
+    names = (line.rpartition(" ") for line in listed.stdout.splitlines())
+    return {(name, attribute) for name, _, attribute in names}
+
+
+def test_the_table_names_what_a_broker_has(mbeans):
+    table = re.findall(r"^\| `(kafka\.[^`]*)` \| `([^`]*)` \|", (ROOT / "docs" / "limits.md").read_text(), re.M)
+    assert len(table) == 6
+
+    for name, attribute in table:
+        if ",ip=" not in name:
+            assert (name.replace("listener=…", "listener=CLIENT"), attribute) in mbeans
+
+
+def test_a_listener_has_its_rate_without_a_limit_an_address_has_none(mbeans):
+    rates = {name for name, attribute in mbeans if attribute == "connection-accept-rate"}
+
+    assert "kafka.server:type=socket-server-metrics,listener=CLIENT" in rates
+    assert f"kafka.server:type=socket-server-metrics,ip={STRANGER}" not in rates
