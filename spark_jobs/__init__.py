@@ -26,6 +26,7 @@ Schemas and definitions
 events.py          the fields of the audit event.
 schemas/           every table with its columns; spark_types.py: events and tables as Spark types.
 definitions/       what users declare: prices, owners, objectives, mirrors, retention.
+kafka_errors.py    Kafka's error codes: names, and which of them are no failure.
 kafka_versions.py  Kafka's apis, and which of their versions newer brokers reject.
 
 Readers of the tables, without a JVM

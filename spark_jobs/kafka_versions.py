@@ -34,14 +34,6 @@ APIS: Sequence[str] = _NAMES.split()
 SIDECAR_APIS = ("BrokerMetadata",)
 """Names of the apis that sidecars serve beside Kafka's."""
 
-RETRIABLE_ERRORS = (5, 6, 14, 15, 16, 41, 51, 74, 75, 78, 88)
-"""Error codes of a broker that is not, or not yet, the one to ask: a leader or coordinator moves or loads, or a
-transaction is still completing. Clients ask again by themselves. They are those of the sidecars."""
-
-PROTOCOL_ERRORS = (22, 25, 27, 46, 70, 71, 79, 106, 110, 113, 117, 122, 123)
-"""Error codes that are a step of a protocol: a group rebalances, a session is renewed, an id is agreed. They are those
-of the sidecars."""
-
 REMOVED = 1 << 15
 """Lowest version of an api that was removed as a whole: greater than every possible version."""
 

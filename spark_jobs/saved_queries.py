@@ -206,6 +206,31 @@ GROUP BY client_ip, principal, client_id
 ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, client_ids, why, action LIMIT $limit""",
     ),
     SavedQuery(
+        "who-changed",
+        "Who changed what, when, from where, with which result?",
+        ("changes",),
+        """
+SELECT last_at, principal, client_id, client_ip, api,
+    resource_type || coalesce(' ' || resource_name, '') || coalesce(' of ' || parent_type || ' ' || parent_name, '')
+        AS resource,
+    result, error, requests, cluster_id, broker_id, listener, connection_id
+FROM changes
+WHERE result != 'denied' AND NOT validate_only AND day BETWEEN $since AND $until
+ORDER BY last_at DESC, principal, api, resource, result, connection_id LIMIT $limit""",
+    ),
+    SavedQuery(
+        "denied",
+        "Who was denied what?",
+        ("changes",),
+        """
+SELECT principal, client_id, list(DISTINCT client_ip ORDER BY client_ip) AS addresses,
+    list(DISTINCT api ORDER BY api) AS apis, resource_type || coalesce(' ' || resource_name, '') AS resource, error,
+    sum(requests)::BIGINT AS requests, min(first_at) AS first_at, max(last_at) AS last_at, cluster_id
+FROM changes WHERE result = 'denied' AND day BETWEEN $since AND $until
+GROUP BY cluster_id, principal, client_id, resource_type, resource_name, error
+ORDER BY requests DESC, principal, client_id, resource, error LIMIT $limit""",
+    ),
+    SavedQuery(
         "old-clients",
         "Which clients would Kafka 4 refuse?",
         ("clients",),

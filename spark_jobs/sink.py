@@ -19,7 +19,9 @@ from spark_jobs.errors import JobError
 from spark_jobs.events import KINDS
 from spark_jobs.parse import apply_decision, collect_valid_records
 from spark_jobs.table_root import TableRoot, table_of_every_batch
+from spark_jobs.tables.changes import is_change
 from spark_jobs.tables.registry import (
+    CHANGE_KIND,
     DEAD_LETTER_KIND,
     EVENT_KINDS,
     STREAMED_FUNCTIONS,
@@ -126,9 +128,11 @@ class TableSink:
     def _count_and_select_tables(self, batch: ParsedBatch, number: int, duplicates: int) -> list[str]:
         """Count the batch, and return the tables it has rows for, with the table that every batch is written to."""
         kinds_column = F.flatten(F.collect_set(F.array_distinct("events.kind"))).alias("kinds")
-        (found,) = batch.parsed.agg(kinds_column, *count_columns()).collect()
+        changed = F.expr(f"coalesce(bool_or(exists(events, event -> {is_change('event')})), false) AS changed")
+        (found,) = batch.parsed.agg(kinds_column, changed, *count_columns()).collect()
         self._counts[number] = BatchCounts(found["events"], found["dead_letters"], duplicates, found["unknown"])
         kinds = {*found["kinds"], *([DEAD_LETTER_KIND] if found["dead_letters"] else [])}
+        kinds |= {CHANGE_KIND} if found["changed"] else set()
         return [
             name
             for name in self._names

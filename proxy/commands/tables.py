@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
     made.add_argument("--until", type=day, metavar="DAY", help="Last day; default: the newest day in the tables.")
 
     exports = group(commands, "export", "Export the tables to the formats of other systems.")
-    for name, act in (("focus", export_focus), ("opencost", export_opencost)):
+    for name, act in (("focus", export_focus), ("opencost", export_opencost), ("ocsf", export_ocsf)):
         made = command(exports, name, act, extra="query")
         _add_tables(made)
         made.add_argument("--since", type=day, metavar="DAY", help="First day; default: the first day in the table.")
@@ -203,6 +203,16 @@ def export_opencost(tables: str, since: date | None, until: date | None, out: Pa
 
     _check_days(since, until)
     return _give(opencost.opencost_json(tables, since, until), out)
+
+
+def export_ocsf(tables: str, since: date | None, until: date | None, out: Path | None) -> int:
+    """Changes and denials as events of OCSF 1.3, the Open Cybersecurity Schema Framework; JSON lines."""
+    from spark_jobs.export import ocsf
+
+    _check_days(since, until)
+    with _writable(out) if out else nullcontext(sys.stdout) as file:
+        ocsf.write_ocsf(tables, file, since, until)
+    return 0
 
 
 def export_prometheus(definitions: list[Path], out: Path | None) -> int:

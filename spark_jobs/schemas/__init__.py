@@ -3,6 +3,7 @@
 model.py      the description of tables and columns.
 traffic.py    traffic by minute: ``traffic`` and ``latency``.
 clients.py    clients and their connections: ``clients``, ``connections``, ``throttles``, ``quota_advice``.
+changes.py    changes and denials: ``changes``.
 topics.py     topics and their mirrors: ``inventory``, ``topics``, ``produced``, ``mirror_check``.
 slo.py        objectives and how they are met: ``slo``.
 cost.py       costs: ``cost``.
@@ -12,6 +13,7 @@ reference.py  generates docs/tables.md from these descriptions, which the tables
 
 from __future__ import annotations
 
+from spark_jobs.schemas.changes import CHANGES
 from spark_jobs.schemas.clients import CLIENTS, CONNECTIONS, QUOTA_ADVICE, THROTTLES
 from spark_jobs.schemas.cost import COST
 from spark_jobs.schemas.health import COMPLETENESS, DEAD_LETTER_REASONS, DEAD_LETTERS
@@ -21,6 +23,7 @@ from spark_jobs.schemas.topics import INVENTORY, MIRROR_CHECK, PRODUCED, TOPICS
 from spark_jobs.schemas.traffic import LATENCY, TRAFFIC
 
 __all__ = [
+    "CHANGES",
     "CLIENTS",
     "COMPLETENESS",
     "CONNECTIONS",
@@ -46,7 +49,8 @@ __all__ = [
 STREAMED = {
     table.name: table
     for table in (
-        COMPLETENESS, TRAFFIC, LATENCY, CLIENTS, CONNECTIONS, THROTTLES, INVENTORY, PRODUCED, DEAD_LETTERS,
+        COMPLETENESS, TRAFFIC, LATENCY, CLIENTS, CONNECTIONS, THROTTLES, CHANGES, INVENTORY, PRODUCED,
+        DEAD_LETTERS,
     )
 }  # fmt: skip
 """Tables that each batch of the audit topic adds to, by name. The first one is written with every batch."""

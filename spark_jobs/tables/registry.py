@@ -13,6 +13,7 @@ from spark_jobs import schemas
 from spark_jobs.definitions import Definitions
 from spark_jobs.parse import dead_letter_rows
 from spark_jobs.schemas import TABLES
+from spark_jobs.tables.changes import changes
 from spark_jobs.tables.clients import clients
 from spark_jobs.tables.completeness import completeness
 from spark_jobs.tables.connections import connections
@@ -66,6 +67,7 @@ STREAMED_FUNCTIONS: dict[str, Callable[[ParsedBatch], DataFrame]] = {
     "completeness": lambda batch: completeness(batch.parsed),
     "connections": lambda batch: connections(batch.parsed),
     "throttles": lambda batch: throttles(batch.parsed),
+    "changes": lambda batch: changes(batch.parsed),
     "inventory": lambda batch: inventory(batch.parsed),
     "produced": lambda batch: produced(batch.parsed, batch.definitions.mirrors),
     "dead_letters": lambda batch: dead_letter_rows(batch.parsed),
@@ -114,6 +116,8 @@ COMPUTATION_VERSIONS: dict[str, int] = {"slo": 2, "cost": 1, "topics": 1, "mirro
 """Version of each computation. Increase it when the same inputs give other values: the table is then computed again."""
 
 DEAD_LETTER_KIND = "dead letter"
+CHANGE_KIND = "change"
+"""Requests that change something, and denied ones."""
 
 EVENT_KINDS: dict[str, tuple[str, ...]] = {
     "traffic": ("request", "rollup"),
@@ -122,6 +126,7 @@ EVENT_KINDS: dict[str, tuple[str, ...]] = {
     "produced": ("request", "rollup"),
     "connections": ("connection",),
     "throttles": ("throttle",),
+    "changes": (CHANGE_KIND,),
     "inventory": ("topic_inventory",),
     "dead_letters": (DEAD_LETTER_KIND,),
 }

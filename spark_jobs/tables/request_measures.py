@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.events import MAX_SUM, PRODUCE, REQUEST_EVENT, ROLLUP_EVENT
-from spark_jobs.kafka_versions import PROTOCOL_ERRORS, RETRIABLE_ERRORS
+from spark_jobs.kafka_errors import PROTOCOL_ERRORS, RETRIABLE_ERRORS
 from spark_jobs.parse import explode_events, fields_with_defaults
 from spark_jobs.schemas import TRAFFIC
 from spark_jobs.schemas.traffic import LATENCY_BUCKETS_US

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from observers.event import Resource
+
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 
 API_KEYS = {
@@ -13,6 +15,9 @@ API_KEYS = {
     "OffsetCommit": 8,
     "JoinGroup": 11,
     "ApiVersions": 18,
+    "CreateTopics": 19,
+    "CreateAcls": 30,
+    "IncrementalAlterConfigs": 44,
 }
 
 
@@ -87,6 +92,10 @@ class Part:
     offset: int = -1
 
 
+CHANGING = ("Create", "Alter", "AlterConfigs")
+DENIED = 29
+"""TOPIC_AUTHORIZATION_FAILED."""
+
 NO_FAILURES = {16: "retriable", 27: "protocol"}
 """Errors in the script that are none of the client's or the broker's: NOT_COORDINATOR, REBALANCE_IN_PROGRESS."""
 
@@ -111,6 +120,17 @@ class Call:
     muted_us: int = 0
     acks: int | None = None
     polled: tuple[str, ...] = ()
+    operation: str | None = None
+    about: tuple[Resource, ...] = ()
+    failures: int = 0
+    """Items of the response that failed, but partitions of a Produce or a Fetch."""
+    validate_only: bool = False
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is an event of its own where others are rolled up."""
+        codes = {self.error, *(part.error for part in self.parts), *(one.error_code for one in self.about)}
+        return self.operation in CHANGING or DENIED in codes
 
     @property
     def answered(self) -> bool:
@@ -132,7 +152,7 @@ class Call:
 
     @property
     def failed(self) -> bool:
-        return bool({self.error, *(part.error for part in self.parts)} - {0, *NO_FAILURES})
+        return bool(self.failures or {self.error, *(part.error for part in self.parts)} - {0, *NO_FAILURES})
 
     @property
     def retriable(self) -> bool:

@@ -49,6 +49,7 @@ BATCH = Client("User:batch", "nightly-export", "10.2.0.3", ("apache-kafka-java",
 HOSTILE = Client("User:ANONYMOUS", "<script>alert(1)</script>", "10.66.6.6", ("evil", "0"), "GUEST", None)
 INTRUDER = Client("User:shop", "orders-service", "10.66.6.7")
 MIRROR = Client("User:mirror", "mirror-east-west", "10.4.0.1", ("apache-kafka-java", "4.1.0"))
+OPERATOR = Client("User:operator", "adminclient-1", "10.5.0.2", ("apache-kafka-java", "4.1.0"))
 ANALYST = Client("User:analyst", "reports", "10.5.0.1", ("apache-kafka-java", "4.1.0"))
 
 STAYING = (SHOP, WATCHER, MIRROR)

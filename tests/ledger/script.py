@@ -7,6 +7,7 @@ and one that lost events. Sidecars of broker 3 roll up: in the east always, in t
 from __future__ import annotations
 
 from tests.ledger.acts import HOUR, SECOND
+from tests.ledger.admins import administers, is_denied
 from tests.ledger.cast import BEGIN, EAST_TOPICS, EXPORTS, STAYING, WEST_TOPICS, runs
 from tests.ledger.consumers import guests, old, reads, reports, watches
 from tests.ledger.producers import clicks, exports, orders, payments, telemetry
@@ -16,7 +17,20 @@ from tests.ledger.world import World
 def happened() -> World:
     """The whole script."""
     world = World(runs())
-    for act in (orders, payments, clicks, telemetry, exports, reads, watches, old, guests, reports):
+    for act in (
+        orders,
+        payments,
+        clicks,
+        telemetry,
+        exports,
+        reads,
+        watches,
+        old,
+        guests,
+        reports,
+        administers,
+        is_denied,
+    ):
         act(world)
     for hour in range(12):
         for cluster, topics in (("east", EAST_TOPICS), ("west", WEST_TOPICS)):

@@ -69,6 +69,11 @@ def request(call: Call) -> RequestEvent:
         principal_source=_source(call.visit),
         polled=call.polled,
         muted_us=call.muted_us,
+        item_failures=call.failures,
+        operation=call.operation,
+        resources=call.about,
+        resource_count=len(call.about),
+        validate_only=call.validate_only,
     )
 
 

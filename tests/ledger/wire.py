@@ -80,14 +80,13 @@ def tell(world: World) -> Told:
 
 def _tellings(world: World, run: Run) -> Iterator[Telling]:
     calls = [call for visit in world.visits if visit.run is run for call in visit.calls]
-    if run.rolls_up:
-        for at, event, group in told.rollups(calls):
-            yield Telling(min(at, run.ended - 2 * SECOND), _numbered(event), tuple(group))
-    else:
-        for call in calls:
-            yield Telling(
-                min(call.at + call.latency_us, run.ended - 2 * SECOND), _numbered(told.request(call)), (call,)
-            )
+    rolled_up = [call for call in calls if run.rolls_up and not call.stands_alone]
+    for at, event, group in told.rollups(rolled_up):
+        yield Telling(min(at, run.ended - 2 * SECOND), _numbered(event), tuple(group))
+    for call in calls:
+        if not run.rolls_up or call.stands_alone:
+            at = min(call.at + call.latency_us, run.ended - 2 * SECOND)
+            yield Telling(at, _numbered(told.request(call)), (call,))
     for change in world.changes:
         if change.visit.run is run:
             yield Telling(change.at, _numbered(told.connection(change)), (change,))

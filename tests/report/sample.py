@@ -173,6 +173,17 @@ def _throttles() -> list[Row]:
              "last_at": at + timedelta(seconds=50)}]  # fmt: skip
 
 
+def _changes() -> list[Row]:
+    key = {"day": LAST.date(), "minute": LAST, "cluster_id": CLUSTER, "broker_id": 1, "listener": "CLIENT"}
+    key |= {"resource_type": "topic", "resource_name": "orders", "validate_only": False, "first_at": LAST}
+    key |= {"last_at": LAST, "connection_id": "1", "resources_not_listed": 0}
+    created = {"principal": "User:operator", "client_id": "adminclient-1", "client_ip": "10.0.5.2", "requests": 1}
+    created |= {"api": "CreatePartitions", "operation": "Alter", "result": "success", "error_code": 0}
+    denied = {"principal": "User:web", "client_id": "clickstream", "client_ip": "10.0.3.4", "requests": 2_140}
+    denied |= {"api": "Fetch", "result": "denied", "error_code": 29, "error": "TOPIC_AUTHORIZATION_FAILED"}
+    return [key | created, key | denied]
+
+
 def _slo() -> list[Row]:
     rows = []
     for day in range(DAYS):
@@ -240,6 +251,7 @@ def write_all(root: Path) -> None:
     write(root, "clients", *_clients())
     write(root, "connections", *_connections())
     write(root, "throttles", *_throttles())
+    write(root, "changes", *_changes())
     write(root, "slo", *_slo())
     write(root, "cost", *_cost())
     write(root, "topics", *_topics())

@@ -11,7 +11,7 @@ import pytest
 from spark_jobs.query import query
 from spark_jobs.schemas import TABLES
 from tests.ledger.acts import Call
-from tests.ledger.books import Book, Row, health, sessions, traffic
+from tests.ledger.books import Book, Row, changes, health, sessions, traffic
 from tests.ledger.build import Built
 from tests.ledger.compare import assert_equal
 from tests.ledger.stored import rows
@@ -45,6 +45,10 @@ def test_connections(ledger_root: Built) -> None:
 
 def test_throttles(ledger_root: Built) -> None:
     equals(ledger_root, "throttles", sessions.throttles(ledger_root.told.acts))
+
+
+def test_changes(ledger_root: Built) -> None:
+    equals(ledger_root, "changes", changes.changes(ledger_root.told.acts))
 
 
 def test_inventory(ledger_root: Built) -> None:

@@ -27,7 +27,7 @@ from proxy.core.response_errors import MAX_KEPT_FAILURES, MAX_KEPT_STEPS, WALKED
 from proxy.core.schema import Field, Layout, UnknownMessage, layout
 from proxy.core.wire import uvarint_bytes
 from proxy.errors import MalformedBody
-from spark_jobs import kafka_versions
+from spark_jobs import kafka_errors
 
 DENIED = 29
 """TOPIC_AUTHORIZATION_FAILED."""
@@ -235,5 +235,5 @@ def test_an_unknown_version_has_no_program() -> None:
 
 
 def test_the_jobs_take_the_same_codes_for_steps() -> None:
-    assert set(kafka_versions.RETRIABLE_ERRORS) == response_errors.RETRIABLE
-    assert set(kafka_versions.PROTOCOL_ERRORS) == response_errors.PROTOCOL
+    assert set(kafka_errors.RETRIABLE_ERRORS) == response_errors.RETRIABLE
+    assert set(kafka_errors.PROTOCOL_ERRORS) == response_errors.PROTOCOL

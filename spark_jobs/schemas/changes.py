@@ -1,0 +1,77 @@
+"""Changes and denials: ``changes``."""
+
+from __future__ import annotations
+
+from spark_jobs.schemas.model import (
+    API,
+    BROKER,
+    CLIENT_ID,
+    CLIENT_IP,
+    CLUSTER,
+    DAY,
+    LISTENER,
+    PRINCIPAL,
+    Table,
+    key_column,
+    merged_column,
+    sum_column,
+)
+
+CHANGES = Table(
+    "changes",
+    "Who changed what, and who was denied what, by minute: topics, configs, ACLs, quotas, users, groups, features, "
+    "partitions, reassignments, delegation tokens. Changes that failed are in it, and denied requests of every kind, "
+    "reads, writes and fetches included. A request has a row for each resource that it names. Values are never told.",
+    (
+        DAY,
+        key_column("minute", "timestamp", "Minute in which the requests arrived.", "UTC", "ts_request"),
+        CLUSTER,
+        BROKER,
+        LISTENER,
+        PRINCIPAL,
+        CLIENT_ID,
+        CLIENT_IP,
+        API,
+        key_column("operation", "string", "What the request does, by Kafka's `AclOperation`.", source="operation"),
+        key_column(
+            "resource_type",
+            "string",
+            "`topic`, `group`, `user`, `config`, …; see the event's `resources`. Of a denial without a resource, what"
+            " the client has no right to.",
+            source="resources[].resource_type",
+        ),
+        key_column("resource_name", "string", "Its name; NULL where it has none.", source="resources[].resource_name"),
+        key_column(
+            "parent_type",
+            "string",
+            "What it belongs to: the topic of a `config`, the resource of an ACL's `user`.",
+            source="resources[].parent_type",
+        ),
+        key_column("parent_name", "string", "Its name.", source="resources[].parent_name"),
+        key_column(
+            "result",
+            "string",
+            "`success`, `denied`, `failed`, or `unknown`: no response came.",
+            source="resources[].error_code",
+        ),
+        key_column("error_code", "int", "Kafka's error code; 0 for none.", source="resources[].error_code"),
+        key_column("error", "string", "Its name, as `TOPIC_AUTHORIZATION_FAILED`; NULL for none.", source="error_code"),
+        key_column(
+            "validate_only", "boolean", "The broker was asked to check, and to change nothing.", source="validate_only"
+        ),
+        sum_column("requests", "Requests.", "requests", "audit event"),
+        sum_column(
+            "resources_not_listed",
+            "Resources that these requests name and that have no row: more than 100 of one request.",
+            "resources",
+            "resource_count",
+        ),
+        merged_column("min", "first_at", "timestamp", "When the first of them arrived.", "UTC", "ts_request"),
+        merged_column("max", "last_at", "timestamp", "When the last of them arrived.", "UTC", "ts_request"),
+        merged_column(
+            "max", "connection_id", "string", "Connection of one of them, as in `connections`.", source="connection_id"
+        ),
+    ),
+    example="SELECT last_at, principal, api, resource_type, resource_name, parent_name, result, error FROM changes"
+    " ORDER BY ALL",
+)

@@ -1,0 +1,116 @@
+"""The table ``changes``: who changed what, and who was denied what."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.events import MAX_SUM, REQUEST_EVENT
+from spark_jobs.kafka_errors import AUTHORIZATION_ERRORS, ERROR_NAMES
+from spark_jobs.parse import explode_events, fields_with_defaults
+from spark_jobs.schemas import CHANGES
+from spark_jobs.tables.columns import MINUTE_US, day_of, start_of_interval, table_columns
+
+CHANGE_OPERATIONS = ("Create", "Delete", "Alter", "AlterConfigs", "CreateTokens")
+"""Operations that change something but records and offsets of a group; they are those of the sidecars."""
+
+DENIED_CODES = tuple(AUTHORIZATION_ERRORS)
+
+USED_FIELD_NAMES = (
+    "listener", "principal", "client_id", "client_ip", "api", "operation", "resources", "resource_count",
+    "validate_only", "error_code", "item_errors", "topics", "connection_id", "outcome", "ts_request",
+)  # fmt: skip
+USED_FIELDS = [field for field in REQUEST_EVENT if field.name in USED_FIELD_NAMES]
+
+_RESOURCE = "named_struct('type', {type}, 'name', {name}, 'parent_type', {parent_type}, 'parent_name', {parent_name},"
+_RESOURCE += " 'code', {code})"
+_NO_TEXT = "CAST(NULL AS STRING)"
+
+
+def is_change(event: str) -> str:
+    """Return SQL: whether the request ``event`` changed something, or a part of it was denied."""
+    denied = f"each.error_code IN {DENIED_CODES}"
+    return (
+        f"(coalesce({event}.operation IN {CHANGE_OPERATIONS}, false)"
+        f" OR coalesce({event}.error_code IN {DENIED_CODES}, false)"
+        f" OR coalesce(exists({event}.resources, each -> {denied}), false)"
+        f" OR coalesce(exists({event}.item_errors, each -> {denied}), false)"
+        f" OR coalesce(exists({event}.topics, each -> {denied}), false))"
+    )
+
+
+def changes(parsed: DataFrame) -> DataFrame:
+    """Return partial rows of ``changes``, one for each key, of ``parsed``."""
+    requests = explode_events(parsed, "request").where(is_change("event"))
+    requests = requests.selectExpr("cluster_id", "broker_id", *fields_with_defaults("event", USED_FIELDS))
+    of_requests = requests.withColumn("resource", F.explode(F.expr(_resources_sql()))).selectExpr(
+        "*",
+        "resource.type AS resource_type",
+        "resource.name AS resource_name",
+        "resource.parent_type AS parent_type",
+        "resource.parent_name AS parent_name",
+        "resource.code AS code",
+    )
+    rows = of_requests.selectExpr(
+        *["cluster_id", "broker_id", "listener", "principal", "client_id", "client_ip", "api", "operation"],
+        *["resource_type", "resource_name", "parent_type", "parent_name", "connection_id", "validate_only"],
+        f"CASE WHEN code IN {DENIED_CODES} THEN 'denied' WHEN code = 0 THEN 'success'"
+        " WHEN code = -1 AND outcome != 'answered' THEN 'unknown' ELSE 'failed' END AS result",
+        "code AS error_code",
+        f"{day_of('ts_request')} AS day",
+        f"{start_of_interval('ts_request', MINUTE_US)} AS minute",
+        "timestamp_micros(ts_request) AS at",
+        f"least(greatest(resource_count - size(resources), 0), {MAX_SUM}) AS not_listed",
+    ).withColumn("error", _error_name())
+    return (
+        rows.groupBy(*CHANGES.keys)
+        .agg(
+            F.count("*").alias("requests"),
+            F.sum("not_listed").alias("resources_not_listed"),
+            F.min("at").alias("first_at"),
+            F.max("at").alias("last_at"),
+            F.max("connection_id").alias("connection_id"),
+        )
+        .select(*table_columns(CHANGES))
+    )
+
+
+def _resources_sql() -> str:
+    """Return SQL of the resources of a request that are to be told.
+
+    Of a change those that it names, and of a denied request those that were denied. Without any, what the error codes
+    say.
+    """
+    named = _RESOURCE.format(
+        type="each.resource_type",
+        name="each.resource_name",
+        parent_type="each.parent_type",
+        parent_name="each.parent_name",
+        code="coalesce(each.error_code, 0)",
+    )
+    of_topic = _RESOURCE.format(
+        type="'topic'", name="each.topic", parent_type=_NO_TEXT, parent_name=_NO_TEXT, code="each.error_code"
+    )
+    denied = f"each.error_code IN {DENIED_CODES}"
+    is_told = f"coalesce(operation IN {CHANGE_OPERATIONS}, false) OR {denied}"
+    of_code = "".join(f" WHEN {code} THEN '{type}'" for code, type in AUTHORIZATION_ERRORS.items())
+    whole = _RESOURCE.format(
+        type=f"CASE error_code{of_code} END",
+        name=_NO_TEXT,
+        parent_type=_NO_TEXT,
+        parent_name=_NO_TEXT,
+        code="if(outcome = 'answered', error_code, if(error_code = 0, -1, error_code))",
+    )
+    return (
+        f"CASE WHEN exists(resources, each -> {is_told})"
+        f" THEN transform(filter(resources, each -> {is_told}), each -> {named})"
+        f" WHEN exists(item_errors, each -> {denied}) OR exists(topics, each -> {denied})"
+        f" THEN array_distinct(concat(transform(filter(item_errors, each -> {denied}), each -> {named}),"
+        f" transform(filter(topics, each -> {denied}), each -> {of_topic})))"
+        f" ELSE array({whole}) END"
+    )
+
+
+def _error_name() -> Column:
+    names = F.create_map(*[F.lit(part) for code, name in ERROR_NAMES.items() if code for part in (code, name)])
+    return F.when(F.col("error_code") != 0, F.try_element_at(names, F.col("error_code")))

@@ -1,0 +1,162 @@
+"""The table ``changes``: who changed what, and who was denied what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from pyspark.sql import DataFrame, Row
+
+from observers.event import ItemError, RequestEvent, Resource
+from proxy.core import request_resources, response_errors
+from spark_jobs import kafka_errors
+from spark_jobs.parse import parse_records
+from spark_jobs.schemas import CHANGES
+from spark_jobs.spark_types import table_schema
+from spark_jobs.tables.changes import CHANGE_OPERATIONS, changes
+from tests.spark.envelopes import FETCH, METADATA, MINUTE, NOON, PRODUCE, connection, encoded, event, partition
+from tests.spark.frames import kept
+
+pytestmark = pytest.mark.spark
+
+KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+Rows = Callable[..., list[Row]]
+
+
+@pytest.fixture
+def rows_of(kafka_rows: KafkaRows) -> Rows:
+    def made(*told: Any) -> list[Row]:
+        return sorted(changes(kept(parse_records(kafka_rows([encoded(*told)])))).collect(), key=str)
+
+    return made
+
+
+def request(api: str = "CreateTopics", operation: str | None = "Create", **fields: Any) -> RequestEvent:
+    return event(METADATA, api=api, operation=operation, **fields)
+
+
+def what(rows: Sequence[Row], *names: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in names) for row in rows), key=str)
+
+
+def test_the_columns_are_those_of_the_schema(kafka_rows: KafkaRows) -> None:
+    made = changes(parse_records(kafka_rows([]))).schema
+    assert [(field.name, field.dataType) for field in made] == [
+        (field.name, field.dataType) for field in table_schema(CHANGES)
+    ]
+
+
+def test_a_change_has_a_row_for_each_resource(rows_of: Rows) -> None:
+    named = (Resource("topic", "orders"), Resource("config", "retention.ms", None, "topic", "orders"))
+    rows = rows_of(request(resources=named, resource_count=5, ts_request=NOON + 7), request("Metadata", "Describe"))
+    assert what(rows, "resource_type", "resource_name", "parent_type", "parent_name") == [
+        ("config", "retention.ms", "topic", "orders"),
+        ("topic", "orders", None, None),
+    ]
+    assert rows[0].asDict() | {"resource_type": None, "resource_name": None} == {
+        "day": date(2026, 9, 22),
+        "minute": datetime(2026, 9, 22, 12),
+        "cluster_id": "cluster",
+        "broker_id": 1,
+        "listener": "CLIENT",
+        "principal": "User:ANONYMOUS",
+        "client_id": "app",
+        "client_ip": "10.0.0.7",
+        "api": "CreateTopics",
+        "operation": "Create",
+        "resource_type": None,
+        "resource_name": None,
+        "parent_type": rows[0].parent_type,
+        "parent_name": rows[0].parent_name,
+        "result": "success",
+        "error_code": 0,
+        "error": None,
+        "validate_only": False,
+        "requests": 1,
+        "resources_not_listed": 3,
+        "first_at": datetime(2026, 9, 22, 12, 0, 0, 7),
+        "last_at": datetime(2026, 9, 22, 12, 0, 0, 7),
+        "connection_id": "c1",
+    }
+
+
+RESULTS = {0: ("success", None), 29: ("denied", "TOPIC_AUTHORIZATION_FAILED"), 36: ("failed", "TOPIC_ALREADY_EXISTS"),
+           -1: ("failed", "UNKNOWN_SERVER_ERROR"), 9_999: ("failed", None)}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", RESULTS)
+def test_each_resource_has_its_result(rows_of: Rows, code: int) -> None:
+    rows = rows_of(request(resources=(Resource("topic", "orders", error_code=code), Resource("topic", "clicks"))))
+    assert what(rows, "resource_name", "error_code", "result", "error") == [
+        ("clicks", 0, "success", None),
+        ("orders", code, *RESULTS[code]),
+    ]
+
+
+def test_without_an_answer_the_result_is_unknown(rows_of: Rows) -> None:
+    lost = Resource("topic", "orders", error_code=-1)
+    assert what(rows_of(request(resources=(lost,), outcome="connection_lost")), "result") == [("unknown",)]
+    assert what(rows_of(request(outcome="connection_lost")), "result", "resource_type") == [("unknown", None)]
+
+
+DENIED = {
+    "a topic to read": (
+        request("Metadata", "Describe", resources=(Resource("topic", "a", error_code=29), Resource("topic", "b"))),
+        [("Metadata", "topic", "a")],
+    ),
+    "a group": (
+        request("JoinGroup", "Read", error_code=30, resources=(Resource("group", "g", error_code=30),)),
+        [("JoinGroup", "group", "g")],
+    ),
+    "the cluster": (request("ListGroups", "Describe", error_code=31), [("ListGroups", "cluster", None)]),
+    "partitions to write": (
+        event(PRODUCE, partition("a", error_code=29), partition("a", partition=1, error_code=29), partition("b")),
+        [("Produce", "topic", "a")],
+    ),
+    "partitions to read": (event(FETCH, partition("a", error_code=29)), [("Fetch", "topic", "a")]),
+    "an item that the request does not name": (
+        event(METADATA, operation="Describe", item_errors=(ItemError(29, "topic", "a"), ItemError(3, "topic", "b"))),
+        [("Metadata", "topic", "a")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "expected"), DENIED.values(), ids=DENIED)
+def test_denied_requests_of_every_kind(rows_of: Rows, told: RequestEvent, expected: list[tuple[str, ...]]) -> None:
+    rows = rows_of(told)
+    assert what(rows, "api", "resource_type", "resource_name") == expected
+    assert {row.result for row in rows} == {"denied"}
+
+
+def test_denials_of_a_minute_are_one_row(rows_of: Rows) -> None:
+    told = [event(FETCH, partition("a", error_code=29), ts_request=NOON + n * MINUTE // 50) for n in range(100)]
+    rows = rows_of(*told)
+    assert [row.requests for row in rows] == [50, 50]
+    assert rows[0].first_at == datetime(2026, 9, 22, 12)
+
+
+def test_reads_and_other_errors_are_no_changes(rows_of: Rows) -> None:
+    assert not rows_of(
+        event(FETCH, partition("a", error_code=3)),
+        event(PRODUCE, partition("a")),
+        request("OffsetCommit", "Read", group_id="g"),
+        request("DescribeConfigs", "DescribeConfigs", resources=(Resource("topic", "a"),)),
+        event(METADATA, item_errors=(ItemError(3, "topic", "b"),)),
+        connection(),
+    )
+
+
+def test_a_request_that_only_checks_says_so(rows_of: Rows) -> None:
+    rows = rows_of(
+        request(validate_only=True, resources=(Resource("topic", "a"),)), request(resources=(Resource("topic", "a"),))
+    )
+    assert what(rows, "validate_only", "requests") == [(False, 1), (True, 1)]
+
+
+def test_the_jobs_and_the_sidecars_mean_the_same() -> None:
+    assert set(CHANGE_OPERATIONS) == request_resources.CHANGES
+    assert kafka_errors.AUTHORIZATION_ERRORS == response_errors.AUTHORIZATION_ERRORS
+    assert {one.value: one.name.upper() for one in ErrorCode} == kafka_errors.ERROR_NAMES
