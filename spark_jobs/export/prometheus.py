@@ -13,6 +13,8 @@ from spark_jobs.definitions.objectives import DAY, OPENSLO_API_VERSION, SloObjec
 from spark_jobs.schemas.slo import BURN_RATE_ALERTS, BURN_RATE_WINDOWS
 
 REQUESTS_METRIC, RESPONSES_METRIC = "brokerside_requests_total", "brokerside_responses_total"
+ERRORS_METRIC, DURATION_METRIC = "brokerside_request_errors_total", "brokerside_request_service_duration_seconds"
+"""Those of the observer ``observers.request_metrics``; the durations have the buckets of the table ``latency``."""
 
 APIS_WITHOUT_RESPONSE = ("Produce", "Fetch", "ShareFetch")
 """Apis whose requests may have no response without an error: acks=0, or a consumer that leaves. Metrics do not show
@@ -46,17 +48,18 @@ def unsupported_objectives(definitions: Definitions) -> list[str]:
 def _unsupported_reason(objective: SloObjective) -> str | None:
     """Return why an objective cannot be computed from metrics, None if it can."""
     by = objective.selection
-    if objective.sli == "latency":
-        return "metrics have no latencies"
-    if objective.sli == "errors":
-        return "metrics do not distinguish responses with an error from others"
-    if by.principals or by.client_ids or by.clusters or set(by.by) - {"api"}:
-        return "metrics have neither clusters, principals nor client ids"
-    if not by.apis or set(by.apis) & set(APIS_WITHOUT_RESPONSE):
+    if by.topics or by.principals or by.client_ids or by.clusters or set(by.by) - {"api"}:
+        return "metrics have neither clusters nor client ids, and only the busiest principals and topics"
+    if objective.sli == "answered" and not _shows_lost_connections(objective):
         return f"metrics support it only for named apis other than {', '.join(APIS_WITHOUT_RESPONSE)}"
     if objective.slice_target is not None:
         return "metrics have no time slices"
     return None
+
+
+def _shows_lost_connections(objective: SloObjective) -> bool:
+    """Whether requests without a response are those whose connection was lost."""
+    return bool(objective.selection.apis) and not set(objective.selection.apis) & set(APIS_WITHOUT_RESPONSE)
 
 
 def _rule_groups(objective: SloObjective) -> Iterator[PrometheusRule]:
@@ -92,24 +95,39 @@ def _rule_groups(objective: SloObjective) -> Iterator[PrometheusRule]:
     yield {"name": f"brokerside-slo-meta-recordings-{name}", "rules": meta}
     yield {
         "name": f"brokerside-slo-alerts-{name}",
-        "rules": [_alert_rule(objective, own, each) for each in ("page", "ticket")],
+        "rules": [_alert_rule(objective, own, labels, each) for each in ("page", "ticket")],
     }
 
 
 def _error_ratio(objective: SloObjective, window: str) -> str:
-    """Return PromQL of the ratio of requests without a response; no value if there were no requests."""
-    matched = [f"api=~{_promql_string('|'.join(map(re.escape, objective.selection.apis)))}"]
-    if objective.selection.listeners:
-        matched.append(f"listener=~{_promql_string('|'.join(objective.selection.listeners))}")
-    summed = "sum by (api)" if "api" in objective.selection.by else "sum"
-    of_requests, of_responses = (
-        f"{summed} (rate({metric}{{{', '.join(matched)}}}[{window}]))" for metric in (REQUESTS_METRIC, RESPONSES_METRIC)
-    )
-    # The series of responses starts with the first response. The ratio is at least 0 if a response is scraped late.
-    return f"clamp_min(1 - ({of_responses} or {of_requests} * 0) / ({of_requests} > 0), 0)"
+    """Return PromQL of the ratio of bad requests; no value if there were no requests."""
+
+    def rate(metric: str, **more: str) -> str:
+        """Series of the selected requests. A series starts with its first count."""
+        matched = [f"{name}={_promql_string(value)}" for name, value in more.items()]
+        if objective.selection.apis:
+            matched.append(f"api=~{_promql_string('|'.join(map(re.escape, objective.selection.apis)))}")
+        if objective.selection.listeners:
+            matched.append(f"listener=~{_promql_string('|'.join(objective.selection.listeners))}")
+        summed = "sum by (api)" if "api" in objective.selection.by else "sum"
+        return f"{summed} (rate({metric}{{{', '.join(matched)}}}[{window}]))"
+
+    if objective.sli == "latency":
+        all_of_them = rate(f"{DURATION_METRIC}_count")
+        in_time = rate(f"{DURATION_METRIC}_bucket", le=f"{objective.counted_to_ms / 1000:.6g}")  # type: ignore[operator]
+        return f"clamp_min(1 - {in_time} / ({all_of_them} > 0), 0)"
+    requests, responses = rate(REQUESTS_METRIC), rate(RESPONSES_METRIC)
+    lost = f"{requests} - ({responses} or {requests} * 0)"
+    if objective.sli == "answered":
+        return f"clamp_min(({lost}) / ({requests} > 0), 0)"  # at least 0 if a response is scraped late
+    failures = rate(ERRORS_METRIC, **{"class": "failure"})
+    if _shows_lost_connections(objective):
+        # A request whose connection was lost may have no error.
+        return f"clamp_min((({failures} or {requests} * 0) + {lost}) / ({requests} > 0), 0)"
+    return f"({failures} or {responses} * 0) / ({responses} > 0)"
 
 
-def _alert_rule(objective: SloObjective, own: str, severity: str) -> PrometheusRule:
+def _alert_rule(objective: SloObjective, own: str, labels: dict[str, str], severity: str) -> PrometheusRule:
     def burns(name: str) -> str:
         short, long, _ = BURN_RATE_ALERTS[name]
         limit = f"({objective.alert_burn_rates[name]:g} * {objective.error_budget:f})"
@@ -119,7 +137,7 @@ def _alert_rule(objective: SloObjective, own: str, severity: str) -> PrometheusR
     return {
         "alert": "SLOBudgetBurns",
         "expr": "\nor\n".join(burns(name) for name in BURN_RATE_ALERTS if name.startswith(severity)),
-        "labels": {"sloth_severity": severity},
+        "labels": labels | {"sloth_severity": severity},
         "annotations": {
             "summary": f"{objective.slo}, {objective.name}: the error budget burns too fast",
             "description": "The burn rate is in slo:current_burn_rate:ratio, what is left of the budget in"

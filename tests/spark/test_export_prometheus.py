@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from observers.event import ROLLUP_BUCKETS
+from proxy.telemetry.request_metrics import BUCKET_ENDS
 from spark_jobs.definitions import load
 from spark_jobs.export.prometheus import prometheus_rules, unsupported_objectives
 
@@ -40,6 +42,19 @@ def slo(result: str = "answered", selection: str = "apis: [Metadata], by: [api]"
         f"  timeWindow: [{{duration: 30d, isRolling: true}}]\n  budgetingMethod: {method}\n"
         f"  objectives: [{{target: 0.99{more}}}]\n"
     )
+
+
+LATENCY = """
+apiVersion: openslo/v1
+kind: SLO
+metadata: {name: fast}
+spec:
+  service: shop
+  indicator: {spec: {thresholdMetric: {metricSource: {type: brokerside, spec: {}}}}}
+  timeWindow: [{duration: 30d, isRolling: true}]
+  budgetingMethod: Occurrences
+  objectives: [{op: lte, value: 50, target: 0.99}]
+"""
 
 
 @pytest.fixture
@@ -77,10 +92,26 @@ def test_metrics_that_are_asked_for_exist() -> None:
     assert asked <= known
 
 
+def test_errors_and_durations_are_those_of_the_tables(made: Any, tmp_path: Path) -> None:
+    file, missing = made(result="success", selection="apis: [Produce], listeners: [C]")
+    assert missing == []
+    expr = file["groups"][0]["rules"][0]["expr"]
+    assert 'brokerside_request_errors_total{class="failure", api=~"Produce", listener=~"C"}[5m]' in expr
+    assert "requests_total" not in expr  # with acks=0 there is no response by design
+    lost = made(result="success")[0]["groups"][0]["rules"][0]["expr"]
+    assert "brokerside_requests_total" in lost
+    (tmp_path / "slo.yaml").write_text(LATENCY)
+    (objective,) = load([tmp_path / "slo.yaml"]).objectives
+    text = prometheus_rules(load([tmp_path / "slo.yaml"]))
+    end = ROLLUP_BUCKETS[objective.good_buckets - 1]
+    assert BUCKET_ENDS[objective.good_buckets - 1] == f"{end / 1e6:.6g}"
+    assert f'service_duration_seconds_bucket{{le="{end / 1e6:.6g}"}}[5m]' in text
+
+
 @pytest.mark.parametrize(
     ("kwargs", "why"),
     [
-        ({"result": "success"}, "error"),
+        ({"result": "success", "selection": "apis: [Fetch], topics: [a.*]"}, "topics"),
         ({"selection": "apis: [Metadata], by: [principal]"}, "principals"),
         ({"selection": "apis: [Metadata], clientIds: [a.*]"}, "client ids"),
         ({"selection": "apis: [Metadata], clusters: [one]"}, "clusters"),
@@ -98,7 +129,7 @@ def test_what_metrics_cannot_tell_is_left_out_and_said(made: Any, kwargs: dict[s
 
 def test_what_is_left_out_is_a_comment_of_one_line_whatever_its_name(tmp_path: Path) -> None:
     file = tmp_path / "slo.yaml"
-    file.write_text(slo("success").replace("{target", '{displayName: "a\\ngroups: 1", target'))
+    file.write_text(slo(selection="by: [principal]").replace("{target", '{displayName: "a\\ngroups: 1", target'))
     text = prometheus_rules(load([file]))
     assert "\n# Not included: up, a groups: 1: " in text
     assert yaml.safe_load(text) == {"groups": []}
