@@ -11,7 +11,7 @@ from proxy.compiled.exchange cimport ANSWERED, Body, Exchange, Part
 
 from observers.event import ROLLUP_BUCKETS, clip
 from observers.request_events import UNKNOWN_ERROR_CODE
-from observers.request_metrics_stats import MAX_CANDIDATES, MAX_LABELS, ApiStats, LabelStats
+from observers.request_metrics_stats import MAX_CANDIDATES, MAX_LABELS, OTHER, ApiStats, LabelStats
 from proxy.core.response_errors import severity as severity_of
 
 include "exchanges.pxi"
@@ -68,7 +68,7 @@ cdef class LabelCounter:
         cdef LabelCounts counts
         if found != NULL:
             counts = <LabelCounts>found
-        elif PyDict_Size(self._counts) < MAX_CANDIDATES and len(name) <= MAX_CACHED_TEXT:
+        elif PyDict_Size(self._counts) < MAX_CANDIDATES and len(name) <= MAX_CACHED_TEXT and name != OTHER:
             counts = LabelCounts()
             self._counts[name] = counts
         else:
@@ -109,7 +109,7 @@ cdef class LabelCounter:
             for name, counts in self._counts.items()
             if counts.published
         }
-        found["other"] = LabelStats(self._other.requests, self._other.errors, self._other.received, self._other.sent)
+        found[OTHER] = LabelStats(self._other.requests, self._other.errors, self._other.received, self._other.sent)
         return found
 
 

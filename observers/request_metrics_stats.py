@@ -7,6 +7,9 @@ from msgspec import Struct, field
 MAX_LABELS = 100
 """Principals, topics and groups of one process with counts of their own, of each kind."""
 
+OTHER = "other"
+"""The value that stands for all others. A topic of this name is among them."""
+
 MAX_CANDIDATES = 10_000
 """Values of a label of which it is known how busy they are."""
 

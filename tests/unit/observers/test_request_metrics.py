@@ -112,6 +112,13 @@ def test_labels_are_bounded_whatever_clients_send(counter: RequestCounter) -> No
         assert sum(one.requests for one in counts.values()) <= sent
 
 
+def test_a_topic_that_is_named_as_all_others_is_one_of_them(counter: RequestCounter) -> None:
+    for _ in range(2):
+        counter.add_exchanges([produce([(b"other", 0, 5, 1)])])
+        counter.publish()
+    assert counter.topics() == {"other": LabelStats(2, 0, 10, 0)}
+
+
 def test_an_idle_one_makes_room(counter: RequestCounter) -> None:
     def ask(names: range) -> None:
         counter.add_exchanges([exchange(connection=connection(principal=f"User:{n}")) for n in names])
