@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from observers.api import ConnectionChange, ObservedExchange, ThrottleReport
 from observers.audit_filter import AuditFilter
-from observers.audit_producer import producer_settings
+from observers.audit_producer import check_producer_settings, producer_settings
 from observers.audit_writer import RequestEventEncoder
 from observers.connection_events import encode_connection_changes, encode_numbered, encode_throttle_reports
 from observers.errors import ObserverError
@@ -24,7 +24,7 @@ from observers.event_blocks import EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
 from observers.inventory import Inventory
 from observers.kafka_admin import KafkaAdmin, client_id_of
-from observers.outbox import Outbox, OutboxStats
+from observers.outbox import Outbox, OutboxStats, check_sizes
 from observers.record_counter import count_compressed_records
 from observers.rollup_writer import RollupAggregator, divide_exchanges
 from observers.spool_runs import SpoolSettings
@@ -65,6 +65,7 @@ class AuditObserver:
         whether to count the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
         ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``inventory.interval.ms``, ``spool.path``,
         ``spool.max.bytes``, ``producer`` (librdkafka settings) and ``authenticator`` (signs records), all optional.
+        ``dry.run``: check these and start nothing.
 
         Does not wait for the cluster. Raises ObserverError for settings it cannot work with.
         """
@@ -83,19 +84,25 @@ class AuditObserver:
             principals=audit.get("exclude.principals", ()),
         )
         self._counts_compressed_records = bool(configs.get("observer.records.deep"))
+        self._dry = bool(configs.get("dry.run"))
         self._request_encoder = RequestEventEncoder(configs["api.names"], self._names, self._filter)
         self._rollup = RollupAggregator(configs["api.names"], self._names, self._filter) if rolls_up else None
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
-        spool = audit.get("spool.path")
+        settings = producer_settings(internal, audit.get("producer", {}), client_id)
+        spool = SpoolSettings(audit["spool.path"], audit["spool.max.bytes"]) if audit.get("spool.path") else None
+        if self._dry:
+            check_sizes(settings, spool)
+            check_producer_settings(settings)
+            return
         self._outbox = Outbox(
             admin,
-            producer_settings(internal, audit.get("producer", {}), client_id),
+            settings,
             topic,
             broker_id=configs["broker.id"],
             boot_id=configs["boot.id"],
             sidecar_version=configs["sidecar.version"],
             schema_level=ROLLUP_LEVEL if rolls_up else SCHEMA_LEVEL,
-            spool=SpoolSettings(spool, audit["spool.max.bytes"]) if spool else None,
+            spool=spool,
             authenticator=audit.get("authenticator"),
         )
         self.observed = self._outbox.observed
@@ -151,6 +158,8 @@ class AuditObserver:
 
         Undelivered events then stay on disk for the next run, or are lost if there is no spool.
         """
+        if self._dry:
+            return
         self._inventory.close()
         with self._outbox.sequence_lock:
             self._emit_rollups()

@@ -105,6 +105,18 @@ def producer_settings(internal: Mapping[str, Any], user_settings: Mapping[str, A
     }
 
 
+def check_producer_settings(settings: Mapping[str, Any]) -> None:
+    """Raise ObserverError where librdkafka refuses ``settings``. Connects to nothing."""
+    _producer({name: value for name, value in settings.items() if name != "bootstrap.servers"})
+
+
+def _producer(settings: Mapping[str, Any]) -> Producer:
+    try:
+        return Producer(dict(settings), logger=RdkafkaLog())
+    except KafkaException as error:
+        raise ObserverError(f"the audit producer's settings are refused: {error.args[0].str()}") from error
+
+
 class AuditProducer:
     """Sends records to one topic. ``send`` may be called by any thread, ``poll`` by one at a time, ``close`` once."""
 
@@ -186,10 +198,7 @@ class AuditProducer:
             self._purge("closed")
 
     def _create_producer(self) -> Producer:
-        try:
-            return Producer(self._settings, logger=RdkafkaLog())
-        except KafkaException as error:
-            raise ObserverError(f"the audit producer's settings are refused: {error.args[0].str()}") from error
+        return _producer(self._settings)
 
     def _count_queued(self, records: int, size: int) -> None:
         with self._lock:

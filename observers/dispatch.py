@@ -62,9 +62,11 @@ class Dispatcher:
         names: Sequence[str],
         configs: Mapping[str, Any],
         *,
+        settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Construct the observers ``names`` (``package.module:Class``); ``clock`` paces the circuit breakers.
+        """Construct the observers ``names`` (``package.module:Class``). ``settings``: those of each, by name. ``clock``
+        paces the circuit breakers.
 
         Raises ObserverError for a class that is missing, cannot be constructed, does not fit the observer interface or
         is named twice.
@@ -76,6 +78,7 @@ class Dispatcher:
         self._names = TopicNames(_topic_name_fetcher(configs))
         self._topic_id_learner = TopicIdLearner(self._names)
         self._configs = MappingProxyType({**configs, "topic.names": self._names})
+        self._settings = settings
         self._clock = clock
         self._threads: list[ObserverThread] = []
         self._pending: list[ObservedExchange] = []
@@ -90,16 +93,7 @@ class Dispatcher:
 
         Raises ObserverError for an observer that refuses its configuration, and closes those configured before it.
         """
-        subscriptions = []
-        for number, one in enumerate(self._loaded):
-            doing = "refused its configuration"
-            try:
-                one.observer.configure(self._configs)
-                doing = "failed to answer wants or keeps"
-                subscriptions.append(Subscription(one.observer))
-            except (Exception, SystemExit) as error:
-                _close_observers(self._loaded[:number])
-                raise ObserverError(f"observer {one.name!r} {doing}: {describe_error(error)}") from error
+        subscriptions = self._configure_observers({})
         self.interest = combine_interests((one.interest for one in subscriptions), response_prefix)
         self._keeps = any(flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table)
         counters = [getattr(one.observer, "observed", None) for one in self._loaded]
@@ -113,6 +107,26 @@ class Dispatcher:
             thread.start()
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
         self._running = True
+
+    def check(self) -> None:
+        """Configure the observers with ``dry.run``: they start nothing. Then close them. Raises as ``start``."""
+        self._configure_observers({"dry.run": True})
+        _close_observers(self._loaded)
+
+    def _configure_observers(self, more: Mapping[str, Any]) -> list[Subscription]:
+        """Configure the observers in order, ``more`` included, and read their subscriptions. Raises ObserverError."""
+        subscriptions = []
+        for number, one in enumerate(self._loaded):
+            doing = "refused its configuration"
+            settings = MappingProxyType(dict(self._settings.get(one.name, {})))
+            try:
+                one.observer.configure(MappingProxyType({**self._configs, **more, "settings": settings}))
+                doing = "failed to answer wants or keeps"
+                subscriptions.append(Subscription(one.observer))
+            except (Exception, SystemExit) as error:
+                _close_observers(self._loaded[:number])
+                raise ObserverError(f"observer {one.name!r} {doing}: {describe_error(error)}") from error
+        return subscriptions
 
     def flush(self) -> None:
         """Enqueue what was recorded since the last flush for every observer."""

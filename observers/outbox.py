@@ -98,6 +98,14 @@ class OutgoingRecord(Struct, frozen=True, gc=False):
         return self.last - self.first + 1
 
 
+def check_sizes(producer_settings: Mapping[str, Any], spool: SpoolSettings | None) -> None:
+    """Raise ObserverError where a record may be larger than the spool."""
+    record = int(producer_settings["message.max.bytes"])
+    if spool is not None and record > spool.max_bytes:
+        allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
+        raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
+
+
 class Outbox:
     """Delivers numbered events, and counts what becomes of each of them."""
 
@@ -121,10 +129,8 @@ class Outbox:
         memory.
         """
         self._producer = AuditProducer(admin, producer_settings, topic, self._handle_delivery, authenticator)
+        check_sizes(producer_settings, spool)
         record = int(producer_settings["message.max.bytes"])
-        if spool is not None and record > spool.max_bytes:
-            allowed = f"up to audit.spool.max.bytes, {spool.max_bytes}"
-            raise ObserverError(f"audit.producer: message.max.bytes is {record} (allowed: {allowed})")
         self.sequence_lock = threading.Lock()
         """A thread that numbers events holds it from reading ``seq`` until ``add_events`` has returned."""
         self._block_builder = BlockBuilder(max(1, min(MAX_BLOCK_BYTES, record - MAX_ENVELOPE_BYTES)))

@@ -82,16 +82,15 @@ def lean() -> Iterator[None]:
 
 def check_config(config: Path) -> None:
     """Check a configuration, and report all errors at once."""
-    from observers.errors import ObserverError
-    from observers.observer_loader import load_observers
     from proxy.config import load
     from proxy.errors import LocalError
+    from proxy.net.data_plane import check_observers
 
     loaded = load(config)
     try:
-        load_observers(loaded.observer_class_names)
-    except ObserverError as error:
-        raise LocalError(f"{config}: observer.class.names: {error}") from error
+        check_observers(loaded)
+    except LocalError as error:
+        raise LocalError(f"{config}: {error}") from error
     listeners = ", ".join(f"{listener.name} {listener.bind} -> {listener.upstream}" for listener in loaded.listeners)
     print(f"{config}: ok, broker {loaded.broker_id}, {listeners}")
     if loaded.quotas_unread is not None:

@@ -5,7 +5,7 @@ Attributes are the keys with ``_`` for ``.``. Checks across keys are in ``valida
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, model_validator
@@ -23,6 +23,7 @@ from proxy.config.types import (
     ClassName,
     ClientSettings,
     LogLevel,
+    ObserverSettings,
     Plain,
     Servers,
     Tags,
@@ -165,6 +166,14 @@ class Config(ConfigSection):
         default=(),
         example="[observers.audit:AuditObserver]",
     )
+    observers: ObserverSettings = key(
+        "observers",
+        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md).",
+        kind="mapping",
+        allowed="for a class of observer.class.names a mapping: text, numbers, true, false, or {file: PATH}",
+        default_factory=dict,
+        example="{}",
+    )
     observer_max_body_bytes: int = number(
         "observer.max.body.bytes",
         "Longest body of a request or response that is kept for an observer that wants to read it. Of a longer one "
@@ -305,17 +314,23 @@ def _librdkafka(value: Plain | Secret) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def secrets_of(config: Config) -> Iterator[tuple[tuple[str, str], Secret]]:
-    """Give section and key of each secret of ``config``, and the secret."""
-    for name, value in config.internal.items():
-        if isinstance(value, Secret):
-            yield ("internal", name), value
+def secrets_of(config: Config) -> Iterator[tuple[tuple[str, ...], Secret]]:
+    """Give the path of each secret of ``config``, and the secret."""
+    for path, settings in ((("internal",), config.internal), *_settings_of_observers(config)):
+        for name, value in settings.items():
+            if isinstance(value, Secret):
+                yield (*path, name), value
     for name, field in Config.model_fields.items():
         section = getattr(config, name)
         for below, inner in type(section).model_fields.items() if isinstance(section, ConfigSection) else ():
             value = getattr(section, below)
             if isinstance(value, Secret):
                 yield (str(field.alias), str(inner.alias)), value
+
+
+def _settings_of_observers(config: Config) -> Iterator[tuple[tuple[str, ...], Mapping[str, Plain | Secret]]]:
+    for name, settings in config.observers.items():
+        yield ("observers", name), settings
 
 
 def redacted(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Values of ``internal`` that are in files of their own, ``{file: PATH}``, and files of HMAC keys.
+"""Values of ``internal`` and ``observers`` that are in files of their own, ``{file: PATH}``, and files of HMAC keys.
 
 Secrets must be in such files, so that the configuration itself can be shown to anybody.
 """
@@ -37,20 +37,30 @@ def read_secret_files(document: ConfigDocument, folder: Path) -> Iterator[Proble
     """
     for path in HMAC_KEYS:
         yield from _read_hmac_keys(document, folder, path)
+    observers = document.values.get("observers")
+    for name, settings in observers.items() if isinstance(observers, dict) else ():
+        if isinstance(settings, dict):
+            yield from _read_files(settings, ("observers", name), folder)
     settings = document.values.get("internal")
     if not isinstance(settings, dict):
         return
+    yield from _read_files(settings, ("internal",), folder)
     for name, value in settings.items():
         path = ("internal", name)
+        if is_secret(name) and not isinstance(value, Secret | dict):
+            variable = "BROKERSIDE_INTERNAL__" + name.upper().replace(".", "_")
+            text = f"must not stand in the configuration (allowed: {{file: PATH}}, or the variable {variable})"
+            yield Problem(path, text, final=True)
+
+
+def _read_files(settings: dict[str, Any], path: tuple[str, ...], folder: Path) -> Iterator[Problem]:
+    """Replace the references to files among ``settings``, or yield what is wrong with them."""
+    for name, value in settings.items():
         if isinstance(value, dict):
             try:
                 settings[name] = Secret(_read(value, folder))
             except ValueError as error:
-                yield Problem(path, str(error), final=True)
-        elif is_secret(name) and not isinstance(value, Secret):
-            variable = "BROKERSIDE_INTERNAL__" + name.upper().replace(".", "_")
-            text = f"must not stand in the configuration (allowed: {{file: PATH}}, or the variable {variable})"
-            yield Problem(path, text, final=True)
+                yield Problem((*path, name), str(error), final=True)
 
 
 def _read_hmac_keys(document: ConfigDocument, folder: Path, path: tuple[str, ...]) -> Iterator[Problem]:

@@ -28,6 +28,9 @@ def pack(config: Config) -> bytes:
 def unpack(packed: bytes) -> Config:
     """Return the configuration that was packed; equal to it but for the quotas, which are the defaults."""
     values, secrets = msgspec.json.decode(packed)
-    for (section, name), text in secrets:
-        values[section][name] = Secret(text)
+    for (*path, name), text in secrets:
+        section = values
+        for part in path:
+            section = section[part]
+        section[name] = Secret(text)
     return Config.model_validate(values)

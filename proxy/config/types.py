@@ -171,3 +171,4 @@ ClientSettings = Mapping[
         PlainSerializer(lambda value: str(value) if isinstance(value, Secret) else value),
     ],
 ]
+ObserverSettings = Mapping[ClassName, ClientSettings]

@@ -116,7 +116,14 @@ def _observers(document: ConfigDocument) -> Iterator[Problem]:
     names = document.get(path)
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
-    if not isinstance(names, list) or not names:
+    if not isinstance(names, list):
+        names = []
+    settings = document.get(("observers",))
+    for name in settings if isinstance(settings, dict) else ():
+        if name not in names:
+            text = f"is no class of observer.class.names (allowed: {', '.join(map(str, names)) or 'none'})"
+            yield Problem(("observers", name), text, final=True)
+    if not names:
         return
     for number, name in enumerate(names):
         if isinstance(name, str) and name in names[:number]:

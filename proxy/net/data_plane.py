@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import structs
 
 from proxy import __version__
-from proxy.config import Config, hmac_keys
+from proxy.config import Config, Secret, hmac_keys, redacted
 from proxy.core.apis import APIS
 from proxy.core.counters import ListenerCounters
 from proxy.core.observation_interest import ObservationSink
@@ -125,10 +126,36 @@ async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> N
 def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
     if not config.observer_class_names:
         return None
-    from observers.dispatch import (
-        Dispatcher,
-        ObserverError,
-    )  # imports librdkafka
+    dispatcher = _dispatcher(config, boot_id, number)
+    with _observer_errors():
+        dispatcher.start()
+    return dispatcher
+
+
+def check_observers(config: Config) -> None:
+    """Construct the observers of ``config``, and let them check their configuration. Nothing is started or sent.
+
+    Raises LocalError.
+    """
+    if config.observer_class_names:
+        dispatcher = _dispatcher(config, "", 1)
+        with _observer_errors():
+            dispatcher.check()
+
+
+@contextmanager
+def _observer_errors() -> Iterator[None]:
+    from observers.errors import ObserverError
+
+    try:
+        yield
+    except ObserverError as error:
+        raise LocalError(f"observer.class.names: {error}") from error
+
+
+def _dispatcher(config: Config, boot_id: str, number: int) -> Dispatcher:
+    """Return a dispatcher that is not started. Raises LocalError."""
+    from observers.dispatch import Dispatcher  # imports librdkafka
 
     configs: dict[str, Any] = {
         "broker.id": config.broker_id,
@@ -149,14 +176,19 @@ def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | 
             "authenticator": hmac_keys.authenticator(hmac_keys.AUDIT, config.audit.hmac_keys_file),
         },
         "observer.records.deep": config.observer_records_deep,
+        "config": redacted(config),
         "api.names": {key: api.name for key, api in (APIS | moved(config.private_api_key_base)).items()},
     }
-    try:
-        dispatcher = Dispatcher(config.observer_class_names, configs)
-        dispatcher.start()
-    except ObserverError as error:
-        raise LocalError(f"observer.class.names: {error}") from error
-    return dispatcher
+    with _observer_errors():
+        return Dispatcher(config.observer_class_names, configs, settings=_settings(config))
+
+
+def _settings(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the settings of each observer, with its secrets."""
+    return {
+        name: {key: value.reveal() if isinstance(value, Secret) else value for key, value in settings.items()}
+        for name, settings in config.observers.items()
+    }
 
 
 def _observation(config: Config, dispatcher: Dispatcher) -> ObservationSink:
