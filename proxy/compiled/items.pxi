@@ -196,6 +196,8 @@ cdef int advance_items(Walk *walk) except -1:
                 level.index += 1
                 begin_element(level)
                 items.at = level.start
+                if walk.pos > walk.size:  # a declared number of elements costs nothing before their bytes are there
+                    return 0
                 continue
             items.depth -= 1
         elif now.op == OP_TAGS:

@@ -70,7 +70,9 @@ cdef Py_ssize_t CARRY_STEP = 256  # bytes added to an incomplete element at a ti
 
 cdef int malformed(Kind kind, str detail) except -1:
     """Raise MalformedBody, of the side that sends bodies of this kind."""
-    cdef bint request = kind == PRODUCE_REQUEST or kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST
+    cdef bint request = (
+        kind == PRODUCE_REQUEST or kind == FETCH_REQUEST or kind == SHARE_FETCH_REQUEST or kind == REQUEST_RESOURCES
+    )
     raise MalformedBody("client" if request else "broker", detail)
 
 
@@ -389,6 +391,8 @@ cdef class Feed:
 
     cdef Body *finish(self) except NULL:
         cdef Body *body = self.body
+        if self.walk.step != END and not self.skip and not self.carried:
+            self._read(NULL, 0)  # a body without bytes, or what needs none after the last
         if self.walk.step != END or self.skip:
             malformed(body.kind, "the body is cut short")
         self.body = NULL

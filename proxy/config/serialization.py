@@ -15,18 +15,19 @@ NO_QUOTAS = Quotas()
 
 
 def pack(config: Config) -> bytes:
-    """Return ``config`` as bytes for ``unpack``, without its quotas, which only the accepting process needs.
+    """Return ``config`` as bytes for ``unpack``, without its quotas but for ``ip.store``.
 
-    Thousands of addresses would keep the loops of both processes busy for tens of milliseconds.
+    Only the accepting process needs them. Thousands of addresses would keep the loops of both processes busy for tens
+    of milliseconds.
     """
-    config = config.model_copy(update={"quotas": NO_QUOTAS})
+    config = config.model_copy(update={"quotas": NO_QUOTAS.model_copy(update={"ip_store": config.quotas.ip_store})})
     values = config.model_dump(mode="json", by_alias=True)
     secrets = [(path, value.reveal()) for path, value in secrets_of(config)]
     return msgspec.json.encode((values, secrets))
 
 
 def unpack(packed: bytes) -> Config:
-    """Return the configuration that was packed; equal to it but for the quotas, which are the defaults."""
+    """Return the configuration that was packed, with default quotas but for ``ip.store``."""
     values, secrets = msgspec.json.decode(packed)
     for (*path, name), text in secrets:
         section = values

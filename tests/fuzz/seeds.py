@@ -201,7 +201,7 @@ def _pairs() -> list[list[tuple[bytes, bytes]]]:
     future = (request(0, 99, 8, b"future"), response(8))
     unknown = (request(30_000, 0, 9, b"private", None), response(9, b"x" * 9))
     topics = (
-        request(METADATA, 12, 10, b"\0" + bytes(12), ""),
+        request(METADATA, 12, 10, b"\0" + bytes(4), ""),
         response(10, b"\0\0\0\0\5\2\0\0\0\1\2h\0\0#\x84\0\0\2c\0\0\0\1\1\0"),
     )
     shared = []

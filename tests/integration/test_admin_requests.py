@@ -175,7 +175,10 @@ def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
 def denied(found: Sequence[RequestEvent]) -> set[tuple[str, str | None, str | None]]:
     """By api, the resource that the right is missing on: for many requests that is the cluster."""
     return {
-        (event.api, *resource) for event in found for one in event.resources if (resource := asked_for(one)) is not None
+        (event.api, *resource)
+        for event in found
+        for one in (Resource("cluster", error_code=event.error_code), *event.resources)
+        if (resource := asked_for(one)) is not None
     }
 
 

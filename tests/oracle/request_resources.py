@@ -223,6 +223,8 @@ class ReadingOfRequest(Reading):
             self.pos += max(count, 0) * self._size_of(field)
             return
         for index in range(count):
+            if self.pos > len(self._buf):
+                raise Incomplete
             self._around.append(Around(index=index))
             if field.layout is not None:
                 self._members(field.layout, field.name, passed=passed)

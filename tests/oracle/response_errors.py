@@ -204,6 +204,8 @@ class Reading:
             self.pos += max(count, 0) * SIZES[field.type]
             return
         for index in range(count):
+            if self.pos > len(self._buf):
+                raise Incomplete
             if field.layout is None:
                 self._skip(field)
                 continue

@@ -529,6 +529,8 @@ def test_a_configuration_arrives_in_another_process_as_it_was(write, tmp_path):
     assert arrived.quotas == Quotas(), "no worker needs them"
     assert arrived.internal_client_settings()["sasl.password"] == CANARY
     assert CANARY not in repr(arrived)
+    stored = load(write(MINIMAL + "internal.bootstrap.servers: 127.0.0.1:9\nquotas: {ip.store: broker}\n"), {})
+    assert unpack(pack(stored)).quotas.ip_store == "broker"
     _write_secrets(tmp_path)
     example = load(write(EXAMPLE), {})
     arrived = unpack(pack(example))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from random import Random
+from struct import pack
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from proxy.compiled.walk_door import new_feed, read_whole
 from proxy.core.apis import APIS
 from proxy.core.encode import encode
 from proxy.core.exchange import CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
-from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES
+from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES, Op
 from proxy.core.request_resources import MAX_KEPT_COMMITS, MAX_KEPT_RESOURCES, OPERATIONS, WALKED, program
 from proxy.core.schema import layout
 from proxy.errors import MalformedBody
@@ -226,6 +227,33 @@ def test_what_is_not_kept_is_counted() -> None:
     asked = {"GroupId": "g", "Topics": [{"Name": "t", "Partitions": parts}]}
     found = read(8, 2, encode(layout(8, 2, response=False), asked))
     assert (len(found.commits), found.commit_count) == (MAX_KEPT_COMMITS, 3_000)
+
+
+@pytest.mark.parametrize("pieces", [0, 5])
+def test_a_declared_number_of_elements_costs_nothing(pieces: int) -> None:
+    """ListOffsets: partitions are passed over without being read. This would run for minutes."""
+    body = pack(">ibi", -1, 0, 1) + pack(">h1s", 1, b"t") + pack(">i", 2**31 - 1) + bytes(200)
+    with pytest.raises(MalformedBody):
+        read(2, 2, body, pieces)
+
+
+def test_every_element_has_bytes() -> None:
+    """So that a message has no more elements than bytes."""
+    for made in (request_program(*pair) for pair in VERSIONS):
+        opened: list[bool] = []
+        for op, *_ in made:
+            if op == Op.NEXT:
+                assert opened.pop()
+            elif opened and op not in (Op.RESOURCE, Op.COMMIT):
+                opened[-1] = True
+            if op == Op.ARRAY:  # its length has bytes, too
+                opened.append(False)
+
+
+def request_program(key: int, version: int) -> list[tuple[int, int, int]]:
+    made = program(key, version)
+    assert made is not None
+    return made
 
 
 def test_an_unknown_version_has_no_program() -> None:
