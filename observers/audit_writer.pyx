@@ -40,6 +40,8 @@ cdef enum:
     CHUNK_EVENTS = 100  # events written without taking the GIL; 2 chunks fill a record
     CHUNK_BYTES = 262_144  # bytes after which a chunk ends early; an event of more has a chunk of its own
     CACHED_CONNECTIONS = 1024  # connections whose texts are kept, a power of two
+    MAX_CACHED_RESOURCES = 4_000
+    MAX_KEPT_RESOURCES_TEXT = 1_000  # longer texts are not kept
     MAX_CACHED_TOPICS = 20_000  # topics whose texts are kept
     MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept, lest hostile ones fill the memory
     MAX_ROW_BYTES = 720  # upper bound in bytes of an event without its texts and partitions
@@ -116,6 +118,7 @@ cdef class RequestEventEncoder:
     cdef dict _apis, _open_sessions, _muted
     cdef dict _name_labels, _id_labels
     cdef list _clients
+    cdef dict _resource_texts  # JSON of what requests are about, by all that it follows from
     cdef list _kept_alive  # objects that rows of this chunk point to and caches may have dropped
     cdef Row *_rows
     cdef Py_ssize_t _row_count
@@ -144,6 +147,7 @@ cdef class RequestEventEncoder:
         self._id_labels = {}
         self._clients = [None] * CACHED_CONNECTIONS
         self._kept_alive = []
+        self._resource_texts = {}
 
     def __dealloc__(self):
         PyMem_Free(self._rows)
@@ -303,11 +307,30 @@ cdef class RequestEventEncoder:
                 if count:
                     items += b',"item_%b":%d' % (name, count)
         if exchange.resources is not None:
-            fields = encoder.encode(resource_fields(exchange, self._names, self._filter))
-            if fields != b"{}":
-                items += b"," + fields[1 : len(fields) - 1]
+            items += self._resources_text(exchange)
         self._kept_alive.append(items)
         return items
+
+    cdef bytes _resources_text(self, Exchange exchange):
+        """What the request is about. Heartbeats and the like say the same again and again, so their texts are kept."""
+        cdef bytes fields
+        found = exchange.resources
+        key = None
+        if exchange.outcome_code == ANSWERED and not exchange.error_code and exchange.item_errors is None:
+            key = (
+                exchange.api_key, exchange.decode_code, found.items, found.count, found.group_id, found.member_id,
+                found.group_instance_id, found.generation_id, found.transactional_id, found.validate_only,
+            )
+            kept = self._resource_texts.get(key)
+            if kept is not None:
+                return <bytes>kept
+        fields = encoder.encode(resource_fields(exchange, self._names, self._filter))
+        fields = b"" if fields == b"{}" else b"," + fields[1 : len(fields) - 1]
+        if key is not None and len(fields) <= MAX_KEPT_RESOURCES_TEXT and not any([one.topic_id for one in found.items]):
+            if len(self._resource_texts) >= MAX_CACHED_RESOURCES:
+                self._resource_texts.clear()
+            self._resource_texts[key] = fields
+        return fields
 
     cdef bytes _transaction_text(self, Body *request):
         return _optional(b"transactional_id", (<bytes>request.transactional_id).decode("utf-8", "replace"))

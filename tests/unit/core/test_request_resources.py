@@ -334,3 +334,26 @@ def test_the_group_is_in_the_event() -> None:
     asked = {"GroupId": "g", "GenerationId": 0, "MemberId": "m", "GroupInstanceId": None}
     event = event_of(asked_for(12, 4, asked))
     assert (event.group_id, event.member_id, event.generation_id, event.group_instance_id) == ("g", "m", 0, None)
+
+
+def test_texts_that_are_kept_are_those_of_the_same_request_alone() -> None:
+    """Member, generation, result and whether the whole was answered differ; topics are excluded each time."""
+    names = TopicNames(dict)
+    encoder = RequestEventEncoder({}, names, AuditFilter(names, topics={"orders"}, principals=set()))
+    asked = [
+        asked_for(12, 4, {"GroupId": "g", "GenerationId": generation, "MemberId": member})
+        for generation in (1, 2)
+        for member in ("m", "n")
+    ]
+    asked += [
+        asked_for(12, 4, {"GroupId": "g", "GenerationId": 1, "MemberId": "m"}, error_code=25),
+        asked_for(19, 7, TWO),
+    ]
+    for _ in range(2):
+        (chunk,) = encoder.encode_exchanges(asked, 1, 0.0).chunks
+        told = msgspec.json.decode(b"[%b]" % chunk.json, type=list[RequestEvent])
+        assert [(one.generation_id, one.member_id) for one in told] == [
+            (1, "m"), (1, "n"), (2, "m"), (2, "n"), (1, "m"), (-1, None),
+        ]  # fmt: skip
+        assert [one.resources[0].error_code for one in told] == [0, 0, 0, 0, 25, 0]
+        assert [one.resource_name for one in told[-1].resources] == ["clicks"]
