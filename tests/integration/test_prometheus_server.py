@@ -1,0 +1,168 @@
+"""A real Prometheus scrapes a sidecar and evaluates the exported rules: alerts fire for errors and for slowness, and
+resolve."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from spark_jobs.definitions import load
+from spark_jobs.export.prometheus import prometheus_rules
+from tests.integration.conftest import free_port
+from tests.integration.test_audit import until
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus on PATH"),
+]
+
+OBJECTIVES = """
+apiVersion: openslo/v1
+kind: SLO
+metadata: {name: topics}
+spec:
+  service: platform
+  indicator:
+    spec:
+      ratioMetric:
+        good: {metricSource: {type: brokerside, spec: {result: success}}}
+        total: {metricSource: {type: brokerside, spec: {apis: [CreateTopics]}}}
+  timeWindow: [{duration: 30d, isRolling: true}]
+  budgetingMethod: Occurrences
+  objectives: [{target: 0.99}]
+---
+apiVersion: openslo/v1
+kind: SLO
+metadata: {name: produce}
+spec:
+  service: platform
+  indicator: {spec: {thresholdMetric: {metricSource: {type: brokerside, spec: {apis: [Produce]}}}}}
+  timeWindow: [{duration: 30d, isRolling: true}]
+  budgetingMethod: Occurrences
+  objectives: [{op: lte, value: 262.144, target: 0.99}]
+"""
+
+STOP = 0.6
+"""Seconds for which the broker is stopped; every Produce of that time is slower than the objective."""
+
+
+@pytest.fixture
+def prometheus(cluster: ClusterState, tmp_path: Path) -> Iterator[str]:
+    """The address of a server that scrapes a sidecar each second."""
+    node = cluster.nodes[0]
+    config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
+    config["observer.class.names"] = ["observers.request_metrics:RequestMetricsObserver"]
+    (tmp_path / "sidecar.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "slo.yaml").write_text(OBJECTIVES)
+    (tmp_path / "rules.yaml").write_text(prometheus_rules(load([tmp_path / "slo.yaml"])))
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "brokerside", "static_configs": [{"targets": [node.admin]}]}],
+    }
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(settings))
+    sidecar = SidecarProcess.start(tmp_path / "sidecar.yaml", tmp_path / "sidecar.log", node.admin)
+    address = f"127.0.0.1:{free_port()}"
+    with (tmp_path / "prometheus.log").open("w") as log:
+        server = subprocess.Popen(
+            ["prometheus", "--config.file=prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data",
+             f"--web.listen-address={address}"],
+            cwd=tmp_path, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield address
+    finally:
+        server.terminate()
+        server.wait(30)
+        assert sidecar.stop()
+
+
+def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None:
+    node = cluster.nodes[0]
+    until(lambda: bool(ask(prometheus, 'up{job="brokerside"} == 1')))
+    topic = f"alerts-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": node.advertised})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    # A rate begins with the second scrape of a series.
+    until(lambda: bool(ask(prometheus, 'brokerside_request_errors_total{api="CreateTopics"}')))
+    with producing(node.advertised, topic):
+        until(lambda: bool(ask(prometheus, 'brokerside_request_errors_total{api="Produce"}')))
+        for _ in range(30):
+            with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+                check_new(admin, topic)
+        assert node.process is not None
+        for _ in range(6):
+            os.kill(node.process.pid, signal.SIGSTOP)
+            time.sleep(STOP)
+            os.kill(node.process.pid, signal.SIGCONT)
+            time.sleep(0.1)
+        until(lambda: firing(prometheus) == {"produce-1", "topics-1"}, 60)
+        # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
+        for number in range(800):
+            check_new(admin, f"{topic}-{number}")
+        until(lambda: not firing(prometheus), 180)
+    failed = ask(prometheus, 'brokerside_request_errors_total{api="CreateTopics", class="failure"}')
+    assert [float(one["value"][1]) for one in failed] == [30]
+
+
+def check_new(admin: AdminClient, topic: str) -> None:
+    """Ask whether the topic can be created, and do not create it."""
+    admin.create_topics([NewTopic(topic, 1, 1)], validate_only=True)[topic].result(30)
+
+
+@contextmanager
+def producing(bootstrap: str, topic: str) -> Iterator[None]:
+    """A Produce every 4 ms, each of one record."""
+    done = threading.Event()
+
+    def produce() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.num.messages": 1})
+        while not done.wait(0.004):
+            producer.produce(topic, b"x")
+            producer.poll(0)
+        producer.flush(30)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def firing(address: str) -> set[str]:
+    """Objectives with an alert that fires for a page."""
+    found = ask(address, 'ALERTS{alertname="SLOBudgetBurns", alertstate="firing", sloth_severity="page"}')
+    return {one["metric"]["sloth_slo"] for one in found}
+
+
+def ask(address: str, query: str) -> list[Any]:
+    try:
+        with urllib.request.urlopen(
+            f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}", timeout=10
+        ) as answer:
+            found: list[Any] = json.load(answer)["data"]["result"]
+            return found
+    except OSError:
+        return []
