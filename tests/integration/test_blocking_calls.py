@@ -206,6 +206,9 @@ def asked(sidecar: SidecarProcess, path: str, method: str) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Of all of its threads."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    """Of all of its threads that live; a thread may end while they are listed."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += map(int, (task / "children").read_text().split())
+    return found

@@ -86,7 +86,7 @@ def scrape_until_quiet(admin: str) -> Samples:
     def is_quiet() -> bool:
         nonlocal last
         before, last = last, scrape(admin)
-        return bool(before) and requests(before) == requests(last) and not queued(last)
+        return bool(before) and requests(before) == requests(last) and not queued(last) and not connected(last)
 
     until(is_quiet, 30)
     return last
@@ -107,6 +107,11 @@ def requests(found: Samples) -> Counter[str]:
 
 def queued(found: Samples) -> float:
     return sum(value for (name, _), value in found.items() if name == "brokerside_observer_queued")
+
+
+def connected(found: Samples) -> float:
+    """A fetch that waits at the broker is counted when its connection ends."""
+    return sum(value for (name, _), value in found.items() if name == "brokerside_connections_active")
 
 
 def by_api(found: Samples, metric: str, **labels: str) -> Counter[str]:
