@@ -24,6 +24,7 @@ from observers.event_blocks import EncodedEvents
 from observers.fetch_sessions import FETCH_API_KEYS
 from observers.inventory import Inventory
 from observers.kafka_admin import KafkaAdmin, client_id_of
+from observers.offset_tracker import OffsetTracker
 from observers.outbox import Outbox, OutboxStats, check_sizes
 from observers.record_counter import count_compressed_records
 from observers.rollup_writer import RollupAggregator, divide_exchanges
@@ -63,8 +64,9 @@ class AuditObserver:
         ``internal``: librdkafka's client settings, ``bootstrap.servers`` among them. ``topic.names``: a ``TopicNames``.
         ``worker``: number of this process; worker 1 emits the inventory. ``observer.records.deep``:
         whether to count the records in compressed sets of old clients. ``audit``: ``topic``, ``mode``,
-        ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``inventory.interval.ms``, ``spool.path``,
-        ``spool.max.bytes``, ``producer`` (librdkafka settings) and ``authenticator`` (signs records), all optional.
+        ``exclude.topics``, ``exclude.principals``, ``rollup.interval.ms``, ``offsets.interval.ms``,
+        ``inventory.interval.ms``, ``spool.path``, ``spool.max.bytes``, ``producer`` (librdkafka settings) and
+        ``authenticator`` (signs records), all optional.
         ``dry.run``: check these and start nothing.
 
         Does not wait for the cluster. Raises ObserverError for settings it cannot work with.
@@ -88,6 +90,8 @@ class AuditObserver:
         self._request_encoder = RequestEventEncoder(configs["api.names"], self._names, self._filter)
         self._rollup = RollupAggregator(configs["api.names"], self._names, self._filter) if rolls_up else None
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
+        self._offsets = OffsetTracker(self._names, self._filter)
+        self._offsets_interval = audit.get("offsets.interval.ms", 30_000) / 1000
         settings = producer_settings(internal, audit.get("producer", {}), client_id)
         spool = SpoolSettings(audit["spool.path"], audit["spool.max.bytes"]) if audit.get("spool.path") else None
         if self._dry:
@@ -111,6 +115,7 @@ class AuditObserver:
         # Guarded by ``Outbox.sequence_lock``.
         self._next_rollup_at = self._next_status_at = time.monotonic()
         self._next_status_at += STATUS_INTERVAL
+        self._next_offsets_at = time.monotonic() + self._offsets_interval
         self._closed = False
         self._last_dropped: Mapping[str, int] = {}  # as of the last status
         self._inventory = Inventory(
@@ -135,6 +140,10 @@ class AuditObserver:
             exchanges = [
                 _with_exact_records(one) if self.keeps(one.api_key, one.api_version) else one for one in exchanges
             ]
+        with self._outbox.sequence_lock:
+            self._offsets.record_exchanges(exchanges, _wall_offset())
+            if self._offsets.full:
+                self._emit_offsets()
         if self._rollup is None:
             self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
         else:
@@ -163,6 +172,7 @@ class AuditObserver:
         self._inventory.close()
         with self._outbox.sequence_lock:
             self._emit_rollups()
+            self._emit_offsets()
             self._emit_gaps()
             self._emit(self._make_status(last=True))
             self._closed = True
@@ -200,7 +210,7 @@ class AuditObserver:
             self._add_to_outbox(encoded, lost + encoded.hidden, {"observer_queue": dropped})
 
     def _emit_scheduled(self) -> None:
-        """Emit rollups, gaps and statuses whose time has come. The pump calls this."""
+        """Emit rollups, offsets, gaps and statuses whose time has come. The pump calls this."""
         with self._outbox.sequence_lock:
             if self._closed:
                 return
@@ -208,6 +218,8 @@ class AuditObserver:
             if now >= self._next_rollup_at:
                 self._emit_rollups()
             self._emit_gaps()
+            if now >= self._next_offsets_at:
+                self._emit_offsets()
             if now >= self._next_status_at:
                 self._emit(self._make_status())
                 self._next_status_at = now + STATUS_INTERVAL
@@ -223,6 +235,10 @@ class AuditObserver:
         self._next_rollup_at = time.monotonic() + self._rollup_interval
         if self._rollup is not None and (requests := self._rollup.requests):
             self._emit(*self._rollup.drain(), taken=requests)
+
+    def _emit_offsets(self) -> None:
+        self._next_offsets_at = time.monotonic() + self._offsets_interval
+        self._emit(*self._offsets.drain(_now_us()))
 
     def _emit_gaps(self) -> None:
         gaps = self._outbox.drain_gaps()  # the next numbers have to be theirs

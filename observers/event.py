@@ -302,6 +302,87 @@ class InventoryEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="ki
     """By name, the parts following each other."""
 
 
+class CommittedOffset(msgspec.Struct, omit_defaults=True, gc=False):
+    """The last offset that a member committed for one partition."""
+
+    topic: str
+    """Topic name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name."""
+    partition: int
+    """Partition number."""
+    offset: int
+    """Offset of the next record that the group reads."""
+    ts: int
+    """When the broker took it."""
+    transactional: bool = False
+    """True where it is part of a transaction: it counts once that commits, and not at all if it is aborted."""
+
+
+class GroupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="group"):
+    """What one member of a group did since the last such event, as the sidecar of the group's coordinator saw it.
+
+    Where it committed more than 1,000 offsets, more events follow with further offsets and no sums.
+    """
+
+    seq: int
+    """Number of the event, as for every kind."""
+    listener: str
+    """Name of the listener the client came in by."""
+    principal: str
+    """Who the client is, as in a request."""
+    client_ip: str
+    """Address of the client."""
+    group_id: str
+    """The consumer, share or streams group."""
+    ts_first: int
+    """When the first of these requests was answered."""
+    ts_last: int
+    """When the last of them was answered."""
+    requests: int = 0
+    """JoinGroup, SyncGroup, Heartbeat, OffsetCommit and the like that were answered."""
+    client_id: str | None = None
+    """As the client chose it."""
+    member_id: str | None = None
+    """Member of the group; None of a commit without membership, as by ``kafka-consumer-groups --reset-offsets``."""
+    group_instance_id: str | None = None
+    """Static member of the group (KIP-345)."""
+    generation_id: int = -1
+    """Last generation of the group that the member knew, or its member epoch (KIP-848)."""
+    group_type: str | None = None
+    """``classic``, ``consumer``, ``share`` or ``streams``; None where its requests do not tell."""
+    commits: int = 0
+    """Requests in which the broker took offsets."""
+    committed: tuple[CommittedOffset, ...] = ()
+    """The last offset of every partition in them."""
+    offsets_not_listed: int = 0
+    """Offsets that were not read: those after the first 1,000 of one request."""
+    fetched: tuple[str, ...] = ()
+    """Topics of which the same connection fetched records."""
+
+
+class EndOffset(msgspec.Struct, omit_defaults=True, gc=False):
+    """The end of one partition, as last seen."""
+
+    topic: str
+    """Topic name; ``id:<topic id>`` where the wire carried only the id and the cluster did not know its name."""
+    partition: int
+    """Partition number."""
+    offset: int
+    """The high watermark of a fetch, or what follows the records of an acknowledged produce."""
+    ts: int
+    """When the broker said so."""
+
+
+class EndOffsetsEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="end_offsets"):
+    """Ends of the partitions that were written or fetched since the last such event, in as many events as needed."""
+
+    seq: int
+    """Number of the event, as for every kind."""
+    ts: int
+    """When the event was made."""
+    end_offsets: tuple[EndOffset, ...]
+    """One for each partition."""
+
+
 class GapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="gap"):
     """Events of consecutive numbers that were lost for the same reason."""
 
@@ -505,7 +586,17 @@ class Envelope(msgspec.Struct, gc=False):
     before it was looked at counts, even if it would have been excluded."""
     sent_at: int
     """When the record was handed to the producer."""
-    events: list[RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GapEvent | StatusEvent]
+    events: list[
+        RequestEvent
+        | RollupEvent
+        | ConnectionEvent
+        | ThrottleEvent
+        | InventoryEvent
+        | GroupEvent
+        | EndOffsetsEvent
+        | GapEvent
+        | StatusEvent
+    ]
     """The events of all kinds, by ``seq``; at least one."""
 
 

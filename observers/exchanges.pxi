@@ -1,4 +1,4 @@
-# Part of audit_writer.pyx and rollup_writer.pyx: what both read from an exchange beside its partitions.
+# Part of audit_writer.pyx, rollup_writer.pyx and offset_tracker.pyx: what they read from an exchange beside its partitions.
 
 cdef extern from "Python.h" nogil:  # the macros, without the GIL: a bytes object never changes
     const char *_text "PyBytes_AS_STRING"(PyObject *text)

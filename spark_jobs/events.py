@@ -247,6 +247,47 @@ INVENTORY_EVENT = (
     EventField("inventory", "array", default=(), fields=INVENTORY_TOPIC),
 )
 
+COMMITTED_OFFSET = (
+    EventField("topic", "string", required=True),
+    EventField("partition", "int", required=True),
+    EventField("offset", "bigint", required=True, minimum=0),
+    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("transactional", "boolean", default=False),
+)
+
+GROUP_EVENT = (
+    *EVENT,
+    EventField("listener", "string", required=True),
+    EventField("principal", "string", required=True),
+    EventField("client_ip", "string", required=True),
+    EventField("group_id", "string", required=True),
+    EventField("ts_first", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("ts_last", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("requests", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("client_id", "string"),
+    EventField("member_id", "string"),
+    EventField("group_instance_id", "string"),
+    EventField("generation_id", "int", default=-1),
+    EventField("group_type", "string"),
+    EventField("commits", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("committed", "array", default=(), fields=COMMITTED_OFFSET),
+    EventField("offsets_not_listed", "bigint", default=0, minimum=0, maximum=MAX_SUM),
+    EventField("fetched", "array<string>", default=()),
+)
+
+END_OFFSET = (
+    EventField("topic", "string", required=True),
+    EventField("partition", "int", required=True),
+    EventField("offset", "bigint", required=True, minimum=0),
+    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+)
+
+END_OFFSETS_EVENT = (
+    *EVENT,
+    EventField("ts", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
+    EventField("end_offsets", "array", default=(), fields=END_OFFSET),
+)
+
 GAP_EVENT = (
     *EVENT,
     EventField("reason", "string", required=True),
@@ -279,6 +320,8 @@ KINDS = {
     "connection": CONNECTION_EVENT,
     "throttle": THROTTLE_EVENT,
     "topic_inventory": INVENTORY_EVENT,
+    "group": GROUP_EVENT,
+    "end_offsets": END_OFFSETS_EVENT,
     "gap": GAP_EVENT,
     "sidecar_status": STATUS_EVENT,
 }

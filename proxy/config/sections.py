@@ -193,6 +193,15 @@ class AuditConfig(ConfigSection):
     rollup_interval_ms: int = number(
         "rollup.interval.ms", "How long requests are gathered in `mode: rollup`.", 1000, 100, 60_000, "ms"
     )
+    offsets_interval_ms: int = number(
+        "offsets.interval.ms",
+        "How often committed offsets, members of groups and ends of partitions are sent, of which the tables `groups` "
+        "and `lag` are made.",
+        30_000,
+        1000,
+        3_600_000,
+        "ms",
+    )
     inventory_interval_ms: int = number(
         "inventory.interval.ms",
         "How often the cluster is asked which topics there are; the list is sent when it has changed, and every hour.",

@@ -170,6 +170,7 @@ def _dispatcher(config: Config, boot_id: str, number: int) -> Dispatcher:
             "producer": config.audit.producer,
             "mode": config.audit.mode,
             "rollup.interval.ms": config.audit.rollup_interval_ms,
+            "offsets.interval.ms": config.audit.offsets_interval_ms,
             "inventory.interval.ms": config.audit.inventory_interval_ms,
             "spool.path": config.audit.spool_path,
             "spool.max.bytes": config.audit.spool_max_bytes,

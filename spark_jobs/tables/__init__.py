@@ -6,6 +6,8 @@ traffic.py           who transferred how much; latency.py: how long responses to
 clients.py           which clients there are, and which of their requests newer brokers reject.
 connections.py       one row for each connection; throttles.py: which connections met a quota.
 changes.py           who changed what, and who was denied what.
+groups.py            members of groups, offsets they committed, ends of partitions, and who reads what as which group.
+lag.py               how far behind groups are.
 quota_advice.py      quotas that would have admitted the connections that were opened.
 inventory.py         which topics existed; topics.py: when each was last used.
 produced.py          batches written to topics of mirrors; mirror_check.py: whether the mirror has them.

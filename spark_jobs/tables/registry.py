@@ -18,7 +18,9 @@ from spark_jobs.tables.clients import clients
 from spark_jobs.tables.completeness import completeness
 from spark_jobs.tables.connections import connections
 from spark_jobs.tables.cost import cost
+from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members, groups
 from spark_jobs.tables.inventory import inventory
+from spark_jobs.tables.lag import lag
 from spark_jobs.tables.latency import latency
 from spark_jobs.tables.mirror_check import mirror_check
 from spark_jobs.tables.produced import produced
@@ -68,6 +70,9 @@ STREAMED_FUNCTIONS: dict[str, Callable[[ParsedBatch], DataFrame]] = {
     "connections": lambda batch: connections(batch.parsed),
     "throttles": lambda batch: throttles(batch.parsed),
     "changes": lambda batch: changes(batch.parsed),
+    "group_members": lambda batch: group_members(batch.parsed),
+    "committed_offsets": lambda batch: committed_offsets(batch.parsed),
+    "end_offsets": lambda batch: end_offsets(batch.parsed),
     "inventory": lambda batch: inventory(batch.parsed),
     "produced": lambda batch: produced(batch.parsed, batch.definitions.mirrors),
     "dead_letters": lambda batch: dead_letter_rows(batch.parsed),
@@ -89,6 +94,8 @@ DERIVED_FUNCTIONS: dict[str, Callable[[InputTables], DataFrame]] = {
     "topics": lambda stored: topics(
         stored.tables["traffic"], stored.tables["inventory"], stored.tables["completeness"]
     ),
+    "groups": lambda stored: groups(stored.tables["group_members"], stored.tables["traffic"], stored.since),
+    "lag": lambda stored: lag(stored.tables["committed_offsets"], stored.tables["end_offsets"], stored.since),
     "mirror_check": lambda stored: mirror_check(
         stored.tables["produced"], stored.tables["completeness"], stored.definitions.mirrors, stored.since
     ),
@@ -108,11 +115,14 @@ UNMERGED_INPUTS: dict[str, tuple[str, ...]] = {
     "slo": ("latency", "traffic"),
     "cost": ("traffic",),
     "topics": ("traffic",),
+    "groups": ("traffic",),
 }
 """By table, the inputs that are not merged first, because only sums, maxima and minima of them are used. Merging them
 would cost more than computing the table."""
 
-COMPUTATION_VERSIONS: dict[str, int] = {"slo": 2, "cost": 1, "topics": 1, "mirror_check": 1, "quota_advice": 1}
+COMPUTATION_VERSIONS: dict[str, int] = {
+    "slo": 2, "cost": 1, "topics": 1, "groups": 1, "lag": 1, "mirror_check": 1, "quota_advice": 1,
+}  # fmt: skip
 """Version of each computation. Increase it when the same inputs give other values: the table is then computed again."""
 
 DEAD_LETTER_KIND = "dead letter"
@@ -127,6 +137,9 @@ EVENT_KINDS: dict[str, tuple[str, ...]] = {
     "connections": ("connection",),
     "throttles": ("throttle",),
     "changes": (CHANGE_KIND,),
+    "group_members": ("group",),
+    "committed_offsets": ("group",),
+    "end_offsets": ("end_offsets",),
     "inventory": ("topic_inventory",),
     "dead_letters": (DEAD_LETTER_KIND,),
 }

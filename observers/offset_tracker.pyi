@@ -1,0 +1,13 @@
+from collections.abc import Sequence
+
+from observers.api import ObservedExchange
+from observers.audit_filter import AuditFilter
+from observers.event import EndOffsetsEvent, GroupEvent
+from observers.topic_names import TopicNames
+
+class OffsetTracker:
+    def __init__(self, names: TopicNames, audit_filter: AuditFilter) -> None: ...
+    @property
+    def full(self) -> bool: ...
+    def record_exchanges(self, exchanges: Sequence[ObservedExchange], wall_offset: float) -> None: ...
+    def drain(self, ts: int) -> list[GroupEvent | EndOffsetsEvent]: ...

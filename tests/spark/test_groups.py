@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from observers.event import CommittedOffset, EndOffset, EndOffsetsEvent, GroupEvent
+from spark_jobs.merge import merge_rows
+from spark_jobs.parse import parse_records
+from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, GROUPS, LAG, TRAFFIC, Table
+from spark_jobs.spark_types import table_schema
+from spark_jobs.tables.groups import committed_offsets, end_offsets, group_members, groups
+from spark_jobs.tables.lag import lag
+from tests.spark.envelopes import MINUTE, NOON, encoded
+from tests.spark.frames import after, kept, rows
+
+pytestmark = pytest.mark.spark
+
+KafkaRows = Callable[[Sequence[bytes | None]], DataFrame]
+SECOND = 1_000_000
+
+
+def group(**changes: Any) -> GroupEvent:
+    values: dict[str, Any] = {
+        "seq": 0,
+        "listener": "CLIENT",
+        "principal": "User:billing",
+        "client_ip": "10.0.0.7",
+        "group_id": "invoicing",
+        "ts_first": NOON,
+        "ts_last": NOON + 30 * SECOND,
+        "requests": 12,
+        "client_id": "app",
+        "member_id": "app-1",
+        "generation_id": 3,
+        "group_type": "classic",
+    }
+    return GroupEvent(**{**values, **changes})
+
+
+def committed(topic: str, partition: int, offset: int, ts: int = NOON) -> CommittedOffset:
+    return CommittedOffset(topic, partition, offset, ts)
+
+
+def ends(*offsets: EndOffset) -> EndOffsetsEvent:
+    return EndOffsetsEvent(seq=0, ts=NOON, end_offsets=offsets)
+
+
+def by(found: DataFrame, *names: str) -> dict[Any, Row]:
+    rows = found.collect()
+    made = {tuple(row[name] for name in names): row for row in rows}
+    assert len(made) == len(rows)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("table", "function"),
+    [(GROUP_MEMBERS, group_members), (COMMITTED_OFFSETS, committed_offsets), (END_OFFSETS, end_offsets)],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_the_columns_are_those_of_the_schema(
+    kafka_rows: KafkaRows, table: Table, function: Callable[[DataFrame], DataFrame]
+) -> None:
+    made = function(parse_records(kafka_rows([]))).schema
+    assert [(field.name, field.dataType) for field in made] == [
+        (field.name, field.dataType) for field in table_schema(table)
+    ]
+
+
+def test_a_member_has_one_row_and_one_for_each_of_its_topics(kafka_rows: KafkaRows) -> None:
+    """Sums are on the first one alone, also when its offsets came in several events."""
+    told = [
+        group(commits=2, committed=(committed("a", 0, 5), committed("a", 1, 7, NOON + 5)), fetched=("b",)),
+        group(requests=0, committed=(committed("a", 2, 9),)),
+        group(ts_last=NOON + MINUTE, requests=3, generation_id=4, group_type=None),
+    ]
+    found = by(group_members(kept(parse_records(kafka_rows([encoded(*told)])))), "topic")
+    whole = found[None,]
+    assert (whole.requests, whole.commits, whole.generation_id, whole.group_type) == (15, 2, 4, "classic")
+    assert (whole.first_seen, whole.last_seen) == (datetime(2026, 9, 22, 12), datetime(2026, 9, 22, 12, 1))
+    assert {topic: (row.requests, row.committed_at is None) for (topic,), row in found.items()} == {
+        None: (15, True),
+        "a": (0, False),
+        "b": (0, True),
+    }
+
+
+def test_the_last_offset_of_a_minute_holds_also_if_it_is_lower(kafka_rows: KafkaRows) -> None:
+    """A group was set back; and batches come in any order."""
+    batches = [
+        [group(committed=(committed("a", 0, 50, NOON + 2 * SECOND),))],
+        [group(committed=(committed("a", 0, 90, NOON + SECOND), committed("a", 1, 4)))],
+        [group(committed=(committed("a", 0, 20, NOON + MINUTE),), member_id=None)],
+    ]
+    made = [committed_offsets(kept(parse_records(kafka_rows([encoded(*batch)])))) for batch in batches]
+    found = merge_rows(made[0].unionByName(made[1]).unionByName(made[2]), COMMITTED_OFFSETS)
+    assert {key: row.committed_offset for key, row in by(found, "minute", "partition").items()} == {
+        (datetime(2026, 9, 22, 12), 0): 50,
+        (datetime(2026, 9, 22, 12), 1): 4,
+        (datetime(2026, 9, 22, 12, 1), 0): 20,
+    }
+
+
+def test_the_last_end_of_a_minute_holds(kafka_rows: KafkaRows) -> None:
+    values = [
+        encoded(ends(EndOffset("a", 0, 100, NOON + 1), EndOffset("b", 0, 3, NOON))),
+        encoded(ends(EndOffset("a", 0, 70, NOON)), broker_id=2),
+    ]
+    found = end_offsets(kept(parse_records(kafka_rows(values))))
+    assert {key: row.end_offset for key, row in by(found, "topic").items()} == {("a",): 100, ("b",): 3}
+
+
+def member(topic: str | None = None, **changes: Any) -> dict[str, Any]:
+    seen = {"first_seen": after(0), "last_seen": after(30), "group_type": "classic", "generation_id": 1}
+    who = {"principal": "User:billing", "client_id": "app", "client_ip": "10.0.0.7", "listener": "CLIENT"}
+    key = {"day": after(0).date(), "cluster_id": "cluster", "broker_id": 1, "group_id": "invoicing", "member_id": "m1"}
+    return {**key, **who, **seen, "topic": topic, **changes}
+
+
+def fetched(topic: str, **changes: Any) -> dict[str, Any]:
+    who = {"principal": "User:billing", "client_id": "app", "client_ip": "10.0.0.7", "listener": "CLIENT"}
+    key = {"day": after(0).date(), "minute": after(0), "cluster_id": "cluster", "broker_id": 2, "api": "Fetch"}
+    return {**key, **who, "topic": topic, "records": 5, "bytes": 50, **changes}
+
+
+def sources(spark: SparkSession, members: Sequence[Any], traffic: Sequence[Any]) -> set[tuple[Any, ...]]:
+    found = groups(rows(spark, GROUP_MEMBERS, *members), rows(spark, TRAFFIC, *traffic), None)
+    assert [(field.name, field.dataType) for field in found.schema] == [
+        (field.name, field.dataType) for field in table_schema(GROUPS)
+    ]
+    return {(row.group_id, row.member_id, row.topic, row.topic_source) for row in found.collect()}
+
+
+def test_topics_of_a_member_say_how_they_are_known(spark: SparkSession) -> None:
+    members = [
+        member(requests=10, commits=2),
+        member("orders", committed_at=after(5)),
+        member("clicks"),
+        member(member_id="m2", client_id=None),
+        member(member_id="m3", client_id="other"),
+        member(member_id=None, client_id="tool"),
+    ]
+    traffic = [
+        fetched("orders"),
+        fetched("late"),
+        fetched("empty", records=0, bytes=0),
+        fetched("written", api="Produce"),
+        fetched("nameless", client_id=None),
+        fetched("elsewhere", client_ip="10.0.0.8"),
+        fetched("of-a-tool", client_id="tool"),
+        fetched("of-another-day", day=after(100_000).date()),
+    ]
+    assert sources(spark, members, traffic) == {
+        ("invoicing", "m1", "orders", "commit"),
+        ("invoicing", "m1", "clicks", "connection"),
+        ("invoicing", "m1", "late", "client"),
+        ("invoicing", "m2", "nameless", "client"),
+        ("invoicing", "m3", None, None),
+        ("invoicing", None, None, None),
+    }
+
+
+def test_a_client_in_two_groups_is_not_taken_for_sure(spark: SparkSession) -> None:
+    members = [member(), member("orders", committed_at=after(5)), member(group_id="shipping", member_id="s1")]
+    assert sources(spark, members, [fetched("orders"), fetched("parcels")]) == {
+        ("invoicing", "m1", "orders", "commit"),
+        ("invoicing", "m1", "parcels", "shared_client"),
+        ("shipping", "s1", "orders", "shared_client"),
+        ("shipping", "s1", "parcels", "shared_client"),
+    }
+
+
+def took(offset: int, at: float, **changes: Any) -> dict[str, Any]:
+    minute = after(at).replace(second=0)
+    key = {"day": minute.date(), "minute": minute, "cluster_id": "cluster", "group_id": "g", "topic": "t"}
+    value = {"committed_offset": offset, "committed_at": after(at), "transactional": False}
+    return {**key, "partition": 0, **value, **changes}
+
+
+def ended(offset: int, at: float, **changes: Any) -> dict[str, Any]:
+    minute = after(at).replace(second=0)
+    key = {"day": minute.date(), "minute": minute, "cluster_id": "cluster", "topic": "t", "partition": 0}
+    return {**key, "end_offset": offset, "end_offset_at": after(at), **changes}
+
+
+def lags(spark: SparkSession, committed: Sequence[Any], ends: Sequence[Any], since: Any = None) -> list[Any]:
+    found = lag(rows(spark, COMMITTED_OFFSETS, *committed), rows(spark, END_OFFSETS, *ends), since)
+    assert [(field.name, field.dataType) for field in found.schema] == [
+        (field.name, field.dataType) for field in table_schema(LAG)
+    ]
+    every = sorted(found.collect(), key=lambda row: (row.minute, row.group_id, row.partition))
+    return [
+        (int((row.minute - after(0)).total_seconds()), row.group_id, row.committed_offset, row.end_offset, row.lag)
+        for row in every
+    ]
+
+
+def test_lag_is_the_last_end_against_the_last_commit(spark: SparkSession) -> None:
+    """Minutes without a change have no row; before the first commit there is none; an end may be older."""
+    commits = [took(10, 70), took(40, 310), took(7, 70, group_id="slow"), took(1, 70, topic="unseen")]
+    found = lags(spark, commits, [ended(5, 10), ended(30, 80), ended(35, 200), ended(99, 80, topic="unread")])
+    assert found == [
+        (60, "g", 10, 30, 20),
+        (60, "g", 1, None, None),
+        (60, "slow", 7, 30, 23),
+        (180, "g", 10, 35, 25),
+        (180, "slow", 7, 35, 28),
+        (300, "g", 40, 35, 0),
+    ]
+
+
+def test_lag_of_a_later_day_starts_from_what_was_committed_before(spark: SparkSession) -> None:
+    """For seven days."""
+    day = 86_400
+    commits = [took(10, 0)]
+    written = [ended(20 + number, number * day) for number in range(10)]
+    assert lags(spark, commits, written)[-1] == (7 * day, "g", 10, 27, 17)
+    since = after(7 * day).date()
+    assert [one for one in lags(spark, commits, written, since) if one[0] >= 7 * day] == [(7 * day, "g", 10, 27, 17)]
+    assert not [one for one in lags(spark, commits, written, after(8 * day).date()) if one[0] >= 8 * day]
