@@ -105,7 +105,7 @@ class GroupActivity:
         if len(self.connections) >= MAX_CONNECTIONS:
             self.connections, self._young = {}, {}
         self.connections[connection.id] = self._young[connection.id] = member
-        if found.commit_count and not exchange.error_code and exchange.decode == "full":
+        if found.commit_count and not exchange.error_code and exchange.decode in ("none", "full"):
             self._record_commits(activity, exchange, found, at)
 
     def record_fetch(self, exchange: ObservedExchange, at: int) -> None:

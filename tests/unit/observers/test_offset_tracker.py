@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from observers import group_activity
+from observers.audit_filter import AuditFilter
+from observers.event import CommittedOffset, EndOffset, EndOffsetsEvent, GroupEvent
+from observers.offset_tracker import OffsetTracker
+from observers.topic_names import TopicNames
+from proxy.compiled.exchange import Exchange
+from proxy.core import exchange as facts
+from proxy.core.exchange import Connection, ItemErrorFacts, ItemErrors, RecordSet, RequestResources
+
+WALL = 1_000.0
+ID = bytes(range(16))
+COMMIT, TXN_COMMIT, HEARTBEAT, LEAVE, CONSUMER_HEARTBEAT = 8, 28, 12, 13, 68
+
+
+def tracker(*, topics: Collection[str] = (), principals: Collection[str] = ()) -> OffsetTracker:
+    names = TopicNames(lambda: {ID: "orders"})
+    return OffsetTracker(names, AuditFilter(names, topics=topics, principals=principals))
+
+
+def connection(number: int = 1, principal: str = "User:billing") -> Connection:
+    return Connection(f"c{number}", "CLIENT", "10.0.0.7", 40_000, 0.0, principal)
+
+
+def exchange(api_key: int, at: float = 1.0, **changes: Any) -> Exchange:
+    """An answered exchange; ``resources`` and ``item_errors`` are set as the session sets them."""
+    resources, errors = changes.pop("resources", None), changes.pop("item_errors", None)
+    values: dict[str, Any] = {
+        "connection": connection(), "api_key": api_key, "api_version": 9, "correlation_id": 1, "client_id": "app",
+        "received_at": at - 0.1, "request_bytes": 100, "forwarded_at": at - 0.1, "responded_at": at,
+        "answered_at": at, "response_bytes": 50, "outcome": "answered", "decode": "none",
+    }  # fmt: skip
+    made = Exchange(**{**values, **changes})
+    made.resources, made.item_errors = resources, errors
+    return made
+
+
+def produced(topic: bytes, offset: int, *, records: int = 10, error: int = 0, at: float = 1.0, **changes: Any) -> Any:
+    is_id = len(topic) == 16
+    given = facts.ProducedPartition(topic, 3, RecordSet(records * 10, 1, records, changes.pop("magic", 2)))
+    request = facts.ProduceRequest(-1, 100, None, (given,), is_id)
+    response = facts.ProduceResponse(0, (facts.AnsweredPartition(topic, 3, error, offset),), is_id)
+    return exchange(0, at, request=request, response=response, decode="full", **changes)
+
+
+def fetched(
+    topic: bytes, high_watermark: int, *, error: int = 0, records: int = 0, at: float = 1.0, **more: Any
+) -> Any:
+    part = facts.FetchedPartition(topic, 3, error, high_watermark, RecordSet(records, 1, records, 2))
+    response = facts.FetchResponse(0, 0, 0, (part,), len(topic) == 16)
+    request = facts.FetchRequest(-1, 0, 0, 0, -1, (), len(topic) == 16)
+    return exchange(1, at, request=request, response=response, decode="full", **more)
+
+
+def about(
+    group: bytes = b"invoicing", member: bytes | None = b"m1", *commits: tuple[bytes, int, int], **more: Any
+) -> Any:
+    made = tuple(
+        facts.CommittedOffset(topic, len(topic) == 16, partition, offset) for topic, partition, offset in commits
+    )
+    count = more.pop("count", len(made))
+    return RequestResources(commits=made, commit_count=count, group_id=group, member_id=member, **more)
+
+
+def ends(found: OffsetTracker) -> dict[tuple[str, int], int]:
+    events = [event for event in found.drain(5) if isinstance(event, EndOffsetsEvent)]
+    return {(one.topic, one.partition): one.offset for event in events for one in event.end_offsets}
+
+
+def groups(found: OffsetTracker) -> list[GroupEvent]:
+    return [event for event in found.drain(5) if isinstance(event, GroupEvent)]
+
+
+def test_the_end_follows_acknowledged_records() -> None:
+    offsets = tracker()
+    offsets.record_exchanges([produced(b"clicks", 50), produced(ID, 7), produced(b"clicks", 60, at=2.0)], WALL)
+    (event,) = offsets.drain(5)
+    assert event == EndOffsetsEvent(
+        0, 5, (EndOffset("clicks", 3, 70, 1_002_000_000), EndOffset("orders", 3, 17, 1_001_000_000))
+    )
+    assert offsets.drain(6) == []
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        produced(b"t", 50, error=3),
+        produced(b"t", -1),
+        produced(b"t", 50, magic=1),
+        produced(b"t", 50, outcome="connection_lost"),
+        fetched(b"t", 50, error=3),
+        fetched(b"t", -1),
+    ],
+)
+def test_what_says_nothing_of_the_end_is_left_out(one: Any) -> None:
+    offsets = tracker()
+    offsets.record_exchanges([one], WALL)
+    assert offsets.drain(5) == []
+
+
+def test_the_last_response_holds_whatever_was_handed_on_first() -> None:
+    """A slow client took an old response after another client's newer one."""
+    offsets = tracker()
+    offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", 40, at=1.0)], WALL)
+    assert ends(offsets) == {("t", 3): 100}
+    offsets.record_exchanges([produced(b"t", 90, at=2.0), fetched(b"t", 0, at=3.0)], WALL)
+    assert ends(offsets) == {("t", 3): 0}, "the topic was made anew"
+
+
+def test_hidden_topics_and_principals_are_left_out() -> None:
+    offsets = tracker(topics=["secret"], principals=["User:hidden"])
+    commits = about(b"g", b"m", (b"secret", 0, 1), (b"t", 0, 2))
+    hidden = connection(2, "User:hidden")
+    offsets.record_exchanges(
+        [
+            produced(b"secret", 1),
+            exchange(COMMIT, resources=commits),
+            exchange(HEARTBEAT, resources=about(), connection=hidden),
+        ],
+        WALL,
+    )
+    (event,) = offsets.drain(5)
+    assert isinstance(event, GroupEvent)
+    assert [(one.topic, one.offset) for one in event.committed] == [("t", 2)]
+
+
+def test_a_member_is_told_with_its_last_offsets() -> None:
+    offsets = tracker()
+    first = about(b"invoicing", b"m1", (b"t", 0, 5), (ID, 1, 7), generation_id=2)
+    second = about(b"invoicing", b"m1", (b"t", 0, 6), generation_id=3, group_instance_id=None)
+    offsets.record_exchanges(
+        [
+            exchange(HEARTBEAT, 1.0, resources=about(generation_id=2)),
+            exchange(COMMIT, 2.0, resources=first),
+            exchange(COMMIT, 3.0, resources=second),
+        ],
+        WALL,
+    )
+    assert groups(offsets) == [
+        GroupEvent(
+            seq=0, listener="CLIENT", principal="User:billing", client_ip="10.0.0.7", group_id="invoicing",
+            ts_first=1_001_000_000, ts_last=1_003_000_000, requests=3, client_id="app", member_id="m1",
+            generation_id=3, group_type="classic", commits=2,
+            committed=(
+                CommittedOffset("t", 0, 6, 1_003_000_000), CommittedOffset("orders", 1, 7, 1_002_000_000)
+            ),
+        )
+    ]  # fmt: skip
+
+
+def test_offsets_that_the_broker_refused_are_left_out() -> None:
+    offsets = tracker()
+    refused = ItemErrorFacts(29, "topic", b"t", None, 1, -1, None, None)
+    by_id = ItemErrorFacts(3, "topic", None, ID, 0, -1, None, None)
+    commits = about(b"g", b"m", (b"t", 0, 5), (b"t", 1, 6), (ID, 0, 7))
+    offsets.record_exchanges(
+        [exchange(COMMIT, resources=commits, item_errors=ItemErrors((refused, by_id), 2, 0, 0))], WALL
+    )
+    (event,) = groups(offsets)
+    assert ([(one.topic, one.partition) for one in event.committed], event.commits) == ([("t", 0)], 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outcome": "connection_lost"},
+        {"error_code": 16},
+        {"decode": "malformed"},
+        {"decode": "not_kept"},
+        {"item_errors": ItemErrors((), 1, 0, 0)},  # more failed than are listed
+    ],
+)
+def test_a_commit_whose_result_is_not_known_counts_for_nothing(changes: dict[str, Any]) -> None:
+    offsets = tracker()
+    offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 5)), **changes)], WALL)
+    assert [event for event in groups(offsets) if event.committed or event.commits] == []
+
+
+def test_commits_without_membership_and_in_transactions_say_so() -> None:
+    offsets = tracker()
+    offsets.record_exchanges(
+        [
+            exchange(COMMIT, resources=about(b"g", b"", (b"t", 0, 5))),
+            exchange(TXN_COMMIT, resources=about(b"g", b"m", (b"t", 0, 6))),
+            exchange(CONSUMER_HEARTBEAT, resources=about(b"new")),
+        ],
+        WALL,
+    )
+    assert [
+        (one.member_id, one.group_type, [each.transactional for each in one.committed]) for one in groups(offsets)
+    ] == [
+        (None, None, [False]),
+        ("m", None, [True]),
+        ("m1", "consumer", []),
+    ]
+
+
+def test_reading_of_a_group_is_no_membership() -> None:
+    """DescribeGroups, OffsetFetch, LeaveGroup of an administrator, and a first JoinGroup."""
+    offsets = tracker()
+    offsets.record_exchanges(
+        [exchange(api, resources=about()) for api in (9, 13, 15)] + [exchange(11, resources=about(member=b""))], WALL
+    )
+    assert groups(offsets) == []
+
+
+def test_topics_that_a_members_connection_fetched_are_told() -> None:
+    """Also after the events of the last interval were taken; and not of other connections."""
+    offsets = tracker()
+    offsets.record_exchanges([exchange(HEARTBEAT, resources=about())], WALL)
+    assert groups(offsets)[0].fetched == ()
+    offsets.record_exchanges(
+        [
+            fetched(b"clicks", 5, records=2),
+            fetched(ID, 5, records=2),
+            fetched(b"empty", 5),
+            fetched(b"refused", 5, records=2, error=3),
+            fetched(b"other", 5, records=2, connection=connection(2)),
+        ],
+        WALL,
+    )
+    (event,) = groups(offsets)
+    assert (event.fetched, event.requests) == (("clicks", "orders"), 0)
+    offsets.drain(5)
+    offsets.record_exchanges([fetched(b"clicks", 5, records=2)], WALL)
+    assert groups(offsets) == [], "without a heartbeat for so long it is no member"
+
+
+def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = tracker()
+    monkeypatch.setattr(group_activity, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(group_activity, "MAX_CONNECTIONS", 2)
+    for number in range(3):
+        assert not offsets.full
+        one = exchange(HEARTBEAT, resources=about(b"g%d" % number), connection=connection(number))
+        offsets.record_exchanges([one], WALL)
+    assert offsets.full
+    offsets.record_exchanges([fetched(b"t", 5, records=1, connection=connection(0))], WALL)
+    assert [event.fetched for event in groups(offsets)] == [(), (), ()], "its connection was forgotten"
+    assert not offsets.full
+    monkeypatch.setattr(group_activity, "MAX_OFFSETS", 2)
+    offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", (b"t", 0, 1), (b"t", 1, 1)))], WALL)
+    assert offsets.full
+
+
+def test_many_offsets_are_several_events() -> None:
+    offsets = tracker()
+    many = [(b"t", number, 1) for number in range(1_000)]
+    for at in (0, 1_000):
+        moved = [(topic, partition + at, offset) for topic, partition, offset in many]
+        offsets.record_exchanges([exchange(COMMIT, resources=about(b"g", b"m", *moved, count=1_200))], WALL)
+    first, second = groups(offsets)
+    assert (first.requests, first.commits, first.offsets_not_listed, len(first.committed)) == (2, 2, 400, 1_000)
+    assert (second.requests, second.commits, second.offsets_not_listed, len(second.committed)) == (0, 0, 0, 1_000)
+
+
+def test_an_exchange_it_cannot_work_with_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    offsets = tracker()
+    offsets.record_exchanges([produced(b"t", 1, at=float("nan")), produced(b"u", 1)], WALL)
+    assert ends(offsets) == {("u", 3): 11}
