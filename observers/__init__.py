@@ -20,6 +20,8 @@ The audit, an observer
   audit_writer.pyx     encodes exchanges as events (pure); rows.pxi writes the JSON.
   rollup_writer.pyx    sums many requests into one event (pure); rollup.py bounds and splits these events.
                        Both writers read exchanges by exchanges.pxi and share request_events.py.
+  offset_tracker.pyx   ends of partitions, and what members of groups do, until that is emitted (pure);
+                       group_activity.py has the members and their committed offsets.
   request_resources.py what a request reads or changes, in an event (pure).
   item_errors.py       errors of single topics, partitions, groups, … in an event (pure).
   connection_events.py encodes every event that is not of requests (pure).

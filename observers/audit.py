@@ -140,17 +140,17 @@ class AuditObserver:
             exchanges = [
                 _with_exact_records(one) if self.keeps(one.api_key, one.api_version) else one for one in exchanges
             ]
+        if self._rollup is None:
+            self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
+        else:
+            rolled_up, alone = divide_exchanges(exchanges)
+            self._add_to_rollup(rolled_up, dropped, self._rollup)
+            if alone:
+                self._emit_observations(alone, 0, self._request_encoder.encode_exchanges)
         with self._outbox.sequence_lock:
             self._offsets.record_exchanges(exchanges, _wall_offset())
             if self._offsets.full:
                 self._emit_offsets()
-        if self._rollup is None:
-            self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
-        else:
-            exchanges, alone = divide_exchanges(exchanges)
-            self._add_to_rollup(exchanges, dropped, self._rollup)
-            if alone:
-                self._emit_observations(alone, 0, self._request_encoder.encode_exchanges)
 
     def record_changes(self, changes: Sequence[ConnectionChange], dropped: int) -> None:
         """Turn each of ``changes`` into an event; ``dropped`` as in ``record_exchanges``."""

@@ -302,7 +302,7 @@ class InventoryEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="ki
     """By name, the parts following each other."""
 
 
-class CommittedOffset(msgspec.Struct, omit_defaults=True, gc=False):
+class CommittedPartition(msgspec.Struct, omit_defaults=True, gc=False):
     """The last offset that a member committed for one partition."""
 
     topic: str
@@ -331,8 +331,8 @@ class GroupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind",
     """Who the client is, as in a request."""
     client_ip: str
     """Address of the client."""
-    group_id: str
-    """The consumer, share or streams group."""
+    group_id: str | None
+    """The consumer, share or streams group; never None."""
     ts_first: int
     """When the first of these requests was answered."""
     ts_last: int
@@ -351,7 +351,7 @@ class GroupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind",
     """``classic``, ``consumer``, ``share`` or ``streams``; None where its requests do not tell."""
     commits: int = 0
     """Requests in which the broker took offsets."""
-    committed: tuple[CommittedOffset, ...] = ()
+    committed: tuple[CommittedPartition, ...] = ()
     """The last offset of every partition in them."""
     offsets_not_listed: int = 0
     """Offsets that were not read: those after the first 1,000 of one request."""

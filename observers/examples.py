@@ -13,17 +13,20 @@ from observers.event import SCHEMA_LEVEL, GapEvent, StatusEvent
 from observers.event_blocks import BlockBuilder, EncodedEvents, RecordWriter
 from observers.inventory import inventory_events, inventory_topic
 from observers.kafka_admin import TopicDescription
+from observers.offset_tracker import OffsetTracker
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
 from proxy.core.exchange import (
     AnsweredPartition,
+    CommittedOffset,
     Connection,
     ConnectionTransition,
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
     RecordSet,
+    RequestResources,
 )
 
 WALL_OFFSET = 1_795_260_000.0
@@ -61,9 +64,40 @@ def _encode_all() -> dict[str, EncodedEvents]:
         "connection": encode_connection_changes([_CLOSED], 43, WALL_OFFSET, audit_filter),
         "throttle": encode_throttle_reports([_HeldConnections()], 44, WALL_OFFSET),
         "topic_inventory": encode_numbered(inventory_events([topic], round(WALL_OFFSET * 1e6) + 660_000_000), 45),
-        "gap": encode_numbered([_GAP], 46),
-        "sidecar_status": encode_numbered([_STATUS], 47),
+        "group": encode_numbered(_offset_events(names, audit_filter)[:1], 46),
+        "end_offsets": encode_numbered(_offset_events(names, audit_filter)[1:], 47),
+        "gap": encode_numbered([_GAP], 48),
+        "sidecar_status": encode_numbered([_STATUS], 49),
     }
+
+
+def _offset_events(names: TopicNames, audit_filter: AuditFilter) -> list[Any]:
+    """What a member of a group committed, and the end of the partition that it reads."""
+    tracker = OffsetTracker(names, audit_filter)
+    commit: Any = Exchange(
+        connection=_BILLING,
+        api_key=8,
+        api_version=10,
+        correlation_id=13,
+        client_id="billing-1",
+        received_at=653.0,
+        request_bytes=190,
+        forwarded_at=653.0001,
+        responded_at=653.0031,
+        answered_at=653.0032,
+        response_bytes=60,
+        outcome="answered",
+        decode="none",
+    )
+    commit.resources = RequestResources(
+        commits=(CommittedOffset(INVOICES, True, 3, 5_090),),
+        commit_count=1,
+        group_id=b"invoicing",
+        member_id=b"billing-1-8f3c",
+        generation_id=4,
+    )
+    tracker.record_exchanges([_produce(0), commit], WALL_OFFSET)
+    return tracker.drain(round(WALL_OFFSET * 1e6) + 661_000_000)
 
 
 def _produce(n: int) -> Any:

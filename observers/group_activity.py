@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from observers.api import ObservedExchange
 from observers.audit_filter import AuditFilter
-from observers.event import CommittedOffset, GroupEvent, clip, clip_optional
+from observers.event import CommittedPartition, GroupEvent, clip, clip_optional
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrors, RequestResources
 
@@ -61,7 +61,7 @@ class _Activity(Struct):
     requests: int = 0
     commits: int = 0
     offsets_not_listed: int = 0
-    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], CommittedPartition] = field(default_factory=dict)
     fetched: set[str] = field(default_factory=set)
 
 
@@ -169,7 +169,7 @@ class GroupActivity:
                 self._offsets += 1
             if held is None or held.ts <= at:
                 transactional = exchange.api_key == TXN_OFFSET_COMMIT
-                activity.offsets[name, one.partition] = CommittedOffset(
+                activity.offsets[name, one.partition] = CommittedPartition(
                     name, one.partition, one.offset, at, transactional
                 )
         activity.commits += taken > 0

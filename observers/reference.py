@@ -44,6 +44,8 @@ UNITS = {
     "queued": "events",
     "spooled": "events",
     "count": "connections",
+    "commits": "requests",
+    "offsets_not_listed": "offsets",
 }
 """Units of fields by their name, or by its end."""
 

@@ -231,6 +231,36 @@ GROUP BY cluster_id, principal, client_id, resource_type, resource_name, error
 ORDER BY requests DESC, principal, client_id, resource, error LIMIT $limit""",
     ),
     SavedQuery(
+        "groups",
+        "Who reads what as which group?",
+        ("groups",),
+        """
+SELECT group_id, topic, principal, client_id, list(DISTINCT client_ip ORDER BY client_ip) AS addresses,
+    count(DISTINCT member_id) AS members, max(generation_id) AS generation_id,
+    list(DISTINCT topic_source ORDER BY topic_source) FILTER (topic_source IS NOT NULL) AS known_by,
+    max(committed_at) AS last_commit, max(last_seen) AS last_seen, cluster_id
+FROM groups WHERE day BETWEEN $since AND $until
+GROUP BY cluster_id, group_id, topic, principal, client_id
+ORDER BY last_seen DESC, group_id, topic, principal, client_id LIMIT $limit""",
+    ),
+    SavedQuery(
+        "lag",
+        "How far behind are the groups, as last seen?",
+        ("lag",),
+        """
+WITH last AS (
+    SELECT cluster_id, group_id, topic, partition, max_by(lag, minute) AS lag,
+        max_by(committed_at, minute) AS committed_at, max(end_offset_at) AS end_offset_at,
+        max_by(transactional, minute) AS transactional
+    FROM lag WHERE day BETWEEN $since AND $until GROUP BY cluster_id, group_id, topic, partition
+)
+SELECT group_id, topic, sum(lag)::BIGINT AS lag, max(lag) AS most_of_a_partition, count(*) AS partitions,
+    count(*) FILTER (lag IS NULL) AS unknown, min(committed_at) AS oldest_commit, max(committed_at) AS last_commit,
+    max(end_offset_at) AS end_seen_at, bool_or(transactional) AS transactional, cluster_id
+FROM last GROUP BY cluster_id, group_id, topic
+ORDER BY sum(lag) DESC NULLS LAST, group_id, topic LIMIT $limit""",
+    ),
+    SavedQuery(
         "old-clients",
         "Which clients would Kafka 4 refuse?",
         ("clients",),

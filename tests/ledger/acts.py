@@ -199,4 +199,43 @@ class Listing:
     parts: tuple[tuple[Topic, ...], ...]
 
 
-Act = Call | Change | Limited | Listing
+@dataclass(frozen=True)
+class Committed:
+    """An offset that a member committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    at: int
+    transactional: bool = False
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a member of a group did for some time, before the sidecar of its coordinator."""
+
+    run: Run
+    client: Client
+    group: str
+    first: int
+    last: int
+    member: str | None = None
+    instance: str | None = None
+    type: str | None = None
+    generation: int = -1
+    requests: int = 1
+    commits: int = 0
+    committed: tuple[Committed, ...] = ()
+    fetched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Ends of partitions that a sidecar saw: topic, partition, offset, when."""
+
+    run: Run
+    at: int
+    offsets: tuple[tuple[str, int, int, int], ...]
+
+
+Act = Call | Change | Limited | Listing | Membership | Ends

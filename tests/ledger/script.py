@@ -10,6 +10,7 @@ from tests.ledger.acts import HOUR, SECOND
 from tests.ledger.admins import administers, is_denied
 from tests.ledger.cast import BEGIN, EAST_TOPICS, EXPORTS, STAYING, WEST_TOPICS, runs
 from tests.ledger.consumers import guests, old, reads, reports, watches
+from tests.ledger.groups import commits, ends, joins
 from tests.ledger.producers import clicks, exports, orders, payments, telemetry
 from tests.ledger.world import World
 
@@ -30,6 +31,9 @@ def happened() -> World:
         reports,
         administers,
         is_denied,
+        commits,
+        joins,
+        ends,
     ):
         act(world)
     for hour in range(12):

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from observers.event import (
     ROLLUP_BUCKETS,
+    CommittedPartition,
     ConnectionEvent,
+    EndOffset,
+    EndOffsetsEvent,
+    GroupEvent,
     InventoryEvent,
     InventoryTopic,
     PrincipalSource,
@@ -18,12 +22,12 @@ from observers.event import (
     ThrottleEvent,
     TopicPartition,
 )
-from tests.ledger.acts import API_KEYS, MINUTE, SECOND, Call, Change, Limited, Listing, Visit
+from tests.ledger.acts import API_KEYS, MINUTE, SECOND, Call, Change, Ends, Limited, Listing, Membership, Visit
 
 INTERVAL = 20 * SECOND
 """After which rollups are told."""
 
-Event = RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent
+Event = RequestEvent | RollupEvent | ConnectionEvent | ThrottleEvent | InventoryEvent | GroupEvent | EndOffsetsEvent
 
 
 def request(call: Call) -> RequestEvent:
@@ -206,6 +210,33 @@ def inventory(listing: Listing) -> Iterator[InventoryEvent]:
     for number, part in enumerate(listing.parts, 1):
         topics = tuple(InventoryTopic(each.name, each.id, each.partitions, each.internal) for each in part)
         yield InventoryEvent(seq=0, ts=listing.at, part=number, parts=len(listing.parts), inventory=topics)
+
+
+def membership(did: Membership) -> GroupEvent:
+    return GroupEvent(
+        seq=0,
+        listener=did.client.listener,
+        principal=did.client.principal,
+        client_ip=did.client.ip,
+        group_id=did.group,
+        ts_first=did.first,
+        ts_last=did.last,
+        requests=did.requests,
+        client_id=did.client.client_id,
+        member_id=did.member,
+        group_instance_id=did.instance,
+        generation_id=did.generation,
+        group_type=did.type,
+        commits=did.commits,
+        committed=tuple(
+            CommittedPartition(one.topic, one.partition, one.offset, one.at, one.transactional) for one in did.committed
+        ),
+        fetched=did.fetched,
+    )
+
+
+def ends(seen: Ends) -> EndOffsetsEvent:
+    return EndOffsetsEvent(seq=0, ts=seen.at, end_offsets=tuple(EndOffset(*one) for one in seen.offsets))
 
 
 def _source(visit: Visit) -> PrincipalSource:

@@ -9,7 +9,7 @@ import msgspec
 
 from observers.event import Envelope, GapEvent, StatusEvent, encoder
 from tests.ledger import told
-from tests.ledger.acts import HOUR, MINUTE, SECOND, Act, Call, Run
+from tests.ledger.acts import HOUR, MINUTE, SECOND, Act, Call, Change, Limited, Run
 from tests.ledger.world import World
 from tests.spark.envelopes import POISON
 
@@ -98,6 +98,12 @@ def _tellings(world: World, run: Run) -> Iterator[Telling]:
             *first, last = told.inventory(listing)
             yield from (Telling(listing.at, _numbered(event)) for event in first)
             yield Telling(listing.at, _numbered(last), (listing,))
+    for member in world.memberships:
+        if member.run is run:
+            yield Telling(member.last + SECOND, _numbered(told.membership(member)), (member,))
+    for ends in world.ends:
+        if ends.run is run:
+            yield Telling(ends.at, _numbered(told.ends(ends)), (ends,))
 
 
 def _numbered(event: msgspec.Struct) -> Callable[[int], msgspec.Struct]:
@@ -162,7 +168,7 @@ class _Numbers:
             self._lost = None
             self._take(one.at, GapEvent(self._next(), reported, self.run.boot, first, last))
         event = one.make(self._next())
-        self._seen += sum(not hasattr(act, "parts") or isinstance(act, Call) for act in one.acts)
+        self._seen += sum(isinstance(act, Call | Change | Limited) for act in one.acts)
         self._waiting += sum(isinstance(act, Call) for act in one.acts)
         if reason:
             self._flush()

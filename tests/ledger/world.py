@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.ledger.acts import MINUTE, SECOND, Call, Change, Client, Limited, Listing, Run, Topic, Visit
+from tests.ledger.acts import (
+    MINUTE, SECOND, Call, Change, Client, Ends, Limited, Listing, Membership, Run, Topic, Visit,
+)  # fmt: skip
 
 LOGIN = 20_000
 """From a connection's beginning to its login."""
@@ -23,6 +25,8 @@ class World:
         self.changes: list[Change] = []
         self.limits: list[Limited] = []
         self.listings: list[Listing] = []
+        self.memberships: list[Membership] = []
+        self.ends: list[Ends] = []
         self._open: dict[tuple[Client, Run], Visit] = {}
 
     def run(self, cluster: str, broker: int, at: int) -> Run:

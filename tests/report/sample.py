@@ -184,6 +184,19 @@ def _changes() -> list[Row]:
     return [key | created, key | denied]
 
 
+def _groups() -> tuple[list[Row], list[Row]]:
+    day = {"day": LAST.date(), "cluster_id": CLUSTER, "group_id": "invoicing", "topic": "orders"}
+    who = {"principal": "User:billing", "client_id": "billing", "client_ip": "10.0.2.9", "member_id": "billing-8f3c"}
+    did = {"group_type": "classic", "generation_id": 4, "requests": 9_120, "commits": 2_880, "topic_source": "commit"}
+    seen = {"committed_at": LAST, "first_seen": FIRST, "last_seen": LAST}
+    offsets = {"committed_offset": 8_120_000, "end_offset": 8_121_500, "lag": 1_500, "transactional": False}
+    lag = [
+        day | offsets | {"minute": LAST, "partition": partition, "committed_at": LAST, "end_offset_at": LAST}
+        for partition in range(3)
+    ]
+    return [day | who | did | seen], lag
+
+
 def _slo() -> list[Row]:
     rows = []
     for day in range(DAYS):
@@ -252,6 +265,9 @@ def write_all(root: Path) -> None:
     write(root, "connections", *_connections())
     write(root, "throttles", *_throttles())
     write(root, "changes", *_changes())
+    groups, lag = _groups()
+    write(root, "groups", *groups)
+    write(root, "lag", *lag)
     write(root, "slo", *_slo())
     write(root, "cost", *_cost())
     write(root, "topics", *_topics())

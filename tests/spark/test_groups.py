@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from observers.event import CommittedOffset, EndOffset, EndOffsetsEvent, GroupEvent
+from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
 from spark_jobs.merge import merge_rows
 from spark_jobs.parse import parse_records
 from spark_jobs.schemas import COMMITTED_OFFSETS, END_OFFSETS, GROUP_MEMBERS, GROUPS, LAG, TRAFFIC, Table
@@ -41,8 +41,8 @@ def group(**changes: Any) -> GroupEvent:
     return GroupEvent(**{**values, **changes})
 
 
-def committed(topic: str, partition: int, offset: int, ts: int = NOON) -> CommittedOffset:
-    return CommittedOffset(topic, partition, offset, ts)
+def committed(topic: str, partition: int, offset: int, ts: int = NOON) -> CommittedPartition:
+    return CommittedPartition(topic, partition, offset, ts)
 
 
 def ends(*offsets: EndOffset) -> EndOffsetsEvent:

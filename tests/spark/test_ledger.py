@@ -11,7 +11,7 @@ import pytest
 from spark_jobs.query import query
 from spark_jobs.schemas import TABLES
 from tests.ledger.acts import Call
-from tests.ledger.books import Book, Row, changes, health, sessions, traffic
+from tests.ledger.books import Book, Row, changes, groups, health, sessions, traffic
 from tests.ledger.build import Built
 from tests.ledger.compare import assert_equal
 from tests.ledger.stored import rows
@@ -49,6 +49,18 @@ def test_throttles(ledger_root: Built) -> None:
 
 def test_changes(ledger_root: Built) -> None:
     equals(ledger_root, "changes", changes.changes(ledger_root.told.acts))
+
+
+def test_group_members(ledger_root: Built) -> None:
+    equals(ledger_root, "group_members", groups.group_members(ledger_root.told.acts))
+
+
+def test_committed_offsets(ledger_root: Built) -> None:
+    equals(ledger_root, "committed_offsets", groups.committed_offsets(ledger_root.told.acts))
+
+
+def test_end_offsets(ledger_root: Built) -> None:
+    equals(ledger_root, "end_offsets", groups.end_offsets(ledger_root.told.acts))
 
 
 def test_inventory(ledger_root: Built) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.ledger.books import Row, advice, cost, instant, mirror, slo, topics
+from tests.ledger.books import Row, advice, cost, groups, instant, mirror, slo, topics
 from tests.ledger.build import Built
 from tests.ledger.cast import BEGIN
 from tests.ledger.compare import assert_equal
@@ -50,6 +50,20 @@ def test_topics(ledger_root: Built) -> None:
         ("west", instant(back)),
     }
     assert {row["state"] for row in found} == {"used", "polled_only", "unused", "unknown"}
+
+
+def test_groups(ledger_root: Built) -> None:
+    keys = ("day", "cluster_id", "principal", "client_id", "client_ip", "group_id", "member_id", "group_instance_id")
+    found = rows(ledger_root.root, "groups")
+    assert_equal(found, (*keys, "topic"), groups.groups(ledger_root.told.acts))
+    assert {row["topic_source"] for row in found} == {"commit", "connection", "client", "shared_client", None}
+
+
+def test_lag(ledger_root: Built) -> None:
+    acts = ledger_root.told.acts
+    book = groups.lag(groups.committed_offsets(acts), groups.end_offsets(acts))
+    keys = ("day", "minute", "cluster_id", "group_id", "topic", "partition")
+    assert_equal(rows(ledger_root.root, "lag"), keys, book)
 
 
 def test_mirror_check(ledger_root: Built) -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from observers.audit import MIN_CLOCK_STEP, STATUS_INTERVAL, AuditObserver
 from observers.delivery_accounting import Gap
-from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic
+from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic, RequestEvent
 from observers.event_blocks import Chunk, EncodedEvents
 from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
@@ -161,7 +161,7 @@ class TestNumbers:
         observer, outbox = auditing()
         large = produce([(b"a", n, 1, 1) for n in range(MAX_EVENT_BYTES // max_partition_bytes("a", None) + 1)])
         observer.record_exchanges([exchange(), large, exchange()], 0)
-        assert [event.seq for event in outbox.events] == [1, 3]
+        assert [event.seq for event in outbox.events if isinstance(event, RequestEvent)] == [1, 3]
         assert outbox.lost == {"too_large": 1}
 
     def test_what_is_hidden_was_seen_and_has_no_number(self, auditing: Auditing) -> None:
@@ -333,6 +333,23 @@ class TestByTheClock:
         observer.close(0)
         observer._inventory._publish(listed)
         assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
+
+
+    def test_offsets_are_emitted_at_their_time_and_at_the_end(self, auditing: Auditing, clock: Clock) -> None:
+        """In either mode; each with a number, which nothing that was seen has."""
+        for mode, told in (("event", ["request"]), ("rollup", ["rollup"])):
+            observer, outbox = auditing(**{"mode": mode, "offsets.interval.ms": 60_000, "rollup.interval.ms": 100})
+            observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
+            clock.now += 59
+            outbox.tick()
+            assert kinds(outbox) == [*told, "sidecar_status"]
+            clock.now += 1
+            outbox.tick()
+            assert kinds(outbox) == [*told, "sidecar_status", "end_offsets"]
+            observer.record_exchanges([produce([(b"a", 0, 1, 1)])], 0)
+            observer.close(0)
+            assert kinds(outbox)[-3:] == [*told, "end_offsets", "sidecar_status"]
+            assert outbox.taken == 2
 
 
 class TestConfiguration:

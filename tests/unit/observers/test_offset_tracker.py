@@ -7,7 +7,7 @@ import pytest
 
 from observers import group_activity
 from observers.audit_filter import AuditFilter
-from observers.event import CommittedOffset, EndOffset, EndOffsetsEvent, GroupEvent
+from observers.event import CommittedPartition, EndOffset, EndOffsetsEvent, GroupEvent
 from observers.offset_tracker import OffsetTracker
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
@@ -148,7 +148,7 @@ def test_a_member_is_told_with_its_last_offsets() -> None:
             ts_first=1_001_000_000, ts_last=1_003_000_000, requests=3, client_id="app", member_id="m1",
             generation_id=3, group_type="classic", commits=2,
             committed=(
-                CommittedOffset("t", 0, 6, 1_003_000_000), CommittedOffset("orders", 1, 7, 1_002_000_000)
+                CommittedPartition("t", 0, 6, 1_003_000_000), CommittedPartition("orders", 1, 7, 1_002_000_000)
             ),
         )
     ]  # fmt: skip
