@@ -101,8 +101,8 @@ COMMITTED_OFFSETS = Table(
 
 END_OFFSETS = Table(
     "end_offsets",
-    "Ends of partitions, by minute: high watermarks of fetches, and what follows acknowledged records. Minutes in which "
-    "a partition was neither written nor fetched have no row.",
+    "Ends of partitions, by minute: high watermarks of fetches, and what follows acknowledged records. Minutes in "
+    "which a partition was neither written nor fetched have no row.",
     (
         key_column("day", "date", "Day of `minute`; the table is partitioned by it.", "UTC", "ts"),
         key_column("minute", "timestamp", "Minute in which the broker said so.", "UTC", "ts"),

@@ -52,7 +52,8 @@ def commits(world: World) -> None:
 
 
 def joins(world: World) -> None:
-    """Members of which no committed offset is seen: one of several groups, one that reads in the west, one that reads nothing."""
+    """Members of which no committed offset is seen: one in two groups, one that reads in the west, one that reads
+    nothing."""
     for number in range(24):
         at = BEGIN + MINUTE + number * HOUR // 2
         for group, kind in (("watching", "consumer"), ("also-watching", "share")):
@@ -60,8 +61,8 @@ def joins(world: World) -> None:
                 Membership(world.run("east", 2, at), WATCHER, group, at - HALF, at, f"{group}-1", None, kind, number)
             )
         world.memberships.append(
-            Membership(world.run("west", 1 + number % 3, at), ANALYST, "reporting", at, at, "analyst-1", None, "classic",
-                       3, 11, commits=number % 2)
+            Membership(world.run("west", 1 + number % 3, at), ANALYST, "reporting", at, at, "analyst-1", None,
+                       "classic", 3, 11, commits=number % 2)
         )  # fmt: skip
     at = BEGIN + DAY // 3
     world.memberships.append(

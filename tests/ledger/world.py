@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.ledger.acts import (
-    MINUTE, SECOND, Call, Change, Client, Ends, Limited, Listing, Membership, Run, Topic, Visit,
+    MINUTE,
+    SECOND,
+    Call,
+    Change,
+    Client,
+    Ends,
+    Limited,
+    Listing,
+    Membership,
+    Run,
+    Topic,
+    Visit,
 )  # fmt: skip
 
 LOGIN = 20_000

@@ -59,7 +59,7 @@ def loaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("lag")
     cluster = local_cluster.up(folder / "cluster", nodes=3, progress=False)
     try:
-        create_topics(cluster.internal_bootstrap, dict.fromkeys(TOPICS, {}), 4)
+        create_topics(cluster.internal_bootstrap, {topic: {} for topic in TOPICS}, 4)
         with ExitStack() as running:
             for number in range(1, len(cluster.nodes) + 1):
                 running.callback(_sidecar(cluster, number).stop)

@@ -334,7 +334,6 @@ class TestByTheClock:
         observer._inventory._publish(listed)
         assert kinds(outbox) == ["topic_inventory"] * 2 + ["sidecar_status"]
 
-
     def test_offsets_are_emitted_at_their_time_and_at_the_end(self, auditing: Auditing, clock: Clock) -> None:
         """In either mode; each with a number, which nothing that was seen has."""
         for mode, told in (("event", ["request"]), ("rollup", ["rollup"])):
