@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
 from proxy.config import Endpoint
 from proxy.errors import LocalError
+from proxy.net.open_connections import ConnectionsView
 from proxy.quotas_view import QuotasView
 
 Decoded = TypeVar("Decoded")
 
 ADMIN_REQUEST_TIMEOUT = 10.0
 """Seconds for each step of a request."""
+
+
+class ErrorReply(Struct):
+    """Why a request was refused."""
+
+    error: str
 
 
 class ReloadReply(Struct):
@@ -35,6 +44,25 @@ def get_quotas(admin: Endpoint) -> QuotasView:
     if status != HTTPStatus.OK:
         raise _unexpected_status(admin, "GET /quotas", status)
     return _decode(admin, body, QuotasView)
+
+
+def get_connections(admin: Endpoint, query: Mapping[str, str]) -> ConnectionsView:
+    """Return open connections; ``query``: which. Raises LocalError if no sidecar answers, or it refuses ``query``."""
+    status, body = _send_request(admin, "GET", f"/connections?{urlencode(query)}")
+    if status == HTTPStatus.BAD_REQUEST:
+        raise LocalError(_decode(admin, body, ErrorReply).error)
+    if status != HTTPStatus.OK:
+        raise _unexpected_status(admin, "GET /connections", status)
+    return _decode(admin, body, ConnectionsView)
+
+
+def post_close_connection(admin: Endpoint, connection: str) -> None:
+    """Close an open connection. Raises LocalError if no sidecar answers, or it has no such connection."""
+    status, body = _send_request(admin, "POST", f"/connections/close?{urlencode({'id': connection})}")
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and body.startswith(b"{"):
+        raise LocalError(_decode(admin, body, ErrorReply).error)
+    if status != HTTPStatus.OK:
+        raise _unexpected_status(admin, "POST /connections/close", status)
 
 
 def post_reload(admin: Endpoint) -> ReloadReply:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from proxy.limits.model import UNLIMITED, Action, QuotasState
+from proxy.text_table import format_table
 
 RATE = "connection_creation_rate"
 
@@ -134,12 +135,12 @@ def build_view(state: QuotasState, problem: str | None = None) -> QuotasView:
 def format_text(quotas: QuotasView) -> str:
     """Return the text for a person: limits and their use, listeners, throttled connections, addresses, a problem."""
     parts = [
-        _format_table(
+        format_table(
             ("LIMIT OF", "ON", "NOW", "LIMIT", "USED", ""),
             [_limit_row(limit) for limit in quotas.limits],
             left=(0, 1, 5),
         ),
-        _format_table(
+        format_table(
             (
                 "LISTENER",
                 "ADMITTED",
@@ -157,7 +158,7 @@ def format_text(quotas: QuotasView) -> str:
     ]
     if quotas.throttled:
         parts.append(
-            _format_table(
+            format_table(
                 ("THROTTLED AT", "LIMIT OF", "ON", "WHAT IT MET", "CONNECTIONS"),
                 [
                     (t.listener, t.scope, QUOTA_LABELS[t.quota], ACTION_LABELS[t.action], f"{t.count:,}")
@@ -168,7 +169,7 @@ def format_text(quotas: QuotasView) -> str:
         )
     if quotas.addresses:
         parts.append(
-            _format_table(
+            format_table(
                 ("ADDRESS", "RATE", "LIMIT", "CONNECTIONS", "LIMIT", "HELD"),
                 [
                     (
@@ -209,20 +210,6 @@ def _listener_row(name: str, listener: ListenerView) -> Sequence[str]:
         _format_number(listener.held_before),
         _format_mean(listener.held_seconds, listener.held_before),
         f"{listener.blocked_seconds:.1f} s",
-    )
-
-
-def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Format rows below ``head``. Columns of ``left`` are left-aligned, the others, which are numbers,
-    right-aligned."""
-    lines = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index in left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
     )
 
 

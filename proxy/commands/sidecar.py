@@ -6,7 +6,7 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,24 @@ def add(commands: Commands) -> None:
     add_admin(made)
     made.add_argument("--watch", action="store_true", help="Once a second, until Ctrl-C.")
     add_output(made, ("table", "json"))
+    made = command(commands, "connections", connections)
+    made.add_argument("action", nargs="*", metavar="close ID", help="Close this one, instead of listing.")
+    add_admin(made)
+    for name, meaning in CONNECTION_FILTERS.items():
+        made.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"Only those {meaning}.")
+    made.add_argument("--limit", type=int, default=100, metavar="N", help="At most so many; default: 100.")
+    made.add_argument("--watch", action="store_true", help="Once a second with rates, until Ctrl-C.")
+    add_output(made, ("table", "json"))
+
+
+CONNECTION_FILTERS = {
+    "listener": "of this listener",
+    "client_ip": "from this address",
+    "principal": "of this principal, as User:alice",
+    "client_id": "with this client id",
+    "group_id": "of this group",
+    "transactional_id": "with this transactional id",
+}
 
 
 def run(config: Path) -> int:
@@ -103,14 +121,24 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
     import msgspec
 
     from proxy import admin_client
-    from proxy.errors import LocalError
     from proxy.quotas_view import format_text
+
+    def text() -> str:
+        found = admin_client.get_quotas(admin)
+        return format_text(found) if output == "table" else msgspec.json.encode(found).decode()
+
+    _show(text, watch, output)
+
+
+def _show(text: Callable[[], str], watch: bool, output: str) -> None:
+    """Print ``text()``; with ``watch`` once a second until Ctrl-C, also while the sidecar restarts."""
+    from proxy.errors import LocalError
 
     redraw = "\x1b[H\x1b[2J" if watch and output == "table" and sys.stdout.isatty() else ""
     seen = False
     while True:
         try:
-            found = admin_client.get_quotas(admin)
+            found = text()
         except LocalError as error:
             if not (watch and seen):
                 raise
@@ -118,12 +146,42 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
             print(f"brokerside: {error}", file=sys.stderr)  # it restarts
         else:
             seen = True
-            print(
-                redraw + (format_text(found) if output == "table" else msgspec.json.encode(found).decode()), flush=True
-            )
+            print(redraw + found, flush=True)
         if not watch:
             return
         time.sleep(1)
+
+
+def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
+    """Show the open connections of a running sidecar, the busiest first, or close one of them."""
+    import msgspec
+
+    from proxy import admin_client
+    from proxy.connections_view import counts_of, format_text
+    from proxy.errors import LocalError
+
+    if action:
+        if len(action) != 2 or action[0] != "close":
+            raise LocalError(f"connections {' '.join(action)}: the only action is: close ID")
+        admin_client.post_close_connection(admin, action[1])
+        print(f"closed {action[1]}")
+        return
+    query = {name: value for name, value in wanted.items() if value is not None} | {"limit": str(limit)}
+    before: dict[str, tuple[int, int, int]] | None = None
+    at = 0.0
+
+    def text() -> str:
+        nonlocal before, at
+        found = admin_client.get_connections(admin, query)
+        now = time.time()
+        if output == "json":
+            return msgspec.json.encode(found).decode()
+        shown = format_text(found, now, before, max(now - at, 0.001))
+        if watch:
+            before, at = counts_of(found), now
+        return shown
+
+    _show(text, watch, output)
 
 
 def reload(admin: Endpoint) -> int:

@@ -232,6 +232,34 @@ class Config(ConfigSection):
         "ms",
         reload=True,
     )
+    connections_max_idle_ms: int | None = key(
+        "connections.max.idle.ms",
+        "Close a connection on which no byte has passed for so long, as brokers do after 10 minutes by their own "
+        "`connections.max.idle.ms`. Without a value it is left to the broker.",
+        kind="integer",
+        allowed="1000–2147483647 ms",
+        unit="ms",
+        default=None,
+        example="300000",
+        ge=1000,
+        le=2**31 - 1,
+        strict=True,
+        reload=True,
+    )
+    connections_max_age_ms: int | None = key(
+        "connections.max.age.ms",
+        "Close a connection that is older, between two requests, so that clients connect again and are spread anew; "
+        "each up to a tenth earlier, so that those opened together do not end together. Without a value: never.",
+        kind="integer",
+        allowed="1000–2147483647 ms",
+        unit="ms",
+        default=None,
+        example="86400000",
+        ge=1000,
+        le=2**31 - 1,
+        strict=True,
+        reload=True,
+    )
     upstream_connect_timeout_ms: int = number(
         "upstream.connect.timeout.ms",
         "How long the broker may take to accept a connection; then the client's is closed. Of a name with several "

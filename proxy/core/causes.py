@@ -30,6 +30,9 @@ Cause = Literal[
     "proxy_header_overload",  # too many others waited for their PROXY header
     "quota_exceeded",  # a limit had no room for it, and it was closed before it was carried
     "evicted",  # the longest idle one, closed to have room for one of a protected listener
+    "connection_max_idle",  # no byte for connections.max.idle.ms
+    "connection_max_age",  # older than connections.max.age.ms
+    "closed_by_operator",  # by POST /connections/close
     "worker_lost",  # the process that carried it ended, or had no descriptor left for it
 ]
 """Why a connection ended; also the label of ``brokerside_connections_closed_total``."""

@@ -48,7 +48,7 @@ cdef class BodyPiece:
 @cython.final
 @cython.no_gc  # refers to nothing that refers back
 cdef class Observation:
-    cdef object connection, principal_tracker
+    cdef object connection, principal_tracker, membership
     cdef object decoded
     cdef Subscribers subscribers
     cdef list pieces
@@ -77,3 +77,4 @@ cdef class Observation:
     cdef int record_lost(self, Exchange exchange) except -1
     @cython.locals(charged=int64_t)
     cdef int record(self, Exchange exchange) except -1
+    cdef int learn_membership(self, object found) except -1

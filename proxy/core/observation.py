@@ -15,7 +15,7 @@ from proxy.compiled.exchange import Exchange
 from proxy.core import observation_interest
 from proxy.core.account import Account
 from proxy.core.counters import ListenerCounters
-from proxy.core.exchange import Connection
+from proxy.core.exchange import Connection, RequestResources
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, PrincipalTracker
 from proxy.core.wire import Buffer
@@ -135,6 +135,7 @@ class Observation:
         self.decoded = counters.decoded
         self.subscribers = subscribers_of(sink)
         self.pieces: list[BodyPiece] = []
+        self.membership: tuple[bytes | None, ...] | None = None  # as ``Session.membership``; at most 1 KiB
         self.undecided = False  # only the broker's answer to something else shows that the client is logged in
 
     def capture(self, response: bool, key: int, flags: int, length: int, learnt: bool) -> BodyCapture | None:
@@ -351,6 +352,14 @@ class Observation:
         if not exchange.wanted:
             return self.account.charge(-charged)
         self.account.record(charged)
+        if exchange.resources is not None:
+            self.learn_membership(exchange.resources)
         self.subscribers.observed[0] += 1
         self.subscribers.record(exchange)
+        return 0
+
+    def learn_membership(self, found: RequestResources) -> int:
+        """Keep what the request says of its group and transactions."""
+        if found.group_id is not None or found.transactional_id is not None:
+            self.membership = (found.group_id, found.group_instance_id, found.member_id, found.transactional_id)
         return 0

@@ -148,6 +148,12 @@ class Session(ConnectionState):
         """Requests that wait for their response, in their order."""
         return self.open_exchanges()
 
+    @property
+    def membership(self) -> tuple[bytes | None, ...] | None:
+        """Group, static instance, member and transactional id of the last request that had one of them, UTF-8 and at
+        most 256 bytes each; None where there was none, or nothing observes."""
+        return None if self.observation is None else self.observation.membership
+
     def must_pause(self, side: Side) -> bool:
         """Whether this side should not be read for now, because connections hold too much memory: of the broker only
         while a response is held back, for every other one makes room."""

@@ -13,6 +13,8 @@ relay.pyx              One connection: two sockets, back-pressure, half-close, a
                        poller.pxi is the epoll set of all relays.
 round_robin.py         Lets connections with much buffered input share the event loop fairly.
 connection_setup.py    Closes clients whose first request does not arrive in time.
+connection_lifetime.py Closes connections that are idle for too long, or too old, between two requests.
+open_connections.py    Describes the open connections, for /connections.
 dead_peers.py          Detects peers that vanished without closing the connection.
 
 The broker behind a listener:
@@ -34,6 +36,6 @@ The process:
 
 ticker.py       The one periodic timer of a process.
 forced_exit.py  Ends a process that does not finish its shutdown in time.
-admin.py        The admin endpoint: /metrics, /livez, /readyz, /quotas, /config and /reload.
+admin.py        The admin endpoint: /metrics, /livez, /readyz, /quotas, /connections, /config, /reload.
 http.py         The HTTP/1.1 server behind it.
 """

@@ -5,6 +5,9 @@
 * ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
   the configured one.
 * ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
+* ``GET /connections``: open connections, as ``ConnectionsView``; ``?principal=``, ``client_id``, ``client_ip``,
+  ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
+* ``POST /connections/close?id=ID``: closes one of them. 200, or 404 if it is not open.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
   was rejected, 503 if the sidecar is shutting down.
@@ -19,16 +22,23 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from proxy.config import Listener, redacted
 from proxy.net import upstream_check
-from proxy.net.http import HttpServer, Response
+from proxy.net.http import HttpServer, Query, Response
 from proxy.net.listener_manager import ListenerManager
+from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import build_view
 from proxy.reload import Reloader, ReloadOutcome
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import QuotaSource
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_LISTED, MAX_LISTED = 1_000, 100_000
+"""Connections that ``/connections`` lists without a ``limit``, and at most."""
 
 READINESS_CONNECT_TIMEOUT = 1.0
 """Seconds within which an upstream has to accept the connection of ``/readyz``."""
@@ -82,9 +92,10 @@ class AdminEndpoint:
                 "/livez": self._livez,
                 "/readyz": self._readyz,
                 "/quotas": self._quotas,
+                "/connections": self._connections,
                 "/config": self._config,
             },
-            {"/reload": self._reload},
+            {"/reload": self._reload, "/connections/close": self._close_connection},
             {self._bind.host.lower(), *reloader.config.admin.hosts},
         )
 
@@ -96,7 +107,7 @@ class AdminEndpoint:
         """Stop listening and cancel requests that are being answered."""
         await self._server.close()
 
-    async def _metrics(self) -> Response:
+    async def _metrics(self, query: Query) -> Response:
         snapshot = await self._listeners.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
@@ -104,10 +115,10 @@ class AdminEndpoint:
         text, content_type = await asyncio.to_thread(render, snapshot)
         return Response(text, content_type=content_type)
 
-    async def _livez(self) -> Response:
+    async def _livez(self, query: Query) -> Response:
         return Response(b"ok\n")
 
-    async def _readyz(self) -> Response:
+    async def _readyz(self, query: Query) -> Response:
         problems = [self._listeners.readiness_problem]
         if not any(problems):
             listeners = self._reloader.config.listeners
@@ -115,17 +126,39 @@ class AdminEndpoint:
         failed = [problem for problem in problems if problem]
         return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
 
-    async def _quotas(self) -> Response:
+    async def _quotas(self, query: Query) -> Response:
         return _json_response(
             build_view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
         )
 
-    async def _config(self) -> Response:
+    async def _connections(self, query: Query) -> Response:
+        wanted = {name: value for name, value in query.items() if name != "limit"}
+        limit = query.get("limit", str(DEFAULT_LISTED))
+        unknown = sorted(wanted.keys() - {*FILTERS})
+        if unknown:
+            return _bad_request(f"there is no parameter {unknown[0]}; there are: {', '.join((*FILTERS, 'limit'))}")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_LISTED):
+            return _bad_request(f"limit is {limit!r}; allowed are 1 to {MAX_LISTED}")
+        found = await self._listeners.list_connections()
+        body = await asyncio.to_thread(_encode_connections, found, wanted, int(limit))
+        return Response(body, content_type="application/json")
+
+    async def _close_connection(self, query: Query) -> Response:
+        given = query.get("id", "")
+        number = number_of(given)
+        if number is None:
+            return _bad_request(f"id is {given!r}; it has to be the id of a connection, or the number at its end")
+        if not await self._listeners.close_connection(number):
+            return _json_response({"error": f"connection {given} is not open"}, HTTPStatus.NOT_FOUND)
+        log.info("connection_closed_by_operator", number=number)
+        return _json_response({"closed": given})
+
+    async def _config(self, query: Query) -> Response:
         state = self._reloader.state
         config = redacted(self._reloader.config)
         return _json_response({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
 
-    async def _reload(self) -> Response:
+    async def _reload(self, query: Query) -> Response:
         done = await self._reloader.reload("admin")
         rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
@@ -149,6 +182,17 @@ class AdminEndpoint:
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
         return None
+
+
+def _encode_connections(found: ConnectionList, wanted: Query, limit: int) -> bytes:
+    """Called on a thread of its own: there may be many thousands."""
+    chosen = choose(found.connections, wanted)
+    view = ConnectionsView(len(found.connections), len(chosen), chosen[:limit], found.unanswered)
+    return msgspec.json.encode(view) + b"\n"
+
+
+def _bad_request(error: str) -> Response:
+    return _json_response({"error": error}, HTTPStatus.BAD_REQUEST)
 
 
 def _json_response(answer: Any, status: int = HTTPStatus.OK) -> Response:

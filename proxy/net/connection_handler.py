@@ -11,6 +11,7 @@ from proxy.config import Config, Listener
 from proxy.core.counters import ListenerCounters
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.open_connections import ConnectionList
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -47,6 +48,12 @@ class ConnectionHandler(Protocol):
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that has been idle for longest, if any is open."""
+
+    async def list_connections(self) -> ConnectionList:
+        """Return all open connections."""
+
+    async def close_connection(self, number: int) -> bool:
+        """Close the connection with this number for an operator, and return whether it was open."""
 
     def report_throttles(self, reports: list[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""

@@ -22,6 +22,7 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
+from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines
 from proxy.net.dead_peers import DeadPeerDetector
 from proxy.net.listener_interceptors import ListenerInterceptors
@@ -78,6 +79,7 @@ class ConnectionManager:
         self._on_connection_closed: Callable[[int], None] = lambda number: None
         self._dead_peers = DeadPeerDetector(self.relays)
         self._setup_deadlines = SetupDeadlines(config.connection_setup_timeout_ms)
+        self._lifetime = ConnectionLifetime(self.relays, config.connections_max_idle_ms, config.connections_max_age_ms)
 
     @property
     def local_connections(self) -> int:
@@ -89,8 +91,10 @@ class ConnectionManager:
         self._on_connection_closed = callback
 
     def update_config(self, config: Config) -> None:
-        """Apply the reloadable keys: how requests are intercepted, and the time limit of first requests."""
+        """Apply the reloadable keys: how requests are intercepted, and time limits."""
         self._setup_deadlines.timeout_ms = config.connection_setup_timeout_ms
+        self._lifetime.max_idle_ms = config.connections_max_idle_ms
+        self._lifetime.max_age_ms = config.connections_max_age_ms
         for listener in config.listeners:
             if listener.name in self._interceptors:
                 self._interceptors[listener.name].update_config(config, listener)
@@ -204,12 +208,14 @@ class ConnectionManager:
         idlest = min(relays, key=lambda relay: relay.last_byte_at)
         return self.relays[idlest], idlest.last_byte_at
 
-    def evict(self, number: int) -> None:
-        """Close the connection with this number if it is still open."""
-        for relay in [relay for relay, its_number in self.relays.items() if its_number == number]:
-            relay.close("evicted")
+    def close_connection(self, number: int, cause: Cause) -> bool:
+        """Close the connection with this number, and return whether it was open."""
+        found = [relay for relay, its_number in self.relays.items() if its_number == number]
+        for relay in found:
+            relay.close(cause)
             if relay in self._connecting:
                 self._connecting[relay].cancel()
+        return bool(found)
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Schedule closing the connection of ``listeners`` that has been idle for longest, if any is open."""
@@ -217,7 +223,7 @@ class ConnectionManager:
 
     def _close_idlest_now(self, listeners: Collection[str]) -> None:
         if (found := self.find_idlest(listeners)) is not None:
-            self.evict(found[0])
+            self.close_connection(found[0], "evicted")
 
     async def drain(self, timeout_s: float) -> None:
         """Close each connection once its open requests are answered. After ``timeout_s`` seconds the rest is
@@ -258,5 +264,6 @@ class ConnectionManager:
         self.budget.resume_waiters()
         self._dead_peers.on_tick()
         self._setup_deadlines.on_tick()
+        self._lifetime.on_tick()
         self._rate_limited.flush()
         rate_limited.flush()

@@ -20,6 +20,7 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.errors import LocalError
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
+from proxy.net.open_connections import ConnectionList, KafkaConnection, describe_page
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry.logs import log_lines_dropped
@@ -57,7 +58,7 @@ class DataPlane:
         self.on_connection_closed = self._connections.on_connection_closed
         self.close_idlest = self._connections.close_idlest
         self.find_idlest = self._connections.find_idlest
-        self.evict = self._connections.evict
+        self.close_connection_now = self._connections.close_connection
         self.update_fleet_view = self._connections.update_fleet_view
         if self._dispatcher is not None:
             ticker.callbacks.append(self._dispatcher.flush)
@@ -71,6 +72,23 @@ class DataPlane:
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
+
+    def describe_page(self, after: int) -> list[tuple[int, KafkaConnection]]:
+        """Return some open connections with the lowest numbers above ``after``, with these; none: there are none."""
+        return describe_page(self._connections.relays, after, self._number)
+
+    async def list_connections(self) -> ConnectionList:
+        """Return all open connections, in steps between which the event loop serves them."""
+        found, after = ConnectionList([]), 0
+        while page := self.describe_page(after):
+            found.connections += [connection for _, connection in page]
+            after = page[-1][0]
+            await asyncio.sleep(0)
+        return found
+
+    async def close_connection(self, number: int) -> bool:
+        """Close the connection with this number for an operator, and return whether it was open."""
+        return self.close_connection_now(number, "closed_by_operator")
 
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed."""

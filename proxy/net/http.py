@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 import h11
 import structlog
@@ -68,7 +69,10 @@ class Response(NamedTuple):
     """The allowed methods, if another one was requested; otherwise empty."""
 
 
-Handler = Callable[[], Awaitable[Response]]
+Query = Mapping[str, str]
+"""Parameters of a request by name, decoded; of one that is given twice the last."""
+
+Handler = Callable[[Query], Awaitable[Response]]
 
 
 class HttpServer:
@@ -153,7 +157,7 @@ class HttpServer:
             return _error_response(request)
         if not self._is_allowed_host(request):
             return _error_response(HTTPStatus.MISDIRECTED_REQUEST)
-        path = request.target.partition(b"?")[0].decode("ascii", "replace")
+        path, _, query = request.target.decode("ascii", "replace").partition("?")
         changes = path in self._posts
         handler = self._posts[path] if changes else self._gets.get(path)
         if handler is None:
@@ -163,7 +167,7 @@ class HttpServer:
         if changes and any(name == b"origin" for name, _ in request.headers):
             return _error_response(HTTPStatus.FORBIDDEN)
         try:
-            return await handler()
+            return await handler(dict(parse_qsl(query, keep_blank_values=True)))
         except Exception:
             log.exception("admin_request_failed", path=request.target)
             return _error_response(HTTPStatus.INTERNAL_SERVER_ERROR)

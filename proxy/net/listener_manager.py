@@ -14,6 +14,7 @@ from proxy.limits.model import ClusterQuotas, QuotasState, canonical
 from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, Acceptor, usable_descriptors
 from proxy.net.admission import AdmissionControl
 from proxy.net.connection_handler import ConnectionHandler
+from proxy.net.open_connections import ConnectionList
 from proxy.net.proxy_header import ProxyHeaderReader
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
@@ -87,6 +88,14 @@ class ListenerManager:
         state = self._admission.quotas_state()
         state.queued = {name: acceptor.backlog_length for name, acceptor in self._acceptors.items()}
         return state
+
+    async def list_connections(self) -> ConnectionList:
+        """Return all connections that are open to the broker; not those that wait or are held."""
+        return await self._handler.list_connections()
+
+    async def close_connection(self, number: int) -> bool:
+        """Close the connection with this number for an operator, and return whether it was open."""
+        return await self._handler.close_connection(number)
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters of all processes."""

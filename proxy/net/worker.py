@@ -19,9 +19,11 @@ from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
+    CloseConnection,
     ConnectionsClosed,
+    ConnectionsPage,
+    DescribeConnections,
     Drain,
-    EvictConnection,
     FindIdlest,
     IdlestConnection,
     IpcChannel,
@@ -107,8 +109,10 @@ class Worker:
             case FindIdlest():
                 found = self._data_plane.find_idlest(message.listeners)
                 self._channel.send(IdlestConnection(message.request_id, *(found or (None, 0.0))))
-            case EvictConnection():
-                self._data_plane.evict(message.number)
+            case CloseConnection():
+                self._data_plane.close_connection_now(message.number, message.cause)
+            case DescribeConnections():
+                self._channel.send(ConnectionsPage(message.request_id, self._data_plane.describe_page(message.after)))
             case ReportThrottles():
                 self._data_plane.report_throttles(message.reports)
             case UpdateConfig():

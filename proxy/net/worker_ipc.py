@@ -18,8 +18,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from proxy.core.causes import Cause
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.open_connections import KafkaConnection
 from proxy.telemetry.snapshot import Snapshot
 
 MAX_PACKET_SIZE = 4096
@@ -75,10 +77,21 @@ class FindIdlest(Struct, tag=True, array_like=True):
     listeners: list[str]
 
 
-class EvictConnection(Struct, tag=True, array_like=True):
-    """Tells a worker to close the connection with this ``number`` of ``TakeConnection``."""
+class CloseConnection(Struct, tag=True, array_like=True):
+    """Tells a worker to close the connection with this ``number`` of ``TakeConnection``, for ``cause``."""
 
     number: int
+    cause: Cause
+
+
+class DescribeConnections(Struct, tag=True, array_like=True):
+    """Asks a worker for some of its connections, those with the lowest numbers above ``after``.
+
+    The worker replies with a ``ConnectionsPage`` of the same ``request_id``.
+    """
+
+    request_id: int
+    after: int
 
 
 class ReportThrottles(Struct, tag=True, array_like=True):
@@ -136,6 +149,13 @@ class IdlestConnection(Struct, tag=True, array_like=True):
     since: float
 
 
+class ConnectionsPage(Struct, tag=True, array_like=True):
+    """The reply to ``DescribeConnections``: connections with their numbers, ascending; none: there are no more."""
+
+    request_id: int
+    connections: list[tuple[int, KafkaConnection]]
+
+
 class SnapshotReply(Struct, tag=True, array_like=True):
     """The reply to ``RequestSnapshot``. A worker that exits sends a last one, with ``request_id`` 0."""
 
@@ -148,14 +168,15 @@ ToWorker = (
     | TakeConnection
     | RequestSnapshot
     | FindIdlest
-    | EvictConnection
+    | CloseConnection
+    | DescribeConnections
     | ReportThrottles
     | UpdateConfig
     | UpdateFleetView
     | Drain
     | Abort
 )
-ToMain = WorkerReady | StartFailed | ConnectionsClosed | IdlestConnection | SnapshotReply
+ToMain = WorkerReady | StartFailed | ConnectionsClosed | IdlestConnection | ConnectionsPage | SnapshotReply
 
 
 class IpcChannel(Generic[Message]):

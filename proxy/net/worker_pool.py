@@ -21,11 +21,13 @@ from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
+from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
+    CloseConnection,
+    ConnectionsPage,
     Drain,
-    EvictConnection,
     IdlestConnection,
     ReportThrottles,
     TakeConnection,
@@ -161,6 +163,42 @@ class WorkerPool:
         self._evictions.append(list(listeners))
         if self._eviction_task is None or self._eviction_task.done():
             self._eviction_task = asyncio.create_task(self._run_evictions())
+
+    async def list_connections(self) -> ConnectionList:
+        """Return all open connections of all workers that answer in time."""
+        workers = list(self._workers.values())
+        lists = await asyncio.gather(*(self._list_connections_of(worker) for worker in workers))
+        found = ConnectionList([])
+        for worker, connections in zip(workers, lists, strict=True):
+            if connections is None:
+                found.unanswered.append(worker.number)
+            else:
+                found.connections += connections
+        return found
+
+    async def _list_connections_of(self, worker: WorkerProcess) -> list[KafkaConnection] | None:
+        found: list[KafkaConnection] = []
+        after = 0
+        while True:
+            self._last_request_id += 1
+            reply = worker.describe_connections(self._last_request_id, after)
+            if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
+                return None
+            page = reply.result()
+            if not isinstance(page, ConnectionsPage):
+                return None
+            if not page.connections:
+                return found
+            found += [connection for _, connection in page.connections]
+            after = page.connections[-1][0]
+
+    async def close_connection(self, number: int) -> bool:
+        """Close the connection with this number for an operator, and return whether a worker has it."""
+        for worker in self._workers.values():
+            if worker.carries(number) and worker.can_receive:
+                worker.channel.send(CloseConnection(number, "closed_by_operator"))
+                return True
+        return False
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
@@ -322,7 +360,7 @@ class WorkerPool:
             ]
             if found:
                 _, connection, worker = min(found, key=lambda each: each[:2])
-                worker.channel.send(EvictConnection(connection))
+                worker.channel.send(CloseConnection(connection, "evicted"))
 
     def _request_snapshots(self) -> list[Reply]:
         self._last_request_id += 1

@@ -22,6 +22,8 @@ from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.net.worker_ipc import (
     ConnectionsClosed,
+    ConnectionsPage,
+    DescribeConnections,
     FindIdlest,
     IdlestConnection,
     IpcChannel,
@@ -57,7 +59,7 @@ LOST_CAUSE: Cause = "worker_lost"
 UnsentConnection = tuple[TakeConnection, socket.socket]
 """A connection with its socket that is queued for a worker."""
 
-Reply = asyncio.Future[SnapshotReply | IdlestConnection | None]
+Reply = asyncio.Future[SnapshotReply | IdlestConnection | ConnectionsPage | None]
 """The reply to a request; None if the worker exits before it replies."""
 
 
@@ -185,7 +187,15 @@ class WorkerProcess:
         """Request the connection of ``listeners`` that has been idle for longest. None if it cannot be asked now."""
         return self._send_request(FindIdlest(request_id, listeners)) if self.can_receive else None
 
-    def _send_request(self, request: RequestSnapshot | FindIdlest) -> Reply:
+    def describe_connections(self, request_id: int, after: int) -> Reply | None:
+        """Request some connections, with the lowest numbers above ``after``. None if it cannot be asked now."""
+        return self._send_request(DescribeConnections(request_id, after)) if self.can_receive else None
+
+    def carries(self, number: int) -> bool:
+        """Whether it has the connection with this number, as far as this process knows."""
+        return number in self._open
+
+    def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections) -> Reply:
         reply = self._replies[request.request_id] = self._loop.create_future()
         self.channel.send(request)
         return reply
@@ -235,7 +245,7 @@ class WorkerProcess:
         match message:
             case ConnectionsClosed():
                 self._mark_closed(message.numbers)
-            case SnapshotReply() | IdlestConnection():
+            case SnapshotReply() | IdlestConnection() | ConnectionsPage():
                 if isinstance(message, SnapshotReply):
                     self._last_snapshot = message.snapshot
                 if (reply := self._replies.pop(message.request_id, None)) is not None:

@@ -12,23 +12,23 @@ from http import HTTPStatus
 import pytest
 
 from proxy.net import http
-from proxy.net.http import HttpServer, Response
+from proxy.net.http import HttpServer, Query, Response
 from tests.integration.conftest import free_port
 
 
-async def hello() -> Response:
+async def hello(query: Query) -> Response:
     return Response(b"hello\n")
 
 
-async def busy() -> Response:
+async def busy(query: Query) -> Response:
     return Response(b"later\n", 503, "text/strange")
 
 
-async def broken() -> Response:
+async def broken(query: Query) -> Response:
     raise ValueError("what nobody outside needs to know")
 
 
-async def changed() -> Response:
+async def changed(query: Query) -> Response:
     return Response(b"changed\n")
 
 
@@ -222,7 +222,7 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow() -> Response:
+    async def slow(query: Query) -> Response:
         asked.set()
         await go_on.wait()
         return Response(b"slow\n")

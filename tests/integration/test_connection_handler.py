@@ -17,6 +17,7 @@ from proxy.config import load
 from proxy.core.exchange import ConnectionTransition
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.data_plane import DataPlane
+from proxy.net.open_connections import PAGE, number_of
 from proxy.net.ticker import Ticker
 from proxy.net.upstream import Upstream
 from proxy.net.worker_pool import WorkerPool
@@ -31,8 +32,9 @@ class Bench:
 
     def __init__(self, path: Path) -> None:
         self.config = load(path)
+        self.ticker = Ticker()
         self.handler = (
-            DataPlane(self.config, Ticker()) if self.config.workers == 1 else WorkerPool(self.config, Ticker())
+            DataPlane(self.config, self.ticker) if self.config.workers == 1 else WorkerPool(self.config, self.ticker)
         )
         self.ended: list[int] = []
         self.handler.on_connection_closed(self.ended.append)
@@ -340,3 +342,58 @@ async def test_a_log_level_is_that_of_all_workers_and_of_those_to_come(
         await bench.handler.stop(asyncio.Event())
         said = capfd.readouterr().err
         assert '"level": "info"' not in said, "they say nothing of their start, and of their drain"
+
+
+async def test_open_connections_are_described(run: Run) -> None:
+    async with run() as bench:
+        numbers = [await bench.dial() for _ in range(PAGE + 3)]
+        for number in numbers[:3]:
+            assert await bench.works(number)
+        assert (await bench.handler.list_connections()).unanswered == []
+        found = {number_of(one.id): one for one in (await bench.handler.list_connections()).connections}
+        assert sorted(filter(None, found)) == numbers
+        one = found[1]
+        assert (one.listener, one.client_ip, one.principal, one.state) == (
+            "CLIENT",
+            "127.0.0.1",
+            "User:ANONYMOUS",
+            "open",
+        )
+        assert (one.request_count, one.received_bytes) == (1, len(request(METADATA, 1, 1)))
+        assert one.sent_bytes == len(response(1))
+        assert {connection.worker for connection in found.values()} == set(range(1, bench.config.workers + 1))
+        assert found[PAGE].request_count == 0
+        assert 0 <= one.idle_duration_ms < 20_000
+
+
+async def test_an_operator_closes_one_connection(run: Run) -> None:
+    async with run() as bench:
+        first, other = await bench.dial(), await bench.dial()
+        assert await bench.works(first)
+        assert await bench.works(other)
+        assert await bench.handler.close_connection(first)
+        assert await bench.has_ended(first)
+        await bench.until(lambda: bench.ended == [first])
+        assert not await bench.handler.close_connection(first)
+        assert not await bench.handler.close_connection(99)
+        assert await bench.works(other)
+        snapshot = await bench.seen(lambda snapshot: snapshot.listener_counters["CLIENT"].closed)
+        assert snapshot.listener_counters["CLIENT"].closed == {"closed_by_operator": 1}
+
+
+async def test_idle_and_old_connections_are_closed(run: Run) -> None:
+    """By limits that a reload brought."""
+    async with run() as bench:
+        if isinstance(bench.handler, DataPlane):  # workers have their own
+            bench.ticker.start()
+        idle = await bench.dial()
+        assert await bench.works(idle)
+        bench.handler.update_config(bench.config.model_copy(update={"connections_max_idle_ms": 1000}))
+        assert await bench.has_ended(idle)
+        bench.handler.update_config(bench.config.model_copy(update={"connections_max_age_ms": 1000}))
+        old = await bench.dial()
+        assert await bench.has_ended(old)
+        closed = (
+            (await bench.seen(lambda it: it.listener_counters["CLIENT"].active == 0)).listener_counters["CLIENT"].closed
+        )
+        assert closed == {"connection_max_idle": 1, "connection_max_age": 1}
