@@ -64,9 +64,12 @@ class Dispatcher:
         *,
         settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
+        thread: Callable[..., ObserverThread] = ObserverThread,
+        fetch_names: Callable[[], Mapping[bytes, str]] | None = None,
     ) -> None:
         """Construct the observers ``names`` (``package.module:Class``). ``settings``: those of each, by name. ``clock``
-        paces the circuit breakers.
+        paces the circuit breakers. ``thread`` calls them. ``fetch_names`` returns the names of all topics; without
+        it the cluster is asked.
 
         Raises ObserverError for a class that is missing, cannot be constructed, does not fit the observer interface or
         is named twice.
@@ -75,12 +78,13 @@ class Dispatcher:
         self.observers: Mapping[str, Observer | ExchangeObserver] = MappingProxyType(
             {one.name: one.observer for one in self._loaded}
         )
-        self._names = TopicNames(_topic_name_fetcher(configs))
+        self._names = TopicNames(fetch_names or _topic_name_fetcher(configs))
         self._topic_id_learner = TopicIdLearner(self._names)
         self._configs = MappingProxyType({**configs, "topic.names": self._names})
         self._private = {key: name for key, name in configs.get("api.names", {}).items() if private_versions(name)}
         self._settings = settings
         self._clock = clock
+        self._make_thread = thread
         self._threads: list[ObserverThread] = []
         self._pending: list[ObservedExchange] = []
         self._changes: list[ConnectionChange] = []
@@ -103,7 +107,7 @@ class Dispatcher:
         self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
         broker_id = self._configs.get("broker.id", -1)
         for one, subscription in zip(self._loaded, subscriptions, strict=True):
-            thread = ObserverThread(
+            thread = self._make_thread(
                 one,
                 subscription,
                 clock=self._clock,
