@@ -1,4 +1,4 @@
-"""TCP connections to one port, from a file that ``tcpdump -w`` wrote (pcap); no IO but that of the file. Pure.
+"""TCP connections to one port, from a file that ``tcpdump -w`` wrote (pcap). Pure: the file is given open.
 
 Each direction of a connection is put together in the order of its sequence numbers: what was sent again is taken once,
 and what came out of order waits. Where bytes are missing the connection ends, with a note that says where and why.
