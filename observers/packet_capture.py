@@ -49,7 +49,7 @@ class CaptureError(ObserverError):
     """A file is no capture, or is cut. The text names the file, the offset and the reason."""
 
 
-class Segment(Struct, frozen=True):
+class TcpSegment(Struct, frozen=True):
     """One TCP segment. ``offset``: of its packet in the file; ``time``: seconds since 1970; ``cut``: bytes of it that
     the capture has not."""
 
@@ -76,7 +76,7 @@ class Bytes(Struct, frozen=True):
     note: str = ""
 
 
-def read_segments(file: BinaryIO, name: str) -> Iterator[Segment]:
+def read_segments(file: BinaryIO, name: str) -> Iterator[TcpSegment]:
     """Yield the TCP segments of a capture, in its order. Raises CaptureError."""
     head = file.read(24)
     if head[:4] == PCAPNG:
@@ -104,7 +104,7 @@ def read_segments(file: BinaryIO, name: str) -> Iterator[Segment]:
         offset += 16 + there
 
 
-def _segment(packet: bytes, link: int, offset: int, time: float) -> Segment | None:
+def _segment(packet: bytes, link: int, offset: int, time: float) -> TcpSegment | None:
     """Return the TCP segment in a packet; None where there is none, or only a part of a fragmented one."""
     start, type_at = LINKS[link]
     try:
@@ -136,10 +136,10 @@ def _segment(packet: bytes, link: int, offset: int, time: float) -> Segment | No
     except (struct.error, IndexError, ValueError):
         return None  # cut before its ports: whatever is missing is seen as a gap
     cut = max(0, end - len(packet))
-    return Segment(offset, time, (source, source_port), (target, target_port), sequence, flags, data, cut)
+    return TcpSegment(offset, time, (source, source_port), (target, target_port), sequence, flags, data, cut)
 
 
-class Direction:
+class TcpStream:
     """Puts what one side sent in order."""
 
     def __init__(self, sequence: int) -> None:
@@ -172,12 +172,12 @@ class Direction:
 
 
 class _Conversation(Struct):
-    directions: dict[Side, Direction]
+    directions: dict[Side, TcpStream]
     time: float = 0.0
     over: bool = False
     finished: set[Side] = set()
 
-    def began_with(self, syn: Segment) -> bool:
+    def began_with(self, syn: TcpSegment) -> bool:
         """Whether a SYN of the client is the one of this connection, sent again."""
         return self.directions[_CLIENT].start == (syn.sequence + 1) & 0xFFFFFFFF
 
@@ -187,7 +187,7 @@ class _Conversation(Struct):
         return len(self.finished) == 2 and not any(one.holds for one in self.directions.values())
 
 
-def conversations(segments: Iterator[Segment], port: int) -> Iterator[Bytes]:
+def conversations(segments: Iterator[TcpSegment], port: int) -> Iterator[Bytes]:
     """Yield what clients of ``port`` and its broker sent, in the order of the capture, and the end of each connection.
 
     Of a connection that had begun before the capture nothing is told but that, once.
@@ -213,7 +213,7 @@ def conversations(segments: Iterator[Segment], port: int) -> Iterator[Bytes]:
             continue
         one.time = segment.time
         if segment.flags & SYN:
-            one.directions.setdefault(side, Direction((segment.sequence + 1) & 0xFFFFFFFF))
+            one.directions.setdefault(side, TcpStream((segment.sequence + 1) & 0xFFFFFFFF))
         direction = one.directions.get(side)
         if direction is None:
             yield from _end(client, one, f"offset {segment.offset}: the capture has no start of what the {side} sent")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 
 import pytest
 
-from observers.packet_capture import MAX_HELD, Segment, conversations, read_segments
+from observers.packet_capture import MAX_HELD, TcpSegment, conversations, read_segments
 
 CLIENT, BROKER = ("10.0.0.7", 40_000), ("10.0.0.1", 9092)
 SYN, FIN, RST, ACK = 2, 1, 4, 16
@@ -73,20 +74,20 @@ def test_whatever_the_bytes_are_nothing_else_is_raised() -> None:
         list(conversations(read_segments(capture(1, bytes(packet[: random.randrange(len(packet))])), "x"), 9092))
 
 
-def segment(side: str, sequence: int, data: bytes = b"", flags: int = ACK, cut: int = 0) -> Segment:
+def segment(side: str, sequence: int, data: bytes = b"", flags: int = ACK, cut: int = 0) -> TcpSegment:
     ends = (CLIENT, BROKER) if side == "client" else (BROKER, CLIENT)
-    return Segment(24, 1.0, *ends, sequence % (1 << 32), flags, data, cut)
+    return TcpSegment(24, 1.0, *ends, sequence % (1 << 32), flags, data, cut)
 
 
-def opened(start: int) -> list[Segment]:
+def opened(start: int) -> list[TcpSegment]:
     return [segment("client", start - 1, flags=SYN), segment("broker", 99, flags=SYN | ACK)]
 
 
-def told(*segments: Segment) -> list[tuple[str, bytes, str]]:
+def told(*segments: TcpSegment) -> list[tuple[str, bytes, str]]:
     """Side, bytes and note; what one side sent without a break is one."""
     found: list[tuple[str, bytes, str]] = []
 
-    def given() -> Iterator[Segment]:
+    def given() -> Iterator[TcpSegment]:
         yield from segments
 
     for one in conversations(given(), 9092):
@@ -106,7 +107,7 @@ def test_any_order_with_any_repetition_is_the_same(start: int) -> None:
     data = random.randbytes(2000)
     for _ in range(50):
         cuts = sorted({0, 2000, *random.sample(range(2000), 12)})
-        parts = [segment("client", start + a, data[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        parts = [segment("client", start + a, data[a:b]) for a, b in pairwise(cuts)]
         overlaps = [segment("client", start + a, data[a : a + 300]) for a in random.sample(range(1700), 5)]
         sent = [*parts, *overlaps, parts[0], segment("client", start - 1, flags=SYN)]
         random.shuffle(sent)
