@@ -7,6 +7,7 @@ The contract
   dispatch.py          the only entry from the data path: constructs, configures, feeds and closes observers.
   subscription.py      which requests each observer wants; what no observer wants is not read.
   observer_thread.py   the thread of one observer: bounded queue, error handling, counts.
+  trial.py             calls an observer without a sidecar; packet_capture.py: over captured connections (pure).
   circuit_breaker.py   stops the calls to an observer that only fails.
   queue_weight.pyx     the weight of exchanges in the queue of an observer.
   topic_names.py       names of topic ids; topic_id_learner.py reads both from the broker's responses.

@@ -16,7 +16,8 @@ Optional methods of a class:
 
 =========================  ===========================================================================================
 ``wants(key, version)``    whether the observer wants these exchanges. Called after ``configure``, once for each pair of
-                           Kafka's, and for any other pair when it occurs. Without it the observer gets everything.
+                           Kafka's and of the sidecar's own apis (``configs["api.names"]`` names all keys), and for any
+                           other pair when it occurs. Without it the observer gets everything.
 ``keeps(key, version)``    whether their bodies are kept, for ``request_raw`` and ``response_raw`` (as long as they are
                            not longer than ``observer.max.body.bytes``). Called as ``wants`` is. Without it an
                            ``Observer`` gets the bodies of all it wants, an ``ExchangeObserver`` none.

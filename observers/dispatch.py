@@ -28,7 +28,7 @@ from observers.subscription import Subscription, combine_interests
 from observers.topic_id_learner import TopicIdLearner
 from observers.topic_names import TopicNames
 from proxy.core.observation_interest import WANT_REQUEST_BODY, WANT_RESPONSE_BODY, ObservationInterest
-from proxy.core.schema import response_prefix
+from proxy.core.schema import private_versions, response_prefix
 
 __all__ = ["Dispatcher", "ObserverError", "ObserverStats"]
 
@@ -64,9 +64,12 @@ class Dispatcher:
         *,
         settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
+        thread: Callable[..., ObserverThread] = ObserverThread,
+        fetch_names: Callable[[], Mapping[bytes, str]] | None = None,
     ) -> None:
         """Construct the observers ``names`` (``package.module:Class``). ``settings``: those of each, by name. ``clock``
-        paces the circuit breakers.
+        paces the circuit breakers. ``thread`` calls them. ``fetch_names`` returns the names of all topics; without
+        it the cluster is asked.
 
         Raises ObserverError for a class that is missing, cannot be constructed, does not fit the observer interface or
         is named twice.
@@ -75,11 +78,13 @@ class Dispatcher:
         self.observers: Mapping[str, Observer | ExchangeObserver] = MappingProxyType(
             {one.name: one.observer for one in self._loaded}
         )
-        self._names = TopicNames(_topic_name_fetcher(configs))
+        self._names = TopicNames(fetch_names or _topic_name_fetcher(configs))
         self._topic_id_learner = TopicIdLearner(self._names)
         self._configs = MappingProxyType({**configs, "topic.names": self._names})
+        self._private = {key: name for key, name in configs.get("api.names", {}).items() if private_versions(name)}
         self._settings = settings
         self._clock = clock
+        self._make_thread = thread
         self._threads: list[ObserverThread] = []
         self._pending: list[ObservedExchange] = []
         self._changes: list[ConnectionChange] = []
@@ -94,14 +99,21 @@ class Dispatcher:
         Raises ObserverError for an observer that refuses its configuration, and closes those configured before it.
         """
         subscriptions = self._configure_observers({})
-        self.interest = combine_interests((one.interest for one in subscriptions), response_prefix)
-        self._keeps = any(flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table)
+        self.interest = combine_interests([one.interest for one in subscriptions], response_prefix)
+        self._keeps = any(
+            flags & (WANT_REQUEST_BODY | WANT_RESPONSE_BODY) for flags in self.interest.table + self.interest.private
+        )
         counters = [getattr(one.observer, "observed", None) for one in self._loaded]
         self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
         broker_id = self._configs.get("broker.id", -1)
         for one, subscription in zip(self._loaded, subscriptions, strict=True):
-            thread = ObserverThread(
-                one, subscription, clock=self._clock, name_of=self._names.name_of, broker_id=broker_id
+            thread = self._make_thread(
+                one,
+                subscription,
+                clock=self._clock,
+                name_of=self._names.name_of,
+                broker_id=broker_id,
+                private=self._private,
             )
             self._threads.append(thread)
             thread.start()
@@ -122,7 +134,7 @@ class Dispatcher:
             try:
                 one.observer.configure(MappingProxyType({**self._configs, **more, "settings": settings}))
                 doing = "failed to answer wants or keeps"
-                subscriptions.append(Subscription(one.observer))
+                subscriptions.append(Subscription(one.observer, self._private))
             except (Exception, SystemExit) as error:
                 _close_observers(self._loaded[:number])
                 raise ObserverError(f"observer {one.name!r} {doing}: {describe_error(error)}") from error

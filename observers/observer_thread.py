@@ -115,7 +115,9 @@ class ObserverThread:
         clock: Callable[[], float],
         name_of: NameOf,
         broker_id: int,
+        private: Mapping[int, str],
     ) -> None:
+        """``private``: the names of the sidecar's own apis, by api key."""
         self.name = loaded.name
         self._loaded = loaded
         self._observer = loaded.observer
@@ -123,6 +125,7 @@ class ObserverThread:
         self._breaker = CircuitBreaker(clock)
         self._name_of = name_of
         self._broker_id = broker_id
+        self._private = private
         self._queue: SimpleQueue[tuple[ObserverBatch, int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"observer {self.name}", daemon=True)
         # Each of these numbers is written by one thread only, so none needs a lock.
@@ -302,7 +305,7 @@ class ObserverThread:
     def _record_request(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
         self._observer.record_request(
-            request_view(exchange, self._name_of),
+            request_view(exchange, self._name_of, self._private),
             exchange.connection.client_ip,
             exchange.connection.principal,
             exchange.api_key,
@@ -314,7 +317,7 @@ class ObserverThread:
     def _record_response(self, exchange: ObservedExchange, correlation_id: str, wall_offset: float) -> None:
         assert isinstance(self._observer, Observer)
         self._observer.record_response(
-            response_view(exchange, self._name_of),
+            response_view(exchange, self._name_of, self._private),
             exchange.api_version,
             correlation_id,
             **self._context("record_response", exchange, wall_offset),

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from observers.api import ObservableStruct, ObservedExchange
 from proxy.core.accessors import Accessors, Records, printed_id, put
-from proxy.core.schema import TOPIC, TOPIC_ID, Field, Layout, UnknownMessage, layout, plain
-from proxy.core.struct import NameOf, view
+from proxy.core.schema import TOPIC, TOPIC_ID, Field, Layout, UnknownMessage, layout, plain, private_layout
+from proxy.core.struct import NameOf, view, view_as
 
 __all__ = ["FactsView", "NameOf", "request_view", "response_view"]
 
@@ -40,22 +41,39 @@ FACT_FIELDS: Mapping[str, tuple[str, ...]] = {
 TOPIC_ARRAYS = ("TopicData", "Topics", "Responses")
 PARTITION_ARRAYS = ("PartitionData", "Partitions", "PartitionResponses")
 
-
-def request_view(exchange: ObservedExchange, name_of: NameOf) -> ObservableStruct:
-    """Return the request of ``exchange``; ``size_of`` is its frame's."""
-    return _view(exchange, exchange.request_raw, exchange.request, exchange.request_bytes, name_of, response=False)
+NO_PRIVATE_APIS: Mapping[int, str] = MappingProxyType({})
 
 
-def response_view(exchange: ObservedExchange, name_of: NameOf) -> ObservableStruct:
-    """Return the response of ``exchange``; ``size_of`` is its frame's."""
-    return _view(exchange, exchange.response_raw, exchange.response, exchange.response_bytes, name_of, response=True)
+def request_view(
+    exchange: ObservedExchange, name_of: NameOf, private: Mapping[int, str] = NO_PRIVATE_APIS
+) -> ObservableStruct:
+    """Return the request of ``exchange``; ``size_of`` is its frame's. ``private``: the sidecar's own apis, by key."""
+    raw, facts = exchange.request_raw, exchange.request
+    return _view(exchange, raw, facts, exchange.request_bytes, name_of, private, response=False)
+
+
+def response_view(
+    exchange: ObservedExchange, name_of: NameOf, private: Mapping[int, str] = NO_PRIVATE_APIS
+) -> ObservableStruct:
+    """Return the response of ``exchange``; as ``request_view``."""
+    raw, facts = exchange.response_raw, exchange.response
+    return _view(exchange, raw, facts, exchange.response_bytes, name_of, private, response=True)
 
 
 def _view(
-    exchange: ObservedExchange, raw: bytes | None, facts: Any, size: int, name_of: NameOf, *, response: bool
+    exchange: ObservedExchange,
+    raw: bytes | None,
+    facts: Any,
+    size: int,
+    name_of: NameOf,
+    private: Mapping[int, str],
+    *,
+    response: bool,
 ) -> ObservableStruct:
     key, version = exchange.api_key, exchange.api_version
     try:
+        if raw is not None and key in private:
+            return view_as(private_layout(private[key], version, response=response), raw, response=response, size=size)
         if raw is not None:
             return view(key, version, raw, response=response, size=size, name_of=name_of)
         if facts is not None:

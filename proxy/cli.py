@@ -14,7 +14,7 @@ import sys
 from argparse import ArgumentParser
 
 from proxy import __version__
-from proxy.commands import local, metadata, sidecar, tables
+from proxy.commands import local, metadata, observers, sidecar, tables
 from proxy.commands.arguments import command, commands_of
 from proxy.errors import BrokersideError
 from spark_jobs.errors import JobError
@@ -63,7 +63,7 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser("brokerside", description="A sidecar for Apache Kafka brokers.", allow_abbrev=False)
     commands = commands_of(parser)
     command(commands, "version", version)
-    for each in (sidecar, metadata, tables, local):
+    for each in (sidecar, observers, metadata, tables, local):
         each.add(commands)
     return parser
 

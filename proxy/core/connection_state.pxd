@@ -17,7 +17,7 @@ cdef enum:
     API_VERSIONS = 18
 
 cdef int64_t min_frame
-cdef int keys, versions, want_facts, unknown_version
+cdef int keys, versions, want_facts, want_response_body, unknown_version
 cdef bytes next_states, actions
 cdef int events, tokens_state, requests_kept_state, tokens_kept_state, closing_state, ended_state
 cdef int request_event, token_event, close_event, unasked_event, lost_event
@@ -83,5 +83,5 @@ cdef class ConnectionState:
     cdef int settle(self, bint response, const uint8_t *data, int64_t end, int64_t upto) except -1
     cdef bytes chunk(self, const uint8_t *data, int64_t end)
     cdef int follow_interception(self) except -1
-    @cython.locals(exchange=Exchange, answer=bytes, key=int, version=int, kind=Kind, body=int64_t)
+    @cython.locals(exchange=Exchange, answer=bytes, key=int, version=int, kind=Kind, capture=BodyCapture, body=int64_t)
     cdef int send_responses(self, bytes data, int64_t at) except -1

@@ -49,6 +49,7 @@ min_frame = MIN_FRAME
 keys = observation_interest.KEYS
 versions = observation_interest.VERSIONS
 want_facts = observation_interest.WANT_FACTS
+want_response_body = observation_interest.WANT_RESPONSE_BODY
 unknown_version = interceptor.UNKNOWN_VERSION
 events = EVENTS
 next_states = NEXT_STATES
@@ -439,6 +440,9 @@ class ConnectionState:
                 kind = Kind.NO_WALKER
                 if exchange.wanted & want_facts and len(answer) > body:
                     kind = kind_of(key, version, True)
-                self.observation.add_piece(True, exchange, kind, None, answer, answer, body, len(answer), True)
+                capture = None
+                if exchange.wanted & want_response_body and len(answer) > body:
+                    capture = self.observation.capture(True, key, exchange.wanted, len(answer) - body, False)
+                self.observation.add_piece(True, exchange, kind, capture, answer, answer, body, len(answer), True)
             exchange = self.first
         return 0

@@ -15,8 +15,8 @@ cdef bint identifies(bint response, int key) noexcept
 @cython.final
 cdef class Subscribers:
     cdef object sink, record, record_change
-    cdef bytes table
-    cdef int others
+    cdef bytes table, private
+    cdef int others, private_base, private_keys
     cdef int64_t max_body
     cdef int64_t[::1] observed
 

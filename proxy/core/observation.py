@@ -55,6 +55,9 @@ class Subscribers:
         self.record_change = sink.record_change
         self.table = sink.interest.table
         self.others = sink.interest.others
+        self.private = sink.interest.private
+        self.private_base = sink.interest.private_base
+        self.private_keys = len(sink.interest.private) // versions
         self.max_body = sink.max_body
         self.observed = sink.observed
         if len(self.table) != keys * versions:
@@ -65,6 +68,8 @@ class Subscribers:
         flags = self.others
         if 0 <= key < keys and 0 <= version < versions:
             flags = self.table[key * versions + version]
+        elif 0 <= key - self.private_base < self.private_keys and 0 <= version < versions:
+            flags = self.private[(key - self.private_base) * versions + version]
         return flags if flags & want_exchange else 0
 
 

@@ -37,16 +37,21 @@ KEYS, VERSIONS = 128, 32
 class ObservationInterest(Struct, frozen=True, gc=False):
     """The flags of each api key and version: a sum of those above.
 
-    ``table``: one byte each, at ``key * VERSIONS + version``. ``others``: the flags of pairs outside of the table.
+    ``table``: one byte each, at ``key * VERSIONS + version``. ``private``: the same of the sidecar's own apis, whose
+    keys begin at ``private_base``. ``others``: the flags of pairs outside of both.
     """
 
     table: bytes
     others: int
+    private: bytes = b""
+    private_base: int = 0
 
     def flags(self, key: int, version: int) -> int:
         """Return the flags of this api key and version."""
         if 0 <= key < KEYS and 0 <= version < VERSIONS:
             return self.table[key * VERSIONS + version]
+        if 0 <= key - self.private_base < len(self.private) // VERSIONS and 0 <= version < VERSIONS:
+            return self.private[(key - self.private_base) * VERSIONS + version]
         return self.others
 
 

@@ -1,6 +1,7 @@
 """What every request and response of Kafka's protocol is made of, version by version.
 
-The definitions are text (``proxy.core.schema_table``); one is parsed when it is asked for first, and kept.
+The definitions are text (``proxy.core.schema_table``, ``proxy.core.private_schema``); one is parsed when it is asked
+for first, and kept.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from proxy.core.observation_interest import ERROR_AFTER_THROTTLE, ERROR_FIRST, THROTTLE_FIRST
+from proxy.core.private_schema import PRIVATE_REQUESTS, PRIVATE_RESPONSES
 from proxy.core.schema_table import REQUESTS, RESPONSES
 
 Version = tuple[int, int]
@@ -86,6 +88,9 @@ OLD_NAMES_ANYWHERE: tuple[tuple[str, str], ...] = (
 
 TOPIC, TOPIC_ID = "topic", "TopicId"
 
+NO_KEY = -1
+"""For a message that is not one of Kafka's: no name of Kafka's fields and no rule of theirs is about it."""
+
 
 class UnknownMessage(LookupError):
     """There is no definition of this api key and version."""
@@ -140,6 +145,22 @@ def layout(api_key: int, api_version: int, *, response: bool) -> Layout:
         if versions[0] <= api_version <= versions[1]:
             return _layout(api_key, api_version, response, flexible is not None and api_version >= flexible, fields)
     raise UnknownMessage(f"no definition of api key {api_key}, version {api_version}")
+
+
+@cache
+def private_layout(name: str, api_version: int, *, response: bool) -> Layout:
+    """As ``layout``, of one of the sidecar's own apis."""
+    text = (PRIVATE_RESPONSES if response else PRIVATE_REQUESTS).get(name)
+    for versions, _, fields in () if text is None else _parts(text):
+        if versions[0] <= api_version <= versions[1]:
+            return _layout(NO_KEY, api_version, response, False, fields)
+    raise UnknownMessage(f"no definition of {name}, version {api_version}")
+
+
+def private_versions(name: str) -> range:
+    """Return the versions that one of the sidecar's own apis has a definition of; none of what is no such api."""
+    parts = [versions for versions, _, _ in _parts(PRIVATE_REQUESTS[name])] if name in PRIVATE_REQUESTS else []
+    return range(min(low for low, _ in parts), max(high for _, high in parts) + 1) if parts else range(0)
 
 
 def response_prefix(api_key: int, api_version: int) -> int:

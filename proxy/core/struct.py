@@ -24,7 +24,7 @@ from proxy.core.accessors import (
 )
 from proxy.core.apis import API_VERSIONS
 from proxy.core.fields import Message, NameOf, Plan, plan_of, sliced
-from proxy.core.schema import Field, UnknownMessage, layout, plain
+from proxy.core.schema import Field, Layout, UnknownMessage, layout, plain
 from proxy.core.wire import TRUNCATED, DecodeError, uvarint
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "SchemaException",
     "UnknownMessage",
     "view",
+    "view_as",
 ]
 
 UNSUPPORTED_VERSION = b"\0\x23"
@@ -58,9 +59,20 @@ def view(
     """
     if response and api_key == API_VERSIONS and body.startswith(UNSUPPORTED_VERSION):
         api_version = 0
-    plan = plan_of(layout(api_key, api_version, response=response))
+    return view_as(layout(api_key, api_version, response=response), body, response=response, size=size, name_of=name_of)
+
+
+def view_as(
+    made: Layout,
+    body: bytes,
+    *,
+    response: bool,
+    size: int | None = None,
+    name_of: NameOf = lambda topic_id: None,
+) -> ObservableStructImpl:
+    """As ``view``, of a message with this layout."""
     message = Message(body, "broker" if response else "client", name_of, ObservableStructImpl)
-    return ObservableStructImpl(plan, message, 0, len(body) if size is None else size)
+    return ObservableStructImpl(plan_of(made), message, 0, len(body) if size is None else size)
 
 
 class ObservableStructImpl(Accessors):

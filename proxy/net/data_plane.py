@@ -51,7 +51,7 @@ class DataPlane:
         self._number = number
         self._dispatcher = _start_observers(config, boot_id, number)
         self._connections = ConnectionManager(
-            config, _observation(config, self._dispatcher) if self._dispatcher else None
+            config, observation_of(config, self._dispatcher) if self._dispatcher else None
         )
         self.listener_counters = self._connections.listener_counters
         self.handle_connection = self._connections.handle_connection
@@ -144,8 +144,8 @@ async def run_until(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> N
 def _start_observers(config: Config, boot_id: str, number: int) -> Dispatcher | None:
     if not config.observer_class_names:
         return None
-    dispatcher = _dispatcher(config, boot_id, number)
-    with _observer_errors():
+    dispatcher = dispatcher_of(config, boot_id, number)
+    with observer_errors():
         dispatcher.start()
     return dispatcher
 
@@ -156,13 +156,14 @@ def check_observers(config: Config) -> None:
     Raises LocalError.
     """
     if config.observer_class_names:
-        dispatcher = _dispatcher(config, "", 1)
-        with _observer_errors():
+        dispatcher = dispatcher_of(config, "", 1)
+        with observer_errors():
             dispatcher.check()
 
 
 @contextmanager
-def _observer_errors() -> Iterator[None]:
+def observer_errors() -> Iterator[None]:
+    """Raise LocalError for an ObserverError."""
     from observers.errors import ObserverError
 
     try:
@@ -171,8 +172,8 @@ def _observer_errors() -> Iterator[None]:
         raise LocalError(f"observer.class.names: {error}") from error
 
 
-def _dispatcher(config: Config, boot_id: str, number: int) -> Dispatcher:
-    """Return a dispatcher that is not started. Raises LocalError."""
+def dispatcher_of(config: Config, boot_id: str, number: int, **options: Any) -> Dispatcher:
+    """Return a dispatcher that is not started. ``options``: of its own. Raises LocalError."""
     from observers.dispatch import Dispatcher  # imports librdkafka
 
     configs: dict[str, Any] = {
@@ -198,8 +199,8 @@ def _dispatcher(config: Config, boot_id: str, number: int) -> Dispatcher:
         "config": redacted(config),
         "api.names": {key: api.name for key, api in (APIS | moved(config.private_api_key_base)).items()},
     }
-    with _observer_errors():
-        return Dispatcher(config.observer_class_names, configs, settings=_settings(config))
+    with observer_errors():
+        return Dispatcher(config.observer_class_names, configs, settings=_settings(config), **options)
 
 
 def _settings(config: Config) -> dict[str, dict[str, Any]]:
@@ -210,7 +211,8 @@ def _settings(config: Config) -> dict[str, dict[str, Any]]:
     }
 
 
-def _observation(config: Config, dispatcher: Dispatcher) -> ObservationSink:
+def observation_of(config: Config, dispatcher: Dispatcher) -> ObservationSink:
+    """Return where sessions hand over what they observed, for a dispatcher that has started."""
     return ObservationSink(
         dispatcher.record_exchange,
         dispatcher.record_change,

@@ -18,7 +18,8 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 
 
 class Told(msgspec.Struct, omit_defaults=True):
-    """One call. ``topics``: as the struct names them; ``look_ups``: of all names so far."""
+    """One call. ``topics``: as the struct names them; ``look_ups``: of all names so far; ``brokers``: node id and port
+    of a BrokerMetadata response, or the ids that its request asks for, each with 0."""
 
     method: str
     correlation_id: str
@@ -28,6 +29,7 @@ class Told(msgspec.Struct, omit_defaults=True):
     topics: list[str] = []
     ids: list[str] = []
     look_ups: int = 0
+    brokers: list[tuple[int, int]] = []
 
 
 def read(path: Path) -> list[Told]:
@@ -81,3 +83,44 @@ class MetadataOnlooker(Onlooker):
 
     def wants(self, api_key: int, api_version: int) -> bool:
         return api_key == METADATA
+
+
+class BrokerMetadataOnlooker:
+    """Wants BrokerMetadata alone, under whatever key it has."""
+
+    _file: TextIO
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        self._file = open(os.environ[FILE], "a", buffering=1)  # noqa: SIM115 - closed in close
+        (self._key,) = [key for key, name in configs["api.names"].items() if name == "BrokerMetadata"]
+
+    def wants(self, api_key: int, api_version: int) -> bool:
+        return api_key == self._key
+
+    def record_request(
+        self,
+        struct: ObservableStruct,
+        client_address: str,
+        principal: str,
+        api_key: int,
+        api_version: int,
+        correlation_id: str,
+    ) -> None:
+        ids = struct.get_array("node_ids") or ()
+        self._write(Told("request", correlation_id, api_key, api_version, brokers=[(one, 0) for one in ids]))
+
+    def record_response(self, struct: ObservableStruct, api_version: int, correlation_id: str) -> None:
+        brokers = struct.get_observable_struct_array("brokers")
+        told = Told("response", correlation_id, api_version=api_version)
+        for one in brokers:
+            told.brokers.append((one.get_int("node_id"), one.get_int("port")))
+            told.topics += [
+                f"{tag.get_string('key')}={tag.get_string('value')}" for tag in one.get_observable_struct_array("tags")
+            ]
+        self._write(told)
+
+    def close(self, timeout: float) -> None:
+        self._file.close()
+
+    def _write(self, told: Told) -> None:
+        self._file.write(msgspec.json.encode(told).decode() + "\n")

@@ -12,6 +12,8 @@ import yaml
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from proxy.client import BrokerMetadataClient
+from proxy.interceptors.broker_metadata import THIS_BROKER
 from proxy.local.cluster import ClusterState
 from proxy.local.sidecars import SidecarProcess
 from tests.integration import onlooker
@@ -38,10 +40,11 @@ def run(cluster: ClusterState, tmp_path: Path, file: Path) -> Iterator[Run]:
     """Starts the cluster's sidecar with other observers."""
     started: list[SidecarProcess] = []
 
-    def start(*names: str) -> SidecarProcess:
+    def start(*names: str, **more: object) -> SidecarProcess:
         node = cluster.nodes[0]
         config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
         config["observer.class.names"] = [f"{MODULE}:{name}" for name in names]
+        config |= {key.replace("_", "."): value for key, value in more.items()}
         path = tmp_path / "sidecar.yaml"
         path.write_text(yaml.safe_dump(config))
         started.append(SidecarProcess.start(path, tmp_path / "sidecar.log", node.admin))
@@ -140,3 +143,21 @@ def test_a_topic_deleted_and_made_again_has_two_ids_and_one_name(
     fetches = [one for one in settled(sidecar, file) if one.method == "request" and one.api_key == FETCH and one.ids]
     assert {named for one in fetches for named in one.topics} == {name}
     assert len({topic_id for one in fetches for topic_id in one.ids}) == 2
+
+
+@pytest.mark.parametrize(("workers", "base"), [(1, 30_000), (2, 20_000)])
+def test_broker_metadata_is_a_struct_like_those_of_kafka(
+    cluster: ClusterState, run: Run, file: Path, workers: int, base: int
+) -> None:
+    sidecar = run("BrokerMetadataOnlooker", workers=workers, private_api_key_base=base)
+    node = cluster.nodes[0]
+    with BrokerMetadataClient(node.advertised, api_key=base) as client:
+        told_client = client.brokers([THIS_BROKER])
+        assert [one.node_id for one in client.brokers()] == [node.id]
+    told = settled(sidecar, file)
+    assert [(one.method, one.api_key, one.api_version) for one in told[::2]] == [("request", base, 0)] * 2
+    assert [one.method for one in told[1::2]] == ["response"] * 2
+    assert [one.brokers for one in told[::2]] == [[(THIS_BROKER, 0)], []]
+    for response in told[1::2]:
+        assert response.brokers == [(one.node_id, one.port) for one in told_client]
+        assert set(response.topics) == {f"{key}={value}" for one in told_client for key, value in one.tags.items()}

@@ -220,6 +220,15 @@ def test_an_answer_goes_out_at_once_where_nothing_is_open() -> None:
     assert bench.counters.intercepted == {(REPLIED, "replied"): 1}
 
 
+def test_the_body_of_an_answer_is_kept_where_it_is_wanted() -> None:
+    bench = Bench(wanted=WANT_EXCHANGE | WANT_REQUEST_BODY | WANT_RESPONSE_BODY)
+    bench.client(request(REPLIED, 5, 77, b"dropped") + request(REPLIED, 0, 78))
+    kept = [(each.request_raw, each.response_raw) for each in bench.exchanges]
+    assert kept == [(b"dropped", replied(5)), (b"", None)]
+    bench.budget.clear_recorded()
+    assert bench.budget.charged == 0
+
+
 def test_an_empty_answer_has_eight_bytes() -> None:
     bench = Bench()
     bench.client(request(REPLIED, 0, 0x01020304))

@@ -294,6 +294,24 @@ class TestInterest:
         assert dispatcher.interest.flags(20_000, 0) == WANT_EXCHANGE
         dispatcher.close(20)
 
+    @pytest.mark.parametrize(
+        ("name", "flags"),
+        [
+            ("Keeper", WANT_EXCHANGE | WANT_FACTS),
+            ("ByteCounts", WANT_EXCHANGE | WANT_FACTS | WANT_REQUEST_BODY | WANT_RESPONSE_BODY),
+            ("PickyReader", 0),
+        ],
+    )
+    def test_the_own_apis_are_asked_for_under_their_configured_key(self, name: str, flags: int) -> None:
+        names = {20_000: "BrokerMetadata", 3: "Metadata"}
+        dispatcher = Dispatcher([f"{FAKES}:{name}"], {"broker.id": 1, "api.names": names})
+        dispatcher.start()
+        interest = dispatcher.interest
+        assert interest.flags(20_000, 0) == flags
+        others = [(20_000, 1), (20_000, -1), (20_000, 40), (19_999, 0), (20_001, 0), (30_000, 0)]
+        assert [interest.flags(*pair) for pair in others] == [WANT_EXCHANGE] * len(others)
+        dispatcher.close(20)
+
     def test_who_needs_no_names_learns_none(self) -> None:
         dispatcher = started("Picky")
         assert dispatcher.interest.flags(19, 7) == 0

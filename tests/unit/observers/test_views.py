@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +14,9 @@ from proxy.core.exchange import (
     FetchResponse,
     WantedPartition,
 )
+from proxy.core.schema import private_layout, private_versions
+from proxy.interceptors.broker_metadata import BrokerEntry, encode_request, encode_response
+from proxy.protocol.private import PRIVATE
 from tests.golden.frames import FOLDER, load
 from tests.unit.observers.samples import (
     FETCH,
@@ -192,3 +195,44 @@ def test_a_kept_body_and_its_facts_say_the_same() -> None:
         told += compare(make(kept, unknown), make(walked, unknown))
         assert make(kept, unknown).size_of() == make(walked, unknown).size_of()
     assert told > 500
+
+
+class TestPrivateApis:
+    KEY = 20_000
+    PRIVATE: ClassVar = {KEY: "BrokerMetadata"}
+
+    def test_each_has_a_definition_of_each_version(self) -> None:
+        for api in PRIVATE.values():
+            assert private_versions(api.name) == range(api.min_version, api.max_version + 1)
+            for version in private_versions(api.name):
+                assert private_layout(api.name, version, response=False).names
+                assert private_layout(api.name, version, response=True).names
+
+    def test_the_request(self) -> None:
+        one = exchange(api_key=self.KEY, api_version=0, request_raw=encode_request([-1, 7]))
+        struct = request_view(one, unknown, self.PRIVATE)
+        assert (struct.get_array("node_ids"), struct.size_of()) == ((-1, 7), 50)
+        assert request_view(one, unknown).field_names() == ()
+
+    def test_the_response(self) -> None:
+        brokers = [BrokerEntry(3, "h", 9092, 40, 77, {"rack": "r8a9"}), BrokerEntry(4, "", -1, -1, -1)]
+        one = exchange(api_key=self.KEY, api_version=0, response_raw=encode_response(brokers))
+        read = [
+            BrokerEntry(
+                each.get_int("NodeId"),
+                each.get_string("host") or "",
+                each.get_int("port"),
+                each.get_int("protocol_version_min"),
+                each.get_int("protocol_version_max"),
+                {tag.get("key"): tag.get("value") for tag in each.get_observable_struct_array("tags")},
+            )
+            for each in response_view(one, unknown, self.PRIVATE).get_observable_struct_array("brokers")
+        ]
+        assert read == brokers
+
+    def test_malformed_bytes_and_versions_without_a_definition(self) -> None:
+        cut = exchange(api_key=self.KEY, api_version=0, request_raw=b"\0\0\0\5\0")
+        with pytest.raises(SchemaException):
+            request_view(cut, unknown, self.PRIVATE).get("node_ids")
+        newer = exchange(api_key=self.KEY, api_version=1, request_raw=b"")
+        assert request_view(newer, unknown, self.PRIVATE).field_names() == ()

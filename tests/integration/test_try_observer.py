@@ -1,0 +1,229 @@
+"""`brokerside observers try`: real clients of a real broker, their packets in a file, and an observer over them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.core.exchange import ProducedPartition
+from proxy.local.cluster import ClusterState
+from tests.golden.frames import Frame
+from tests.integration.librdkafka import produce
+from tests.integration.tap import tap
+
+pytestmark = pytest.mark.kafka
+
+PORT = 9092
+SYN, ACK, FIN = 2, 16, 1
+
+MODULE = """
+class Counting:
+    def configure(self, configs):
+        self.limit = configs["settings"].get("limit", 10**9)
+        self.bytes = 0
+    def wants(self, api_key, api_version):
+        return api_key == 0
+    def record_request(self, struct, client_address, principal, api_key, api_version, correlation_id):
+        for topic in struct.get_observable_struct_array("topic_data"):
+            for partition in topic.get_observable_struct_array("data"):
+                self.bytes += partition.get_records("record_set").records
+        if self.bytes > self.limit:
+            raise ValueError(f"more than {self.limit}")
+    def record_response(self, struct, api_version, correlation_id): pass
+    def close(self, timeout):
+        print("records", self.bytes)
+"""
+
+
+class Recording:
+    """Writes packets as tcpdump does, on a link of type Ethernet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.packets: list[bytes] = []
+        self.now = 1_700_000_000.0
+        self.records = 0  # in requests to produce; those of one that the broker refused are sent again
+
+    def add(self, client: int, side: str, sequence: int, flags: int, data: bytes = b"") -> None:
+        ports = (client, PORT) if side == "client" else (PORT, client)
+        tcp = struct.pack(">HHIIBBHHH", *ports, sequence & 0xFFFFFFFF, 0, 5 << 4, flags, 65535, 0, 0)
+        ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 40 + len(data), 0, 0, 64, 6, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
+        self.packets.append(bytes(12) + b"\x08\0" + ip + tcp + data)
+
+    def converse(self, client: int, requests: bytes, responses: bytes) -> None:
+        """A whole connection: each request, then its response; the numbers wrap in the middle."""
+        at = {"client": 0xFFFFFFF0, "broker": 100}
+        for side in at:
+            self.add(client, side, at[side], SYN)
+            at[side] += 1
+        sent = [split(requests), split(responses)]
+        for pair in zip(*sent, strict=True):
+            for side, frame in zip(at, pair, strict=True):
+                for start in range(0, len(frame), 1000):
+                    part = frame[start : start + 1000]
+                    self.add(client, side, at[side], ACK, part)
+                    at[side] += len(part)
+        for side in at:
+            self.add(client, side, at[side], FIN | ACK)
+
+    def write(self) -> None:
+        head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+        lines = [struct.pack("<IIII", int(self.now), n, len(one), len(one)) + one for n, one in enumerate(self.packets)]
+        self.path.write_bytes(head + b"".join(lines))
+
+
+def split(data: bytes) -> list[bytes]:
+    found = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        found.append(data[:end])
+        data = data[end:]
+    return found
+
+
+def records_in(frame: bytes) -> int:
+    key, version = struct.unpack_from(">hh", frame, 4)
+    if key != 0:
+        return 0
+    facts = Frame("request", key, version, frame).facts()
+    return sum(one.records.records for one in facts.partitions if isinstance(one, ProducedPartition))
+
+
+@pytest.fixture
+def recording(cluster: ClusterState, topic: str, tmp_path: Path) -> Recording:
+    """What a producer sent to the broker, and what came back."""
+    made = Recording(tmp_path / "clients.pcap")
+    (tmp_path / "counting.py").write_text(MODULE)
+    node = cluster.nodes[0]
+    with tap(node.advertised, node.upstream) as tapped:
+        assert produce(node.advertised, topic, [os.urandom(2000) for _ in range(30)]) == 30
+    for number, one in enumerate(tapped):
+        requests, responses = split(bytes(one.requests)), split(bytes(one.responses))
+        made.records += sum(map(records_in, requests[: len(responses)]))
+        made.converse(40_000 + number, b"".join(requests[: len(responses)]), b"".join(responses))
+    made.write()
+    assert made.records >= 30
+    return made
+
+
+def try_it(recording: Recording, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "proxy",
+        "observers",
+        "try",
+        str(recording.path),
+        "--observer",
+        "counting:Counting",
+    ]
+    paths = os.pathsep.join((str(recording.path.parent), os.getcwd()))
+    return subprocess.run(
+        [*command, *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+
+
+def settings(recording: Recording, **values: int) -> tuple[str, str]:
+    path = recording.path.with_name("sidecar.yaml")
+    one = {"name": "CLIENT", "bind": f"127.0.0.1:{PORT}", "upstream": "127.0.0.1:2"}
+    name = "counting:Counting"
+    config = {
+        "broker.id": 1,
+        "internal.bootstrap.servers": "127.0.0.1:3",
+        "listeners": [one],
+        "observer.class.names": [name],
+        "observers": {name: values},
+    }
+    path.write_text(yaml.safe_dump(config))
+    return "--config", str(path)
+
+
+def test_every_record_of_a_real_producer_is_told_of(recording: Recording) -> None:
+    done = try_it(recording, "--memory")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"records {recording.records}\n" in done.stdout
+    assert "raised       nothing\n" in done.stdout
+    assert "held         " in done.stdout
+
+
+def test_packets_may_come_again_and_in_another_order(recording: Recording) -> None:
+    packets = recording.packets
+    large = [n for n, one in enumerate(packets) if len(one) == 1054]  # there is more of the frame after these
+    for number in large:
+        packets[number], packets[number + 1] = packets[number + 1], packets[number]
+    recording.packets = [one for packet in packets for one in [packet] * (1 + (len(packet) > 60))]
+    recording.write()
+    done = try_it(recording)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"records {recording.records}\n" in done.stdout
+
+
+def test_an_observer_that_raises_is_shown_where(recording: Recording) -> None:
+    done = try_it(recording, *settings(recording, limit=recording.records - 1))
+    assert done.returncode == 1
+    assert f"ValueError: more than {recording.records - 1}\n" in done.stderr
+    assert "counting.py" in done.stderr
+    assert "raised       record_request 1\n" in done.stdout
+
+
+def test_a_gap_ends_a_connection_with_a_message(recording: Recording) -> None:
+    (first, *_) = [n for n, one in enumerate(recording.packets) if len(one) == 1054]
+    del recording.packets[first]
+    recording.write()
+    done = try_it(recording)
+    assert done.returncode == 0
+    assert f"brokerside: {recording.path}: connection of 127.0.0.1:" in done.stderr
+    assert f"records {recording.records}\n" not in done.stdout
+
+
+def test_a_connection_that_began_before_is_left_out(recording: Recording) -> None:
+    del recording.packets[:2]
+    recording.write()
+    done = try_it(recording)
+    assert done.returncode == 0
+    assert "40000: offset 24: it began before the capture\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "offset 0: no capture (allowed: pcap, as tcpdump -w writes it)"),
+        (b"\x0a\x0d\x0d\x0a" + bytes(40), "offset 0: pcapng (allowed: pcap, as tcpdump -w writes it)"),
+        (b"\xd4\xc3\xb2\xa1" + bytes(16) + b"\x93\0\0\0", "offset 20: link type 147 (allowed: "),
+        (b"\xd4\xc3\xb2\xa1" + bytes(16) + b"\1\0\0\0" + bytes(9), "offset 24: the file ends within the head of a"),
+        (
+            b"\xd4\xc3\xb2\xa1" + bytes(16) + b"\1\0\0\0" + bytes(8) + b"\7\0\0\0\7\0\0\0ab",
+            "offset 24: the file ends with",
+        ),
+        (b"\xd4\xc3\xb2\xa1" + bytes(16) + b"\1\0\0\0" + bytes(8) + b"\7\0\0\x7f\7\0\0\0ab", "offset 24: a packet of "),
+        (b"\xd4\xc3\xb2\xa1" + bytes(16) + b"\1\0\0\0", "no connection to port 9092"),
+    ],
+)
+def test_what_is_no_capture_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    made = Recording(tmp_path / "clients.pcap")
+    (tmp_path / "counting.py").write_text(MODULE)
+    made.path.write_bytes(content)
+    done = try_it(made)
+    assert done.returncode == 1
+    assert str(made.path) in done.stderr
+    assert says in done.stderr
+
+
+def test_a_class_that_is_missing_and_a_file_that_is_missing(tmp_path: Path) -> None:
+    made = Recording(tmp_path / "clients.pcap")
+    done = try_it(made)
+    assert (done.returncode, "module 'counting' cannot be imported" in done.stderr) == (1, True)
+    (tmp_path / "counting.py").write_text(MODULE)
+    done = try_it(made)
+    assert (done.returncode, f"{made.path} cannot be read: No such file" in done.stderr) == (1, True)

@@ -1,0 +1,137 @@
+"""Packets of every kind of link, and connections put together from them."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from observers.packet_capture import MAX_HELD, TcpSegment, conversations, read_segments
+
+CLIENT, BROKER = ("10.0.0.7", 40_000), ("10.0.0.1", 9092)
+SYN, FIN, RST, ACK = 2, 1, 4, 16
+
+TCP = struct.pack(">HHIIBBHHH", 40_000, 9092, 7, 0, 8 << 4, ACK, 65535, 0, 0) + bytes(12) + b"data"
+IPV4 = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(TCP), 0, 0x4000, 64, 6, 0, b"\x0a\0\0\7", b"\x0a\0\0\1") + TCP
+UNTOLD = IPV4[:2] + b"\0\0" + IPV4[4:]
+IPV6 = struct.pack(">IHBB16s16s", 6 << 28, len(TCP), 6, 64, bytes(15) + b"\7", bytes(15) + b"\1") + TCP
+MAC = bytes(12)
+
+
+def capture(link: int, *packets: bytes, order: str = "<", magic: int = 0xA1B2C3D4) -> io.BytesIO:
+    head = struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 65535, link)
+    return io.BytesIO(head + b"".join(struct.pack(order + "IIII", 3, 500, len(one), len(one)) + one for one in packets))
+
+
+@pytest.mark.parametrize(
+    ("link", "packet"),
+    [
+        (1, MAC + b"\x08\0" + IPV4),
+        (1, MAC + b"\x08\0" + IPV4 + bytes(6)),  # padding
+        (1, MAC + b"\x08\0" + UNTOLD),
+        (1, MAC + b"\x81\0\0\5\x08\0" + IPV4),
+        (1, MAC + b"\x88\xa8\0\5\x81\0\0\6\x08\0" + IPV4),
+        (1, MAC + b"\x86\xdd" + IPV6),
+        (0, b"\2\0\0\0" + IPV4),
+        (101, IPV4),
+        (101, IPV6),
+        (113, bytes(14) + b"\x08\0" + IPV4),
+        (276, b"\x08\0" + bytes(18) + IPV4),
+    ],
+)
+def test_links(link: int, packet: bytes) -> None:
+    (one,) = read_segments(capture(link, packet), "x")
+    assert (one.offset, one.time, one.source[1], one.target[1], one.sequence, one.flags, one.data, one.cut) == (
+        24, pytest.approx(3.0005), 40_000, 9092, 7, ACK, b"data", 0,
+    )  # fmt: skip
+    assert (one.source[0], one.target[0]) in {("10.0.0.7", "10.0.0.1"), ("::7", "::1")}
+
+
+def test_byte_orders_and_nanoseconds() -> None:
+    (big,) = read_segments(capture(101, IPV4, order=">"), "x")
+    (nano,) = read_segments(capture(101, IPV4, magic=0xA1B23C4D), "x")
+    assert (big.time, nano.time) == (pytest.approx(3.0005), pytest.approx(3.0000005))
+
+
+def test_other_packets_are_passed_over_and_one_that_is_cut_says_so() -> None:
+    udp, arp, part = IPV4[:9] + b"\x11" + IPV4[10:], MAC + b"\x08\6" + bytes(28), IPV4[:6] + b"\x20\0" + IPV4[8:]
+    assert list(read_segments(capture(101, udp, part, IPV4[:25], b""), "x")) == []
+    assert list(read_segments(capture(1, arp, MAC), "x")) == []
+    (cut,) = read_segments(capture(101, IPV4[:-3]), "x")
+    assert (cut.data, cut.cut) == (b"d", 3)
+
+
+def test_whatever_the_bytes_are_nothing_else_is_raised() -> None:
+    random = Random(5)
+    for _ in range(3000):
+        packet = bytearray(MAC + b"\x08\0" + IPV4)
+        for _ in range(random.randrange(1, 6)):
+            packet[random.randrange(12, len(packet))] = random.randrange(256)
+        list(conversations(read_segments(capture(1, bytes(packet[: random.randrange(len(packet))])), "x"), 9092))
+
+
+def segment(side: str, sequence: int, data: bytes = b"", flags: int = ACK, cut: int = 0) -> TcpSegment:
+    ends = (CLIENT, BROKER) if side == "client" else (BROKER, CLIENT)
+    return TcpSegment(24, 1.0, *ends, sequence % (1 << 32), flags, data, cut)
+
+
+def opened(start: int) -> list[TcpSegment]:
+    return [segment("client", start - 1, flags=SYN), segment("broker", 99, flags=SYN | ACK)]
+
+
+def told(*segments: TcpSegment) -> list[tuple[str, bytes, str]]:
+    """Side, bytes and note; what one side sent without a break is one."""
+    found: list[tuple[str, bytes, str]] = []
+
+    def given() -> Iterator[TcpSegment]:
+        yield from segments
+
+    for one in conversations(given(), 9092):
+        if found and one.data and found[-1][0] == one.side and found[-1][1]:
+            found[-1] = (one.side, found[-1][1] + one.data, "")
+        else:
+            found.append((one.side, one.data, one.note))
+    return found
+
+
+END = ("client", b"", "")
+
+
+@pytest.mark.parametrize("start", [1, 1000, (1 << 32) - 700, 1 << 32])
+def test_any_order_with_any_repetition_is_the_same(start: int) -> None:
+    random = Random(start)
+    data = random.randbytes(2000)
+    for _ in range(50):
+        cuts = sorted({0, 2000, *random.sample(range(2000), 12)})
+        parts = [segment("client", start + a, data[a:b]) for a, b in pairwise(cuts)]
+        overlaps = [segment("client", start + a, data[a : a + 300]) for a in random.sample(range(1700), 5)]
+        sent = [*parts, *overlaps, parts[0], segment("client", start - 1, flags=SYN)]
+        random.shuffle(sent)
+        assert told(*opened(start), *sent) == [("client", data, ""), END]
+
+
+def test_a_port_that_is_used_again_is_another_connection() -> None:
+    one = [segment("client", 5, b"a"), segment("client", 6, flags=FIN), segment("broker", 100, flags=FIN)]
+    assert told(*opened(5), *one, *opened(50), segment("client", 50, b"b")) == [
+        ("client", b"a", ""), END, ("client", b"b", ""), END,
+    ]  # fmt: skip
+    assert told(*opened(5), one[0], *opened(50), segment("client", 50, b"b"))[1:3] == [END, ("client", b"b", "")]
+    assert told(*opened(5), segment("client", 5, b"", RST), segment("client", 5, b"a")) == [END]
+
+
+def test_gaps() -> None:
+    assert told(*opened(5), segment("client", 6, b"b")) == [("client", b"", "bytes of the client are missing")]
+    assert told(*opened(5), segment("broker", 101 + MAX_HELD, bytes(MAX_HELD + 1)), segment("client", 5, b"a")) == [
+        ("client", b"", "offset 24: bytes of the broker are missing")
+    ]
+    assert told(*opened(5), segment("client", 5, b"a", cut=3)) == [
+        ("client", b"a", ""), ("client", b"", "offset 24: 3 bytes of a packet were not captured"),
+    ]  # fmt: skip
+    began = "offset 24: it began before the capture"
+    assert told(segment("client", 5, b"a"), segment("broker", 5, b"a")) == [("client", b"", began)]
+    missing = "offset 24: the capture has no start of what the broker sent"
+    assert told(opened(5)[0], segment("broker", 100, b"a")) == [("client", b"", missing)]
