@@ -365,6 +365,13 @@ class Observation:
 
     def learn_membership(self, found: RequestResources) -> int:
         """Keep what the request says of its group and transactions."""
-        if found.group_id is not None or found.transactional_id is not None:
-            self.membership = (found.group_id, found.group_instance_id, found.member_id, found.transactional_id)
+        if found.group_id is None and found.transactional_id is None:
+            return 0
+        instance_id, member_id, transactional_id = found.group_instance_id, found.member_id, found.transactional_id
+        known = self.membership
+        if known is not None:
+            if known[0] == found.group_id:  # not every request of a member says all of it
+                instance_id, member_id = instance_id or known[1], member_id or known[2]
+            transactional_id = transactional_id or known[3]
+        self.membership = (found.group_id, instance_id, member_id, transactional_id)
         return 0

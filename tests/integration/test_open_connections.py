@@ -1,0 +1,159 @@
+"""Open connections of real clients: listed, closed by an operator, and closed because of their age."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+
+from proxy.local.cluster import ClusterState
+from proxy.local.sidecars import SidecarProcess
+from proxy.local.workload import create_topics
+from tests.integration.test_audit import until
+
+pytestmark = pytest.mark.kafka
+
+MAX_AGE = 2
+"""Seconds."""
+
+
+@pytest.fixture(params=[1, 2], ids=["one process", "workers"])
+def running(cluster: ClusterState, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Addresses for clients and of the admin endpoint."""
+    yield from _running(cluster, workers=request.param)
+
+
+@pytest.fixture
+def aging(cluster: ClusterState) -> Iterator[tuple[str, str]]:
+    yield from _running(cluster, **{"connections.max.age.ms": MAX_AGE * 1000})
+
+
+def _running(cluster: ClusterState, **settings: Any) -> Iterator[tuple[str, str]]:
+    node = cluster.nodes[0]
+    folder = node.home.parent
+    config = yaml.safe_load((folder / "sidecar-1.yaml").read_text())
+    config |= settings | {"audit": {"topic": f"audit-{uuid.uuid4().hex[:8]}"}}
+    path = folder / "open-connections.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process = SidecarProcess.start(path, path.with_suffix(".log"), node.admin)
+    try:
+        yield node.advertised, node.admin
+    finally:
+        assert process.stop()
+
+
+def connections(admin: str, query: str = "") -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{admin}/connections{query}", timeout=10) as page:
+        found: dict[str, Any] = json.load(page)
+    return found
+
+
+def brokerside(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "proxy", "connections", *arguments, "--admin", admin]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[str, str]) -> None:
+    bootstrap, admin = running
+    name = uuid.uuid4().hex[:8]
+    create_topics(cluster.internal_bootstrap, {f"t-{name}": {}}, 1)
+    settings = {"bootstrap.servers": bootstrap, "group.id": f"g-{name}", "client.id": f"c-{name}"}
+    consumer = Consumer(settings | {"group.instance.id": "static-1", "session.timeout.ms": 45_000})
+    consumer.subscribe([f"t-{name}"])
+    try:
+        until(lambda: consumer.poll(0.5) is None and connections(admin, f"?group_id=g-{name}")["chosen"], 30)
+        found = connections(admin, f"?client_id=c-{name}")
+        assert found["open"] >= found["chosen"] == len(found["connections"]) >= 2
+        assert {one["client_software_name"] for one in found["connections"]} <= {"confluent-kafka-python", "librdkafka"}
+        (member,) = connections(admin, f"?group_id=g-{name}")["connections"]
+        assert member["group_instance_id"] == "static-1"
+        assert member["group_member_id"]
+        assert member["request_count"] > 1
+        assert member["listener"] == "CLIENT"
+        fetching = [one for one in found["connections"] if one.get("in_flight_requests", [{}])[0].get("api_key") == 1]
+        assert fetching, "a fetch waits for records"
+
+        shown = brokerside(admin, "--client-id", f"c-{name}")
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert shown.stdout.count(f"c-{name}") == found["chosen"]
+        number = member["id"].rpartition("-")[2]
+        assert f"\n{number} " in shown.stdout
+
+        closed = brokerside(admin, "close", number)
+        assert (closed.returncode, closed.stdout) == (0, f"closed {number}\n")
+        until(lambda: member["id"] not in {one["id"] for one in connections(admin)["connections"]}, 10)
+        again = brokerside(admin, "close", number)
+        assert (again.returncode, again.stderr) == (1, f"brokerside: connection {number} is not open\n")
+        # The consumer connects again, and is a member still.
+        until(lambda: consumer.poll(0.5) is None and connections(admin, f"?group_id=g-{name}")["chosen"], 30)
+    finally:
+        consumer.close()
+
+
+NAMES = "listener, client_ip, principal, client_id, group_id, transactional_id, limit"
+
+
+def test_wrong_questions_are_refused(aging: tuple[str, str]) -> None:
+    _, admin = aging
+    for query, error in (
+        ("?color=red", f"there is no parameter color; there are: {NAMES}"),
+        ("?limit=0", "limit is '0'; allowed are 1 to 100000"),
+        ("?limit=many", "limit is 'many'; allowed are 1 to 100000"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            connections(admin, query)
+        assert (refused.value.code, json.load(refused.value)) == (400, {"error": error})
+    for given, error in (
+        (("open", "5"), "connections open 5: the only action is: close ID"),
+        (("close",), "connections close: the only action is: close ID"),
+        (("close", "x"), "id is 'x'; it has to be the id of a connection, or the number at its end"),
+    ):
+        done = brokerside(admin, *given)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"brokerside: {error}\n")
+
+
+def test_clients_of_old_connections_lose_nothing(cluster: ClusterState, aging: tuple[str, str]) -> None:
+    """A producer that writes all the time, and a consumer that always has a fetch open, for several ages."""
+    bootstrap, admin = aging
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    create_topics(cluster.internal_bootstrap, {topic: {}}, 1)
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    read: list[bytes] = []
+    written, deadline = 0, time.monotonic() + 60
+    while closed(admin) < 6:
+        assert time.monotonic() < deadline
+        for _ in range(20):
+            producer.produce(topic, str(written).encode(), on_delivery=lambda error, _: error and errors.append(error))
+            written += 1
+        producer.poll(0)
+        for message in consumer.consume(100, 0.02):
+            assert message.error() is None
+            read.append(message.value())
+    assert producer.flush(30) == 0
+    while len(read) < written:
+        assert time.monotonic() < deadline
+        for message in consumer.consume(100, 0.2):
+            assert message.error() is None
+            read.append(message.value())
+    consumer.close()
+    assert errors == []
+    assert sorted(map(int, read)) == list(range(written))
+
+
+def closed(admin: str) -> float:
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if 'cause="connection_max_age"' in line)
