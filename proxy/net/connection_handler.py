@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from proxy.config import Config, Listener
+from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.interceptors.broker_metadata import FleetView
+from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.telemetry.snapshot import Snapshot
 
@@ -41,6 +43,19 @@ class ConnectionHandler(Protocol):
     def handle_connection(self, listener: Listener, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
+
+    def report_logins(self, callback: Callable[[Logins, bool], None] | None) -> None:
+        """Call ``callback(logins, earlier)`` for clients that log in with SASL from now on, each once; None for nobody.
+
+        ``earlier``: whether they had logged in before; ``callback`` also gets those that are still open. A connection
+        may have ended meanwhile. Between the login and the call the client is served.
+        """
+
+    def hold_connection(self, number: int, hold_ms: int) -> None:
+        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+
+    def close_connection(self, number: int, cause: Cause) -> None:
+        """Close the connection with this number for ``cause``, if it is still open."""
 
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed. With workers the number may be a second old."""

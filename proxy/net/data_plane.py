@@ -57,7 +57,9 @@ class DataPlane:
         self.on_connection_closed = self._connections.on_connection_closed
         self.close_idlest = self._connections.close_idlest
         self.find_idlest = self._connections.find_idlest
-        self.evict = self._connections.evict
+        self.close_connection = self._connections.close_connection
+        self.hold_connection = self._connections.hold_connection
+        self.report_logins = self._connections.report_logins
         self.update_fleet_view = self._connections.update_fleet_view
         if self._dispatcher is not None:
             ticker.callbacks.append(self._dispatcher.flush)

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from proxy.core.causes import Cause
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.telemetry.snapshot import Snapshot
@@ -75,10 +76,25 @@ class FindIdlest(Struct, tag=True, array_like=True):
     listeners: list[str]
 
 
-class EvictConnection(Struct, tag=True, array_like=True):
-    """Tells a worker to close the connection with this ``number`` of ``TakeConnection``."""
+class CloseConnection(Struct, tag=True, array_like=True):
+    """Tells a worker to close the connection with this ``number`` of ``TakeConnection`` for ``cause``."""
 
     number: int
+    cause: Cause
+
+
+class HoldConnection(Struct, tag=True, array_like=True):
+    """Tells a worker not to read the client of the connection with this ``number`` for ``hold_ms``."""
+
+    number: int
+    hold_ms: int
+
+
+class ReportLogins(Struct, tag=True, array_like=True):
+    """Tells a worker whether to send ``ClientsLoggedIn``. It sends none before, for without limits of principals nobody
+    needs them."""
+
+    wanted: bool
 
 
 class ReportThrottles(Struct, tag=True, array_like=True):
@@ -125,6 +141,13 @@ class ConnectionsClosed(Struct, tag=True, array_like=True):
     numbers: list[int]
 
 
+class ClientsLoggedIn(Struct, tag=True, array_like=True):
+    """Sent by a worker when clients have logged in with SASL, each once. ``earlier``: before ``ReportLogins``."""
+
+    logins: list[tuple[int, str]]
+    earlier: bool
+
+
 class IdlestConnection(Struct, tag=True, array_like=True):
     """The reply to ``FindIdlest``.
 
@@ -148,14 +171,16 @@ ToWorker = (
     | TakeConnection
     | RequestSnapshot
     | FindIdlest
-    | EvictConnection
+    | CloseConnection
+    | HoldConnection
+    | ReportLogins
     | ReportThrottles
     | UpdateConfig
     | UpdateFleetView
     | Drain
     | Abort
 )
-ToMain = WorkerReady | StartFailed | ConnectionsClosed | IdlestConnection | SnapshotReply
+ToMain = WorkerReady | StartFailed | ConnectionsClosed | ClientsLoggedIn | IdlestConnection | SnapshotReply
 
 
 class IpcChannel(Generic[Message]):
