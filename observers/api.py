@@ -358,7 +358,7 @@ class ThrottleReport(Protocol):
 
     @property
     def scope(self) -> str:
-        """Whose limit: ``broker``, ``listener`` or ``ip``."""
+        """Whose limit: ``broker``, ``listener``, ``ip`` or ``principal``."""
 
     @property
     def quota(self) -> str:
@@ -391,6 +391,10 @@ class ThrottleReport(Protocol):
     @property
     def last_at(self) -> float:
         """When the last one did."""
+
+    @property
+    def principal(self) -> str:
+        """Of the scope ``principal``: who had authenticated; ``*`` for principals that are counted together."""
 
 
 @runtime_checkable

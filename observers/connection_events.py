@@ -132,6 +132,7 @@ def _throttle_event(report: ThrottleReport, seq: int, wall_offset: float) -> Thr
         ts_first=epoch_us(report.first_at, wall_offset),
         ts_last=epoch_us(report.last_at, wall_offset),
         delay_ms=report.delay_ms,
+        principal=report.principal,
     )
 
 

@@ -49,7 +49,7 @@ LOSS_REASONS = {
 
 Outcome = Literal["answered", "no_response", "connection_lost"]
 Decode = Literal["none", "full", "malformed", "unsupported", "not_kept"]
-ThrottleScope = Literal["broker", "listener", "ip"]
+ThrottleScope = Literal["broker", "listener", "ip", "principal"]
 ThrottleQuota = Literal["connection_creation_rate", "connections"]
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
 PrincipalSource = Literal["anonymous", "unauthenticated", "sasl", "unknown"]
@@ -532,7 +532,10 @@ class RollupEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
 
 
 class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="throttle"):
-    """Connections of one client address that met the same limit with the same result, within about a second."""
+    """Connections of one client address that met the same limit with the same result, within about a second.
+
+    Of the scope ``principal`` those of one principal at that address.
+    """
 
     seq: int
     """Number of the event, as for every kind."""
@@ -542,12 +545,14 @@ class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kin
     """Address of the clients, or their IPv6 network; ``*`` for all that are not counted one by one, because too many
     were throttled in that second."""
     scope: ThrottleScope
-    """Whose limit it is: the whole broker's, the listener's, or that of each address."""
+    """Whose limit it is: the whole broker's, the listener's, that of each address, or of each principal that has
+    authenticated."""
     quota: ThrottleQuota
     """What is limited: connections accepted per second, or connections open at a time."""
     action: ThrottleAction
     """``delay``: the listener accepted nothing until there was room. ``hold``: they were set aside, unread, for
-    ``delay_ms``. ``drop``: they were closed. ``observe``: nothing, they only would have been throttled. One that was
+    ``delay_ms``; those of a principal were open, and their clients were not read for that time. ``drop``: they were
+    closed. ``observe``: nothing, they only would have been throttled. One that was
     held and then closed counts in two events."""
     count: int
     """How many connections."""
@@ -562,6 +567,8 @@ class ThrottleEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kin
     delay_ms: int = 0
     """The longest time that one of them was to wait; 0 for what was dropped, and where it waits for another
     connection's end."""
+    principal: str = ""
+    """Of the scope ``principal``: who had authenticated, or ``*`` for many together; else left out."""
 
 
 class Envelope(msgspec.Struct, gc=False):

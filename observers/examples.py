@@ -137,6 +137,7 @@ class _HeldConnections(Struct):
     delay_ms: int = 1000
     first_at: float = 651.3
     last_at: float = 652.19
+    principal: str = ""
 
 
 _BILLING = Connection(

@@ -17,14 +17,17 @@ RATE = "connection_creation_rate"
 QUOTA_LABELS = {RATE: "connections/s", "connections": "connections"}
 """What a quota limits, for a person."""
 
+SCOPE_LABELS = {"broker": "all listeners", "ip": "each address", "principal": "each principal"}
+"""Whose limit one without a listener is, for a person."""
+
 ACTION_LABELS = {"delay": "delayed", "hold": "held", "drop": "closed", "observe": "dry run"}
 
 
 class LimitView(Struct):
     """One limit. ``used``: connections, or connections per second.
 
-    ``listener`` is empty for broker-wide limits, and for the limit of each address without its own (``scope`` is
-    ``ip``).
+    ``listener`` is empty for broker-wide limits, and for the limit of each address or principal without its own
+    (``scope`` is ``ip`` or ``principal``).
     """
 
     scope: str
@@ -39,6 +42,7 @@ class ListenerView(Struct):
     """Connections of one listener: now in the kernel's queue, waiting and held, and the totals since the start.
 
     ``delayed…``: by a rate of the listener or the broker. ``held…``: by the rate of their address.
+    ``principal_held…``: by that of their principal.
     """
 
     queued: int
@@ -50,6 +54,8 @@ class ListenerView(Struct):
     held_before: int
     held_seconds: float
     blocked_seconds: float
+    principal_held: int
+    principal_held_seconds: float
 
 
 class ThrottledView(Struct):
@@ -73,6 +79,16 @@ class AddressView(Struct):
     held: int
 
 
+class PrincipalView(Struct):
+    """One of the busiest principals. ``rate``: connections per second that authenticated."""
+
+    principal: str
+    rate: float | None
+    rate_limit: int | None
+    connections: int
+    connections_limit: int | None
+
+
 class QuotasView(Struct):
     """The whole response."""
 
@@ -82,6 +98,10 @@ class QuotasView(Struct):
     addresses: list[AddressView]
     addresses_tracked: int
     addresses_connected: int
+    principals: list[PrincipalView]
+    """Empty while no principal has a limit."""
+    principals_tracked: int
+    principals_connected: int
     problem: str | None = None
     """What is wrong with the quotas of the cluster, in one sentence."""
 
@@ -111,6 +131,8 @@ def build_view(state: QuotasState, problem: str | None = None) -> QuotasView:
                 held_before=state.held_before[name],
                 held_seconds=state.held_seconds[name],
                 blocked_seconds=state.blocked_seconds[name],
+                principal_held=state.principal_held[name],
+                principal_held_seconds=state.principal_held_seconds[name],
             )
             for name in state.admitted
         },
@@ -128,12 +150,25 @@ def build_view(state: QuotasState, problem: str | None = None) -> QuotasView:
         ],
         addresses_tracked=state.addresses_tracked,
         addresses_connected=state.addresses_connected,
+        principals=[
+            PrincipalView(
+                one.principal,
+                _number_or_none(one.rate),
+                _limit_or_none(one.rate_limit),
+                one.connections,
+                _limit_or_none(one.connections_limit),
+            )
+            for one in state.principals
+        ],
+        principals_tracked=state.principals_tracked,
+        principals_connected=state.principals_connected,
         problem=problem,
     )
 
 
 def format_text(quotas: QuotasView) -> str:
-    """Return the text for a person: limits and their use, listeners, throttled connections, addresses, a problem."""
+    """Return the text for a person: limits and their use, listeners, throttled connections, addresses, principals, a
+    problem."""
     parts = [
         format_table(
             ("LIMIT OF", "ON", "NOW", "LIMIT", "USED", ""),
@@ -185,6 +220,24 @@ def format_text(quotas: QuotasView) -> str:
         f"addresses: {quotas.addresses_connected:,} with open connections, "
         f"{quotas.addresses_tracked:,} whose rate is measured"
     )
+    if quotas.principals:
+        parts.append(
+            format_table(
+                ("PRINCIPAL", "RATE", "LIMIT", "CONNECTIONS", "LIMIT"),
+                [
+                    (
+                        one.principal,
+                        _format_number(one.rate, RATE),
+                        *map(_format_number, (one.rate_limit, one.connections, one.connections_limit)),
+                    )
+                    for one in quotas.principals
+                ],
+            )
+        )
+        parts.append(
+            f"principals: {quotas.principals_connected:,} with open connections, "
+            f"{quotas.principals_tracked:,} whose rate is measured"
+        )
     if quotas.problem is not None:
         parts.append(f"problem: {quotas.problem}")
     return "\n\n".join(parts)
@@ -193,7 +246,7 @@ def format_text(quotas: QuotasView) -> str:
 def _limit_row(limit: LimitView) -> Sequence[str]:
     used = f"{limit.used / limit.limit:.0%}" if limit.limit and limit.used is not None else ""
     return (
-        limit.listener or ("each address" if limit.scope == "ip" else "all listeners"),
+        limit.listener or SCOPE_LABELS[limit.scope],
         QUOTA_LABELS[limit.quota],
         _format_number(limit.used, limit.quota),
         _format_number(limit.limit),

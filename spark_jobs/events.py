@@ -221,7 +221,7 @@ THROTTLE_EVENT = (
     *EVENT,
     EventField("listener", "string", required=True),
     EventField("client_ip", "string", required=True),
-    EventField("scope", "string", required=True, allowed=("broker", "listener", "ip")),
+    EventField("scope", "string", required=True, allowed=("broker", "listener", "ip", "principal")),
     EventField("quota", "string", required=True, allowed=("connection_creation_rate", "connections")),
     EventField("action", "string", required=True, allowed=("delay", "hold", "drop", "observe")),
     EventField("count", "bigint", required=True, minimum=1),
@@ -230,6 +230,7 @@ THROTTLE_EVENT = (
     EventField("ts_first", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("ts_last", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("delay_ms", "bigint", default=0, minimum=0),
+    EventField("principal", "string"),
 )
 
 INVENTORY_TOPIC = (

@@ -182,22 +182,23 @@ ORDER BY budget_left NULLS LAST, slo, objective, cluster_id, judged LIMIT $limit
         ("throttles", "connections", "traffic"),
         """
 WITH met AS (
-    SELECT cluster_id, broker_id, client_ip, quota || ' of ' || scope AS why, action, sum(count)::BIGINT AS times,
-        max(delay_ms) AS longest_ms, max(observed) AS observed, max(quota_limit) AS quota_limit,
-        min(first_at) AS first_at, max(last_at) AS last_at
-    FROM throttles WHERE day BETWEEN $since AND $until GROUP BY cluster_id, broker_id, client_ip, quota, scope, action
+    SELECT cluster_id, broker_id, client_ip, coalesce(principal, '') AS who, quota || ' of ' || scope AS why, action,
+        sum(count)::BIGINT AS times, max(delay_ms) AS longest_ms, max(observed) AS observed,
+        max(quota_limit) AS quota_limit, min(first_at) AS first_at, max(last_at) AS last_at
+    FROM throttles WHERE day BETWEEN $since AND $until
+    GROUP BY cluster_id, broker_id, client_ip, who, quota, scope, action
 ), behind AS (
-    SELECT met.cluster_id, met.broker_id, met.client_ip,
+    SELECT met.cluster_id, met.broker_id, met.client_ip, met.who,
         list(DISTINCT c.principal ORDER BY c.principal) FILTER (c.principal IS NOT NULL) AS principals,
         list(DISTINCT c.client_id ORDER BY c.client_id) FILTER (c.client_id IS NOT NULL) AS client_ids
     FROM met JOIN connections AS c USING (cluster_id, broker_id, client_ip)
     WHERE coalesce(c.opened_at <= met.last_at + to_milliseconds(coalesce(met.longest_ms, 0)), true)
-        AND coalesce(c.closed_at >= met.first_at, true)
+        AND coalesce(c.closed_at >= met.first_at, true) AND met.who IN ('', c.principal)
     GROUP BY ALL
 )
-SELECT client_ip, principals, client_ids, why, action, times, longest_ms, NULL::BIGINT AS total_ms, observed,
-    quota_limit, first_at, last_at
-FROM met LEFT JOIN behind USING (cluster_id, broker_id, client_ip)
+SELECT client_ip, if(who = '', principals, [who]) AS principals, client_ids, why, action, times, longest_ms,
+    NULL::BIGINT AS total_ms, observed, quota_limit, first_at, last_at
+FROM met LEFT JOIN behind USING (cluster_id, broker_id, client_ip, who)
 UNION ALL
 SELECT client_ip, [principal], [client_id], 'quota of the client, by Kafka', 'throttle', NULL, NULL,
     sum(throttle_ms)::BIGINT, NULL, NULL, min(minute), max(minute)

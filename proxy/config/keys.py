@@ -21,7 +21,11 @@ LIBRDKAFKA_MAPPINGS = (("internal",), ("audit", "producer"))
 LISTENER_QUOTAS = ("quotas", "listener.name")
 """A mapping that the file does not have: there, ``listener.name.<listener>.<key>`` is one key."""
 
-USER_NAMED: dict[tuple[str, ...], str] = {LISTENER_QUOTAS: "<listener>", ("quotas", "ips"): "<address>"}
+USER_NAMED: dict[tuple[str, ...], str] = {
+    LISTENER_QUOTAS: "<listener>",
+    ("quotas", "ips"): "<address>",
+    ("quotas", "users"): "<user>",
+}
 """Mappings of sections whose keys the user chooses, and what stands for such a key in a path of the table."""
 
 

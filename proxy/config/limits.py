@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from proxy.config.model import Config
-from proxy.config.quotas import ListenerQuotas, Source, overrides_of
+from proxy.config.quotas import ListenerQuotas, Source, overrides_of, user_overrides_of
 from proxy.config.sections import Listener
-from proxy.limits.model import UNLIMITED, ClusterQuotas, Limits, ListenerLimits, Quota
+from proxy.limits.model import DEFAULT_USER, UNLIMITED, ClusterQuotas, Limits, ListenerLimits, Quota
 
 NO_CLUSTER_QUOTAS = ClusterQuotas()
 
@@ -37,12 +37,28 @@ def limits_of(config: Config, cluster: ClusterQuotas | None = None) -> Limits:
         stored_ip_action=quotas.connection_creation_rate_action,
         ip_connections=Quota(quotas.max_connections_per_ip, quotas.max_connections_per_ip_action),
         ip_connections_overrides=overrides_of(quotas.max_connections_per_ip_overrides),
+        principal_rates={
+            user if user == DEFAULT_USER else principal_of(user): Quota(
+                given.connection_creation_rate, given.action or quotas.user_connection_creation_rate_action
+            )
+            for user, given in quotas.users.items()
+        },
+        principal_connections=Quota(quotas.max_connections_per_principal, quotas.max_connections_per_principal_action),
+        principal_connections_overrides={
+            principal_of(user): count
+            for user, count in user_overrides_of(quotas.max_connections_per_principal_overrides).items()
+        },
         samples=quotas.quota_window_num,
         window_ms=quotas.quota_window_size_seconds * 1000,
         recheck=quotas.ip_throttle_recheck,
         max_held=quotas.ip_throttle_max_delayed,
         ip_v6_prefix_length=quotas.ip_v6_prefix_length,
     )
+
+
+def principal_of(user: str) -> str:
+    """Return the principal of a user's name, as sessions know it."""
+    return f"User:{user}"
 
 
 def _of_listener(

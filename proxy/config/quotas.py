@@ -1,6 +1,6 @@
 """Keys of ``quotas``: how many connections are accepted, and how fast. All of them are reloadable.
 
-``limits`` makes the limits of each listener and address from them and from the cluster's quotas.
+``limits`` makes the limits of each listener, address and user from them and from the cluster's quotas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import (
 from proxy.config.key_definition import INT32_MAX, ConfigSection, key, number, switch
 from proxy.config.values import address
 from proxy.limits.java_addresses import parse_java_address
-from proxy.limits.model import DEFAULT_ADDRESS, UNLIMITED, Action
+from proxy.limits.model import DEFAULT_ADDRESS, DEFAULT_USER, UNLIMITED, Action
 
 IpStore = Literal["broker", "file"]
 Source = Literal["file", "broker", "min"]
@@ -31,10 +31,20 @@ LIMIT = f"1–{UNLIMITED} connections"
 RATE = f"1–{UNLIMITED} connections/s"
 OVERRIDES = f"address:connections or host name:connections, several separated by commas, each connections 0–{UNLIMITED}"
 
+USER_OVERRIDES = f"user:connections, several separated by commas, each connections 0–{UNLIMITED}"
+
 IPS_EXAMPLE = f"""
   "{DEFAULT_ADDRESS}": {{connection_creation_rate: 20, action: enforce}}
   "10.0.0.7": {{connection_creation_rate: 5, action: observe}}"""
 
+USERS_EXAMPLE = f"""
+  "{DEFAULT_USER}": {{connection_creation_rate: 20, action: enforce}}
+  "alice": {{connection_creation_rate: 5, action: observe}}"""
+
+MAX_USER = 1024
+"""Longest name of a user in characters. Longer ones are not known after a login (``proxy.core.principal_tracker``)."""
+
+_TYPE = "User:"
 _PREFIX = "listener.name."
 _OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection(?:\.creation\.rate|s)(?:\.action)?)")
 
@@ -57,12 +67,35 @@ def overrides_of(text: str) -> dict[str, int]:
         who = parse_java_address(host)
         if who is None:
             raise ValueError(f"names {host!r}, which is not an IP address")
-        if not re.fullmatch(r"\s*[0-9]{1,10}", count) or int(count) > UNLIMITED:
-            raise ValueError(f"gives {host} {count.strip()!r} connections")
-        if who in found:
-            raise ValueError(f"names {who} twice")
-        found[who] = int(count)
+        _add_override(found, who, host, count)
     return found
+
+
+def user_overrides_of(text: str) -> dict[str, int]:
+    """Parse ``user:connections,…``; the last colon separates. Raises ValueError that names the wrong part."""
+    found: dict[str, int] = {}
+    for part in text.split(",") if text.strip() else ():
+        user, colon, count = part.strip().rpartition(":")
+        if not colon:
+            raise ValueError(f"lacks :connections behind {count!r}")
+        _add_override(found, _user(user.strip()), user.strip(), count)
+    return found
+
+
+def _add_override(found: dict[str, int], who: str, given: str, count: str) -> None:
+    if not re.fullmatch(r"\s*[0-9]{1,10}", count) or int(count) > UNLIMITED:
+        raise ValueError(f"gives {given} {count.strip()!r} connections")
+    if who in found:
+        raise ValueError(f"names {who} twice")
+    found[who] = int(count)
+
+
+def _user(name: str) -> str:
+    if not name or len(name) > MAX_USER or not name.isprintable():
+        raise ValueError(f"names {name[:MAX_USER]!r}, which is no user (allowed: 1–{MAX_USER} printable characters)")
+    if name.startswith(_TYPE):
+        raise ValueError(f"names {name!r} with a type (allowed: a name without {_TYPE})")
+    return name
 
 
 def _overrides(value: object) -> str:
@@ -72,9 +105,18 @@ def _overrides(value: object) -> str:
     return value
 
 
+def _user_overrides(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    user_overrides_of(value)
+    return value
+
+
 Count = Annotated[int, Field(strict=True, ge=1, le=INT32_MAX)]
 AddressOrDefault = Annotated[str, AfterValidator(_address_or_default)]
 Overrides = Annotated[str, PlainValidator(_overrides)]
+User = Annotated[str, AfterValidator(_user)]
+UserOverrides = Annotated[str, PlainValidator(_user_overrides)]
 
 
 def _action(name: str, meaning: str, *, default: Action | None, example: Action) -> Any:
@@ -83,6 +125,10 @@ def _action(name: str, meaning: str, *, default: Action | None, example: Action)
 
 def _limit(name: str, meaning: str, *, default: int | None, allowed: str, unit: str, example: str) -> Any:
     return key(name, meaning, kind="integer", allowed=allowed, unit=unit, default=default, example=example)
+
+
+def _rate_alone(values: object) -> object:
+    return {"connection_creation_rate": values} if isinstance(values, int | float) else values
 
 
 class IpQuota(ConfigSection):
@@ -103,7 +149,28 @@ class IpQuota(ConfigSection):
     @model_validator(mode="before")
     @classmethod
     def _number(cls, values: object) -> object:
-        return {"connection_creation_rate": values} if isinstance(values, int | float) else values
+        return _rate_alone(values)
+
+
+class UserQuota(ConfigSection):
+    """The quota of one user, or of each that has none of its own; by Kafka's entity ``user``."""
+
+    connection_creation_rate: Count = key(
+        "connection_creation_rate",
+        "Connections of this user per second that authenticate.",
+        kind="integer",
+        allowed=RATE,
+        unit="connections/s",
+        example="5",
+    )
+    action: Action | None = _action(
+        "action", "As `user.connection_creation_rate.action`, for this user alone.", default=None, example="observe"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, values: object) -> object:
+        return _rate_alone(values)
 
 
 class ListenerQuotas(ConfigSection):
@@ -221,6 +288,47 @@ class Quotas(ConfigSection):
     connection_creation_rate_action: Action = _action(
         "connection_creation_rate.action",
         "As `max.connection.creation.rate.action`, for the rates of all addresses, those in the cluster among them.",
+        default="enforce",
+        example="enforce",
+    )
+    max_connections_per_principal: int = number(
+        "max.connections.per.principal",
+        "Open connections of one principal that has authenticated with SASL; one more is closed once its login has "
+        "succeeded. 0 needs overrides.",
+        UNLIMITED,
+        0,
+        UNLIMITED,
+        "connections",
+        example="100",
+    )
+    max_connections_per_principal_overrides: UserOverrides = key(
+        "max.connections.per.principal.overrides",
+        "Users with a number of their own, as `alice:10,bob:20`; the name alone, without `User:`. The last colon "
+        "separates, and a name with a comma cannot be given here.",
+        kind="text",
+        allowed=USER_OVERRIDES,
+        default="",
+        example='"alice:10,bob:20"',
+    )
+    max_connections_per_principal_action: Action = _action(
+        "max.connections.per.principal.action",
+        "As `max.connection.creation.rate.action`, for `max.connections.per.principal` and its overrides.",
+        default="enforce",
+        example="observe",
+    )
+    users: Mapping[User, UserQuota] = key(
+        "users",
+        f"Rates of principals that have authenticated with SASL, by the user's name without `User:`; `{DEFAULT_USER}` "
+        "is each one without its own. Beyond it the client is not read for up to 1 s. `USER: 50` is short for "
+        "`USER: {connection_creation_rate: 50}`.",
+        kind="mapping of mappings",
+        allowed=f"a user or {DEFAULT_USER}, each with a number or connection_creation_rate",
+        default_factory=dict,
+        example=USERS_EXAMPLE,
+    )
+    user_connection_creation_rate_action: Action = _action(
+        "user.connection_creation_rate.action",
+        "As `max.connection.creation.rate.action`, for the rates of all `users`.",
         default="enforce",
         example="enforce",
     )

@@ -11,9 +11,11 @@ from proxy.config.keys import KEYS, LISTENER_QUOTAS, Path, printable
 from proxy.config.quotas import split_listener_key
 from proxy.config.values import Endpoint, address
 from proxy.interceptors.tags import is_reserved
+from proxy.limits.model import UNLIMITED
 
 WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+WITHOUT_PRINCIPALS = (None, "PLAINTEXT", "SSL", "SASL_SSL")
 ONLY_INTERNAL = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
 
 
@@ -33,6 +35,7 @@ def validate_across_keys(document: ConfigDocument, wrong: Collection[Path]) -> I
     yield from _listener_quotas(document, count)
     yield from _addresses(document)
     yield from _quota_sources(document, wrong)
+    yield from _principals(document, count)
 
 
 def _repeated_names(document: ConfigDocument, count: int) -> Iterator[Problem]:
@@ -215,6 +218,26 @@ def _quota_sources(document: ConfigDocument, wrong: Collection[Path]) -> Iterato
             yield Problem(("quotas", name), text, final=True)
         elif found is not None and ("internal", found.name) not in wrong and not isinstance(given, list | dict):
             yield Problem(("quotas", name), f"{value!r} is not possible (allowed: file), {found}", final=True)
+
+
+def _principals(document: ConfigDocument, count: int) -> Iterator[Problem]:
+    """Check that limits of principals let somebody in, and that there are principals to limit."""
+    number = ("quotas", "max.connections.per.principal")
+    overrides = ("quotas", "max.connections.per.principal.overrides")
+    if document.get(number) == 0 and not document.get(overrides):
+        text = "0 lets nobody in (allowed: 1 or more, or 0 with max.connections.per.principal.overrides)"
+        yield Problem(number, text)
+    protocols = [document.get(("listeners", one, "security.protocol")) for one in range(count)]
+    if not all(protocol in WITHOUT_PRINCIPALS for protocol in protocols):  # or one is wrong itself
+        return
+    for path in (number, overrides, ("quotas", "users")):
+        if document.get(path) not in (None, UNLIMITED, "", {}):
+            text = (
+                "limits nobody: no client is known by its login (allowed: with security.protocol: SASL_PLAINTEXT on a "
+                "listener)"
+            )
+            yield Problem(path, text, final=True)
+            return
 
 
 def _endpoint(document: ConfigDocument, path: Path) -> Endpoint | None:

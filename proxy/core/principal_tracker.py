@@ -14,6 +14,7 @@ import binascii
 import re
 import struct
 from base64 import urlsafe_b64decode
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -91,6 +92,9 @@ class _Reply(NamedTuple):
 class PrincipalTracker:
     """Of one connection; ``sub_claim``: the claim of an OAUTHBEARER token that holds the name.
 
+    ``on_named(principal)`` is called once, when the broker has accepted a login with a name that could be read. It must
+    not raise, nor use the session.
+
     Gets the bodies (after the header) of the requests and responses of SaslHandshake and SaslAuthenticate and of the
     requests of ApiVersions, each in the order of its direction; None for one that is too long to be kept. No bytes
     make it raise. Source: KIP-43, KIP-152, KIP-368, KIP-511.
@@ -102,12 +106,18 @@ class PrincipalTracker:
     can show that the client is through: call ``passed`` then.
     """
 
-    __slots__ = ("_attempt", "_steps", "_sub_claim", "_unread", "connection", "undecided")
+    __slots__ = ("_attempt", "_on_named", "_steps", "_sub_claim", "_unread", "connection", "undecided")
 
-    def __init__(self, connection: Connection, sub_claim: str = "sub") -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        sub_claim: str = "sub",
+        on_named: Callable[[str], None] | None = None,
+    ) -> None:
         self.connection = connection
         self.undecided = False
         self._sub_claim = sub_claim
+        self._on_named = on_named
         self._attempt: _Attempt | None = None  # what tokens belong to
         self._steps: list[_Step] = []  # that the broker is still to answer, the oldest first
         self._unread = 0  # steps after those, of which nothing else is known
@@ -215,10 +225,13 @@ class PrincipalTracker:
             return None
         self._end(attempt)
         principal, source = claim or _unknown(attempt.mechanism)
-        if source != "unknown" or self.connection.principal_source != "sasl":
+        named_before = self.connection.principal_source == "sasl"
+        if source != "unknown" or not named_before:
             self.connection = replace(
                 self.connection, principal=principal, principal_source=source, sasl_mechanism=attempt.mechanism
             )
+        if self._on_named is not None and source == "sasl" and not named_before:
+            self._on_named(principal)
         return ConnectionTransition(self.connection, "authenticated", at, session_lifetime_ms=attempt.lifetime_ms)
 
     def _failed(self, attempt: _Attempt, error_code: int, at: float) -> ConnectionTransition | None:

@@ -16,19 +16,24 @@ UNLIMITED = 2_147_483_647
 DEFAULT_ADDRESS = "<default>"
 """Kafka's name for every address without a quota of its own."""
 
+DEFAULT_USER = "<default>"
+"""Kafka's name for every user without a quota of its own."""
+
 Action = Literal["enforce", "observe"]
 """``observe`` is a dry run: throttles are counted and reported, but nothing is throttled."""
 
-QuotaScope = Literal["broker", "listener", "ip"]
+QuotaScope = Literal["broker", "listener", "ip", "principal"]
 
 QuotaKind = Literal["connection_creation_rate", "connections"]
-"""What a quota limits: connections accepted per second, or connections open at a time."""
+"""What a quota limits: connections accepted per second, or connections open at a time. Of a principal the connections
+count that have authenticated."""
 
 ThrottleAction = Literal["delay", "hold", "drop", "observe"]
 """What happened to a throttled connection.
 
 * ``delay``: its listener accepted nothing until the connection was admitted.
-* ``hold``: it was set aside, unread, and checked again later.
+* ``hold``: it was set aside, unread, and checked again later; for the rate of its principal it only was not read for
+  that time.
 * ``drop``: it was closed.
 * ``observe``: nothing, since the limit is in dry-run mode.
 """
@@ -96,6 +101,12 @@ class Limits(Struct, frozen=True):
     max_held: int = 1000
     """Connections held at a time. One more is closed at once."""
 
+    principal_rates: Mapping[str, Quota] = {}
+    """Rate limits by principal, such as ``User:alice``, and of ``DEFAULT_USER``."""
+    principal_connections: Quota = NO_QUOTA
+    """The limit of open connections of each principal without an override."""
+    principal_connections_overrides: Mapping[str, int] = {}
+    """Limits of open connections by principal, with the action of ``principal_connections``."""
     ip_v6_prefix_length: int = 64
     """Leading bits of an IPv6 address that identify a client."""
 
@@ -128,6 +139,20 @@ class Limits(Struct, frozen=True):
             if own is not None:
                 return own
         return NO_QUOTA
+
+    @property
+    def any_of_principals(self) -> bool:
+        """Whether any principal has a limit."""
+        return bool(self.principal_rates or self.principal_connections_overrides or self.principal_connections.limited)
+
+    def principal_rate(self, principal: str) -> Quota:
+        """Return the rate limit of ``principal``: its own or the default one."""
+        return self.principal_rates.get(principal) or self.principal_rates.get(DEFAULT_USER, NO_QUOTA)
+
+    def principal_connection_quota(self, principal: str) -> Quota:
+        """Return the limit of open connections of ``principal``: its own or the default one."""
+        override = self.principal_connections_overrides.get(principal)
+        return self.principal_connections if override is None else Quota(override, self.principal_connections.action)
 
 
 class ClusterQuotas(Struct, frozen=True):
@@ -164,10 +189,13 @@ class Throttle(Struct, frozen=True, gc=False):
     """The rate, or the number of connections, that was compared with ``limit``."""
     delay_ms: int = 0
     """Its longest delay or hold; 0 if it was dropped, or if it waits for another connection to end."""
+    principal: str = ""
+    """Of the scope ``principal``: who has authenticated, such as ``User:alice``."""
 
 
 class LimitState(Struct, frozen=True):
-    """The current state of one limit: broker-wide, of a listener, or (scope ``ip``) of each address without its own."""
+    """The current state of one limit: broker-wide, of a listener, or (scopes ``ip`` and ``principal``) of each address
+    or principal without its own."""
 
     scope: QuotaScope
     listener: str
@@ -178,7 +206,7 @@ class LimitState(Struct, frozen=True):
     used: float
     """Connections per second over the quota's window, or open connections.
 
-    NaN for the scope ``ip``, where each address has a number of its own.
+    NaN for the scopes ``ip`` and ``principal``, where each has a number of its own.
     """
 
 
@@ -194,17 +222,39 @@ class AddressState(Struct, frozen=True):
     held: int
 
 
+class PrincipalState(Struct, frozen=True):
+    """The current state of one principal."""
+
+    principal: str
+    rate: float
+    """Authenticated connections per second over the quota's window; NaN if the principal has no rate limit."""
+    rate_limit: int
+    connections: int
+    connections_limit: int
+
+
 class QuotasState(Struct):
     """The state of all limits, for ``/quotas`` and the metrics. Mappings by listener have every listener."""
 
     limits: tuple[LimitState, ...] = ()
-    """Broker-wide limits first, then by listener, then of each address. Both quotas of each, limited or not."""
+    """Broker-wide limits first, then by listener, then of each address and of each principal. Both quotas of each,
+    limited or not."""
     addresses: tuple[AddressState, ...] = ()
     """Addresses with the highest rate, then with the most open connections; at most ``MAX_ADDRESSES_SHOWN``."""
     addresses_tracked: int = 0
     """Addresses whose rate is measured."""
     addresses_connected: int = 0
     """Addresses with open connections."""
+    principals: tuple[PrincipalState, ...] = ()
+    """Principals with the highest rate, then with the most open connections; at most ``MAX_PRINCIPALS_SHOWN``."""
+    principals_tracked: int = 0
+    """Principals whose rate is measured."""
+    principals_connected: int = 0
+    """Principals with open connections; counted while any principal has a limit."""
+    principal_held: dict[str, int] = field(default_factory=dict)
+    """Connections ever held for the rate limit of their principal, by listener."""
+    principal_held_seconds: dict[str, float] = field(default_factory=dict)
+    """The sum of these holds, by listener."""
     waiting: dict[str, int] = field(default_factory=dict)
     """Accepted connections that wait for a limit of the listener or the broker, by listener."""
     held: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The rates of accepted connections: broker-wide, per listener and per address.
+"""The rates of connections: broker-wide, per listener, and per address or principal.
 
 As in Kafka, those of the broker and of listeners are always measured, and that of an address only if it has a limit.
 
@@ -18,13 +18,13 @@ MAX_MEASURED_ADDRESSES = 100_000
 """Addresses whose rate is measured, about 0.7 KiB each. Beyond it the least recently used one is dropped."""
 
 MAX_HOLD_MS = 1000
-"""Longest hold of a connection for the rate of its address, in ms (KIP-612)."""
+"""Longest hold of a connection for the rate of its address or principal, in ms (KIP-612)."""
 
 MAX_FORGOTTEN_AT_ONCE = 1_000
-"""Idle addresses dropped in one call. More would delay traffic."""
+"""Idle addresses or principals dropped in one call. More would delay traffic."""
 
-MAX_RECENT_ADDRESSES = 500
-"""The most recently used addresses, among which the busiest ones are searched."""
+MAX_RECENT = 500
+"""The most recently used addresses or principals, among which the busiest ones are searched."""
 
 
 class RateViolation(NamedTuple):
@@ -36,6 +36,67 @@ class RateViolation(NamedTuple):
     wait_ms: int
 
 
+class KeyedRates:
+    """The rates of addresses or principals that have a limit, at most ``most`` of them."""
+
+    def __init__(self, scope: QuotaScope, most: int, limits: Limits) -> None:
+        self._scope = scope
+        self._most = most
+        self._window = limits.samples, limits.window_ms
+        self._rates: OrderedDict[str, SampledRate] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        """Return how many rates are measured."""
+        return len(self._rates)
+
+    def update_limits(self, limits: Limits) -> None:
+        """If the window has changed, all rates start again."""
+        if self._window != (limits.samples, limits.window_ms):
+            self._window = limits.samples, limits.window_ms
+            self._rates.clear()
+
+    def count(self, key: str, quota: Quota, now: int) -> RateViolation | None:
+        """Count a connection of ``key`` if ``quota`` is a limit; return the violation if its rate is now above it."""
+        if not quota.limited:
+            return None
+        rates = self._rates
+        sensor = rates.get(key)
+        if sensor is None:
+            if len(rates) >= self._most:
+                rates.popitem(last=False)
+            sensor = rates[key] = SampledRate(*self._window)
+        else:
+            rates.move_to_end(key)
+        sensor.record(1, now)
+        count, window = sensor.measure(now)
+        if not exceeds(count, window, quota.limit):
+            return None
+        wait = min(throttle_time_rounded_up(count, window, quota.limit), MAX_HOLD_MS)
+        return RateViolation(self._scope, quota, count * 1000 / window, wait)
+
+    def take_back(self, key: str, now: int) -> None:
+        """Take back the connection of ``key`` that was counted last."""
+        self._rates[key].record(-1, now)
+
+    def forget_idle(self, now: int) -> None:
+        """Drop those without a connection during the whole window. Their rate would be 0 all the same."""
+        for key in list(islice(self._rates, MAX_FORGOTTEN_AT_ONCE)):
+            if not self._rates[key].is_idle(now):
+                return
+            del self._rates[key]
+        if not self._rates:
+            self._rates.clear()  # also frees the hash table
+
+    def per_second(self, key: str, now: int) -> float:
+        """Return the connections per second of ``key``; NaN if the rate is not measured."""
+        sensor = self._rates.get(key)
+        return float("nan") if sensor is None else sensor.per_second(now)
+
+    def recent(self) -> list[str]:
+        """Return the most recently used ones, at most ``MAX_RECENT``."""
+        return list(islice(reversed(self._rates), MAX_RECENT))
+
+
 class RateSensors:
     """All rates of one sidecar."""
 
@@ -43,20 +104,15 @@ class RateSensors:
         self._limits = limits
         self._broker = self._new_rate()
         self._listeners = {name: self._new_rate() for name in limits.listeners}
-        self._addresses: OrderedDict[str, SampledRate] = OrderedDict()  # least recently used first
-
-    @property
-    def addresses(self) -> int:
-        """Addresses whose rate is measured."""
-        return len(self._addresses)
+        self.addresses = KeyedRates("ip", MAX_MEASURED_ADDRESSES, limits)
 
     def update_limits(self, limits: Limits) -> None:
         """Apply new limits and keep what was measured. If the window has changed, all rates start again."""
         old, self._limits = self._limits, limits
+        self.addresses.update_limits(limits)
         if (old.samples, old.window_ms) != (limits.samples, limits.window_ms):
             self._broker = self._new_rate()
             self._listeners = {name: self._new_rate() for name in limits.listeners}
-            self._addresses.clear()
 
     def rate_quota(self, address: str) -> Quota:
         """Return the rate limit of ``address``: its own or the default one."""
@@ -80,49 +136,15 @@ class RateSensors:
         If the limit is enforced, the connection is taken back then. Otherwise an address that keeps connecting would
         never be admitted again.
         """
-        quota = self.rate_quota(address)
-        if not quota.limited:
-            return None
-        addresses = self._addresses
-        sensor = addresses.get(address)
-        if sensor is None:
-            if len(addresses) >= MAX_MEASURED_ADDRESSES:
-                addresses.popitem(last=False)
-            sensor = addresses[address] = self._new_rate()
-        else:
-            addresses.move_to_end(address)
-        sensor.record(1, now)
-        count, window = sensor.measure(now)
-        if not exceeds(count, window, quota.limit):
-            return None
-        if quota.enforced:
-            sensor.record(-1, now)
-        return RateViolation(
-            "ip", quota, count * 1000 / window, min(throttle_time_rounded_up(count, window, quota.limit), MAX_HOLD_MS)
-        )
-
-    def forget_idle(self, now: int) -> None:
-        """Drop addresses without a connection during the whole window. Their rate would be 0 all the same."""
-        for address in list(islice(self._addresses, MAX_FORGOTTEN_AT_ONCE)):
-            if not self._addresses[address].is_idle(now):
-                return
-            del self._addresses[address]
-        if not self._addresses:
-            self._addresses.clear()  # also frees the hash table
+        violation = self.addresses.count(address, self.rate_quota(address), now)
+        if violation is not None and violation.quota.enforced:
+            self.addresses.take_back(address, now)
+        return violation
 
     def rate(self, listener: str | None, now: int) -> float:
         """Return the connections per second of ``listener``, or broker-wide for None."""
         sensor = self._broker if listener is None else self._listeners[listener]
         return sensor.per_second(now)
-
-    def address_rate(self, address: str, now: int) -> float:
-        """Return the connections per second of ``address``; NaN if the rate is not measured."""
-        sensor = self._addresses.get(address)
-        return float("nan") if sensor is None else sensor.per_second(now)
-
-    def recent_addresses(self) -> list[str]:
-        """Return the most recently used addresses, at most ``MAX_RECENT_ADDRESSES``."""
-        return list(islice(reversed(self._addresses), MAX_RECENT_ADDRESSES))
 
     def _new_rate(self) -> SampledRate:
         return SampledRate(self._limits.samples, self._limits.window_ms)

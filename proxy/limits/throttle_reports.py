@@ -1,4 +1,7 @@
-"""Aggregates throttled connections: one report a second for each address and kind of throttle."""
+"""Aggregates throttled connections: one report a second for each client and kind of throttle.
+
+A client is an address, for limits of principals together with the principal.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from msgspec import Struct, field
 from proxy.limits.model import QuotaKind, QuotaScope, Throttle, ThrottleAction, ThrottleKind
 
 MAX_REPORTS = 1_000
-"""Reports kept until they are taken. Throttles of further addresses share one report for each kind."""
+"""Reports kept until they are taken. Throttles of further clients share one report for each kind."""
 
-MANY_ADDRESSES = "*"
-"""The address in a report about more addresses than have a report of their own."""
+MANY = "*"
+"""The address in a report about more clients than have a report of their own; also their principal."""
 
 
 class AggregatedThrottle(Struct, gc=False):
@@ -21,7 +24,7 @@ class AggregatedThrottle(Struct, gc=False):
 
     listener: str
     address: str
-    """The client's address, or ``MANY_ADDRESSES``."""
+    """The client's address, or ``MANY``."""
     scope: QuotaScope
     quota: QuotaKind
     action: ThrottleAction
@@ -34,21 +37,23 @@ class AggregatedThrottle(Struct, gc=False):
     """The longest delay or hold."""
     first_at: float
     last_at: float
+    principal: str = ""
+    """Of the scope ``principal``: such as ``User:alice``, or ``MANY``; else empty."""
 
 
 class ThrottleAggregator:
     """Aggregates throttles until they are taken. Holds at most ``MAX_REPORTS`` and one for each kind beyond."""
 
     def __init__(self) -> None:
-        self._reports: dict[tuple[str, ThrottleKind], AggregatedThrottle] = {}
+        self._reports: dict[tuple[str, str, ThrottleKind], AggregatedThrottle] = {}
 
     def add(self, throttle: Throttle, now: float) -> None:
         """Add one throttle. ``now``: monotonic seconds."""
         kind = ThrottleKind(throttle.listener, throttle.scope, throttle.quota, throttle.action)
-        key = (throttle.address, kind)
+        key = (throttle.address, throttle.principal, kind)
         report = self._reports.get(key)
         if report is None and len(self._reports) >= MAX_REPORTS:
-            key = (MANY_ADDRESSES, kind)
+            key = (MANY, MANY if throttle.principal else "", kind)
             report = self._reports.get(key)
         if report is None:
             self._reports[key] = AggregatedThrottle(
@@ -63,6 +68,7 @@ class ThrottleAggregator:
                 throttle.delay_ms,
                 now,
                 now,
+                key[1],
             )
             return
         report.count += 1
@@ -89,7 +95,9 @@ class ThrottleSummary(Struct):
     observed: float = 0.0
     delay_ms: int = 0
     addresses: Counter[str] = field(default_factory=Counter)
-    """Connections by address. Beyond ``MAX_REPORTS`` addresses the rest is counted under ``MANY_ADDRESSES``."""
+    """Connections by address. Beyond ``MAX_REPORTS`` addresses the rest is counted under ``MANY``."""
+    principals: Counter[str] = field(default_factory=Counter)
+    """The same by principal; empty but for the scope ``principal``."""
 
     def add(self, report: AggregatedThrottle) -> None:
         """Add one report."""
@@ -97,8 +105,13 @@ class ThrottleSummary(Struct):
         self.limit = report.limit
         self.observed = max(self.observed, report.observed)
         self.delay_ms = max(self.delay_ms, report.delay_ms)
-        known = report.address in self.addresses or len(self.addresses) < MAX_REPORTS
-        self.addresses[report.address if known else MANY_ADDRESSES] += report.count
+        _add(self.addresses, report.address, report.count)
+        if report.principal:
+            _add(self.principals, report.principal, report.count)
+
+
+def _add(counts: Counter[str], name: str, count: int) -> None:
+    counts[name if name in counts or len(counts) < MAX_REPORTS else MANY] += count
 
 
 def add_to_summaries(summaries: dict[ThrottleKind, ThrottleSummary], reports: Iterable[AggregatedThrottle]) -> None:

@@ -148,7 +148,7 @@ class AdminEndpoint:
         number = number_of(given)
         if number is None:
             return _bad_request(f"id is {given!r}; it has to be the id of a connection, or the number at its end")
-        if not await self._listeners.close_connection(number):
+        if not self._listeners.close_connection(number):
             return _json_response({"error": f"connection {given} is not open"}, HTTPStatus.NOT_FOUND)
         log.info("connection_closed_by_operator", number=number)
         return _json_response({"closed": given})

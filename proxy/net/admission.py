@@ -1,8 +1,9 @@
-"""Applies the connection quotas to accepted sockets.
+"""Applies the connection quotas to accepted sockets, and to connections whose client has logged in.
 
 A socket is neither read nor connected to the broker before the quotas admit it. This module gives ``ConnectionQuotas``
-its clock, its timer and its sockets. It reports throttled connections to the observers once a second. It logs at most
-one line for each kind of throttle in ``LOG_INTERVAL`` seconds, however many connections were throttled.
+its clock, its timer and its sockets, and ``PrincipalQuotas`` the logins that the handler reports. It reports throttled
+connections to the observers once a second. It logs at most one line for each kind of throttle in ``LOG_INTERVAL``
+seconds, however many connections were throttled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
 
@@ -21,9 +23,10 @@ from proxy.core.causes import Cause
 from proxy.limits.admission_pace import ADMISSION_COST, ARRIVAL_COST, AdmissionPace
 from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import Limits, QuotasState, Throttle, ThrottleKind
+from proxy.limits.principal_quotas import Logins, PrincipalQuotas
 from proxy.limits.quotas_state import collect_state
 from proxy.limits.throttle_reports import (
-    MANY_ADDRESSES,
+    MANY,
     AggregatedThrottle,
     ThrottleAggregator,
     ThrottleSummary,
@@ -45,6 +48,7 @@ DESCRIPTORS_PER_HELD = 20
 """At most one of this many descriptors is used for held connections, whatever ``max.held`` is."""
 
 REFUSED_CAUSE: Cause = "quota_exceeded"
+PRINCIPAL_CAUSE: Cause = "principal_quota_exceeded"
 DRAINED_CAUSE: Cause = "drain_completed"
 DISCONNECTED_CAUSE: Cause = "client_closed"
 
@@ -85,6 +89,12 @@ class AdmissionControl:
             evict=handler.close_idlest,
             on_throttle=self._on_throttle,
         )
+        self._principals = PrincipalQuotas(
+            limits,
+            hold=handler.hold_connection,
+            close=lambda number: handler.close_connection(number, PRINCIPAL_CAUSE),
+            on_throttle=self._on_throttle,
+        )
         self._pace = AdmissionPace(limits)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
@@ -97,6 +107,7 @@ class AdmissionControl:
         self._next_full_log_at = 0.0
         self._closing = False
         handler.on_connection_closed(self._on_closed)
+        self._watch_logins(before=False)
 
     def submit(self, listener: Listener, sock: socket.socket, host: str, port: int) -> None:
         """Take ownership of an accepted connection. ``host``: the client's address in canonical form."""
@@ -119,15 +130,19 @@ class AdmissionControl:
         """Apply new limits and keep everything that was measured so far."""
         self._pace.update_limits(limits)
         self._quotas.update_limits(self._with_bounded_holds(limits), _now_ms())
+        watched = self._principals.is_active
+        self._principals.update_limits(limits)
+        self._watch_logins(before=watched)
         self._after_change()
 
     def quotas_state(self) -> QuotasState:
         """Return the current limits, rates and counters."""
-        return collect_state(self._quotas, _now_ms())
+        return collect_state(self._quotas, self._principals, _now_ms())
 
     def on_tick(self) -> None:
-        """Report throttles and forget idle addresses. Called by the ticker."""
-        self._quotas.sensors.forget_idle(_now_ms())
+        """Report throttles and forget idle addresses and principals. Called by the ticker."""
+        self._quotas.sensors.addresses.forget_idle(_now_ms())
+        self._principals.rates.forget_idle(_now_ms())
         now = monotonic()
         if now >= self._next_report_at:
             self._next_report_at = now + REPORT_INTERVAL
@@ -149,8 +164,25 @@ class AdmissionControl:
 
     def _on_closed(self, number: int) -> None:
         listener, address = self._open.pop(number)
+        self._principals.release(number)
         self._quotas.release(listener, address, _now_ms())
         self._after_change()
+
+    def _watch_logins(self, before: bool) -> None:
+        """Let the handler report logins only while a principal has a limit. ``before``: whether it does now."""
+        if self._principals.is_active != before:
+            self._handler.report_logins(None if before else self._on_logins)
+
+    def _on_logins(self, logins: Logins, earlier: bool) -> None:
+        now = _now_ms()
+        for number, principal in logins:
+            known = self._open.get(number)
+            if known is None:  # it has ended meanwhile
+                continue
+            if earlier:
+                self._principals.add_earlier(number, principal)
+            else:
+                self._principals.add(number, principal, *known, now)
 
     def _advance(self) -> None:
         self._timer = self._timer_at = None
@@ -214,6 +246,14 @@ class AdmissionControl:
 
 def _log_summary(summary: ThrottleSummary) -> None:
     (address, count), *_ = summary.addresses.most_common(1)
+    principals = {}
+    if summary.principals:
+        ((principal, its_count),) = summary.principals.most_common(1)
+        principals = {
+            "principals": _format_number(summary.principals),
+            "top_principal": principal,
+            "top_principal_connections": its_count,
+        }
     log.warning(
         "connections_throttled",
         listener=summary.listener,
@@ -224,12 +264,15 @@ def _log_summary(summary: ThrottleSummary) -> None:
         limit=summary.limit,
         observed=round(summary.observed, 3),
         delay_ms=summary.delay_ms,
-        addresses=f"more than {len(summary.addresses) - 1}"
-        if MANY_ADDRESSES in summary.addresses
-        else len(summary.addresses),
+        addresses=_format_number(summary.addresses),
         top_address=address,
         top_connections=count,
+        **principals,
     )
+
+
+def _format_number(clients: Counter[str]) -> str | int:
+    return f"more than {len(clients) - 1}" if MANY in clients else len(clients)
 
 
 def _now_ms() -> int:

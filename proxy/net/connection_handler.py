@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from proxy.config import Config, Listener
+from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.interceptors.broker_metadata import FleetView
+from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.open_connections import ConnectionList
 from proxy.telemetry.snapshot import Snapshot
@@ -43,6 +45,19 @@ class ConnectionHandler(Protocol):
         """Take ownership of ``sock``, a client accepted from ``address``. ``number`` is unique during one run of the
         sidecar."""
 
+    def report_logins(self, callback: Callable[[Logins, bool], None] | None) -> None:
+        """Call ``callback(logins, earlier)`` for clients that log in with SASL from now on, each once; None for nobody.
+
+        ``earlier``: whether they had logged in before; ``callback`` also gets those that are still open. A connection
+        may have ended meanwhile. Between the login and the call the client is served.
+        """
+
+    def hold_connection(self, number: int, hold_ms: int) -> None:
+        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+
+    def close_connection(self, number: int, cause: Cause) -> bool:
+        """Close the connection with this number for ``cause``, and return whether it was open."""
+
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed. With workers the number may be a second old."""
 
@@ -51,9 +66,6 @@ class ConnectionHandler(Protocol):
 
     async def list_connections(self) -> ConnectionList:
         """Return all open connections."""
-
-    async def close_connection(self, number: int) -> bool:
-        """Close the connection with this number for an operator, and return whether it was open."""
 
     def report_throttles(self, reports: list[AggregatedThrottle]) -> None:
         """Report throttled connections to the observers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection
+from functools import partial
 from time import monotonic
 
 import structlog
@@ -22,6 +23,7 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
+from proxy.limits.principal_quotas import Logins
 from proxy.net.connection_lifetime import ConnectionLifetime
 from proxy.net.connection_setup import SetupDeadlines
 from proxy.net.dead_peers import DeadPeerDetector
@@ -76,7 +78,10 @@ class ConnectionManager:
         for interceptors in self._interceptors.values():
             interceptors.versions_probe.start()
         self._connecting: dict[Relay, asyncio.Task[None]] = {}
+        self._by_number: dict[int, Relay] = {}
         self._on_connection_closed: Callable[[int], None] = lambda number: None
+        self._on_logins: Callable[[Logins, bool], None] | None = None
+        self._logins: Logins = []  # not reported yet
         self._dead_peers = DeadPeerDetector(self.relays)
         self._setup_deadlines = SetupDeadlines(config.connection_setup_timeout_ms)
         self._lifetime = ConnectionLifetime(self.relays, config.connections_max_idle_ms, config.connections_max_age_ms)
@@ -89,6 +94,19 @@ class ConnectionManager:
     def on_connection_closed(self, callback: Callable[[int], None]) -> None:
         """Call ``callback`` once with the number of each connection that has ended."""
         self._on_connection_closed = callback
+
+    def report_logins(self, callback: Callable[[Logins, bool], None] | None) -> None:
+        """Call ``callback(logins, earlier)`` for clients that log in with SASL from now on, each once; None for nobody.
+
+        ``earlier``: whether they had logged in before this call. ``callback`` gets those, too, at once. It may close
+        connections.
+        """
+        known, self._on_logins = self._on_logins, callback
+        if known is None and callback is not None:
+            named = [(number, relay.connection) for relay, number in self.relays.items()]
+            earlier = [(number, one.principal) for number, one in named if one.principal_source == "sasl"]
+            if earlier:
+                callback(earlier, True)
 
     def update_config(self, config: Config) -> None:
         """Apply the reloadable keys: how requests are intercepted, and time limits."""
@@ -121,13 +139,16 @@ class ConnectionManager:
             interceptors.versions_probe.start_if_stale()
             principal_tracker = None
             if self._sink or source == "unauthenticated":  # interceptors need the principal
-                principal_tracker = PrincipalTracker(connection, listener.sasl_oauthbearer_sub_claim_name)
+                principal_tracker = PrincipalTracker(
+                    connection, listener.sasl_oauthbearer_sub_claim_name, partial(self._on_login, number)
+                )
             max_frame = self._config.socket_request_max_bytes
             session = Session(
                 connection, counters, self._sink, max_frame, principal_tracker, interceptors.chain, self.budget
             )
         relay = Relay(connection, session, counters, self._on_relay_closed, self._flushing.discard)
         self.relays[relay] = number
+        self._by_number[number] = relay
         counters.active += 1
         self._notify_observers(ConnectionTransition(connection, "opened", connection.opened_at))
         task = asyncio.get_running_loop().create_task(self._connect(relay, sock, self._upstreams[listener.name]))
@@ -159,8 +180,21 @@ class ConnectionManager:
             if not attached:
                 sock.close()
 
+    def _on_login(self, number: int, principal: str) -> None:
+        """Report the login in the next turn of the loop: the chunk that ends it is still being processed."""
+        if self._on_logins is not None:
+            if not self._logins:
+                asyncio.get_running_loop().call_soon(self._flush_logins)
+            self._logins.append((number, principal))
+
+    def _flush_logins(self) -> None:
+        logins, self._logins = self._logins, []
+        if self._on_logins is not None:
+            self._on_logins(logins, False)
+
     def _on_relay_closed(self, relay: Relay, cause: Cause, detail: str) -> None:
         number = self.relays.pop(relay)
+        del self._by_number[number]
         self._setup_deadlines.cancel(relay)
         if not relay.is_finished:
             self._flushing.add(relay)
@@ -209,13 +243,18 @@ class ConnectionManager:
         return self.relays[idlest], idlest.last_byte_at
 
     def close_connection(self, number: int, cause: Cause) -> bool:
-        """Close the connection with this number, and return whether it was open."""
-        found = [relay for relay, its_number in self.relays.items() if its_number == number]
-        for relay in found:
+        """Close the connection with this number for ``cause``, and return whether it was open."""
+        relay = self._by_number.get(number)
+        if relay is not None:
             relay.close(cause)
             if relay in self._connecting:
                 self._connecting[relay].cancel()
-        return bool(found)
+        return relay is not None
+
+    def hold_connection(self, number: int, hold_ms: int) -> None:
+        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        if (relay := self._by_number.get(number)) is not None:
+            relay.hold_client(hold_ms / 1000)
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Schedule closing the connection of ``listeners`` that has been idle for longest, if any is open."""

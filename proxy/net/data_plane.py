@@ -58,7 +58,9 @@ class DataPlane:
         self.on_connection_closed = self._connections.on_connection_closed
         self.close_idlest = self._connections.close_idlest
         self.find_idlest = self._connections.find_idlest
-        self.close_connection_now = self._connections.close_connection
+        self.close_connection = self._connections.close_connection
+        self.hold_connection = self._connections.hold_connection
+        self.report_logins = self._connections.report_logins
         self.update_fleet_view = self._connections.update_fleet_view
         if self._dispatcher is not None:
             ticker.callbacks.append(self._dispatcher.flush)
@@ -85,10 +87,6 @@ class DataPlane:
             after = page[-1][0]
             await asyncio.sleep(0)
         return found
-
-    async def close_connection(self, number: int) -> bool:
-        """Close the connection with this number for an operator, and return whether it was open."""
-        return self.close_connection_now(number, "closed_by_operator")
 
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed."""

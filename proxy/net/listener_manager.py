@@ -93,9 +93,9 @@ class ListenerManager:
         """Return all connections that are open to the broker; not those that wait or are held."""
         return await self._handler.list_connections()
 
-    async def close_connection(self, number: int) -> bool:
+    def close_connection(self, number: int) -> bool:
         """Close the connection with this number for an operator, and return whether it was open."""
-        return await self._handler.close_connection(number)
+        return self._handler.close_connection(number, "closed_by_operator")
 
     async def snapshot(self) -> Snapshot:
         """Return the current counters of all processes."""

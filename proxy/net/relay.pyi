@@ -89,6 +89,9 @@ class Relay:
         Without a session there are no known requests, so reading continues.
         """
 
+    def hold_client(self, seconds: float) -> None:
+        """Do not read the client for ``seconds``. Its connection to the broker is there already."""
+
     def abort(self) -> None:
         """Close both sockets at once and discard unsent bytes."""
 

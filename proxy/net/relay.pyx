@@ -15,7 +15,8 @@ the client may also hold responses of the sidecar itself. A client is not read e
 * it has ``MAX_IN_FLIGHT`` open requests,
 * it does not read the responses of the sidecar itself; input that was already read then waits in ``Interception.rest``,
 * it has sent more than one turn of the event loop processes; the rest waits in ``Interception.rest``, too,
-* the process holds too much memory (``proxy.core.budget``), which pauses the broker's side as well.
+* the process holds too much memory (``proxy.core.budget``), which pauses the broker's side as well,
+* its connection is held for a limit of its principal (``hold_client``).
 
 ``loop.add_reader`` is not used for these sockets. After an error (EPOLLERR) uvloop calls the reader once more and never
 again. Bytes that the peer sent before its reset would be cut off after one chunk, and the reset would go unnoticed.
@@ -56,6 +57,7 @@ cdef enum Reason:  # why a side is not read
     SENDING_FAILED = 8  # sending to the other side has failed
     ANSWERS = 16  # the client does not read the responses of the sidecar itself
     MEMORY = 64  # clients make the process hold too much memory
+    HELD = 128  # its principal connects too fast
     ROUND_ROBIN = 32  # input that was already read waits for its turn in ``RoundRobin``
 
 cdef uint8_t[BULK_SIZE] chunk  # shared by all relays of the loop's thread; used up within one callback
@@ -162,6 +164,22 @@ cdef class Relay:
         self.draining = True
         if self.session is not None and self.session.has_no_partial_request():
             self.pause(self.client, DRAIN)
+
+    def hold_client(self, double seconds):
+        if self.cause is not None:
+            return
+        try:
+            self.pause(self.client, HELD)
+        except Exception as error:
+            self.close_on_bug(self.client, error)
+        self.poller.loop.call_later(seconds, self.end_hold)
+
+    def end_hold(self):
+        try:
+            if self.cause is None:
+                self.resume(self.client, HELD)
+        except Exception as error:
+            self.close_on_bug(self.client, error)
 
     def abort(self):
         self.close_end(self.client)

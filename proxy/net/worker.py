@@ -14,19 +14,23 @@ import uvloop
 from proxy.config import Config
 from proxy.config.serialization import unpack
 from proxy.errors import LocalError
+from proxy.limits.principal_quotas import Logins
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.ticker import Ticker
 from proxy.net.worker_ipc import (
     Abort,
+    ClientsLoggedIn,
     CloseConnection,
     ConnectionsClosed,
     ConnectionsPage,
     DescribeConnections,
     Drain,
     FindIdlest,
+    HoldConnection,
     IdlestConnection,
     IpcChannel,
+    ReportLogins,
     ReportThrottles,
     RequestSnapshot,
     SnapshotReply,
@@ -110,9 +114,13 @@ class Worker:
                 found = self._data_plane.find_idlest(message.listeners)
                 self._channel.send(IdlestConnection(message.request_id, *(found or (None, 0.0))))
             case CloseConnection():
-                self._data_plane.close_connection_now(message.number, message.cause)
+                self._data_plane.close_connection(message.number, message.cause)
             case DescribeConnections():
                 self._channel.send(ConnectionsPage(message.request_id, self._data_plane.describe_page(message.after)))
+            case HoldConnection():
+                self._data_plane.hold_connection(message.number, message.hold_ms)
+            case ReportLogins():
+                self._data_plane.report_logins(self._send_logins if message.wanted else None)
             case ReportThrottles():
                 self._data_plane.report_throttles(message.reports)
             case UpdateConfig():
@@ -161,6 +169,9 @@ class Worker:
     def _send_closed(self) -> None:
         ended, self._closed_connections = self._closed_connections, []
         self._channel.send(ConnectionsClosed(ended))
+
+    def _send_logins(self, logins: Logins, earlier: bool) -> None:
+        self._channel.send(ClientsLoggedIn(logins, earlier))
 
     async def _send_snapshot(self, request_id: int) -> None:
         self._channel.send(SnapshotReply(request_id, await self._data_plane.snapshot()))

@@ -94,6 +94,20 @@ class DescribeConnections(Struct, tag=True, array_like=True):
     after: int
 
 
+class HoldConnection(Struct, tag=True, array_like=True):
+    """Tells a worker not to read the client of the connection with this ``number`` for ``hold_ms``."""
+
+    number: int
+    hold_ms: int
+
+
+class ReportLogins(Struct, tag=True, array_like=True):
+    """Tells a worker whether to send ``ClientsLoggedIn``. It sends none before, for without limits of principals nobody
+    needs them."""
+
+    wanted: bool
+
+
 class ReportThrottles(Struct, tag=True, array_like=True):
     """Tells a worker to pass these reports to its observers."""
 
@@ -138,6 +152,13 @@ class ConnectionsClosed(Struct, tag=True, array_like=True):
     numbers: list[int]
 
 
+class ClientsLoggedIn(Struct, tag=True, array_like=True):
+    """Sent by a worker when clients have logged in with SASL, each once. ``earlier``: before ``ReportLogins``."""
+
+    logins: list[tuple[int, str]]
+    earlier: bool
+
+
 class IdlestConnection(Struct, tag=True, array_like=True):
     """The reply to ``FindIdlest``.
 
@@ -170,13 +191,17 @@ ToWorker = (
     | FindIdlest
     | CloseConnection
     | DescribeConnections
+    | HoldConnection
+    | ReportLogins
     | ReportThrottles
     | UpdateConfig
     | UpdateFleetView
     | Drain
     | Abort
 )
-ToMain = WorkerReady | StartFailed | ConnectionsClosed | IdlestConnection | ConnectionsPage | SnapshotReply
+ToMain = (
+    WorkerReady | StartFailed | ConnectionsClosed | ClientsLoggedIn | IdlestConnection | ConnectionsPage | SnapshotReply
+)
 
 
 class IpcChannel(Generic[Message]):

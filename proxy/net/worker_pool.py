@@ -17,9 +17,11 @@ from msgspec import structs
 
 from proxy.config import Config, Listener
 from proxy.config.serialization import pack
+from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
 from proxy.errors import LocalError
 from proxy.interceptors.broker_metadata import FleetView
+from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.net.ticker import Ticker
@@ -28,7 +30,9 @@ from proxy.net.worker_ipc import (
     CloseConnection,
     ConnectionsPage,
     Drain,
+    HoldConnection,
     IdlestConnection,
+    ReportLogins,
     ReportThrottles,
     TakeConnection,
     UpdateConfig,
@@ -84,6 +88,7 @@ class WorkerPool:
         self._unassigned: list[UnsentConnection] = []
         self._capacity_callback: Callable[[], None] | None = None
         self._connection_closed_callback: Callable[[int], None] = lambda number: None
+        self._logins_callback: Callable[[Logins, bool], None] | None = None
         self._restart_delays: dict[int, float] = {}  # seconds until the next restart, by worker number
         self._restarts = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -146,6 +151,33 @@ class WorkerPool:
         if self.is_full and any(worker.lacks_descriptors for worker in self._workers.values()):
             self._rate_limited.warning("workers_out_of_capacity", error="EMFILE")
 
+    def report_logins(self, callback: Callable[[Logins, bool], None] | None) -> None:
+        """Call ``callback(logins, earlier)`` for clients that log in with SASL, in any worker; None for nobody."""
+        changed = (self._logins_callback is None) != (callback is None)
+        self._logins_callback = callback
+        for worker in self._workers.values() if changed else ():
+            worker.send_update(ReportLogins(callback is not None))
+
+    def hold_connection(self, number: int, hold_ms: int) -> None:
+        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        self._send_order(HoldConnection(number, hold_ms))
+
+    def close_connection(self, number: int, cause: Cause) -> bool:
+        """Close the connection with this number for ``cause``, and return whether it was open."""
+        return self._send_order(CloseConnection(number, cause))
+
+    def _send_order(self, order: HoldConnection | CloseConnection) -> bool:
+        """Send ``order`` to the worker that has its connection, and return whether one has."""
+        for worker in self._workers.values():
+            if worker.has_connection(order.number):
+                worker.channel.send(order)
+                return True
+        return False
+
+    def _on_logins(self, logins: Logins, earlier: bool) -> None:
+        if self._logins_callback is not None:
+            self._logins_callback(logins, earlier)
+
     def count_responses(self, api_key: int) -> int:
         """Return how many responses of this api were relayed, by the last snapshots of the workers."""
         listener_counters_of_all = [
@@ -191,14 +223,6 @@ class WorkerPool:
                 return found
             found += [connection for _, connection in page.connections]
             after = page.connections[-1][0]
-
-    async def close_connection(self, number: int) -> bool:
-        """Close the connection with this number for an operator, and return whether a worker has it."""
-        for worker in self._workers.values():
-            if worker.carries(number) and worker.can_receive:
-                worker.channel.send(CloseConnection(number, "closed_by_operator"))
-                return True
-        return False
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""
@@ -291,8 +315,11 @@ class WorkerPool:
             spawned,
             on_capacity=self._on_capacity,
             on_connection_closed=lambda connection: self._connection_closed_callback(connection),
+            on_logins=self._on_logins,
             on_exit=self._on_exit,
         )
+        if self._logins_callback is not None:
+            self._workers[number].send_update(ReportLogins(True))
         if self._fleet_view is not None:
             self._workers[number].send_update(UpdateFleetView(self._fleet_view))
 

@@ -20,13 +20,16 @@ from proxy.config import Config
 from proxy.config.serialization import pack
 from proxy.core.causes import Cause
 from proxy.core.counters import ListenerCounters
+from proxy.limits.principal_quotas import Logins
 from proxy.net.worker_ipc import (
+    ClientsLoggedIn,
     ConnectionsClosed,
     ConnectionsPage,
     DescribeConnections,
     FindIdlest,
     IdlestConnection,
     IpcChannel,
+    ReportLogins,
     RequestSnapshot,
     SnapshotReply,
     StartFailed,
@@ -56,6 +59,9 @@ RESERVED_WORKER_DESCRIPTORS = 100
 
 LOST_CAUSE: Cause = "worker_lost"
 
+Update = UpdateConfig | UpdateFleetView | ReportLogins
+"""A message with a state, which a worker gets as soon as it is ready."""
+
 UnsentConnection = tuple[TakeConnection, socket.socket]
 """A connection with its socket that is queued for a worker."""
 
@@ -76,6 +82,7 @@ class WorkerProcess:
 
     * ``on_capacity()`` is called when it becomes ready or can receive connections again.
     * ``on_connection_closed(number)`` is called for each of its connections that has ended, also by its exit.
+    * ``on_logins(logins, earlier)`` is called for its clients that have logged in, while ``ReportLogins`` wants them.
     * ``on_exit(self, unsent)`` is called once it has exited, with the connections that were not sent to it.
     """
 
@@ -87,6 +94,7 @@ class WorkerProcess:
         *,
         on_capacity: Callable[[], None],
         on_connection_closed: Callable[[int], None],
+        on_logins: Callable[[Logins, bool], None],
         on_exit: Callable[[WorkerProcess, list[UnsentConnection]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -101,10 +109,11 @@ class WorkerProcess:
         """Intervals without a message from it. Not measured by a clock, which would also count pauses of this
         process."""
         self._snapshot_requested = False  # since the last message
-        self._pending_updates: list[UpdateConfig | UpdateFleetView] = []  # sent once it is ready
+        self._pending_updates: list[Update] = []  # sent once it is ready
         self._started_at = monotonic()
         self._on_capacity = on_capacity
         self._on_connection_closed = on_connection_closed
+        self._on_logins = on_logins
         self._on_exit = on_exit
         self._assigned = {listener.name: 0 for listener in config.listeners}
         self._open: set[int] = set()
@@ -169,7 +178,11 @@ class WorkerProcess:
         self._open.add(connection.number)
         self.channel.send(connection, sock)
 
-    def send_update(self, message: UpdateConfig | UpdateFleetView) -> None:
+    def has_connection(self, number: int) -> bool:
+        """Return whether it serves the connection with this number, as far as is known."""
+        return number in self._open
+
+    def send_update(self, message: Update) -> None:
         """Send ``message``, now or once the worker is ready."""
         if self.is_ready:
             self.channel.send(message)
@@ -190,10 +203,6 @@ class WorkerProcess:
     def describe_connections(self, request_id: int, after: int) -> Reply | None:
         """Request some connections, with the lowest numbers above ``after``. None if it cannot be asked now."""
         return self._send_request(DescribeConnections(request_id, after)) if self.can_receive else None
-
-    def carries(self, number: int) -> bool:
-        """Whether it has the connection with this number, as far as this process knows."""
-        return number in self._open
 
     def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections) -> Reply:
         reply = self._replies[request.request_id] = self._loop.create_future()
@@ -245,6 +254,8 @@ class WorkerProcess:
         match message:
             case ConnectionsClosed():
                 self._mark_closed(message.numbers)
+            case ClientsLoggedIn():
+                self._on_logins(message.logins, message.earlier)
             case SnapshotReply() | IdlestConnection() | ConnectionsPage():
                 if isinstance(message, SnapshotReply):
                     self._last_snapshot = message.snapshot

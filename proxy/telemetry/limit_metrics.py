@@ -27,6 +27,10 @@ THROTTLE_KINDS: tuple[tuple[QuotaScope, QuotaKind, ThrottleAction], ...] = (
     ("ip", "connection_creation_rate", "observe"),
     ("ip", "connections", "drop"),
     ("ip", "connections", "observe"),
+    ("principal", "connection_creation_rate", "hold"),
+    ("principal", "connection_creation_rate", "observe"),
+    ("principal", "connections", "drop"),
+    ("principal", "connections", "observe"),
 )
 """Every kind of throttle, so that each series exists from the start."""
 
@@ -87,8 +91,8 @@ LIMIT_METRICS: tuple[MetricDefinition, ...] = (
         "gauge",
         ("scope", "listener", "quota", "action"),
         "connections, or connections per second",
-        "Each limit there is on the whole sidecar (`broker`, `listener` empty), on a listener, or on each address that "
-        "has none of its own (`ip`, `listener` empty); without a limit no series. "
+        "Each limit there is on the whole sidecar (`broker`, `listener` empty), on a listener, or on each address or "
+        "principal that has none of its own (`ip`, `principal`, `listener` empty); without a limit no series. "
         "`action`: `enforce`, or `observe` for a dry run.",
         _quotas(_limits),
     ),
@@ -132,7 +136,8 @@ LIMIT_METRICS: tuple[MetricDefinition, ...] = (
         "connections",
         "Accepted connections that met a limit, by what they met: `delay` (nothing was accepted on the listener until "
         "there was room), `hold` (set aside to be looked at again), `drop` (closed), `observe` (nothing: a dry run). "
-        "One that was held and then closed counts in both.",
+        "One that was held and then closed counts in both. Those of `principal` were let in before, and are `hold` "
+        "(not read for a moment) or `drop` once their client has authenticated.",
         _quotas(_throttled),
     ),
     MetricDefinition(
@@ -177,6 +182,14 @@ LIMIT_METRICS: tuple[MetricDefinition, ...] = (
         _summary(lambda quotas: quotas.held_before, lambda quotas: quotas.held_seconds),
     ),
     MetricDefinition(
+        "principal_connection_throttle_time_seconds",
+        "summary",
+        ("listener",),
+        "seconds",
+        "How long clients were not read because of the rate of their principal; those that were not held do not count.",
+        _summary(lambda quotas: quotas.principal_held, lambda quotas: quotas.principal_held_seconds),
+    ),
+    MetricDefinition(
         "acceptor_blocked_seconds_total",
         "counter",
         ("listener",),
@@ -193,6 +206,15 @@ LIMIT_METRICS: tuple[MetricDefinition, ...] = (
         f"Client addresses of which something is kept: `{RATE}` those whose rate is measured, `{CONNECTIONS}` those "
         "with open connections.",
         _quotas(lambda quotas: [((RATE,), quotas.addresses_tracked), ((CONNECTIONS,), quotas.addresses_connected)]),
+    ),
+    MetricDefinition(
+        "quota_principals",
+        "gauge",
+        ("quota",),
+        "principals",
+        f"Authenticated principals of which something is kept, while any has a limit: `{RATE}` those whose rate is "
+        f"measured, `{CONNECTIONS}` those with open connections.",
+        _quotas(lambda quotas: [((RATE,), quotas.principals_tracked), ((CONNECTIONS,), quotas.principals_connected)]),
     ),
     MetricDefinition(
         "config_info",

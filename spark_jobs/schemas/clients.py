@@ -123,7 +123,13 @@ THROTTLES = Table(
         BROKER,
         LISTENER,
         key_column("client_ip", "string", "Address of the clients; `*` for many together.", source="client_ip"),
-        key_column("scope", "string", "Whose limit: `broker`, `listener`, `ip`.", source="scope"),
+        key_column("scope", "string", "Whose limit: `broker`, `listener`, `ip`, `principal`.", source="scope"),
+        key_column(
+            "principal",
+            "string",
+            "Of scope `principal`: who had authenticated; `*` for many together. Else NULL.",
+            source="principal",
+        ),
         key_column("quota", "string", "`connection_creation_rate` or `connections`.", source="quota"),
         key_column("action", "string", "`delay`, `hold`, `drop`, `observe`.", source="action"),
         sum_column("count", "Connections.", "connections", "count"),
@@ -135,7 +141,7 @@ THROTTLES = Table(
         merged_column("min", "first_at", "timestamp", "When the first of them met the limit.", "UTC", "ts_first"),
         merged_column("max", "last_at", "timestamp", "When the last of them did.", "UTC", "ts_last"),
     ),
-    example="SELECT client_ip, scope, quota, action, sum(count) AS connections, max(observed) AS observed,"
+    example="SELECT client_ip, scope, principal, quota, action, sum(count) AS connections, max(observed) AS observed,"
     " max(quota_limit) AS quota_limit FROM throttles GROUP BY ALL ORDER BY ALL",
 )
 

@@ -44,12 +44,12 @@ def test_an_address_takes_less_than_a_kibibyte_and_nothing_once_it_was_idle() ->
         assert tracemalloc.get_traced_memory()[0] <= MANY * KIB
         for address in addresses * SAMPLES:
             quotas.release("CLIENT", address, now)
-        assert quotas.sensors.addresses == MANY
+        assert len(quotas.sensors.addresses) == MANY
         now += SAMPLES * SECOND
         while quotas.sensors.addresses:
-            before = quotas.sensors.addresses
-            quotas.sensors.forget_idle(now)
-            assert quotas.sensors.addresses < before
+            before = len(quotas.sensors.addresses)
+            quotas.sensors.addresses.forget_idle(now)
+            assert len(quotas.sensors.addresses) < before
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] <= MANY * KIB // 10  # Python's dicts keep their tables
         assert not quotas.open_by_address

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from proxy.limits.connection_quotas import ConnectionQuotas
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota, Throttle
+from proxy.limits.principal_quotas import PrincipalQuotas
 from proxy.limits.quotas_state import collect_state
 from proxy.limits.sampled_rate import SampledRate, exceeds, throttle_time, throttle_time_rounded_up
 from tests.unit.limits.simulation import A, B, Client, Simulation, limits
@@ -296,6 +297,9 @@ class Everything(RuleBasedStateMachine):
             evict=self.evict,
             on_throttle=self.note,
         )
+        self.principals = PrincipalQuotas(
+            limits, hold=lambda number, ms: None, close=lambda number: None, on_throttle=self.note
+        )
 
     def admit(self, listener: str, token: int) -> None:
         assert token not in self.settled
@@ -357,7 +361,7 @@ class Everything(RuleBasedStateMachine):
             self.now = max(self.now, due)
             self.quotas.process_timers(self.now)
         self.now = until
-        self.quotas.sensors.forget_idle(self.now)
+        self.quotas.sensors.addresses.forget_idle(self.now)
 
     @rule(limits=ANY_LIMITS)
     def change(self, limits: Limits) -> None:
@@ -365,7 +369,7 @@ class Everything(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        collect_state(self.quotas, self.now)
+        collect_state(self.quotas, self.principals, self.now)
 
     @invariant()
     def nobody_is_lost(self) -> None:

@@ -168,9 +168,9 @@ def _connections() -> list[Row]:
 def _throttles() -> list[Row]:
     at = FIRST + timedelta(hours=20)
     key = {"day": at.date(), "minute": at, "cluster_id": CLUSTER, "broker_id": 1, "listener": "CLIENT"}
-    return [{**key, "client_ip": "10.0.1.77", "scope": "ip", "quota": "connection_creation_rate", "action": "delay",
-             "count": 412, "quota_limit": 5, "observed": 31.5, "delay_ms": 800, "first_at": at,
-             "last_at": at + timedelta(seconds=50)}]  # fmt: skip
+    return [{**key, "client_ip": "10.0.1.77", "scope": "ip", "principal": None,
+             "quota": "connection_creation_rate", "action": "delay", "count": 412, "quota_limit": 5,
+             "observed": 31.5, "delay_ms": 800, "first_at": at, "last_at": at + timedelta(seconds=50)}]  # fmt: skip
 
 
 def _changes() -> list[Row]:

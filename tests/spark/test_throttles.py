@@ -42,6 +42,7 @@ def test_one_minute_of_one_address_and_limit_is_one_row(kafka_rows: KafkaRows) -
         "listener": "CLIENT",
         "client_ip": "10.0.0.7",
         "scope": "ip",
+        "principal": None,
         "quota": "connection_creation_rate",
         "action": "hold",
         "count": 7,
@@ -59,13 +60,15 @@ def test_what_a_row_is_about(kafka_rows: KafkaRows) -> None:
         throttle(action="drop"),
         throttle(scope="listener"),
         throttle(quota="connections"),
+        throttle(scope="principal", principal="User:alice"),
+        throttle(scope="principal", principal="User:bob"),
         throttle(client_ip="*"),
         throttle(listener="TLS"),
         throttle(ts_first=NOON + MINUTE, ts_last=NOON + MINUTE),
         throttle(ts_first=NOON + 12 * 60 * MINUTE, ts_last=NOON + 12 * 60 * MINUTE),
     ]
     rows = throttles(kept(parse_records(kafka_rows([encoded(*told), encoded(throttle(), broker_id=2)])))).collect()
-    assert [row["count"] for row in rows] == [3] * 9
+    assert [row["count"] for row in rows] == [3] * 11
     assert sorted({row.day for row in rows}) == [date(2026, 9, 22), date(2026, 9, 23)]
 
 

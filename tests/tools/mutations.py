@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "list of text": (5, {"a": 1}, [5]),
     "list of mappings": (5, "x", [], {"a": 1}),
     "mapping": (5, "x", [1]),
-    "mapping of mappings": (5, "x", [1], {"kafka-1": {"connection_creation_rate": 1}}, {"::1": "5"}),
+    "mapping of mappings": (5, "x", [1], {"User:kafka": {"connection_creation_rate": 1}}, {"::1": "5"}),
 }
 """Values that no key of the kind may have."""
 
@@ -46,6 +46,8 @@ NEEDED_BY_OTHERS = {
     "rewrite.addresses",
     "proxy.protocol.trusted",
     "max.connections.per.ip.overrides",
+    "max.connections.per.principal.overrides",
+    "security.protocol",
 }
 """Without these, other keys of the file may be mistakes too."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from proxy.limits.model import UNLIMITED, AddressState, LimitState, QuotasState
+from proxy.limits.model import UNLIMITED, AddressState, LimitState, PrincipalState, QuotasState
 
 RATE, CONNECTIONS = "connection_creation_rate", "connections"
 
@@ -26,6 +26,8 @@ def unlimited(*listeners: str) -> QuotasState:
             ),
             LimitState("ip", "", RATE, UNLIMITED, "enforce", math.nan),
             LimitState("ip", "", CONNECTIONS, UNLIMITED, "enforce", math.nan),
+            LimitState("principal", "", RATE, UNLIMITED, "enforce", math.nan),
+            LimitState("principal", "", CONNECTIONS, UNLIMITED, "enforce", math.nan),
         ),
         queued={**none},
         waiting={**none},
@@ -34,6 +36,8 @@ def unlimited(*listeners: str) -> QuotasState:
         delayed_seconds={**none},
         held_before={**none},
         held_seconds={**none},
+        principal_held={**none},
+        principal_held_seconds={**none},
         blocked_seconds={**none},
         admitted={**none},
     )
@@ -51,6 +55,8 @@ def busy() -> QuotasState:
         LimitState("listener", "REPLICATION", CONNECTIONS, UNLIMITED, "enforce", 34),
         LimitState("ip", "", RATE, 20, "enforce", math.nan),
         LimitState("ip", "", CONNECTIONS, 500, "observe", math.nan),
+        LimitState("principal", "", RATE, 10, "enforce", math.nan),
+        LimitState("principal", "", CONNECTIONS, 100, "enforce", math.nan),
     )
     state.addresses = (
         AddressState("10.1.2.3", 22.9, 20, 40, 500, 7),
@@ -58,6 +64,14 @@ def busy() -> QuotasState:
     )
     state.addresses_tracked = 41
     state.addresses_connected = 57
+    state.principals = (
+        PrincipalState("User:alice", 10.4, 10, 100, 100),
+        PrincipalState("User:bob", math.nan, UNLIMITED, 3, 20),
+    )
+    state.principals_tracked = 1
+    state.principals_connected = 2
+    state.principal_held["CLIENT"] = 4
+    state.principal_held_seconds["CLIENT"] = 1.5
     state.waiting["CLIENT"] = 1
     state.queued["CLIENT"] = 213
     state.held["CLIENT"] = 7
@@ -66,6 +80,8 @@ def busy() -> QuotasState:
         ("CLIENT", "listener", RATE, "observe"): 800,
         ("CLIENT", "ip", RATE, "hold"): 90,
         ("CLIENT", "ip", RATE, "drop"): 60,
+        ("CLIENT", "principal", RATE, "hold"): 4,
+        ("CLIENT", "principal", CONNECTIONS, "drop"): 2,
     }
     state.delayed["CLIENT"] = 12
     state.delayed_seconds["CLIENT"] = 0.6

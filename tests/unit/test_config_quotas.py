@@ -452,3 +452,76 @@ class TestCluster:
         assert limits.listeners["CLIENT"].rate.limit == expected
         assert not limits.rate.limited
         assert not limits.listeners["My.Other"].rate.limited
+
+
+SASL = HEAD.replace("My.Other,", "My.Other, security.protocol: SASL_PLAINTEXT,")
+
+
+def principals(*lines: str) -> str:
+    return SASL + "quotas:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def test_limits_of_principals(config):
+    loaded = config(
+        principals(
+            "max.connections.per.principal: 100",
+            "max.connections.per.principal.overrides: 'alice:10, a:b:20'",
+            "max.connections.per.principal.action: observe",
+            "users: {<default>: 20, alice: {connection_creation_rate: 5, action: enforce}}",
+            "user.connection_creation_rate.action: observe",
+        )
+    )
+    limits = limits_of(loaded)
+
+    assert limits.any_of_principals
+    assert limits.principal_connection_quota("User:bob") == Quota(100, "observe")
+    assert limits.principal_connection_quota("User:alice") == Quota(10, "observe")
+    assert limits.principal_connection_quota("User:a:b") == Quota(20, "observe")
+    assert limits.principal_rate("User:bob") == Quota(20, "observe")
+    assert limits.principal_rate("User:alice") == Quota(5)
+    assert config(yaml.safe_dump(redacted(loaded))) == loaded
+
+
+def test_principals_have_no_limit_without_a_key(config):
+    limits = limits_of(config(SASL))
+
+    assert not limits.any_of_principals
+    assert limits.principal_rate("User:alice") == limits.principal_connection_quota("User:alice") == Quota()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("max.connections.per.principal: -1", "per.principal: -1 is out of range (allowed: 0–2147483647 connections)"),
+        ("max.connections.per.principal: 0", "per.principal: 0 lets nobody in (allowed: 1 or more, or 0 with"),
+        ("max.connections.per.principal.action: drop", "'drop' is not known (allowed: enforce or observe)"),
+        ("max.connections.per.principal.overrides: 5", "overrides: 5 is not text (allowed: user:connections, several"),
+        ("max.connections.per.principal.overrides: alice", "lacks :connections behind 'alice'"),
+        ("max.connections.per.principal.overrides: ':5'", "names '', which is no user"),
+        ("max.connections.per.principal.overrides: 'alice:-1'", "gives alice '-1' connections"),
+        ("max.connections.per.principal.overrides: 'alice:1,alice:2'", "names alice twice"),
+        ("max.connections.per.principal.overrides: 'alice:1,'", "lacks :connections behind ''"),
+        (
+            "max.connections.per.principal.overrides: 'User:alice:1'",
+            "'User:alice' with a type (allowed: a name without",
+        ),
+        ("users: {alice: 0}", "users.alice.connection_creation_rate: 0 is out of range (allowed: 1–2147483647"),
+        ("users: {alice: {}}", "users.alice.connection_creation_rate: is missing"),
+        ("users: {alice: {rate: 1}}", "users.alice.rate: unknown key"),
+        ("users: {'': 5}", "names '', which is no user"),
+        ("users: {'User:alice': 5}", "with a type (allowed: a name without User:)"),
+        ("user.connection_creation_rate.action: off", "(allowed: enforce or observe)"),
+    ],
+)
+def test_wrong_limits_of_principals(config, line, expected):
+    with pytest.raises(ConfigError) as raised:
+        config(principals(line))
+    assert expected in "\n".join(map(str, raised.value.problems))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["max.connections.per.principal: 5", "max.connections.per.principal.overrides: 'alice:1'", "users: {alice: 5}"],
+)
+def test_principals_are_limited_only_where_somebody_logs_in(problem, line):
+    assert "limits nobody: no client is known by its login (allowed: with security.protocol" in problem(quotas(line))

@@ -45,6 +45,8 @@ def test_limits_are_told_where_there_are_any(found) -> None:
         ("listener", "CLIENT", RATE, "observe"): 100,
         ("ip", "", RATE, "enforce"): 20,
         ("ip", "", CONNECTIONS, "observe"): 500,
+        ("principal", "", RATE, "enforce"): 10,
+        ("principal", "", CONNECTIONS, "enforce"): 100,
     }
 
 
@@ -65,6 +67,8 @@ def test_times_are_sums_and_counts_by_listener(found) -> None:
     assert of(found, f"{name}_count") == {("CLIENT",): 12, ("REPLICATION",): 0}
     assert of(found, f"ip_{name}_sum") == {("CLIENT",): 40.5, ("REPLICATION",): 0}
     assert of(found, f"ip_{name}_count") == {("CLIENT",): 90, ("REPLICATION",): 0}
+    assert of(found, "principal_connection_throttle_time_seconds_sum") == {("CLIENT",): 1.5, ("REPLICATION",): 0}
+    assert of(found, "principal_connection_throttle_time_seconds_count") == {("CLIENT",): 4, ("REPLICATION",): 0}
     assert of(found, "acceptor_blocked_seconds_total") == {("CLIENT",): 2.5, ("REPLICATION",): 0}
 
 
@@ -74,16 +78,17 @@ def test_connections_are_told_by_listener(found) -> None:
     assert of(found, "connections_held") == {("CLIENT",): 7, ("REPLICATION",): 0}
     assert of(found, "connections_admitted_total") == {("CLIENT",): 4321, ("REPLICATION",): 0}
     assert of(found, "quota_addresses") == {(RATE,): 41, (CONNECTIONS,): 57}
+    assert of(found, "quota_principals") == {(RATE,): 1, (CONNECTIONS,): 2}
 
 
 def test_every_kind_of_throttling_is_there_from_the_start(found) -> None:
     name = "connections_throttled_total"
     series = of(scrape(quotas_states.unlimited("CLIENT", "REPLICATION")), name)
-    assert len(series) == 2 * 13
+    assert len(series) == 2 * 17
     assert not any(series.values())
     assert of(found, name).keys() == series.keys()
     assert of(found, name)["CLIENT", "ip", RATE, "hold"] == 90
-    assert sum(of(found, name).values()) == 12 + 800 + 90 + 60
+    assert sum(of(found, name).values()) == 12 + 800 + 90 + 60 + 4 + 2
 
 
 def test_without_a_gate_there_are_no_samples() -> None:

@@ -66,7 +66,7 @@ def throttles(acts: Iterable[Act]) -> Book:
     for one in acts:
         if isinstance(one, Limited):
             row = book[
-                day(one.at), minute(one.at), one.run.cluster, one.run.broker, one.listener, one.ip, one.scope,
+                day(one.at), minute(one.at), one.run.cluster, one.run.broker, one.listener, one.ip, one.scope, None,
                 one.quota, one.action,
             ]  # fmt: skip
             add(row, count=one.count)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from proxy.limits.connection_quotas import ConnectionQuotas
-from proxy.limits.model import Limits, ListenerLimits, Quota, Throttle
+from proxy.limits.model import Limits, ListenerLimits, Quota, QuotasState, Throttle
+from proxy.limits.principal_quotas import PrincipalQuotas
+from proxy.limits.quotas_state import collect_state
 
 A = "10.0.0.1"
 B = "10.0.0.2"
@@ -46,6 +48,9 @@ class Simulation:
             evict=self._evict,
             on_throttle=self.throttles.append,
         )
+        self.principals = PrincipalQuotas(
+            self.limits, hold=lambda number, ms: None, close=lambda number: None, on_throttle=self.throttles.append
+        )
         self.backlog: dict[str, deque[Client]] = {name: deque() for name in self.limits.listeners}
         self._coming: deque[Client] = deque()
 
@@ -78,6 +83,9 @@ class Simulation:
     def update_limits(self, limits: Limits) -> None:
         self.quotas.update_limits(limits, self.now)
         self._accept()
+
+    def state(self, now: int) -> QuotasState:
+        return collect_state(self.quotas, self.principals, now)
 
     def _accept(self) -> None:
         for listener, waiting in self.backlog.items():

@@ -82,7 +82,12 @@ def test_a_held_connection_counts_nowhere() -> None:
     assert (quotas.open_total, quotas.open_by_listener, quotas.open_by_address) == (200, {"CLIENT": 200}, {A: 200})
     assert len(quotas.held) == 50
     assert not quotas.is_blocked("CLIENT")
-    assert quotas.sensors.rate("CLIENT", 0) == quotas.sensors.rate(None, 0) == quotas.sensors.address_rate(A, 0) == 20
+    assert (
+        quotas.sensors.rate("CLIENT", 0)
+        == quotas.sensors.rate(None, 0)
+        == quotas.sensors.addresses.per_second(A, 0)
+        == 20
+    )
     assert quotas.total_blocked("CLIENT", 0) == 0
 
 
@@ -91,7 +96,7 @@ def test_who_enters_after_a_hold_counts_everywhere_again() -> None:
     simulation.connect([0] * 25)
     simulation.run()
     rates = simulation.quotas.sensors
-    assert rates.rate("CLIENT", 50) == rates.rate(None, 50) == rates.address_rate(A, 50) == 21 / 1.05
+    assert rates.rate("CLIENT", 50) == rates.rate(None, 50) == rates.addresses.per_second(A, 50) == 21 / 1.05
 
 
 def test_after_a_burst_that_was_refused_as_a_whole_all_rates_are_zero() -> None:
@@ -100,7 +105,7 @@ def test_after_a_burst_that_was_refused_as_a_whole_all_rates_are_zero() -> None:
     simulation.run()
     rates = simulation.quotas.sensors
     assert len(refused(clients)) == 30
-    assert [rates.rate("CLIENT", 1_000), rates.rate(None, 1_000), rates.address_rate(A, 1_000)] == [0, 0, 0]
+    assert [rates.rate("CLIENT", 1_000), rates.rate(None, 1_000), rates.addresses.per_second(A, 1_000)] == [0, 0, 0]
 
 
 def test_who_was_held_waits_for_a_slot_like_others_and_is_not_held_again() -> None:
@@ -146,10 +151,10 @@ def test_addresses_without_a_quota_are_not_measured() -> None:
     for i in range(1_000):
         simulation.connect([i], address=f"10.1.{i // 256}.{i % 256}")
     simulation.run()
-    assert simulation.quotas.sensors.addresses == 0
+    assert len(simulation.quotas.sensors.addresses) == 0
     simulation.connect([2_000], address=A)
     simulation.run()
-    assert simulation.quotas.sensors.addresses == 1
+    assert len(simulation.quotas.sensors.addresses) == 1
 
 
 def test_addresses_are_forgotten_when_nothing_of_them_counts_any_more() -> None:
@@ -157,25 +162,25 @@ def test_addresses_are_forgotten_when_nothing_of_them_counts_any_more() -> None:
     for i in range(1_500):
         simulation.connect([i // 100], address=f"10.1.{i // 256}.{i % 256}")
     simulation.run()
-    measured = simulation.quotas.sensors
+    measured = simulation.quotas.sensors.addresses
     measured.forget_idle(10_999)
-    assert measured.addresses == 1_500
+    assert len(measured) == 1_500
     measured.forget_idle(11_000)
-    assert measured.addresses == 1_400
+    assert len(measured) == 1_400
     measured.forget_idle(12_000)  # a thousand at a time
-    assert measured.addresses == 400
+    assert len(measured) == 400
     measured.forget_idle(12_000)
-    assert measured.addresses == 0
+    assert len(measured) == 0
 
 
 def test_one_that_is_looked_at_is_forgotten_all_the_same() -> None:
     simulation = Simulation(limits(ips={A: 5}))
     simulation.connect([0])
     simulation.run()
-    measured = simulation.quotas.sensors
-    assert [measured.address_rate(address, 11_000) for address in measured.recent_addresses()] == [0]
+    measured = simulation.quotas.sensors.addresses
+    assert [measured.per_second(address, 11_000) for address in measured.recent()] == [0]
     measured.forget_idle(11_000)
-    assert measured.addresses == 0
+    assert len(measured) == 0
 
 
 def test_beyond_the_most_addresses_the_one_unused_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +189,7 @@ def test_beyond_the_most_addresses_the_one_unused_for_longest_is_forgotten(monke
     for at, address in enumerate(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1", "10.0.0.4"]):
         simulation.connect([at], address=address)
     simulation.run()
-    assert simulation.quotas.sensors.recent_addresses() == ["10.0.0.4", "10.0.0.1", "10.0.0.3"]
+    assert simulation.quotas.sensors.addresses.recent() == ["10.0.0.4", "10.0.0.1", "10.0.0.3"]
 
 
 def test_at_the_end_all_who_wait_or_are_held_are_refused_once() -> None:

@@ -100,7 +100,7 @@ def test_one_too_many_of_an_address_is_refused_at_once_and_touches_no_rate() -> 
     assert refused(clients) == [0] * 10
     assert admitted(other) == [0] * 5
     sensors = simulation.quotas.sensors
-    assert [sensors.rate("CLIENT", 0), sensors.rate(None, 0), sensors.address_rate(A, 0)] == [2.5, 2.5, 2.0]
+    assert [sensors.rate("CLIENT", 0), sensors.rate(None, 0), sensors.addresses.per_second(A, 0)] == [2.5, 2.5, 2.0]
     simulation.leave(clients[0])
     again = simulation.connect([0] * 2, address=A)
     simulation.run()

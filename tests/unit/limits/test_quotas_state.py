@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from proxy.limits.model import UNLIMITED, AddressState, Limits, LimitState, ListenerLimits, Quota
-from proxy.limits.quotas_state import MAX_ADDRESSES_SHOWN, collect_state
+from proxy.limits.quotas_state import MAX_ADDRESSES_SHOWN
 from proxy.limits.rate_sensors import RateSensors
 from tests.unit.limits.simulation import A, B, Simulation
 
@@ -32,7 +32,7 @@ def busy() -> Simulation:
 
 
 def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> None:
-    now = collect_state(busy().quotas, 100)
+    now = busy().state(100)
     assert [(one.scope, one.listener, one.quota, one.limit, one.action) for one in now.limits] == [
         ("broker", "", "connection_creation_rate", 50, "enforce"),
         ("broker", "", "connections", UNLIMITED, "enforce"),
@@ -42,13 +42,15 @@ def test_limits_are_told_of_the_broker_and_each_listener_limited_or_not() -> Non
         ("listener", "OTHER", "connections", UNLIMITED, "enforce"),
         ("ip", "", "connection_creation_rate", UNLIMITED, "enforce"),
         ("ip", "", "connections", 30, "observe"),
+        ("principal", "", "connection_creation_rate", UNLIMITED, "enforce"),
+        ("principal", "", "connections", UNLIMITED, "enforce"),
     ]
     per_second = 22 / 10.1  # 20 of A, one of B, and one that waits
     assert [one.used for one in now.limits[:6]] == pytest.approx([per_second, 21, per_second, 21, 0, 0])
 
 
 def test_counts_are_told_of_every_listener() -> None:
-    now = collect_state(busy().quotas, 100)
+    now = busy().state(100)
     assert now.waiting == {"CLIENT": 1, "OTHER": 0}
     assert now.held == {"CLIENT": 5, "OTHER": 0}
     assert now.admitted == {"CLIENT": 21, "OTHER": 0}
@@ -63,7 +65,7 @@ def test_counts_are_told_of_every_listener() -> None:
 
 
 def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
-    now = collect_state(busy().quotas, 100)
+    now = busy().state(100)
     one, other = now.addresses
     assert one == AddressState(A, 20 / 10.1, 2, 20, 30, 5)
     assert (other.address, other.rate_limit, other.connections, other.connections_limit) == (B, UNLIMITED, 1, 30)
@@ -72,8 +74,8 @@ def test_addresses_are_told_with_their_limits_the_fastest_first() -> None:
 
 
 def test_a_rate_without_a_limit_is_measured_too() -> None:
-    now = collect_state(Simulation(Limits(listeners={"CLIENT": ListenerLimits()})).quotas, 0)
-    assert [math.isnan(one.used) for one in now.limits] == [False, False, False, False, True, True]
+    now = Simulation(Limits(listeners={"CLIENT": ListenerLimits()})).state(0)
+    assert [math.isnan(one.used) for one in now.limits] == [False] * 4 + [True] * 4
     assert now.limits[1] == LimitState("broker", "", "connections", UNLIMITED, "enforce", 0)
     assert now.addresses == ()
 
@@ -82,7 +84,7 @@ def test_delays_are_told_in_seconds() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits(Quota(1))}, samples=2))
     simulation.connect([0, 0, 0])
     simulation.run()
-    now = collect_state(simulation.quotas, simulation.now)
+    now = simulation.state(simulation.now)
     assert (now.delayed, now.delayed_seconds, now.blocked_seconds) == ({"CLIENT": 2}, {"CLIENT": 2.0}, {"CLIENT": 2.0})
 
 
@@ -94,7 +96,7 @@ def test_only_the_busiest_of_many_addresses_are_told() -> None:
     for client in simulation.clients:
         if client.address.endswith("6"):
             simulation.leave(client)
-    now = collect_state(simulation.quotas, simulation.now)
+    now = simulation.state(simulation.now)
     assert len(now.addresses) == MAX_ADDRESSES_SHOWN
     assert now.addresses_tracked == 200
     assert [one.rate for one in now.addresses[: MAX_ADDRESSES_SHOWN // 2]] == pytest.approx(
@@ -107,11 +109,11 @@ def test_looking_changes_nothing() -> None:
     seen, quiet = busy(), busy()
     for now in range(100, 30_000, 1_000):
         seen.run(now)
-        collect_state(seen.quotas, now)
+        seen.state(now)
     quiet.run(30_000)
     seen.run(30_000)
     assert [client.admitted for client in seen.clients] == [client.admitted for client in quiet.clients]
-    assert collect_state(seen.quotas, 30_000).limits == collect_state(quiet.quotas, 30_000).limits
+    assert seen.state(30_000).limits == quiet.state(30_000).limits
 
 
 def test_an_address_costs_less_than_a_kilobyte_and_nothing_once_it_is_idle() -> None:
@@ -126,10 +128,10 @@ def test_an_address_costs_less_than_a_kilobyte_and_nothing_once_it_is_idle() -> 
                 sensors.count_address(address, second * 1_000)
         full, _ = tracemalloc.get_traced_memory()
         for _ in range(len(addresses) // 1_000):
-            sensors.forget_idle(60_000)
+            sensors.addresses.forget_idle(60_000)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert sensors.addresses == 0
+    assert len(sensors.addresses) == 0
     assert (full - before) / len(addresses) < 1_024
     assert (after - before) < 0.01 * (full - before)

@@ -23,7 +23,7 @@ def test_without_limits_nobody_waits_and_nothing_is_measured() -> None:
     assert admitted(clients) == [client.at for client in clients]
     assert simulation.throttles == []
     assert simulation.quotas.next_timer() is None
-    assert simulation.quotas.sensors.addresses == 0
+    assert len(simulation.quotas.sensors.addresses) == 0
     assert simulation.quotas.sensors.violations("CLIENT", 0) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from proxy.limits import throttle_reports as module
 from proxy.limits.model import Throttle, ThrottleAction
 from proxy.limits.throttle_reports import (
-    MANY_ADDRESSES,
+    MANY,
     AggregatedThrottle,
     ThrottleAggregator,
     ThrottleSummary,
@@ -59,9 +59,9 @@ def test_of_more_addresses_than_are_told_the_rest_is_told_together() -> None:
         gathered.add(throttle(f"10.{i // 256}.0.{i % 256}", done="hold" if i % 3 else "drop"), float(i))
     gathered.add(throttle("10.0.0.1"), 3_000.0)  # among the first, and still told by name
     reports = gathered.take_reports()
-    named = [report for report in reports if report.address != MANY_ADDRESSES]
+    named = [report for report in reports if report.address != MANY]
     assert len(named) == module.MAX_REPORTS
-    assert {report.action: report.count for report in reports if report.address == MANY_ADDRESSES} == {
+    assert {report.action: report.count for report in reports if report.address == MANY} == {
         "hold": 1_334,
         "drop": 666,
     }
@@ -80,4 +80,4 @@ def test_summaries_keep_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
     (summary,) = found.values()
     assert (summary.listener, summary.scope, summary.action) == ("CLIENT", "ip", "hold")
     assert (summary.connections, summary.limit, summary.observed, summary.delay_ms) == (15, 2, 2.0, 200)
-    assert summary.addresses == {A: told[A], B: told[B], MANY_ADDRESSES: 6}
+    assert summary.addresses == {A: told[A], B: told[B], MANY: 6}

@@ -32,7 +32,7 @@ def test_whoever_gives_up_while_it_is_held_is_not_counted_again() -> None:
     simulation.run()
     assert len(refused(crowd)) == 5
     assert simulation.quotas.throttled["CLIENT", "ip", RATE, "drop"] == 0
-    assert simulation.quotas.sensors.address_rate(A, 50) == pytest.approx(20 / 1.05)
+    assert simulation.quotas.sensors.addresses.per_second(A, 50) == pytest.approx(20 / 1.05)
 
 
 def test_whoever_gives_up_in_front_of_a_slot_does_not_get_it() -> None:
@@ -100,7 +100,7 @@ def test_a_dry_run_of_an_address_shows_its_real_rate() -> None:
     simulation = Simulation(Limits(listeners={"CLIENT": ListenerLimits()}, ip_rates={A: Quota(20, "observe")}))
     simulation.connect([0] * 500)
     simulation.run()
-    assert simulation.quotas.sensors.address_rate(A, 0) == 50
+    assert simulation.quotas.sensors.addresses.per_second(A, 0) == 50
     assert simulation.quotas.throttled["CLIENT", "ip", RATE, "observe"] == 300
 
 

@@ -48,6 +48,12 @@ class Handler:
     def close_idlest(self, listeners) -> None:
         pass
 
+    def hold_connection(self, number, hold_ms) -> None:
+        pass
+
+    def close_connection(self, number, cause) -> None:
+        pass
+
     def report_throttles(self, reports) -> None:
         pass
 

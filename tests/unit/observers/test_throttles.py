@@ -43,6 +43,12 @@ def test_an_event_says_what_its_report_says_and_leaves_out_what_is_nothing() -> 
     )
 
 
+def test_of_a_principal_s_limit_the_event_names_the_principal() -> None:
+    (chunk,) = encode_throttle_reports([report(scope="principal", principal="User:alice")], 1, 0.0).chunks
+    told = msgspec.json.decode(chunk.json, type=ThrottleEvent)
+    assert (told.scope, told.principal, told.client_ip) == ("principal", "User:alice", "10.0.0.7")
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_cannot_say_loses_that_event_alone_with_its_number(number: float) -> None:
     made = encode_throttle_reports([report(), report(observed=number), report()], 1, 0.0)

@@ -1,0 +1,266 @@
+"""Limits of principals: who is held or closed after a login, what is counted, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+
+from proxy.limits import principal_quotas
+from proxy.limits.model import (
+    DEFAULT_USER,
+    UNLIMITED,
+    Limits,
+    ListenerLimits,
+    PrincipalState,
+    Quota,
+    Throttle,
+)
+from proxy.limits.principal_quotas import PrincipalQuotas
+from proxy.limits.quotas_state import MAX_PRINCIPALS_SHOWN
+from proxy.limits.throttle_reports import MANY, ThrottleAggregator, ThrottleSummary, add_to_summaries
+from tests.unit.limits.simulation import A, Simulation
+
+ALICE, BOB = "User:alice", "User:bob"
+NUMBER, RATE = "connections", "connection_creation_rate"
+
+
+def limits(**given: object) -> Limits:
+    return Limits(**{"listeners": {"CLIENT": ListenerLimits()}, **given})
+
+
+@dataclass
+class Logins:
+    """Clients that log in from one address, and what became of them."""
+
+    limits: Limits
+    held: dict[int, int] = field(default_factory=dict)
+    closed: list[int] = field(default_factory=list)
+    throttles: list[Throttle] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.quotas = PrincipalQuotas(
+            self.limits, hold=self.held.__setitem__, close=self.closed.append, on_throttle=self.throttles.append
+        )
+        self._numbers = count(1)
+
+    def log_in(self, principal: str, now: int = 0) -> int:
+        number = next(self._numbers)
+        self.quotas.add(number, principal, "CLIENT", A, now)
+        return number
+
+    def told(self) -> list[tuple[str, str, str, str]]:
+        return [(one.principal, one.scope, one.quota, one.action) for one in self.throttles]
+
+
+def test_one_connection_too_many_is_closed_and_those_of_others_are_not() -> None:
+    logins = Logins(limits(principal_connections=Quota(2)))
+    numbers = [logins.log_in(principal) for principal in (ALICE, ALICE, ALICE, BOB, ALICE)]
+    assert logins.closed == [numbers[2], numbers[4]]
+    assert logins.quotas.open_by_principal == {ALICE: 2, BOB: 1}
+    assert logins.told() == [(ALICE, "principal", NUMBER, "drop")] * 2
+    assert logins.throttles[0] == Throttle("CLIENT", A, "principal", NUMBER, "drop", 2, 2, 0, ALICE)
+    assert logins.quotas.throttled == {("CLIENT", "principal", NUMBER, "drop"): 2}
+
+
+def test_an_end_makes_room_and_nothing_is_left_of_those_who_have_gone() -> None:
+    logins = Logins(limits(principal_connections=Quota(1)))
+    first, refused = logins.log_in(ALICE), logins.log_in(ALICE)
+    logins.quotas.release(refused)  # closed, and so never counted
+    logins.quotas.release(99)  # ended before its login
+    assert logins.quotas.open_by_principal == {ALICE: 1}
+    logins.quotas.release(first)
+    assert logins.quotas.open_by_principal == {}
+    again = logins.log_in(ALICE)
+    assert logins.closed == [refused]
+    logins.quotas.release(again)
+    logins.quotas.release(again)
+    assert logins.quotas.open_by_principal == {}
+    assert logins.quotas._principals == {}
+
+
+def test_an_override_goes_before_the_number_of_all_also_0() -> None:
+    own = limits(principal_connections=Quota(1), principal_connections_overrides={ALICE: 3, BOB: 0})
+    logins = Logins(own)
+    for principal in (ALICE, ALICE, ALICE, ALICE, BOB, "User:carol", "User:carol"):
+        logins.log_in(principal)
+    assert logins.closed == [4, 5, 7]
+
+
+def test_overrides_alone_limit_nobody_else() -> None:
+    logins = Logins(limits(principal_connections_overrides={ALICE: 1}))
+    for principal in (ALICE, ALICE, *[BOB] * 50):
+        logins.log_in(principal)
+    assert logins.closed == [2]
+
+
+def test_a_rate_holds_for_the_throttle_time_and_for_a_second_at_most() -> None:
+    logins = Logins(limits(principal_rates={ALICE: Quota(2)}))
+    for _ in range(20):
+        logins.log_in(ALICE)
+        logins.log_in(BOB)
+    assert logins.held == {}
+    assert [logins.log_in(ALICE), logins.log_in(ALICE), logins.log_in(ALICE)] == [41, 42, 43]
+    assert logins.held == {41: 500, 42: 1_000, 43: 1_000}  # of 1,500, for they count although they are held
+    assert logins.closed == []
+    assert logins.quotas.open_by_principal == {ALICE: 23, BOB: 20}
+    assert logins.told() == [(ALICE, "principal", RATE, "hold")] * 3
+    assert [(one.observed, one.delay_ms) for one in logins.throttles] == [(2.1, 500), (2.2, 1_000), (2.3, 1_000)]
+    assert logins.quotas.holds == {"CLIENT": [3, 2_500]}
+    assert logins.quotas.rates.per_second(ALICE, 0) == 2.3
+    assert math.isnan(logins.quotas.rates.per_second(BOB, 0))
+    assert logins.log_in(ALICE, 30_000) not in logins.held
+
+
+def test_the_default_rate_is_of_each_principal_without_its_own() -> None:
+    logins = Logins(limits(principal_rates={DEFAULT_USER: Quota(1), ALICE: Quota(100)}))
+    for _ in range(11):
+        logins.log_in(ALICE)
+        logins.log_in(BOB)
+        logins.log_in("User:carol")
+    assert {one.principal for one in logins.throttles} == {BOB, "User:carol"}
+    assert len(logins.held) == 2
+
+
+def test_who_is_closed_uses_up_no_rate() -> None:
+    logins = Logins(limits(principal_connections=Quota(1), principal_rates={ALICE: Quota(1)}, samples=2))
+    for _ in range(10):
+        logins.log_in(ALICE)
+    assert len(logins.closed) == 9
+    assert logins.quotas.rates.per_second(ALICE, 0) == 1
+    assert logins.held == {}
+
+
+def test_a_dry_run_counts_and_neither_holds_nor_closes() -> None:
+    observed = limits(
+        principal_connections=Quota(1, "observe"),
+        principal_connections_overrides={BOB: 2},
+        principal_rates={DEFAULT_USER: Quota(1, "observe")},
+        samples=2,
+    )
+    logins = Logins(observed)
+    for principal in (ALICE, ALICE, ALICE, BOB, BOB, BOB):
+        logins.log_in(principal)
+    assert (logins.closed, logins.held) == ([], {})
+    assert logins.quotas.open_by_principal == {ALICE: 3, BOB: 3}
+    assert logins.quotas.throttled == {
+        ("CLIENT", "principal", NUMBER, "observe"): 3,
+        ("CLIENT", "principal", RATE, "observe"): 4,
+    }
+    assert logins.quotas.holds == {"CLIENT": [0, 0]}
+    assert {one.delay_ms for one in logins.throttles if one.quota == RATE} == {1_000}
+
+
+def test_another_login_of_the_same_connection_does_not_count() -> None:
+    logins = Logins(limits(principal_connections=Quota(1), principal_rates={ALICE: Quota(1)}, samples=2))
+    number = logins.log_in(ALICE)
+    for _ in range(5):
+        logins.quotas.add(number, ALICE, "CLIENT", A, 0)
+    assert logins.throttles == []
+    assert logins.quotas.open_by_principal == {ALICE: 1}
+    logins.quotas.release(number)
+    assert logins.quotas.open_by_principal == {}
+
+
+def test_nothing_is_counted_without_a_limit() -> None:
+    logins = Logins(limits())
+    logins.log_in(ALICE)
+    logins.quotas.add_earlier(7, ALICE)
+    assert not logins.quotas.is_active
+    assert (logins.quotas.open_by_principal, logins.quotas._principals, len(logins.quotas.rates)) == ({}, {}, 0)
+
+
+def test_new_limits_are_of_new_logins_and_know_the_earlier_ones() -> None:
+    logins = Logins(limits())
+    logins.quotas.update_limits(limits(principal_connections=Quota(2)))
+    for number in (101, 102, 103, 103):
+        logins.quotas.add_earlier(number, ALICE)
+    assert (logins.closed, logins.throttles) == ([], [])
+    assert logins.quotas.open_by_principal == {ALICE: 3}
+    assert logins.closed == []
+    assert logins.closed == [logins.log_in(ALICE)]
+    logins.quotas.update_limits(limits(principal_connections=Quota(9)))
+    logins.log_in(ALICE)
+    assert len(logins.closed) == 1
+    assert logins.quotas.open_by_principal == {ALICE: 4}
+    logins.quotas.update_limits(limits())
+    assert logins.quotas.open_by_principal == {}
+    logins.quotas.release(101)
+
+
+def test_a_rate_goes_on_over_a_change_of_limits_but_not_of_the_window() -> None:
+    logins = Logins(limits(principal_rates={ALICE: Quota(50)}))
+    for _ in range(20):
+        logins.log_in(ALICE)
+    logins.quotas.update_limits(limits(principal_rates={ALICE: Quota(1)}))
+    assert logins.quotas.rates.per_second(ALICE, 0) == 2
+    logins.quotas.update_limits(limits(principal_rates={ALICE: Quota(1)}, samples=2))
+    assert len(logins.quotas.rates) == 0
+
+
+def test_idle_principals_are_forgotten_and_never_too_many_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(principal_quotas, "MAX_MEASURED_PRINCIPALS", 3)
+    logins = Logins(limits(principal_rates={DEFAULT_USER: Quota(5)}))
+    for at, name in enumerate("abcad"):
+        logins.log_in(f"User:{name}", at)
+    assert logins.quotas.rates.recent() == ["User:d", "User:a", "User:c"]
+    logins.quotas.rates.forget_idle(60_000)
+    assert len(logins.quotas.rates) == 0
+
+
+def test_the_busiest_are_told_with_their_limits() -> None:
+    own = limits(
+        principal_connections=Quota(9, "observe"),
+        principal_connections_overrides={BOB: 5},
+        principal_rates={ALICE: Quota(2), DEFAULT_USER: Quota(7, "observe")},
+    )
+    simulation = Simulation(own)
+    for number in range(3):
+        simulation.principals.add(number, ALICE, "CLIENT", A, 0)
+    simulation.principals.add(3, BOB, "CLIENT", A, 0)
+    now = simulation.state(0)
+    assert now.principals == (PrincipalState(ALICE, 0.3, 2, 3, 9), PrincipalState(BOB, 0.1, 7, 1, 5))
+    assert (now.principals_tracked, now.principals_connected) == (2, 2)
+    assert [(one.scope, one.quota, one.limit, one.action) for one in now.limits[-2:]] == [
+        ("principal", RATE, 7, "observe"),
+        ("principal", NUMBER, 9, "observe"),
+    ]
+    for number in range(4, 100):
+        simulation.principals.add(number, f"User:{number}", "CLIENT", A, 0)
+    assert len(simulation.state(0).principals) == MAX_PRINCIPALS_SHOWN
+
+
+def test_one_without_a_rate_limit_has_no_rate() -> None:
+    simulation = Simulation(limits(principal_connections=Quota(9)))
+    simulation.principals.add(1, ALICE, "CLIENT", A, 0)
+    (one,) = simulation.state(0).principals
+    assert math.isnan(one.rate)
+    assert (one.rate_limit, one.connections, one.connections_limit) == (UNLIMITED, 1, 9)
+
+
+def _throttle(principal: str) -> Throttle:
+    return Throttle("CLIENT", A, "principal", NUMBER, "drop", 1, 1, 0, principal)
+
+
+def test_reports_tell_principals_behind_one_address_apart() -> None:
+    gathered = ThrottleAggregator()
+    for principal in (ALICE, BOB, ALICE):
+        gathered.add(_throttle(principal), 1.0)
+    reports = gathered.take_reports()
+    assert [(one.address, one.principal, one.count) for one in reports] == [(A, ALICE, 2), (A, BOB, 1)]
+    summaries: dict[object, ThrottleSummary] = {}
+    add_to_summaries(summaries, reports)
+    (summary,) = summaries.values()
+    assert summary.principals == {ALICE: 2, BOB: 1}
+    assert summary.addresses == {A: 3}
+
+
+def test_of_more_principals_than_are_told_the_rest_is_told_together() -> None:
+    gathered = ThrottleAggregator()
+    for number in range(1_010):
+        gathered.add(_throttle(f"User:{number}"), 1.0)
+    *_, last = reports = gathered.take_reports()
+    assert len(reports) == 1_001
+    assert (last.address, last.principal, last.count) == (MANY, MANY, 10)
