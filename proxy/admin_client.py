@@ -56,6 +56,14 @@ def get_connections(admin: Endpoint, query: Mapping[str, str]) -> ConnectionsVie
     return _decode(admin, body, ConnectionsView)
 
 
+def get_metrics(admin: Endpoint) -> str:
+    """Return the text of the metrics. Raises LocalError if no sidecar answers."""
+    status, body = _send_request(admin, "GET", "/metrics")
+    if status != HTTPStatus.OK:
+        raise _unexpected_status(admin, "GET /metrics", status)
+    return body.decode()
+
+
 def post_close_connection(admin: Endpoint, connection: str) -> None:
     """Close an open connection. Raises LocalError if no sidecar answers, or it has no such connection."""
     status, body = _send_request(admin, "POST", f"/connections/close?{urlencode({'id': connection})}")

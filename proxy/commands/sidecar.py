@@ -41,6 +41,15 @@ def add(commands: Commands) -> None:
     made.add_argument("--watch", action="store_true", help="Once a second with rates, until Ctrl-C.")
     add_output(made, ("table", "json"))
 
+    made = command(commands, "top", top, extra="query")
+    add_admin(made)
+    made.add_argument("--by", choices=GROUPINGS, default=GROUPINGS[0], help="What clients are added up by.")
+    made.add_argument("--sort", choices=SORT_COLUMNS, default=SORT_COLUMNS[0], help="What comes first.")
+    made.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="Between two samples; default: 2.")
+
+
+GROUPINGS = ("principal", "client_id", "client_ip", "group_id", "listener")
+SORT_COLUMNS = ("requests", "bytes-in", "bytes-out", "connections", "in-flight")
 
 CONNECTION_FILTERS = {
     "listener": "of this listener",
@@ -128,6 +137,13 @@ def quotas(admin: Endpoint, watch: bool, output: str) -> None:
         return format_text(found) if output == "table" else msgspec.json.encode(found).decode()
 
     _show(text, watch, output)
+
+
+def top(admin: Endpoint, by: str, sort: str, interval: float) -> None:
+    """Show who uses a running sidecar: talkers, requests, errors, latencies; live in a terminal, once when piped."""
+    from proxy.top_screen import show
+
+    show(admin, by, sort, interval)
 
 
 def _show(text: Callable[[], str], watch: bool, output: str) -> None:
