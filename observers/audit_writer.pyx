@@ -241,6 +241,9 @@ cdef class RequestEventEncoder:
             if key == PRODUCE and request != NULL and request.transactional_id != NULL:
                 items += self._transaction_text(request)
                 self._kept_alive.append(items)
+            elif key == SHARE_FETCH and request != NULL and request.group_id != NULL:
+                items += _optional(b"group_id", (<bytes>request.group_id).decode("utf-8", "replace"))
+                self._kept_alive.append(items)
             if not fits:
                 raise _EventTooLarge
         except BaseException:

@@ -28,6 +28,7 @@ FACT_FIELDS: Mapping[str, tuple[str, ...]] = {
     "max_wait_ms": ("MaxWaitMs",),
     "min_bytes": ("MinBytes",),
     "session_id": ("SessionId",),
+    "group_id": ("GroupId",),
     "session_epoch": ("SessionEpoch", "ShareSessionEpoch"),
     "throttle_ms": ("ThrottleTimeMs",),
     "partition": ("Index", "Partition", "PartitionIndex"),

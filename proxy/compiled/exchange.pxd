@@ -64,6 +64,7 @@ cdef struct Body:  # the facts of one body; fields that its kind does not have s
     int16_t error_code
     int16_t acks
     PyObject *transactional_id  # bytes or NULL; owned
+    PyObject *group_id  # of ShareFetch requests; likewise
     Py_ssize_t count
     Py_ssize_t forgotten  # of Fetch requests: as many parts after those, with nothing but topic and partition
     int64_t names  # bytes of names, as they are charged

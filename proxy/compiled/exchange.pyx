@@ -108,6 +108,7 @@ cdef void free_body(Body *body) noexcept:
     if body.parts != &body.first:
         PyMem_Free(body.parts)
     Py_XDECREF(body.transactional_id)
+    Py_XDECREF(body.group_id)
     PyMem_Free(body)
 
 
@@ -134,7 +135,7 @@ cdef object facts_of(const Body *body):
         ])
         return FetchRequest(
             body.replica_id, body.max_wait_ms, body.min_bytes, body.session_id, body.session_epoch, partitions, ids,
-            forgotten, body.isolation_level,
+            forgotten, body.isolation_level, <object>body.group_id if body.group_id != NULL else None,
         )  # fmt: skip
     return FetchResponse(body.throttle_ms, body.error_code, body.session_id, partitions, ids)
 
@@ -197,6 +198,10 @@ cdef int _fill(Body *body, object facts) except -1:
         body.replica_id, body.max_wait_ms, body.min_bytes = facts.replica_id, facts.max_wait_ms, facts.min_bytes
         body.session_id, body.session_epoch = facts.session_id, facts.session_epoch
         body.isolation_level = facts.isolation_level
+        if facts.group_id is not None:
+            text = facts.group_id
+            Py_INCREF(text)
+            body.group_id = <PyObject *>text
     else:
         body.throttle_ms = facts.throttle_ms
         if body.kind == FETCH_RESPONSE:

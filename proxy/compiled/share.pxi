@@ -10,13 +10,17 @@ cdef int share_request_head(Walk *walk) except -1:
     cdef Body *body = walk.body
     cdef const uint8_t *start
     cdef const uint8_t *fixed
-    cdef int64_t size
-    if not text(walk, &start, &size) or not text(walk, &start, &size):
+    cdef const uint8_t *group
+    cdef int64_t size, group_size
+    if not text(walk, &group, &group_size) or not text(walk, &start, &size):
         return 0
     fixed = walk.data + walk.pos
     walk.pos += 16 + (8 if walk.version >= 1 else 0) + (2 if walk.version >= 2 else 0)
     if walk.pos > walk.size or not count_topics(walk):
         return 0
+    if group_size > 0:
+        body.group_id = PyBytes_FromStringAndSize(<const char *>group, group_size)
+        body.names += NAME + group_size
     body.session_epoch = int32_at(fixed)
     body.max_wait_ms = int32_at(fixed + 4)
     body.min_bytes = int32_at(fixed + 8)

@@ -132,7 +132,8 @@ class FetchRequest(Struct, frozen=True, gc=False):
     With a fetch session (``session_epoch`` > 0) ``partitions`` holds only what changed since the last request, and
     ``forgotten`` the (topic, partition) that left the session. Also of ShareFetchRequest.json, versions 0–2:
     ``session_epoch`` is the share session's, ``session_id`` 0, ``replica_id`` and every ``fetch_offset`` −1.
-    ``isolation_level``: 0 is read_uncommitted, also before v4 and of ShareFetch; 1 is read_committed.
+    ``isolation_level``: 0 is read_uncommitted, also before v4 and of ShareFetch; 1 is read_committed. ``group_id``: of
+    ShareFetch alone, UTF-8.
     """
 
     replica_id: int
@@ -144,6 +145,7 @@ class FetchRequest(Struct, frozen=True, gc=False):
     topics_are_ids: bool
     forgotten: tuple[tuple[bytes, int], ...] = ()
     isolation_level: int = 0
+    group_id: bytes | None = None
 
 
 class FetchedPartition(Struct, frozen=True, gc=False):

@@ -34,13 +34,15 @@ def share_fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walk
     while True:
         mark = pos
         try:
-            _, pos = compact_string(buf, pos)  # group
+            group, pos = compact_string(buf, pos)
             _, pos = compact_string(buf, pos)  # member
             session_epoch, max_wait_ms, min_bytes = wishes.unpack_from(buf, pos)
             break
         except TRUNCATED:
             buf, pos = yield mark
     topics, buf, pos = yield from array_length(buf, pos + wishes.size)
+    if group:
+        kept.names += NAME + len(group)
     while topics:
         topics -= 1
         while True:
@@ -74,7 +76,10 @@ def share_fetch_request(buf: Buffer, pos: int, version: int, kept: Kept) -> Walk
         buf, pos = yield from pass_tags(buf, pos)
     forgotten, buf, pos = yield from forgotten_topics(buf, pos, WITH_IDS, kept)
     buf, pos = yield from pass_tags(buf, pos)
-    facts = FetchRequest(-1, max_wait_ms, min_bytes, 0, session_epoch, tuple(partitions), True, forgotten)
+    wanted_partitions = tuple(partitions)
+    facts = FetchRequest(
+        -1, max_wait_ms, min_bytes, 0, session_epoch, wanted_partitions, True, forgotten, group_id=group or None
+    )
     return facts, pos
 
 

@@ -113,6 +113,8 @@ class Translator:
                     event.transactional_id = clip(request.transactional_id.decode("utf-8", "replace"))
             elif exchange.api_key in FETCH_API_KEYS:
                 event.max_wait_ms = request.max_wait_ms
+                if request.group_id is not None:
+                    event.group_id = clip(request.group_id.decode("utf-8", "replace"))
                 if exchange.outcome == "answered":
                     event.polled = self._filter.take_polled_topics(exchange)
         return event

@@ -96,6 +96,7 @@ def share_fetch_request(version: int, values: Values) -> FetchRequest:
         partitions,
         True,
         _forgotten(values, "topic_id"),
+        group_id=values["group_id"] or None,
     )
 
 
