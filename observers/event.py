@@ -379,7 +379,7 @@ class EndOffsetsEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="k
     """Number of the event, as for every kind."""
     ts: int
     """When the event was made."""
-    end_offsets: tuple[EndOffset, ...]
+    end_offsets: tuple[EndOffset, ...] = ()
     """One for each partition."""
 
 

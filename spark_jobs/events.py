@@ -230,7 +230,7 @@ THROTTLE_EVENT = (
     EventField("ts_first", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("ts_last", "bigint", required=True, minimum=0, maximum=MAX_INSTANT),
     EventField("delay_ms", "bigint", default=0, minimum=0),
-    EventField("principal", "string"),
+    EventField("principal", "string", default=""),
 )
 
 INVENTORY_TOPIC = (

@@ -20,6 +20,7 @@ def throttles(parsed: DataFrame) -> DataFrame:
         f"{day_of('event.ts_first')} AS day",
         f"{start_of_interval('event.ts_first', MINUTE_US)} AS minute",
     )
+    throttled = throttled.withColumn("principal", F.expr("nullif(principal, '')"))
     rows = throttled.groupBy(*THROTTLES.keys).agg(
         F.sum("count").alias("count"),
         F.max("limit").alias("quota_limit"),

@@ -297,4 +297,4 @@ def test_a_listener_without_a_rate_has_the_broker_wide_one(limited: Limited) -> 
     sock = site.dial()
     assert answered(sock)
     found = admin_client.get_quotas(site.admin)
-    assert [one.limit for one in found.limits if one.quota == "connection_creation_rate"] == [7, 7, None]
+    assert [one.limit for one in found.limits if one.quota == "connection_creation_rate"] == [7, 7, None, None]
