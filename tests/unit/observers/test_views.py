@@ -101,11 +101,12 @@ def test_a_share_fetch_has_what_its_facts_say() -> None:
     one = exchange(
         api_key=SHARE_FETCH,
         api_version=1,
-        request=FetchRequest(-1, 500, 1, 0, 3, (WantedPartition(TOPIC_ID, 0, -1),), True),
+        request=FetchRequest(-1, 500, 1, 0, 3, (WantedPartition(TOPIC_ID, 0, -1),), True, group_id=b"g-share"),
         response=FetchResponse(0, 0, 0, (FetchedPartition(TOPIC_ID, 0, 0, -1, record_set(9, 2)),), True),
     )
     asked, got = request_view(one, {TOPIC_ID: "t"}.get), response_view(one, {TOPIC_ID: "t"}.get)
-    assert asked.field_names() == ("ShareSessionEpoch", "MaxWaitMs", "MinBytes", "Topics")
+    assert asked.field_names() == ("GroupId", "ShareSessionEpoch", "MaxWaitMs", "MinBytes", "Topics")
+    assert asked.get_string("GroupId") == "g-share"
     (topic,) = got.get_observable_struct_array("Responses")
     (partition,) = topic.get_observable_struct_array("Partitions")
     assert (topic.get(TOPIC_NAME), partition.get_records("Records").size_in_bytes()) == ("t", 9)
