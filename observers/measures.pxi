@@ -14,15 +14,25 @@ for _n, _end in enumerate(ROLLUP_BUCKETS):
     _ENDS[<int>_n] = _end
 
 
+cdef extern from *:
+    int __builtin_clzll(unsigned long long) nogil
+
+
+cdef inline int _log2(int64_t us) noexcept:
+    """Of a positive number, rounded down."""
+    return 63 - __builtin_clzll(<unsigned long long>us)
+
+
 cdef inline int _bucket(int64_t us) noexcept:
-    cdef int low = 0, high = BUCKETS - 1, middle
-    while low < high:
-        middle = (low + high) // 2
-        if _ENDS[middle] < us:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    """The first whose end is not below ``us``. There are two ends from each power of two to the next, 2 ** 6 first."""
+    cdef int at
+    if us <= _ENDS[0]:
+        return 0
+    if us > _ENDS[BUCKETS - 2]:
+        return BUCKETS - 1
+    at = 2 * (_log2(us) - 6)
+    at += us > _ENDS[at]
+    return at + (us > _ENDS[at])
 
 
 cdef inline int64_t _service_us(Exchange exchange, const Basics *basics, int64_t muted_us) noexcept:

@@ -1,17 +1,29 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Counts requests by api, principal, topic and group. No IO, no clock. Not thread-safe."""
 
+from bisect import bisect_left
+
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
 from cpython.object cimport PyObject
 from libc.math cimport isfinite, llrint
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp
 
 from proxy.compiled.exchange cimport ANSWERED, Body, Exchange, Part
 
 from observers.event import ROLLUP_BUCKETS, clip
 from observers.request_events import UNKNOWN_ERROR_CODE
-from observers.request_metrics_stats import MAX_CANDIDATES, MAX_LABELS, OTHER, ApiStats, LabelStats
+from observers.request_metrics_stats import (
+    MAX_CANDIDATES,
+    MAX_LABELS,
+    NATIVE_FIRST,
+    NATIVE_LAST,
+    NATIVE_SCHEMA,
+    OTHER,
+    ApiStats,
+    Durations,
+    LabelStats,
+)
 from proxy.core.response_errors import severity as severity_of
 
 include "exchanges.pxi"
@@ -20,28 +32,80 @@ include "measures.pxi"
 cdef enum:
     KEYS = 128  # api keys with counts of their own; the others share one
     MAX_CACHED_TEXT = 256
+    NATIVE_BUCKETS = 256
+    LOG2_MAX = 32  # of the first µs that are too many for a bucket of their own
+    SLOTS = 16 * (LOG2_MAX - 3)
+
+# A slot has the durations from one 16th of a power of two to the next, or one alone below 16 µs: no more than two native
+# buckets, as each of them is wider than that.
+cdef int _FIRST_NATIVE[SLOTS]  # the bucket of its shortest duration, counted from NATIVE_FIRST
+cdef int64_t _FIRST_END[SLOTS]  # µs, the end of that bucket
+
+_native_ends = [int(1e6 * 2 ** (_n / 2**NATIVE_SCHEMA)) for _n in range(NATIVE_FIRST, NATIVE_LAST + 1)]
+assert len(_native_ends) == NATIVE_BUCKETS and _native_ends[NATIVE_BUCKETS - 1] < 2**LOG2_MAX
+for _n in range(SLOTS):
+    _first = bisect_left(_native_ends, _n if _n < 16 else (16 + _n % 16) << (_n // 16 - 1))
+    _FIRST_NATIVE[<int>_n] = min(_first, NATIVE_BUCKETS - 1)
+    _FIRST_END[<int>_n] = _native_ends[min(_first, NATIVE_BUCKETS - 1)]
+
+
+cdef inline int _native_bucket(int64_t us) noexcept:
+    """Counted from NATIVE_FIRST. ``us`` is positive."""
+    cdef int slot, power
+    if us < 16:
+        slot = <int>us
+    else:
+        power = _log2(us)
+        if power >= LOG2_MAX:
+            return NATIVE_BUCKETS - 1
+        slot = 16 * (power - 3) + <int>((us >> (power - 4)) & 15)
+    return min(_FIRST_NATIVE[slot] + (us > _FIRST_END[slot]), NATIVE_BUCKETS - 1)
+
+
+cdef struct Histogram:
+    int64_t sum_us, zeros
+    int64_t buckets[BUCKETS]
+    int64_t native[NATIVE_BUCKETS]
+
+
+cdef inline int _observe(Histogram *histogram, int64_t us) noexcept:
+    """Count a duration; return its bucket."""
+    cdef int bucket = _bucket(us)
+    histogram.sum_us += us
+    histogram.buckets[bucket] += 1
+    if us:
+        histogram.native[_native_bucket(us)] += 1
+    else:
+        histogram.zeros += 1
+    return bucket
+
+
+cdef object _durations_of(const Histogram *histogram):
+    return Durations(
+        histogram.sum_us,
+        {n: histogram.buckets[n] for n in range(BUCKETS) if histogram.buckets[n]},
+        {n + NATIVE_FIRST: histogram.native[n] for n in range(NATIVE_BUCKETS) if histogram.native[n]},
+        histogram.zeros,
+    )
 
 
 cdef class ApiCounts:
     cdef int64_t requests, errors, retriable, protocol, request_bytes, response_bytes
-    cdef int64_t sums[4]  # µs: of all of it, the broker's part, the sidecar's part, the service
-    cdef int64_t counts[4][BUCKETS]
+    cdef Histogram latency, upstream, sidecar, service
+    cdef list exemplars  # by bucket of latency, the connection of its newest request, or None
+    cdef int64_t exemplar_us[BUCKETS]
+    cdef double exemplar_at[BUCKETS]
 
     def __cinit__(self):
-        memset(self.sums, 0, sizeof(self.sums))
-        memset(self.counts, 0, sizeof(self.counts))
+        self.exemplars = [None] * BUCKETS
 
-    cdef void measure(self, int which, int64_t us) noexcept:
-        self.sums[which] += us
-        self.counts[which][_bucket(us)] += 1
-
-    cdef object stats(self):
-        cdef int which, n
-        taken = [({n: self.counts[which][n] for n in range(BUCKETS) if self.counts[which][n]}, self.sums[which])
-                 for which in range(4)]
+    cdef object stats(self, double wall_offset):
         return ApiStats(
             self.requests, self.errors, self.retriable, self.protocol, self.request_bytes, self.response_bytes,
-            *[part for pair in taken for part in pair],
+            _durations_of(&self.latency), _durations_of(&self.upstream), _durations_of(&self.sidecar),
+            _durations_of(&self.service),
+            {n: (connection.id, self.exemplar_us[n], self.exemplar_at[n] + wall_offset)
+             for n, connection in enumerate(self.exemplars) if connection is not None},
         )
 
 
@@ -141,11 +205,12 @@ cdef class RequestCounter:
         self._groups.publish()
         self._topic_names.clear()
 
-    def apis(self):
-        """Return an ``ApiStats`` for each listener and api key."""
+    def apis(self, double wall_offset=0.0):
+        """Return an ``ApiStats`` for each listener and api key. ``wall_offset``: seconds from the clock of the exchanges
+        to that of 1970."""
         cdef ApiCounts counts
         return {
-            listener: {key: counts.stats() for key, counts in by_key.items()}
+            listener: {key: counts.stats(wall_offset) for key, counts in by_key.items()}
             for listener, by_key in self._listeners.items()
         }
 
@@ -187,7 +252,7 @@ cdef class RequestCounter:
         cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted)
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint idle
-        cdef int worst
+        cdef int worst, bucket
         _read_basics(exchange, 0.0, &basics)
         worst = _worst_of_whole(exchange, basics.error_code)
         idle = fetched
@@ -201,10 +266,13 @@ cdef class RequestCounter:
         api.request_bytes += exchange.request_bytes
         api.response_bytes += exchange.response_bytes
         if answered and not idle:
-            api.measure(0, basics.latency_us)
-            api.measure(1, basics.upstream_us)
-            api.measure(2, max(<int64_t>0, basics.latency_us - basics.upstream_us))
-            api.measure(3, _service_us(exchange, &basics, muted_us))
+            bucket = _observe(&api.latency, basics.latency_us)
+            api.exemplars[bucket] = exchange.connection
+            api.exemplar_us[bucket] = basics.latency_us
+            api.exemplar_at[bucket] = exchange.answered_at
+            _observe(&api.upstream, basics.upstream_us)
+            _observe(&api.sidecar, max(<int64_t>0, basics.latency_us - basics.upstream_us))
+            _observe(&api.service, _service_us(exchange, &basics, muted_us))
         _count(self._principals.of(exchange.connection.principal), exchange, worst)
         if exchange.resources is not None and exchange.resources.group_id is not None:
             group = exchange.resources.group_id.decode("utf-8", "replace")

@@ -44,9 +44,10 @@ class RequestMetricsObserver:
 
     def stats(self) -> RequestStats:
         """Current counts. Any thread may call this."""
+        wall_offset = time.time() - time.monotonic()
         with self._lock:
             counter = self._counter
-            return RequestStats(counter.apis(), counter.principals(), counter.topics(), counter.groups())
+            return RequestStats(counter.apis(wall_offset), counter.principals(), counter.topics(), counter.groups())
 
     def close(self, timeout: float) -> None:
         """Nothing is left to do."""

@@ -13,11 +13,34 @@ OTHER = "other"
 MAX_CANDIDATES = 10_000
 """Values of a label of which it is known how busy they are."""
 
+NATIVE_SCHEMA = 3
+"""Of native histograms: eight buckets from each power of two to the next. Bucket ``n`` ends at 2 ** (n / 8) seconds."""
+
+NATIVE_FIRST = -159
+"""The bucket of 1 µs, the shortest duration that is not 0."""
+
+NATIVE_LAST = 96
+"""The bucket that ends at 4,096 s. What took longer is counted in it."""
+
+Exemplar = tuple[str, int, float]
+"""Connection id, duration in µs, when it was answered (seconds since 1970)."""
+
+
+class Durations(Struct, frozen=True):
+    """How long requests took. ``buckets``: counts by place in ``observers.event.ROLLUP_BUCKETS``; ``native``: counts by
+    bucket of ``NATIVE_SCHEMA``, without the ``zeros`` of 0 µs.
+    """
+
+    sum_us: int = 0
+    buckets: dict[int, int] = field(default_factory=dict)
+    native: dict[int, int] = field(default_factory=dict)
+    zeros: int = 0
+
 
 class ApiStats(Struct, frozen=True):
     """Requests of one listener and api. Errors: requests with a failure, with a retriable error, with steps of a
-    protocol only. Durations: counts by place of the bucket in ``observers.event.ROLLUP_BUCKETS``, and the sum in µs, of
-    answered requests; fetches that waited for data in vain are left out, as in the table ``latency``.
+    protocol only. Durations: of answered requests; fetches that waited for data in vain are left out, as in the table
+    ``latency``.
     """
 
     requests: int
@@ -26,17 +49,15 @@ class ApiStats(Struct, frozen=True):
     protocol: int
     request_bytes: int
     response_bytes: int
-    latency: dict[int, int]
-    latency_us: int
-    upstream: dict[int, int]
+    latency: Durations
+    upstream: Durations
     """The broker's part."""
-    upstream_us: int
-    sidecar: dict[int, int]
+    sidecar: Durations
     """The sidecar's own part."""
-    sidecar_us: int
-    service: dict[int, int]
+    service: Durations
     """Without what the client or a quota asked to wait."""
-    service_us: int
+    exemplars: dict[int, Exemplar]
+    """The newest request of each bucket of ``latency``."""
 
 
 class LabelStats(Struct, frozen=True):

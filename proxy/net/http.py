@@ -69,10 +69,15 @@ class Response(NamedTuple):
     """The allowed methods, if another one was requested; otherwise empty."""
 
 
-Query = Mapping[str, str]
-"""Parameters of a request by name, decoded; of one that is given twice the last."""
+class Request(NamedTuple):
+    """What a handler needs of a request. ``accept``: its ``Accept`` header, empty if there is none."""
 
-Handler = Callable[[Query], Awaitable[Response]]
+    query: Mapping[str, str]
+    """Parameters by name, decoded; of one that is given twice the last."""
+    accept: str = ""
+
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HttpServer:
@@ -167,7 +172,8 @@ class HttpServer:
         if changes and any(name == b"origin" for name, _ in request.headers):
             return _error_response(HTTPStatus.FORBIDDEN)
         try:
-            return await handler(dict(parse_qsl(query, keep_blank_values=True)))
+            accept = b",".join(value for name, value in request.headers if name == b"accept")
+            return await handler(Request(dict(parse_qsl(query, keep_blank_values=True)), accept.decode("latin-1")))
         except Exception:
             log.exception("admin_request_failed", path=request.target)
             return _error_response(HTTPStatus.INTERNAL_SERVER_ERROR)

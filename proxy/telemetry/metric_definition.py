@@ -11,6 +11,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
+    NativeHistogram,
     SummaryMetricFamily,
 )
 
@@ -21,8 +22,8 @@ UNKNOWN_API = "unknown"
 """The label of requests with an unknown api key. All of them share it, since clients choose the key."""
 
 Samples = Iterable[tuple[tuple[str, ...], *tuple[Any, ...]]]
-"""Label values and the number; for a summary the count and the sum; for a histogram pairs of ``le`` and cumulative
-count, and the sum."""
+"""Label values and the number; for a summary the count and the sum; for a histogram its buckets (``le``, cumulative
+count and the exemplar, or None), the sum and the native histogram."""
 
 _FAMILIES: dict[str, Callable[..., Any]] = {
     "counter": CounterMetricFamily,
@@ -43,13 +44,22 @@ class MetricDefinition:
     meaning: str
     read: Callable[[Snapshot], Samples]
 
-    def family(self, snapshot: Snapshot) -> Metric:
-        """Return the metric with its current values."""
-        family = _FAMILIES[self.kind](f"brokerside_{self.name}", self.meaning, labels=self.labels)
+    def family(self, snapshot: Snapshot, native: bool = False) -> Metric:
+        """Return the metric with its current values. ``native``: with native histograms beside the classic ones."""
+        name = f"brokerside_{self.name}"
+        family = _FAMILIES[self.kind](name, self.meaning, labels=self.labels)
         for labels, *numbers in self.read(snapshot):
+            if self.kind == "histogram":
+                *numbers, histogram = numbers
+                if native:
+                    _add_native(family, name, dict(zip(self.labels, labels, strict=True)), histogram)
             family.add_metric(labels, *numbers)
         assert isinstance(family, Metric)
         return family
+
+
+def _add_native(family: Metric, name: str, labels: dict[str, str], histogram: NativeHistogram) -> None:
+    family.add_sample(name, labels, histogram.count_value, native_histogram=histogram)
 
 
 def api_label(s: Snapshot, api_key: int) -> str:

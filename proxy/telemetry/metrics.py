@@ -1,22 +1,56 @@
-"""Renders a snapshot as the text of ``/metrics``."""
+"""Renders a snapshot as ``/metrics``, in the format that the scraper prefers of those that it accepts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from proxy.telemetry import protobuf_format
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot
 
 
-def render(snapshot: Snapshot) -> tuple[bytes, str]:
-    """Return the Prometheus text format and its content type: all of ``METRICS`` and ``process_…``."""
+def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
+    """Return all of ``METRICS`` and ``process_…``, and the content type.
+
+    ``accept``: the ``Accept`` header. The format is Prometheus' text, OpenMetrics (which has exemplars) or protobuf
+    (which has exemplars and native histograms); the text where nothing else is wanted.
+    """
+    for media_range in _by_preference(accept):
+        if protobuf_format.is_accepted(media_range):
+            return protobuf_format.encode(_families(snapshot, native=True)), protobuf_format.CONTENT_TYPE
+        if media_range.startswith(("application/openmetrics-text", "text/plain")):
+            return _text(snapshot, media_range)
+    return _text(snapshot, "")
+
+
+def _by_preference(accept: str) -> list[str]:
+    """Return the media ranges of an ``Accept`` header, the most wanted first (RFC 9110, 12.5.1)."""
+    media_ranges = [one.strip().lower() for one in accept.split(",")]
+    weights = {one: _weight(one) for one in media_ranges}
+    return sorted((one for one in media_ranges if weights[one] > 0), key=lambda one: -weights[one])
+
+
+def _weight(media_range: str) -> float:
+    for parameter in media_range.split(";")[1:]:
+        name, _, value = parameter.strip().partition("=")
+        if name == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _text(snapshot: Snapshot, media_range: str) -> tuple[bytes, str]:
+    encode, content_type = choose_encoder(media_range)
     registry = CollectorRegistry()
     registry.register(_Families(snapshot))
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    return encode(registry), content_type
 
 
 class _Families(Collector):
@@ -24,9 +58,13 @@ class _Families(Collector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        for definition in METRICS:
-            yield definition.family(self._snapshot)
-        yield from _process(self._snapshot.process)
+        return _families(self._snapshot)
+
+
+def _families(snapshot: Snapshot, native: bool = False) -> Iterator[Metric]:
+    for definition in METRICS:
+        yield definition.family(snapshot, native)
+    yield from _process(snapshot.process)
 
 
 def _process(counts: ProcessCounts) -> Iterator[Metric]:

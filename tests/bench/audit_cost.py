@@ -1,9 +1,9 @@
-"""What the audit costs a sidecar, by part: ``python -m tests.bench.audit_cost``.
+"""What the audit and the metrics of requests cost a sidecar, by part: ``python -m tests.bench.audit_cost``.
 
-Starts a broker. The encoder of request events and the rollup get the same exchanges, half of them Produce and half
-Fetch with one partition each, 50 ms of traffic at a time as the data path hands them over: first each alone (CPU of
-its thread), then inside the audit observer, paced, with everything that follows (CPU of all threads, what reached the
-log): without a spool, with one, rolled up, and with other compression. Last, the same observer idle.
+Starts a broker. The encoder of request events, the rollup and the counter of requests get the same exchanges, half of
+them Produce and half Fetch with one partition each, 50 ms of traffic at a time as the data path hands them over: first
+each alone (CPU of its thread), then inside the audit observer, paced, with everything that follows (CPU of all threads,
+what reached the log): without a spool, with one, rolled up, and with other compression. Last, the same observer idle.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ import structlog
 from observers.audit import AuditObserver
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
+from observers.channel_muting import ChannelMuting
 from observers.connection_events import encode_numbered
 from observers.event import SCHEMA_LEVEL
 from observers.event_blocks import BlockBuilder, RecordWriter
+from observers.request_counter import RequestCounter
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange
@@ -97,9 +99,10 @@ def _exchange(n: int, client: Connection, at: float) -> Exchange:
 def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     told = exchanges(EVENTS_A_SECOND)
-    rounds = [(*_alone(told), _rolled_up(told)) for _ in range(ROUNDS)]
-    translate, envelope, roll = (statistics.median(each) * 1e9 for each in zip(*rounds, strict=True))
+    rounds = [(*_alone(told), _rolled_up(told), _counted(told)) for _ in range(ROUNDS)]
+    translate, envelope, roll, count = (statistics.median(each) * 1e9 for each in zip(*rounds, strict=True))
     print(f"translate {translate:.0f} ns and envelope {envelope:.0f} ns, or roll up {roll:.0f} ns a request")
+    print(f"count for /metrics {count:.0f} ns a request")
     with tempfile.TemporaryDirectory(prefix="audit-cost-") as folder:
         state = cluster.up(Path(folder), advertise="broker", progress=False)
         try:
@@ -136,6 +139,17 @@ def _alone(told: Sequence[Exchange]) -> tuple[float, float]:
         translate += between - begun
         envelope += time.thread_time() - between
     return translate / len(told), envelope / len(told)
+
+
+def _counted(told: Sequence[Exchange]) -> float:
+    """Return CPU seconds a request of counting it for ``/metrics``, its principal and topic included."""
+    counter = RequestCounter(TopicNames(dict), ChannelMuting())
+    gc.collect()
+    begun = time.thread_time()
+    for flush in _flushes(told):
+        counter.add_exchanges(flush)
+    counter.publish()
+    return (time.thread_time() - begun) / len(told)
 
 
 def _rolled_up(told: Sequence[Exchange]) -> float:

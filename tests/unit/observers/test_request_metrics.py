@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from observers.channel_muting import ChannelMuting
 from observers.event import ROLLUP_BUCKETS
 from observers.request_counter import RequestCounter
 from observers.request_metrics import RequestMetricsObserver
-from observers.request_metrics_stats import MAX_LABELS, LabelStats
+from observers.request_metrics_stats import MAX_LABELS, NATIVE_FIRST, NATIVE_LAST, LabelStats
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
 from proxy.telemetry.metrics import render
@@ -45,19 +46,51 @@ def test_durations_are_whole_and_in_parts(counter: RequestCounter) -> None:
         [exchange(received_at=100.0, forwarded_at=100.001, responded_at=100.003, answered_at=100.004)]
     )
     found = of_api(counter, 3)
-    assert (found.latency_us, found.upstream_us, found.sidecar_us, found.service_us) == (4000, 2000, 2000, 4000)
-    assert found.latency == {bucket_of(4000): 1}
-    assert found.upstream == found.sidecar == {bucket_of(2000): 1}
+    four, two = ((us, {bucket_of(us): 1}, {native_bucket_of(us): 1}) for us in (4000, 2000))
+    assert [
+        (one.sum_us, one.buckets, one.native) for one in (found.latency, found.upstream, found.sidecar, found.service)
+    ] == [four, two, two, four]
 
 
 def bucket_of(latency_us: int) -> int:
     return sum(end < latency_us for end in ROLLUP_BUCKETS)
 
 
+def native_bucket_of(latency_us: int) -> int:
+    return min(max(math.ceil(8 * math.log2(latency_us / 1e6)), NATIVE_FIRST), NATIVE_LAST)
+
+
+def test_each_duration_is_in_the_buckets_that_end_at_or_after_it(counter: RequestCounter) -> None:
+    ends = [end + step for end in ROLLUP_BUCKETS for step in (-1, 0, 1)]
+    native_ends = [int(1e6 * 2 ** (n / 8)) + step for n in range(NATIVE_FIRST, NATIVE_LAST + 2) for step in (-1, 0, 1)]
+    for us in {1, *range(1, 300), *ends, *native_ends, 2**33, 2**40} - {0}:
+        one = RequestCounter(TopicNames(dict), ChannelMuting())
+        one.add_exchanges([exchange(received_at=1.0, answered_at=1.0 + us / 1e6)])
+        found = of_api(one, 3).latency
+        assert found.sum_us == us
+        assert (found.buckets, found.native) == ({bucket_of(us): 1}, {native_bucket_of(us): 1})
+
+
+def test_no_time_at_all_is_a_zero(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(received_at=1.0, answered_at=1.0)])
+    found = of_api(counter, 3).latency
+    assert (found.buckets, found.native, found.zeros) == ({0: 1}, {}, 1)
+
+
+def test_the_newest_request_of_a_bucket_is_its_exemplar(counter: RequestCounter) -> None:
+    counter.add_exchanges(
+        [
+            exchange(connection=connection(id=name), received_at=at, answered_at=at + 0.004)
+            for name, at in (("a", 100.0), ("b", 101.0))
+        ]
+    )
+    assert counter.apis(1000.0)[LISTENER][3].exemplars == {bucket_of(4000): ("b", 4000, 1101.004)}
+
+
 def test_a_fetch_that_found_no_data_has_no_duration(counter: RequestCounter) -> None:
     counter.add_exchanges([fetch([], []), fetch([], [(b"orders", 0, 10, 1, 0)])])
     found = of_api(counter, 1)
-    assert (found.requests, sum(found.latency.values())) == (2, 1)
+    assert (found.requests, sum(found.latency.buckets.values())) == (2, 1)
 
 
 def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: RequestCounter) -> None:
@@ -165,5 +198,5 @@ def test_workers_are_summed(counter: RequestCounter) -> None:
     observer._counter = counter
     summed = sum_snapshots([Snapshot({}, requests=observer.stats()) for _ in range(3)])
     assert summed.requests.apis[LISTENER][3].requests == 3
-    assert sum(summed.requests.apis[LISTENER][3].latency.values()) == 3
+    assert sum(summed.requests.apis[LISTENER][3].latency.buckets.values()) == 3
     assert summed.requests.principals["other"].requests == 6

@@ -1,0 +1,136 @@
+"""The formats of /metrics, and which of them a scraper gets."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+from google.protobuf.proto import parse_length_prefixed
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from observers.request_metrics_stats import ApiStats, Durations, RequestStats
+from proxy.telemetry import protobuf_format
+from proxy.telemetry.metrics import render
+from proxy.telemetry.snapshot import Snapshot
+
+PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+NAME = "brokerside_request_duration_seconds"
+AT = 1_700_000_000.25
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    """Eight Metadata requests: two of no time, the others around 4 ms and 1 s."""
+    latency = Durations(6_024_000, {0: 2, 12: 3, 28: 3}, {-64: 1, -63: 2, 0: 2, 3: 1}, 2)
+    none = Durations()
+    stats = ApiStats(8, 1, 0, 0, 400, 640, latency, none, none, none, {12: ("c-7", 4096, AT)})
+    return Snapshot({}, requests=RequestStats({"CLIENT": {3: stats}}))
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", "text/plain"),
+        ("*/*", "text/plain"),
+        ("text/html", "text/plain"),
+        (OPENMETRICS, "application/openmetrics-text"),
+        (PROTOBUF, "application/vnd.google.protobuf"),
+        (PROTOBUF.replace("delimited", "text"), "text/plain"),
+        (f"text/plain;version=0.0.4;q=0.3,{OPENMETRICS};q=0.5,{PROTOBUF};q=0.4", "application/openmetrics-text"),
+        (f"{PROTOBUF}, {OPENMETRICS};q=0.8, text/plain;q=0.5, */*;q=0.1", "application/vnd.google.protobuf"),
+        (f"{PROTOBUF};q=0,{OPENMETRICS};q=none", "text/plain"),
+        (f"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,{OPENMETRICS};q=0.5", "text/plain"),
+    ],
+)
+def test_a_scraper_gets_what_it_prefers(snapshot: Snapshot, accept: str, expected: str) -> None:
+    _, content_type = render(snapshot, accept)
+    assert content_type.partition(";")[0] == expected
+
+
+def test_all_formats_have_the_same_samples(snapshot: Snapshot) -> None:
+    text = {
+        (one.name, tuple(sorted(one.labels.items()))): one.value
+        for family in read_text(render(snapshot)[0].decode())
+        for one in family.samples
+    }
+    openmetrics = {
+        (one.name, tuple(sorted(one.labels.items()))): one.value
+        for family in read_openmetrics(render(snapshot, OPENMETRICS)[0].decode())
+        for one in family.samples
+    }
+    assert text == openmetrics
+    assert text == dict(protobuf_samples(snapshot))
+
+
+def test_openmetrics_have_exemplars(snapshot: Snapshot) -> None:
+    found = [
+        one
+        for family in read_openmetrics(render(snapshot, OPENMETRICS)[0].decode())
+        for one in family.samples
+        if one.exemplar
+    ]
+    assert [(one.name, one.labels["le"]) for one in found] == [(f"{NAME}_bucket", "0.004096")]
+    exemplar = found[0].exemplar
+    assert exemplar is not None
+    assert (exemplar.labels, exemplar.value, float(exemplar.timestamp or 0)) == ({"connection_id": "c-7"}, 0.004096, AT)
+
+
+def test_protobuf_has_native_histograms_and_exemplars(snapshot: Snapshot) -> None:
+    (metric,) = families(snapshot)[NAME].metric
+    histogram = metric.histogram
+    assert (histogram.sample_count, histogram.sample_sum, histogram.schema) == (8, 6.024, 3)
+    assert (histogram.zero_count, histogram.zero_threshold) == (2, 2.0**-128)
+    assert [(span.offset, span.length) for span in histogram.positive_span] == [(-64, 2), (62, 1), (2, 1)]
+    assert list(histogram.positive_delta) == [1, 1, 0, -1]
+    (exemplar,) = histogram.exemplars
+    assert {pair.name: pair.value for pair in exemplar.label} == {"connection_id": "c-7"}
+    assert exemplar.timestamp.ToMilliseconds() == AT * 1000
+    assert [bucket.exemplar.value for bucket in histogram.bucket if bucket.HasField("exemplar")] == [0.004096]
+
+
+def test_a_histogram_without_a_request_is_a_native_one_too(snapshot: Snapshot) -> None:
+    """Prometheus knows one by a threshold above 0."""
+    (metric,) = families(snapshot)["brokerside_request_service_duration_seconds"].metric
+    assert (metric.histogram.sample_count, metric.histogram.zero_threshold > 0) == (0, True)
+
+
+def test_the_bytes_of_a_gauge() -> None:
+    family = families_of(render(Snapshot({}), PROTOBUF)[0])["process_max_fds"]
+    family.metric[0].gauge.value = 1.0
+    assert family.SerializeToString() == (
+        b"\x0a\x0fprocess_max_fds"  # 1, name
+        b"\x12\x26File descriptors one process may have."  # 2, help
+        b"\x18\x01"  # 3, type: GAUGE
+        b"\x22\x0b\x12\x09\x09\x00\x00\x00\x00\x00\x00\xf0\x3f"  # 4, metric; 2, gauge; 1, value: a double
+    )
+
+
+def families(snapshot: Snapshot) -> dict[str, Any]:
+    return families_of(render(snapshot, PROTOBUF)[0])
+
+
+def families_of(page: bytes) -> dict[str, Any]:
+    stream, found = BytesIO(page), {}
+    while message := parse_length_prefixed(protobuf_format.MetricFamily, stream):
+        found[message.name] = message
+    return found
+
+
+def protobuf_samples(snapshot: Snapshot) -> Any:
+    for family in families(snapshot).values():
+        for metric in family.metric:
+            labels = tuple((pair.name, pair.value) for pair in metric.label)
+            for kind in ("gauge", "counter"):
+                if metric.HasField(kind):
+                    yield (family.name, labels), getattr(metric, kind).value
+            for kind in ("summary", "histogram"):
+                if metric.HasField(kind):
+                    value = getattr(metric, kind)
+                    yield (f"{family.name}_sum", labels), value.sample_sum
+                    yield (f"{family.name}_count", labels), value.sample_count
+            for bucket in metric.histogram.bucket:
+                end = "+Inf" if bucket.upper_bound == float("inf") else repr(bucket.upper_bound)
+                yield (f"{family.name}_bucket", tuple(sorted((*labels, ("le", end))))), bucket.cumulative_count
