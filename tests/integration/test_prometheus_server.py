@@ -23,7 +23,7 @@ import yaml
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from proxy.local.cluster import ClusterState
+from proxy.local.cluster import ClusterState, Node
 from proxy.local.sidecars import SidecarProcess
 from spark_jobs.definitions import load
 from spark_jobs.export.prometheus import prometheus_rules
@@ -71,7 +71,7 @@ def scraping(cluster: ClusterState, folder: Path, *features: str) -> Iterator[st
     """The address of a server with these features that scrapes a sidecar each second."""
     node = cluster.nodes[0]
     config = yaml.safe_load((node.home.parent / "sidecar-1.yaml").read_text())
-    config["observer.class.names"] = ["observers.request_metrics:RequestMetricsObserver"]
+    config["observer.class.names"].append("observers.request_metrics:RequestMetricsObserver")
     (folder / "sidecar.yaml").write_text(yaml.safe_dump(config))
     (folder / "slo.yaml").write_text(OBJECTIVES)
     (folder / "rules.yaml").write_text(prometheus_rules(load([folder / "slo.yaml"])))
@@ -117,6 +117,9 @@ def test_native_histograms_and_exemplars_are_stored(cluster: ClusterState, tmp_p
         mean = value_of(address, f"histogram_sum({name}) / histogram_count({name})")
         exemplars = get(address, "query_exemplars", query=name, start=time.time() - 60, end=time.time())
         connections = json.loads(urllib.request.urlopen(f"http://{node.admin}/connections", timeout=10).read())
+        page = urllib.request.urlopen(f"http://{node.admin}/metrics", timeout=10).read()
+    linted = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (linted.returncode, linted.stdout, linted.stderr) == (0, b"", b"")
     assert 0 < mean <= longest
     found = [one for series in exemplars for one in series["exemplars"]]
     assert {one["labels"]["connection_id"] for one in found} <= {one["id"] for one in connections["connections"]}
@@ -136,12 +139,8 @@ def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None
         for _ in range(30):
             with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
                 check_new(admin, topic)
-        assert node.process is not None
         for _ in range(6):
-            os.kill(node.process.pid, signal.SIGSTOP)
-            time.sleep(STOP)
-            os.kill(node.process.pid, signal.SIGCONT)
-            time.sleep(0.1)
+            halt(node)
         until(lambda: firing(prometheus) == {"produce-1", "topics-1"}, 60)
         # Good requests until fewer than six in a hundred are bad, which is six times what the budget allows.
         for number in range(800):
@@ -149,6 +148,15 @@ def test_alerts_fire_and_resolve(cluster: ClusterState, prometheus: str) -> None
         until(lambda: not firing(prometheus), 180)
     failed = ask(prometheus, 'brokerside_request_errors_total{api="CreateTopics", class="failure"}')
     assert [float(one["value"][1]) for one in failed] == [30]
+
+
+def halt(node: Node) -> None:
+    """Stop the broker for longer than a Produce may take."""
+    assert node.process is not None
+    os.kill(node.process.pid, signal.SIGSTOP)
+    time.sleep(STOP)
+    os.kill(node.process.pid, signal.SIGCONT)
+    time.sleep(0.1)
 
 
 def check_new(admin: AdminClient, topic: str) -> None:
