@@ -26,7 +26,7 @@ import structlog
 
 from proxy.config import Listener, redacted
 from proxy.net import upstream_check
-from proxy.net.http import HttpServer, Request, Response
+from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
 from proxy.net.upstream import Upstream
@@ -107,7 +107,7 @@ class AdminEndpoint:
         """Stop listening and cancel requests that are being answered."""
         await self._server.close()
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: AdminRequest) -> Response:
         snapshot = await self._listeners.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
@@ -115,10 +115,10 @@ class AdminEndpoint:
         text, content_type = await asyncio.to_thread(render, snapshot, request.accept)
         return Response(text, content_type=content_type)
 
-    async def _livez(self, request: Request) -> Response:
+    async def _livez(self, request: AdminRequest) -> Response:
         return Response(b"ok\n")
 
-    async def _readyz(self, request: Request) -> Response:
+    async def _readyz(self, request: AdminRequest) -> Response:
         problems = [self._listeners.readiness_problem]
         if not any(problems):
             listeners = self._reloader.config.listeners
@@ -126,12 +126,12 @@ class AdminEndpoint:
         failed = [problem for problem in problems if problem]
         return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
 
-    async def _quotas(self, request: Request) -> Response:
+    async def _quotas(self, request: AdminRequest) -> Response:
         return _json_response(
             build_view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
         )
 
-    async def _connections(self, request: Request) -> Response:
+    async def _connections(self, request: AdminRequest) -> Response:
         wanted = {name: value for name, value in request.query.items() if name != "limit"}
         limit = request.query.get("limit", str(DEFAULT_LISTED))
         unknown = sorted(wanted.keys() - {*FILTERS})
@@ -143,7 +143,7 @@ class AdminEndpoint:
         body = await asyncio.to_thread(_encode_connections, found, wanted, int(limit))
         return Response(body, content_type="application/json")
 
-    async def _close_connection(self, request: Request) -> Response:
+    async def _close_connection(self, request: AdminRequest) -> Response:
         given = request.query.get("id", "")
         number = number_of(given)
         if number is None:
@@ -153,12 +153,12 @@ class AdminEndpoint:
         log.info("connection_closed_by_operator", number=number)
         return _json_response({"closed": given})
 
-    async def _config(self, request: Request) -> Response:
+    async def _config(self, request: AdminRequest) -> Response:
         state = self._reloader.state
         config = redacted(self._reloader.config)
         return _json_response({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
 
-    async def _reload(self, request: Request) -> Response:
+    async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
         rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
