@@ -3,7 +3,8 @@
 * ``GET /metrics``: the metrics of docs/metrics.md.
 * ``GET /livez``: 200 as long as the event loop runs.
 * ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
-  the configured one.
+  the configured one; else 503 with a sentence for each reason. The text of a 200 is ``ok``, or ``degraded: `` and why
+  the audit works in part only: clients are served all the same, so no probe may keep them away.
 * ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
 * ``GET /connections``: open connections, as ``ConnectionsView``; ``?principal=``, ``client_id``, ``client_ip``,
   ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
@@ -124,7 +125,9 @@ class AdminEndpoint:
             listeners = self._reloader.config.listeners
             problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
         failed = [problem for problem in problems if problem]
-        return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
+        degradation = self._listeners.degradation
+        lines = [*failed, f"degraded: {degradation}"] if degradation else failed or ["ok"]
+        return Response("".join(f"{line}\n" for line in lines).encode(), 503 if failed else 200)
 
     async def _quotas(self, request: Request) -> Response:
         return _json_response(

@@ -137,6 +137,11 @@ class WorkerPool:
         """Whether no worker can receive a connection now."""
         return bool(self._unassigned) or not any(worker.has_capacity for worker in self._workers.values())
 
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, by the last snapshots of the workers."""
+        return next(filter(None, (worker.degradation for worker in self._workers.values())), "")
+
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` each time ``is_full`` becomes False."""
         self._capacity_callback = callback

@@ -29,6 +29,7 @@ class Gated:
     """Of a sidecar, what the endpoint asks."""
 
     readiness_problem = None
+    degradation = ""
 
     def quotas_state(self) -> QuotasState:
         return busy()

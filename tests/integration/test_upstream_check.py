@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import time
-import urllib.error
-import urllib.request
-from pathlib import Path
-
 import pytest
 import yaml
 
 from proxy.config import load
-from proxy.local import process
 from proxy.local.cluster import ClusterState
 from proxy.net import upstream_check
 from proxy.net.upstream import Upstream
 from tests.integration.conftest import free_port
-from tests.integration.test_quota_poller import Secured, secured  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.kafka
 
@@ -61,41 +53,3 @@ async def test_a_port_that_is_no_broker(cluster: ClusterState) -> None:
     (listener,) = load(path).listeners
     with pytest.raises(ConnectionRefusedError):
         await upstream_check.find_problem(listener, Upstream(listener.upstream, 1.0), 1)
-
-
-def readiness(admin: str) -> tuple[int, str]:
-    """Status and text of ``/readyz``; 0 while nothing answers."""
-    try:
-        with urllib.request.urlopen(f"http://{admin}/readyz", timeout=5) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
-
-
-@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SSL"])
-def test_a_wrong_broker_id_behind_logins_and_tls_alone(
-    secured: Secured,  # noqa: F811 - the fixture
-    tmp_path: Path,
-    protocol: str,
-) -> None:
-    upstream = {"SASL_PLAINTEXT": secured.sasl, "SSL": secured.ssl}[protocol]
-    listener = {"name": "CLIENT", "bind": f"127.0.0.1:{free_port()}", "upstream": upstream}
-    admin, path = f"127.0.0.1:{free_port()}", tmp_path / "sidecar.yaml"
-    config = {
-        "broker.id": 9,
-        "internal.bootstrap.servers": secured.node.internal,
-        "listeners": [{**listener, "security.protocol": protocol}],
-        "admin": {"bind": admin},
-    }
-    path.write_text(yaml.safe_dump(config))
-    sidecar = process.spawn([sys.executable, "-m", "proxy", "run", "-c", str(path)], tmp_path / "log")
-    try:
-        said = "broker.id is 9, but the cluster of internal.bootstrap.servers has only 1\n"
-        deadline = time.monotonic() + 20
-        while (found := readiness(admin)) != (503, said):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
-    finally:
-        assert process.stop([sidecar], 15)
