@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from proxy.net.http import HttpServer, Query, Response
+from proxy.net.http import HttpServer, Request, Response
 from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
@@ -23,7 +23,7 @@ from tests.unit.quotas_states import busy, unlimited
 async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
     """An endpoint that gives one answer; its address, with a free port unless told."""
 
-    async def handler(query: Query) -> Response:
+    async def handler(request: Request) -> Response:
         return answer
 
     routes, port = {path: handler}, port or free_port()
