@@ -28,6 +28,14 @@ class ErrorReply(Struct):
     error: str
 
 
+class LastApplied(Struct):
+    """The last change of the configuration. ``at``: seconds since 1970. ``reason``: ``file``, ``SIGHUP``, ``admin``."""
+
+    changed: list[str]
+    at: float
+    reason: str
+
+
 class ReloadReply(Struct):
     """The result of a reload: ``applied``, ``unchanged``, ``rejected`` or ``draining``."""
 
@@ -36,6 +44,8 @@ class ReloadReply(Struct):
     """The keys with a new value."""
     errors: list[str] = []
     """Why the reload was rejected, one line each."""
+    last_applied: LastApplied | None = None
+    """Of an unchanged configuration, what was applied before; None if nothing was since the start."""
 
 
 def get_quotas(admin: Endpoint) -> QuotasView:

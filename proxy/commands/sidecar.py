@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_admin, add_output, command
 
 if TYPE_CHECKING:
+    from proxy.admin_client import LastApplied
     from proxy.commands.arguments import Commands
     from proxy.config import Endpoint
 
@@ -200,6 +202,20 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
     _show(text, watch, output)
 
 
+APPLIED_BY = {"file": "when the file changed", "SIGHUP": "by SIGHUP", "admin": "by a reload"}
+"""How the reason of a reload is said to a person."""
+
+
+def _last_applied(change: LastApplied | None) -> str:
+    if change is None:
+        return "nothing was applied since the sidecar started"
+    at = datetime.fromtimestamp(change.at, UTC)
+    ago = max(0.0, time.time() - change.at)
+    when = f"{at:%Y-%m-%d %H:%M:%S} UTC, {ago:.0f} s ago" if ago < 600 else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    how = APPLIED_BY.get(change.reason, change.reason)
+    return f"last applied, {how} ({when}): {', '.join(change.changed)}"
+
+
 def reload(admin: Endpoint) -> int:
     """Reload the configuration of a running sidecar, and report what was applied."""
     from proxy import admin_client
@@ -208,7 +224,7 @@ def reload(admin: Endpoint) -> int:
     if done.result == "applied":
         print(f"applied: {', '.join(done.changed)}")
     elif done.result == "unchanged":
-        print("unchanged: what runs is already what the file says")
+        print(f"unchanged: what runs is what the file says; {_last_applied(done.last_applied)}")
     elif done.result == "draining":
         print(f"brokerside: the sidecar at {admin} is shutting down", file=sys.stderr)
         return 1

@@ -11,7 +11,8 @@
 * ``POST /connections/close?id=ID``: closes one of them. 200, or 404 if it is not open.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
-  was rejected, 503 if the sidecar is shutting down.
+  was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
+  and when: the watch of the file may have been faster.
 """
 
 from __future__ import annotations
@@ -163,7 +164,9 @@ class AdminEndpoint:
 
     async def _reload(self, request: Request) -> Response:
         done = await self._reloader.reload("admin")
-        rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        if done.result == "unchanged" and self._reloader.state.last_applied is not None:
+            rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
 
     def _quota_source(self) -> QuotaSource | None:

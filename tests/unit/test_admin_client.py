@@ -113,7 +113,19 @@ async def test_a_reload_says_what_changed() -> None:
     assert (done.returncode, done.stdout) == (0, "applied: quotas.max.connections, log.level\n")
     async with answering("POST", "/reload", Response(told(result="unchanged", changed=[]))) as admin:
         done = await brokerside("reload", "--admin", admin)
-    assert (done.returncode, done.stdout) == (0, "unchanged: what runs is already what the file says\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "unchanged: what runs is what the file says; nothing was applied since the sidecar started\n",
+    )
+
+
+async def test_a_reload_after_the_file_watch_says_what_was_applied_and_when() -> None:
+    applied = {"changed": ["log.level", "tags.rack"], "at": 1_790_000_000.0, "reason": "file"}
+    answer = told(result="unchanged", changed=[], last_applied=applied)
+    async with answering("POST", "/reload", Response(answer)) as admin:
+        done = await brokerside("reload", "--admin", admin)
+    said = "last applied, when the file changed (2026-09-21 14:13:20 UTC): log.level, tags.rack"
+    assert (done.returncode, done.stdout) == (0, f"unchanged: what runs is what the file says; {said}\n")
 
 
 async def test_a_rejected_reload_says_every_reason_and_fails() -> None:
