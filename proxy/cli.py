@@ -39,8 +39,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if not extra:
             raise
-        needs = f"this command needs {error.name}, which is not installed: pip install 'brokerside[{extra}]'"
-        print(f"brokerside: {needs}", file=sys.stderr)
+        from proxy.extras import missing
+
+        print(f"brokerside: {missing(error.name or 'a package', extra)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
