@@ -305,6 +305,8 @@ class SpoolStore:
     def _record_failure(self, error: OSError) -> None:
         path = "" if self._settings is None else self._settings.path
         if not self.problem:
-            log.warning("audit_spool_failed", path=path, error=str(error), retry_in=SPOOL_RETRY_INTERVAL)
+            log.warning(
+                "audit_spool_failed", path=path, error=error.strerror or str(error), retry_in=SPOOL_RETRY_INTERVAL
+            )
         self.problem = f"the spool {path} cannot be used: {error.strerror or error}; audit events wait in memory alone"
         self._retry_at = self._clock() + SPOOL_RETRY_INTERVAL

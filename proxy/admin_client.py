@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.config import Endpoint
-from proxy.errors import LocalError
+from proxy.errors import LocalError, describe_os_error
 from proxy.net.open_connections import ConnectionsView
 from proxy.quotas_view import QuotasView
 
@@ -100,8 +100,10 @@ def _send_request(admin: Endpoint, method: str, path: str) -> tuple[int, bytes]:
         return response.status, response.read()
     except ConnectionRefusedError:
         raise LocalError(f"no sidecar answers at {admin}; its address is admin.bind of its configuration") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise LocalError(f"no sidecar answers at {admin}: {getattr(error, 'strerror', None) or error!r}") from None
+    except OSError as error:
+        raise LocalError(f"no sidecar answers at {admin}: {describe_os_error(error)}") from None
+    except http.client.HTTPException:
+        raise LocalError(f"{admin} does not answer in HTTP: is it the admin endpoint of a sidecar?") from None
     finally:
         connection.close()
 

@@ -21,7 +21,7 @@ from msgspec import structs
 from proxy.config import Config, Endpoint, hmac_keys
 from proxy.core.protected_topics import REGISTRY
 from proxy.core.wire import TRUNCATED
-from proxy.errors import BrokersideError
+from proxy.errors import BrokersideError, describe_os_error
 from proxy.fleet import identity, sidecar_record
 from proxy.fleet.client import Caller, ClusterClient
 from proxy.fleet.connection import BrokerConnection, BrokerUnreachable
@@ -380,8 +380,8 @@ class FleetPoller:
             await poll(*args)
         except (BrokersideError, OSError, ValueError, *TRUNCATED) as error:
             if what not in self._failures:
-                log.warning("fleet_unknown", what=what, error=str(error))
-            self._failures[what] = str(error)
+                log.warning("fleet_unknown", what=what, error=describe_os_error(error))
+            self._failures[what] = describe_os_error(error)
             return False
         except Exception:
             log.exception("fleet_poller_failed", what=what)  # a mistake of ours must not end the task

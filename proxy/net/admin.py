@@ -27,6 +27,7 @@ import msgspec
 import structlog
 
 from proxy.config import Listener, redacted
+from proxy.errors import describe_os_error
 from proxy.net import upstream_check
 from proxy.net.http import HttpServer, Request, Response
 from proxy.net.listener_manager import ListenerManager
@@ -186,7 +187,7 @@ class AdminEndpoint:
                 return problem
             (await upstream.connect()).close()
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
+            return f"listener {listener.name}: upstream {listener.upstream}: {describe_os_error(error) or 'no answer'}"
         return None
 
 
