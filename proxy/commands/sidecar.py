@@ -74,7 +74,7 @@ def run(config: Path) -> int:
 
         file = ConfigFileMonitor(config)  # before it is read: what is written from here on is noticed
         loaded = load(config)
-    configure_logging(loaded.log_level)
+    configure_logging(loaded.log_level, loaded.log_format)
     return run_sidecar(file, loaded)
 
 
