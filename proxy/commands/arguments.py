@@ -111,7 +111,7 @@ def add_folder(parser: ArgumentParser, default: Path | None, meaning: str) -> No
     parser.add_argument("--dir", type=Path, dest="folder", default=default, metavar="PATH", help=meaning)
 
 
-def add_output(parser: ArgumentParser, choices: tuple[str, ...] = ("table", "json", "csv")) -> None:
+def add_output(parser: ArgumentParser, choices: tuple[str, ...] = ("table", "json", "yaml", "csv")) -> None:
     """Add ``--output``."""
     text = f"How data is printed: {', '.join(choices[:-1])} or {choices[-1]}; default: %(default)s."
     parser.add_argument("-o", "--output", choices=choices, default="table", metavar="FORM", help=text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_output, command, endpoint
+from proxy.commands.output import encode_value
 from proxy.protocol.private import BASE
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def add(commands: Commands) -> None:
     made.add_argument("--command-config", "--kafka-config", type=Path, dest="kafka_config", metavar="FILE", help=text)
     text = "The sidecars' private.api.key.base; default: %(default)s."
     made.add_argument("--api-key", type=_api_key, default=BASE, metavar="N", help=text)
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
 
 
 def broker_metadata(
@@ -48,8 +49,6 @@ def broker_metadata(
     output: str,
 ) -> None:
     """Show the brokers of a fleet: their addresses for clients, supported versions, and tags."""
-    import msgspec
-
     from proxy.client import BrokerMetadataClient
     from proxy.commands.client_settings import client_settings
 
@@ -58,7 +57,7 @@ def broker_metadata(
     assert asked is not None  # one of the two is required
     with BrokerMetadataClient(asked, settings, api_key=api_key) as client:
         found = client.brokers(brokers)
-    print(_table(found) if output == "table" else msgspec.json.encode(found).decode())
+    print(_table(found) if output == "table" else encode_value(found, output))
 
 
 def _table(found: list[BrokerEntry]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_admin, add_output, command
+from proxy.commands.output import encode_value
 
 if TYPE_CHECKING:
     from proxy.admin_client import LastApplied
@@ -33,7 +34,7 @@ def add(commands: Commands) -> None:
     made = command(commands, "quotas", quotas)
     add_admin(made)
     made.add_argument("--watch", action="store_true", help="Once a second, until Ctrl-C.")
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
     made = command(commands, "connections", connections)
     made.add_argument("action", nargs="*", metavar="close ID", help="Close this one, instead of listing.")
     add_admin(made)
@@ -41,7 +42,7 @@ def add(commands: Commands) -> None:
         made.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"Only those {meaning}.")
     made.add_argument("--limit", type=int, default=100, metavar="N", help="At most so many; default: 100.")
     made.add_argument("--watch", action="store_true", help="Once a second with rates, until Ctrl-C.")
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
 
     made = command(commands, "top", top, extra="query")
     add_admin(made)
@@ -129,14 +130,12 @@ def check_config(config: Path) -> None:
 
 def quotas(admin: Endpoint, watch: bool, output: str) -> None:
     """Show the limits on connections of a running sidecar: how much is used, who waits, the busiest addresses."""
-    import msgspec
-
     from proxy import admin_client
     from proxy.quotas_view import format_text
 
     def text() -> str:
         found = admin_client.get_quotas(admin)
-        return format_text(found) if output == "table" else msgspec.json.encode(found).decode()
+        return format_text(found) if output == "table" else encode_value(found, output)
 
     _show(text, watch, output)
 
@@ -172,8 +171,6 @@ def _show(text: Callable[[], str], watch: bool, output: str) -> None:
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
     """Show the open connections of a running sidecar, the busiest first, or close one of them."""
-    import msgspec
-
     from proxy import admin_client
     from proxy.connections_view import counts_of, format_text
     from proxy.errors import LocalError
@@ -192,8 +189,8 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
         nonlocal before, at
         found = admin_client.get_connections(admin, query)
         now = time.time()
-        if output == "json":
-            return msgspec.json.encode(found).decode()
+        if output != "table":
+            return encode_value(found, output)
         shown = format_text(found, now, before, max(now - at, 0.001))
         if watch:
             before, at = counts_of(found), now

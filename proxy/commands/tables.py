@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
     what.add_argument("--ask", metavar="NAME", help="Run a saved query; see --list.")
     what.add_argument("--list", action="store_true", dest="listed", help="List the saved queries.")
     _add_tables(made)
-    add_output(made, ("table", "json", "csv", "parquet"))
+    add_output(made, ("table", "json", "yaml", "csv", "parquet"))
     _add_out(made)
     parameters = made.add_argument_group("parameters of saved queries")
     parameters.add_argument("--since", type=day, metavar="DAY", help="First day.")

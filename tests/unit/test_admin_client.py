@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import yaml
 
 from proxy.net.http import HttpServer, Request, Response
 from proxy.quotas_view import QuotasView, build_view, format_text
@@ -46,7 +47,7 @@ def told(**answer: object) -> bytes:
     return msgspec.json.encode(answer)
 
 
-@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
 async def test_quotas_are_shown_for_a_person_or_a_program(output: str) -> None:
     async with answering("GET", "/quotas", Response(msgspec.json.encode(build_view(busy())))) as admin:
         done = await brokerside("quotas", "--admin", admin, "-o", output)
@@ -54,7 +55,8 @@ async def test_quotas_are_shown_for_a_person_or_a_program(output: str) -> None:
     if output == "table":
         assert done.stdout == format_text(build_view(busy())) + "\n"
     else:
-        assert json.loads(done.stdout) == json.loads(msgspec.json.encode(build_view(busy())))
+        read = json.loads if output == "json" else yaml.safe_load
+        assert read(done.stdout) == json.loads(msgspec.json.encode(build_view(busy())))
 
 
 def watch_twice(admin: str) -> tuple[list[bytes], int, bytes]:
