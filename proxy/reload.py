@@ -46,6 +46,14 @@ class ReloadResult(Struct, frozen=True):
     """Why the reload was rejected, one line each."""
 
 
+class AppliedChange(Struct, frozen=True):
+    """A reload that changed the running configuration. ``at``: seconds since 1970. ``reason``: who requested it."""
+
+    changed: tuple[str, ...]
+    at: float
+    reason: str
+
+
 class ReloadState(Struct):
     """The running configuration and the results of all reloads."""
 
@@ -57,6 +65,8 @@ class ReloadState(Struct):
     """Number of reloads by result."""
     last_errors: list[str] = field(default_factory=list)
     """Errors of the last reload; empty if it was not rejected."""
+    last_applied: AppliedChange | None = None
+    """The last change of the configuration since the start."""
 
     @property
     def last_successful(self) -> bool:
@@ -178,6 +188,7 @@ class Reloader:
         self.config, self.state.hash = wanted, digest
         self._apply(wanted)
         self.state.results["applied"] += 1
+        self.state.last_applied = AppliedChange(changed, self.state.loaded_at, reason)
         log.info("config_reloaded", reason=reason, keys=changed, hash=digest)
         return ReloadResult("applied", changed=changed)
 

@@ -60,7 +60,7 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
         stop.set()
 
     def apply(changed: Config) -> None:
-        configure_logging(changed.log_level)
+        configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
         listeners.update_config(changed)
         fleet.reconfigure(changed)

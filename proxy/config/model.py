@@ -22,6 +22,7 @@ from proxy.config.types import (
     TOPIC_NAME_RULE,
     ClassName,
     ClientSettings,
+    LogFormat,
     LogLevel,
     ObserverSettings,
     Plain,
@@ -291,6 +292,15 @@ class Config(ConfigSection):
         kind="text",
         allowed="debug, info, warning or error",
         default="info",
+        reload=True,
+    )
+    log_format: LogFormat = key(
+        "log.format",
+        "Form of log lines: `json`, one object each; `text`, for people; `auto`: text where stderr is a terminal, else "
+        "JSON (docs/logging.md).",
+        kind="text",
+        allowed="auto, json or text",
+        default="auto",
         reload=True,
     )
 

@@ -55,19 +55,13 @@ Other contents of such a file, or of one that a setting names (`ssl.ca.location`
 _PAGES = {
     "listeners": ("Listeners", {"listeners"}),
     "quotas": ("Quotas", {"quotas"}),
-    "observers": (
-        "Observers and the audit",
-        {"observer.class.names", "observers", "observer.max.body.bytes", "observer.records.deep",
-         "observer.shutdown.timeout.ms", "audit"},
-    ),
+    "observers": ("Observers and the audit", {"observer", "observers", "audit"}),
     "process": (
         "The process: connections, memory, log, admin port",
-        {"admin", "workers", "socket.request.max.bytes", "socket.listen.backlog.size", "connection.setup.timeout.ms",
-         "connections.max.idle.ms", "connections.max.age.ms", "upstream.connect.timeout.ms", "drain.timeout.ms",
-         "log"},
+        {"admin", "workers", "socket", "connection", "connections", "upstream", "drain", "log"},
     ),
-}  # fmt: skip
-"""Title of each page, and the first parts of the keys on it."""
+}
+"""Title of each page, and the first words of the keys on it."""
 
 _OTHER_PAGE = ("broker", "The broker and its cluster")
 """The page of all other keys."""
@@ -101,7 +95,7 @@ def _titles() -> dict[str, str]:
 
 
 def _page_of(key: Key) -> str:
-    first = key.path[0]
+    first = key.path[0].partition(".")[0]
     return next((name for name, (_, firsts) in _PAGES.items() if first in firsts), _OTHER_PAGE[0])
 
 

@@ -3,14 +3,16 @@
 * ``GET /metrics``: the metrics of docs/metrics.md.
 * ``GET /livez``: 200 as long as the event loop runs.
 * ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
-  the configured one.
+  the configured one; else 503 with a sentence for each reason. The text of a 200 is ``ok``, or ``degraded: `` and why
+  the audit works in part only: clients are served all the same, so no probe may keep them away.
 * ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
 * ``GET /connections``: open connections, as ``ConnectionsView``; ``?principal=``, ``client_id``, ``client_ip``,
   ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
 * ``POST /connections/close?id=ID``: closes one of them. 200, or 404 if it is not open.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
-  was rejected, 503 if the sidecar is shutting down.
+  was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
+  and when: the watch of the file may have been faster.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import msgspec
 import structlog
 
 from proxy.config import Listener, redacted
+from proxy.errors import describe_os_error
 from proxy.net import upstream_check
 from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
@@ -124,7 +127,9 @@ class AdminEndpoint:
             listeners = self._reloader.config.listeners
             problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
         failed = [problem for problem in problems if problem]
-        return Response("".join(f"{line}\n" for line in failed or ["ok"]).encode(), 503 if failed else 200)
+        degradation = self._listeners.degradation
+        lines = [*failed, f"degraded: {degradation}"] if degradation else failed or ["ok"]
+        return Response("".join(f"{line}\n" for line in lines).encode(), 503 if failed else 200)
 
     async def _quotas(self, request: AdminRequest) -> Response:
         return _json_response(
@@ -160,7 +165,9 @@ class AdminEndpoint:
 
     async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
-        rest = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
+        if done.result == "unchanged" and self._reloader.state.last_applied is not None:
+            rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
 
     def _quota_source(self) -> QuotaSource | None:
@@ -180,7 +187,7 @@ class AdminEndpoint:
                 return problem
             (await upstream.connect()).close()
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
-            return f"listener {listener.name}: upstream {listener.upstream}: {str(error) or 'no answer'}"
+            return f"listener {listener.name}: upstream {listener.upstream}: {describe_os_error(error) or 'no answer'}"
         return None
 
 

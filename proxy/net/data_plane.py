@@ -72,6 +72,12 @@ class DataPlane:
         """Connections that have descriptors or need them."""
         return self._connections.local_connections
 
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing."""
+        audit: Any = self._dispatcher.observers.get(AUDIT_OBSERVER) if self._dispatcher is not None else None
+        return audit.degradation if audit is not None else ""
+
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
 

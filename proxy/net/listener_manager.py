@@ -73,6 +73,11 @@ class ListenerManager:
             return "starting"
         return self.not_ready_reason if self._handler.is_available else "no worker runs"
 
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing."""
+        return self._handler.degradation
+
     def update_config(self, config: Config) -> None:
         """Apply the limits of a new configuration. Nothing else of it is used here."""
         self._config = config

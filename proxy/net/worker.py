@@ -125,14 +125,14 @@ class Worker:
                 self._data_plane.report_throttles(message.reports)
             case UpdateConfig():
                 config = unpack(message.config)
-                configure_logging(config.log_level, worker=self._number)
+                configure_logging(config.log_level, config.log_format, worker=self._number)
                 self._data_plane.update_config(config)
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
             case StartWorker():
                 self._number, self._config = message.number, unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}
-                configure_logging(self._config.log_level, worker=self._number)
+                configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
                 self._started.set_result(True)
             case Drain():
                 self._stop.set()

@@ -1,6 +1,6 @@
 """What the sidecar reports about itself: logs and metrics.
 
-logs.py               Log lines as JSON on stderr: bounded, escaped, without secrets.
+logs.py               Log lines on stderr: bounded, escaped, without secrets. JSON, or text_log.py for a terminal.
 log_writer.py         The thread that writes them, and what happens to lines that no reader accepts.
 snapshot.py           Counters as plain values: read in each process, sent between processes, and summed.
 metric_definition.py  The definition of one metric.

@@ -12,23 +12,23 @@ from http import HTTPStatus
 import pytest
 
 from proxy.net import http
-from proxy.net.http import HttpServer, Query, Response
+from proxy.net.http import HttpServer, Request, Response
 from tests.integration.conftest import free_port
 
 
-async def hello(query: Query) -> Response:
+async def hello(request: Request) -> Response:
     return Response(b"hello\n")
 
 
-async def busy(query: Query) -> Response:
+async def busy(request: Request) -> Response:
     return Response(b"later\n", 503, "text/strange")
 
 
-async def broken(query: Query) -> Response:
+async def broken(request: Request) -> Response:
     raise ValueError("what nobody outside needs to know")
 
 
-async def changed(query: Query) -> Response:
+async def changed(request: Request) -> Response:
     return Response(b"changed\n")
 
 
@@ -222,7 +222,7 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(query: Query) -> Response:
+    async def slow(request: Request) -> Response:
         asked.set()
         await go_on.wait()
         return Response(b"slow\n")
