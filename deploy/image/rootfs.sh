@@ -20,7 +20,7 @@ cd "$root$stdlib"
 rm -rf config-* curses dbm ensurepip idlelib lib2to3 pydoc_data sqlite3 test tkinter turtledemo venv
 rm -rf lib-dynload/_curses* lib-dynload/_*dbm* lib-dynload/_sqlite3* lib-dynload/_tkinter* lib-dynload/nis.* \
   lib-dynload/ossaudiodev.* lib-dynload/readline.* lib-dynload/_test* lib-dynload/_ctypes_test* lib-dynload/xx*
-rm -rf "$root$venv"/include "$root$venv"/bin/[Aa]ctivate*
+rm -rf "$root$venv"/include "$root$venv"/bin/[Aa]ctivate* "$root$venv"/.lock
 find "$root$venv" -name '*.so*' -type f -exec strip --strip-unneeded {} +
 
 # The libraries that all this is linked to, and the one that ending a thread loads.
