@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from proxy.local.jars import cache_dir
+from tests.deploy import debian
 from tests.tools import fetched
 
 ROOT = Path(__file__).parents[2]
@@ -107,30 +108,11 @@ def podman() -> Podman:
         pytest.skip("containers are built and run by root here")
     try:
         _, unpacked = fetched.debian("podman", ["podman", "buildah", "runc", "conmon"])
-        bootstrap, bootstrap_unpacked = fetched.debian("mmdebstrap", ["mmdebstrap", "debian-archive-keyring"])
     except fetched.MissingError as missing:
         pytest.skip(f"no Podman: {missing}")
     made = Podman(cache_dir() / "deploy" / "containers", fetched.environment_of(unpacked), unpacked)
     if BASE not in made("images", "--format", "{{.Repository}}:{{.Tag}}").split():
-        archive = made.folder / "base.tar"
-        done = subprocess.run(
-            [bootstrap, "--variant=minbase", "--include=ca-certificates", "trixie", archive, _mirror()],
-            env=os.environ | fetched.environment_of(bootstrap_unpacked),
-            capture_output=True,
-            text=True,
-            timeout=BUILD_TIMEOUT,
-            check=False,
-        )
-        if done.returncode:
-            pytest.skip(f"no base image: mmdebstrap: {done.stderr.strip().splitlines()[-1]}")
+        archive = debian.bootstrap(made.folder / "base.tar", "ca-certificates")
         made.load(archive, BASE)
         archive.unlink()
     return made
-
-
-def _mirror() -> str:
-    """Return where this machine takes Debian's packages from."""
-    said = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True, check=True
-    )
-    return next(line for line in said.stdout.split() if line.rstrip("/").endswith("/debian"))
