@@ -27,7 +27,8 @@ from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.reload import ConfigFileMonitor, Reloader
+from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
+from proxy.sd_notify import ServiceNotifier
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
@@ -50,14 +51,21 @@ def run(file: ConfigFileMonitor, config: Config) -> int:
 async def _run(file: ConfigFileMonitor, config: Config) -> int:
     stop = asyncio.Event()
     abort = asyncio.Event()
+    notifier = ServiceNotifier()
 
     def on_signal(name: str) -> None:
         if stop.is_set():
             log.warning("stopping_at_once", signal=name)
             abort.set()
         else:
-            force_exit_after((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
+            seconds = (config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
+            force_exit_after(seconds)
+            notifier.stopping(seconds)
         stop.set()
+
+    def on_reloaded(done: ReloadResult) -> None:
+        if done.result != "draining":
+            notifier.ready(f"The last reload was rejected: {done.errors[0]}" if done.errors else "Running")
 
     def apply(changed: Config) -> None:
         configure_logging(changed.log_level, changed.log_format)
@@ -70,9 +78,10 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    reloader = Reloader(file, config, apply)
+    reloader = Reloader(file, config, apply, on_start=notifier.reloading, on_end=on_reloaded)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     ticker = Ticker()
+    ticker.callbacks.append(notifier.ping)
     handler = await _start_connection_handler(config, ticker)
     listeners = ListenerManager(config, handler, ticker)
     problems = ReadinessProblems(listeners)
@@ -102,6 +111,7 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
             workers=config.workers,
             config_hash=reloader.state.hash,
         )
+        notifier.ready()
         await stop.wait()
     finally:
         reloader.stop()
@@ -113,6 +123,7 @@ async def _run(file: ConfigFileMonitor, config: Config) -> int:
         reloading.cancel()  # it may wait for a blocked file system
         await asyncio.wait([reloading])
         await admin.close()
+        notifier.close()
     log.info("stopped")
     return 0
 
