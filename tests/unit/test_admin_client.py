@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from proxy.net.http import HttpServer, Query, Response
+from proxy.config import Endpoint
+from proxy.net.http import HttpServer, Request, Response
+from proxy.net.listening_sockets import bind_listening_socket
 from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
@@ -23,12 +25,12 @@ from tests.unit.quotas_states import busy, unlimited
 async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
     """An endpoint that gives one answer; its address, with a free port unless told."""
 
-    async def handler(query: Query) -> Response:
+    async def handler(request: Request) -> Response:
         return answer
 
     routes, port = {path: handler}, port or free_port()
     server = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {})
-    server.start("127.0.0.1", port)
+    server.start(bind_listening_socket(Endpoint("127.0.0.1", port), 128))
     try:
         yield f"127.0.0.1:{port}"
     finally:
