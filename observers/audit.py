@@ -27,7 +27,7 @@ from observers.kafka_admin import KafkaAdmin, client_id_of
 from observers.offset_tracker import OffsetTracker
 from observers.outbox import Outbox, OutboxStats, check_sizes
 from observers.record_counter import count_compressed_records
-from observers.rollup_writer import RollupAggregator, divide_exchanges
+from observers.rollup_writer import ExchangeDivider, RollupAggregator
 from observers.spool_runs import SpoolSettings, check_path
 from observers.topic_names import TopicNames
 
@@ -89,6 +89,7 @@ class AuditObserver:
         self._dry = bool(configs.get("dry.run"))
         self._request_encoder = RequestEventEncoder(configs["api.names"], self._names, self._filter)
         self._rollup = RollupAggregator(configs["api.names"], self._names, self._filter) if rolls_up else None
+        self._divider = ExchangeDivider()
         self._rollup_interval = audit.get("rollup.interval.ms", 1000) / 1000
         self._offsets = OffsetTracker(self._names, self._filter)
         self._offsets_interval = audit.get("offsets.interval.ms", 30_000) / 1000
@@ -145,10 +146,13 @@ class AuditObserver:
         if self._rollup is None:
             self._emit_observations(exchanges, dropped, self._request_encoder.encode_exchanges)
         else:
-            rolled_up, alone = divide_exchanges(exchanges)
-            self._add_to_rollup(rolled_up, dropped, self._rollup)
-            if alone:
-                self._emit_observations(alone, 0, self._request_encoder.encode_exchanges)
+            # In their order: fetch sessions and muted connections, which both encoders share, depend on it.
+            for alone, some in self._divider.divide(exchanges):
+                if alone:
+                    self._emit_observations(some, dropped, self._request_encoder.encode_exchanges)
+                else:
+                    self._add_to_rollup(some, dropped, self._rollup)
+                dropped = 0
         with self._outbox.sequence_lock:
             self._offsets.record_exchanges(exchanges, _wall_offset())
             if self._offsets.full:
