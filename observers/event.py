@@ -424,6 +424,12 @@ class StatusEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"
     """Seen, and without an event: excluded topics and principals."""
     hidden_by: dict[str, int] = {}
     """Those of this run's process by ``principal NAME`` and ``topic NAME``, at most 100; the rest as ``other``."""
+    partly_hidden: int = 0
+    """Events of requests, and requests in rollups, of this run's process that lack at least one excluded topic: its
+    partitions in ``topics`` or ``per_topic``, or its name in ``polled``, ``item_errors`` or ``resources``. They have
+    their event, so they are not in ``hidden``."""
+    partly_hidden_by: dict[str, int] = {}
+    """Those by ``topic NAME``, at most 100; the rest as ``other``. One that lacks several topics counts for each."""
     queued: int = 0
     """Events that wait in memory alone."""
     spooled: int = 0

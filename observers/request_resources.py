@@ -74,7 +74,7 @@ def _resource(
     if found.resource_type == "cluster":
         name = name or CLUSTER_NAME
     topics = (found.resource_type, name), (found.parent_type, _text(found.parent_name))
-    if any(kind == "topic" and topic is not None and audit_filter.hides_topic(topic) for kind, topic in topics):
+    if any(kind == "topic" and topic is not None and audit_filter.leaves_out(topic) for kind, topic in topics):
         return None
     return Resource(
         found.resource_type, name, topic_id, found.parent_type, _text(found.parent_name), results.code_of(found)

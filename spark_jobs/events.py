@@ -307,6 +307,8 @@ STATUS_EVENT = (
     EventField("waiting", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("hidden_by", "map<string,bigint>", default={}),
+    EventField("partly_hidden", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
+    EventField("partly_hidden_by", "map<string,bigint>", default={}),
     EventField("queued", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("spooled", "bigint", default=0, minimum=0, maximum=MAX_TOTAL),
     EventField("dropped", "map<string,bigint>", default={}),

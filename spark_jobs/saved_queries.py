@@ -370,13 +370,14 @@ ORDER BY last_minute DESC, events DESC, cluster_id, broker_id, boot_id, reason L
         ("completeness",),
         """
 WITH newest AS (
-    SELECT cluster_id, broker_id, boot_id, hidden_by, max(hidden) AS hidden, min(minute) AS first_minute,
-        max(minute) AS last_minute
+    SELECT cluster_id, broker_id, boot_id, hidden_by, coalesce(max(hidden), 0) AS hidden,
+        coalesce(max(partly_hidden), 0) AS partly_hidden, min(minute) AS first_minute, max(minute) AS last_minute
     FROM completeness WHERE hidden_by IS NOT NULL GROUP BY ALL
 )
-SELECT hidden_by, sum(hidden)::BIGINT AS events, list(DISTINCT broker_id ORDER BY broker_id) AS brokers,
+SELECT hidden_by, sum(hidden)::BIGINT AS events, sum(partly_hidden)::BIGINT AS partly_hidden,
+    list(DISTINCT broker_id ORDER BY broker_id) AS brokers,
     min(first_minute) AS first_minute, max(last_minute) AS last_minute
-FROM newest GROUP BY hidden_by ORDER BY events DESC, hidden_by LIMIT $limit""",
+FROM newest GROUP BY hidden_by ORDER BY events DESC, sum(partly_hidden) DESC, hidden_by LIMIT $limit""",
     ),
     SavedQuery(
         "stale-sidecars",

@@ -241,13 +241,15 @@ def test_what_configuration_hides_is_the_newest_count_of_each_run(tmp_path: Path
         "completeness",
         {**row, "hidden": 9, "statuses": 1},
         {**row, "hidden_by": "topic secret", "hidden": 2},
-        {**row, "hidden_by": "topic secret", "hidden": 5, "minute": AT + 60 * SECOND},
+        {**row, "hidden_by": "topic secret", "hidden": 5, "partly_hidden": 6, "minute": AT + 60 * SECOND},
         {**row, "hidden_by": "topic secret", "hidden": 3, "boot_id": "2", "broker_id": 2},
         {**row, "hidden_by": "principal User:probe", "hidden": 4},
+        {**row, "hidden_by": "topic audit", "partly_hidden": 2},
     )
-    assert picked(answer(tmp_path, "hidden"), "hidden_by", "events", "brokers") == [
-        ("topic secret", 8, [1, 2]),
-        ("principal User:probe", 4, [1]),
+    assert picked(answer(tmp_path, "hidden"), "hidden_by", "events", "partly_hidden", "brokers") == [
+        ("topic secret", 8, 6, [1, 2]),
+        ("principal User:probe", 4, 0, [1]),
+        ("topic audit", 0, 2, [1]),
     ]
 
 
