@@ -51,6 +51,8 @@ log = structlog.get_logger("observers")
 class AuditStats(OutboxStats, frozen=True):
     """The outbox's counts, and the observer's own."""
 
+    partly_hidden: int
+    """Events of requests, and requests in rollups, that lack excluded topics."""
     topic_look_ups: int
     """Times the names of all topics were asked for."""
 
@@ -191,7 +193,8 @@ class AuditObserver:
 
     def stats(self) -> AuditStats:
         """Current counts."""
-        return AuditStats(**asdict(self._outbox.stats()), topic_look_ups=self._names.look_ups)
+        counts = asdict(self._outbox.stats())
+        return AuditStats(**counts, partly_hidden=self._filter.partly_hidden, topic_look_ups=self._names.look_ups)
 
     def _emit_observations(
         self, observations: Sequence[Any], dropped: int, encode: Callable[[Sequence[Any], int, float], EncodedEvents]
@@ -297,6 +300,8 @@ class AuditObserver:
             waiting=max(0, stats.observed - stats.taken),
             hidden=stats.hidden,
             hidden_by=self._filter.hidden_by(),
+            partly_hidden=self._filter.partly_hidden,
+            partly_hidden_by=self._filter.partly_hidden_by(),
             queued=stats.queued,
             spooled=stats.spooled,
             dropped=dict(stats.dropped),

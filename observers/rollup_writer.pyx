@@ -205,6 +205,7 @@ cdef class RollupAggregator:
     cdef object _names, _filter, _sessions, _muting
     cdef dict _open_sessions, _muted, _api_names, _sums_by_key, _named, _identified
     cdef list _clients
+    cdef set _left_out  # excluded topics that the current request is added without; of the filter
     cdef uint64_t _epoch
     cdef int64_t _requests, _topics, _max_rollups, _max_topics
 
@@ -213,6 +214,7 @@ cdef class RollupAggregator:
         self._filter = audit_filter
         self._sessions = audit_filter.sessions
         self._open_sessions = audit_filter.sessions.open_sessions
+        self._left_out = audit_filter.left_out
         self._muting = audit_filter.muting
         self._muted = audit_filter.muting.spans
         self._api_names = dict(api_names)
@@ -283,6 +285,8 @@ cdef class RollupAggregator:
         cdef bint has_events
         cdef int bucket = -1, service = -1, worst
         cdef tuple polled = ()
+        if self._left_out:
+            self._left_out.clear()
         if client.hidden:
             self._filter.count_hidden_by_principal(client.connection.principal)
             return False
@@ -328,14 +332,19 @@ cdef class RollupAggregator:
         sums.errors += worst == FAILURE
         sums.retriable += worst == RETRY
         sums.protocol += worst == STEP
+        if self._left_out:
+            self._filter.count_partly_hidden()
         return True
 
     cdef bint _has_events(self, Body *body, bint fetched) except -1:
         """Whether an event has any of these partitions."""
         cdef Py_ssize_t at
+        cdef PyObject *hidden = NULL
         for at in range(body.count):
-            if _is_reported(&body.parts[at], fetched) and self._name_of(&body.parts[at], body) is not None:
-                return True
+            if body.parts[at].topic != hidden and _is_reported(&body.parts[at], fetched):
+                if self._name_of(&body.parts[at], body) is not None:
+                    return True
+                hidden = body.parts[at].topic
         return False
 
     cdef int _add_topics(self, RollupSums sums, Exchange exchange, Body *body, int bucket, int service) except -1:
@@ -402,11 +411,12 @@ cdef class RollupAggregator:
         if found != NULL:
             return <object>found
         name, topic_id = self._names.label_of(<object>part.topic, body.topics_are_ids)
-        hidden = self._filter.hides_topic(name)
+        if self._filter.leaves_out(name):
+            return None
         # The name of an id may become known later. No topic has a long name, and such names could fill the memory.
         if name != f"id:{topic_id}" and _size(part.topic) <= MAX_CACHED_TEXT and len(names) < MAX_CACHED_TOPICS:
-            names[<object>part.topic] = None if hidden else name
-        return None if hidden else name
+            names[<object>part.topic] = name
+        return name
 
     cdef TopicSums _topic_of(self, RollupSums sums, object name):
         cdef PyObject *found

@@ -31,6 +31,14 @@ AUDIT_METRICS: tuple[MetricDefinition, ...] = (
         _audit_field("hidden"),
     ),
     MetricDefinition(
+        "audit_partly_hidden_total",
+        "counter",
+        (),
+        "exchanges",
+        "Requests whose event, or rollup, lacks excluded topics.",
+        _audit_field("partly_hidden"),
+    ),
+    MetricDefinition(
         "audit_emitted_total",
         "counter",
         (),

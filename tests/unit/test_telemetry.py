@@ -286,6 +286,7 @@ AUDIT = AuditStats(
     records_delivered=4,
     bytes_delivered=3,
     hidden=2,
+    partly_hidden=3,
     topic_look_ups=1,
 )
 
@@ -414,6 +415,7 @@ def test_counts_of_the_audit():
         ("brokerside_audit_records_total",): 4,
         ("brokerside_audit_bytes_total",): 3,
         ("brokerside_audit_hidden_total",): 2,
+        ("brokerside_audit_partly_hidden_total",): 3,
         ("brokerside_audit_topic_look_ups_total",): 1,
     }
 

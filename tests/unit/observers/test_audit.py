@@ -186,6 +186,21 @@ class TestNumbers:
         observer.close(0)
         assert outbox.events[-1].hidden_by == {"principal User:probe": 2, "topic a": 1}
 
+    @pytest.mark.parametrize("mode", ["event", "rollup"])
+    def test_what_is_hidden_in_part_was_seen_has_a_number_and_is_counted(self, auditing: Auditing, mode: str) -> None:
+        observer, outbox = auditing(**{"mode": mode, "exclude.topics": ["a", "b"]})
+        both = produce([(b"a", 0, 1, 1), (b"orders", 0, 1, 1)])
+        observer.record_exchanges([both, exchange(), both, produce([(b"a", 0, 1, 1)])], 0)
+        assert observer.stats().partly_hidden == 2
+        observer.close(0)
+        assert (outbox.taken, outbox.hidden) == (4, 1)
+        status = outbox.events[-1]
+        assert (status.hidden_by, status.partly_hidden, status.partly_hidden_by) == (
+            {"topic a": 1},
+            2,
+            {"topic a": 2},
+        )
+
     def test_no_client_id_hides_anything(self, auditing: Auditing) -> None:
         observer, outbox = auditing()
         observer.record_exchanges([exchange(client_id="brokerside-audit-1")], 0)
