@@ -127,8 +127,9 @@ class Resource(msgspec.Struct, omit_defaults=True, gc=False):
     parent_name: str | None = None
     """Name of what it belongs to."""
     error_code: int = 0
-    """Its result: Kafka's error code of this resource, or of the whole response; 0 where it succeeded. −1 where the
-    response did not come or could not be read."""
+    """Its result: Kafka's error code of this resource, or of the whole response; 0 where it succeeded. −1 where that
+    is not known: the response did not come, could not be read, or has more errors than are kept. 35 where the sidecar
+    answered an unsupported request itself."""
     op_type: str | None = None
     """How it is changed, where the request says that of each resource: ``SET``, ``DELETE``, ``APPEND`` or ``SUBTRACT``
     of a ``config`` (Kafka's ``AlterConfigOp.OpType``); ``SET`` or ``DELETE`` of a SCRAM user. DeleteAcls has its

@@ -60,7 +60,9 @@ cdef int64_t[3] MOST = [
 cdef uint8_t NO_ID[16]
 memset(NO_ID, 0, 16)
 cdef int64_t MAX_RESOURCES = request_resources.MAX_KEPT_RESOURCES
+cdef int64_t MAX_CHANGED = request_resources.MAX_KEPT_CHANGED
 cdef int64_t MAX_COMMITS = request_resources.MAX_KEPT_COMMITS
+cdef frozenset CHANGING = request_resources.CHANGING
 cdef tuple TYPES = instructions.RESOURCE_TYPES
 cdef tuple OP_TYPES = instructions.OP_TYPES
 cdef tuple MECHANISMS = instructions.MECHANISMS
@@ -130,6 +132,7 @@ cdef ItemWalk *begin_items(int key, int version, bint response) except NULL:
         raise MemoryError
     memset(items, 0, sizeof(ItemWalk) - sizeof(items.levels))
     items.program = PROGRAMS[place_of(key, version, response)]
+    items.most = MAX_CHANGED if key in CHANGING else MAX_RESOURCES
     items.generation = -1
     items.acl_numbers[0] = LITERAL
     items.levels[0].kind = items.levels[0].start = 0

@@ -68,7 +68,7 @@ cdef int keep_resource(ItemWalk *items, const Level *level, object name, object 
     """Count a resource of the current level, and keep it where there is room. Returns 1."""
     cdef Level *parent
     items.resources += 1
-    if items.resources > MAX_RESOURCES:
+    if items.resources > items.most:
         return 1
     parent = parent_of(items, items.depth)
     index = items.levels[min(items.depth, 1)].index
@@ -109,7 +109,7 @@ cdef int keep_acl(ItemWalk *items, const Level *level, bint response) except -1:
     else:
         items.resources += 1
         count = items.resources
-    if count <= MAX_RESOURCES:
+    if count <= items.most:
         items.acls += 1
         append_to(
             &items.found_acls if response else &items.found,
@@ -219,7 +219,7 @@ cdef inline int64_t size_of_items(const ItemWalk *items) noexcept:
     """An ACL is charged twice: it has a third text."""
     cdef int64_t kept = items.kept[FAILURE] + items.kept[RETRIABLE] + items.kept[PROTOCOL] + items.acls
     cdef int at
-    kept += min(items.resources, MAX_RESOURCES) + min(items.commits, MAX_COMMITS) + min(items.matching_acls, MAX_RESOURCES)
+    kept += min(items.resources, items.most) + min(items.commits, MAX_COMMITS) + min(items.matching_acls, items.most)
     for at in range(MAX_FIELDS):
         kept += items.fields[at] != NULL
     return (PARTITION_BYTES + 2 * MAX_NAME) * kept

@@ -70,6 +70,7 @@ cdef struct ItemWalk:
     bint validate_only
     int32_t generation
     int64_t resources  # kept or not, as the next
+    int64_t most  # resources that are kept
     int64_t commits
     int64_t counts[3]  # of errors, by class
     int64_t kept[3]

@@ -25,6 +25,9 @@ from proxy.core.schema import SIZES, Field, Layout, UnknownMessage, layout
 MAX_KEPT_RESOURCES = 100
 """Resources of one request that are kept one by one. The others are counted."""
 
+MAX_KEPT_CHANGED = 1_000
+"""The same of a request that changes its resources: what it changes must not hide behind other names."""
+
 MAX_KEPT_COMMITS = 1_000
 """The same of committed offsets."""
 
@@ -48,6 +51,9 @@ alter offsets with Read), this is the word for what happens."""
 
 CHANGES = frozenset(("Create", "Delete", "Alter", "AlterConfigs", "CreateTokens"))
 """Operations that change something but records and offsets of a group."""
+
+CHANGING = frozenset(api_key for api_key, operation in OPERATIONS.items() if operation in CHANGES)
+"""Api keys of requests with these operations."""
 
 WALKED = frozenset((0, 1, 78))
 """Produce, Fetch, ShareFetch."""

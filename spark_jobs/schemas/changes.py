@@ -89,7 +89,8 @@ CHANGES = Table(
         key_column(
             "result",
             "string",
-            "`success`, `denied`, `failed`, or `unknown`: no response came.",
+            "`success`, `denied`, `failed`, or `unknown`: no response came, it could not be read, or it has more errors"
+            " than an event lists.",
             source="resources[].error_code",
         ),
         key_column("error_code", "int", "Kafka's error code; 0 for none.", source="resources[].error_code"),
@@ -100,7 +101,8 @@ CHANGES = Table(
         sum_column("requests", "Requests.", "requests", "audit event"),
         sum_column(
             "resources_not_listed",
-            "Resources that these requests name and that have no row: more than 100 of one request.",
+            "Resources that these requests name and that have no row of their own: more than 1,000 of one request. They"
+            " share a row without a type and a name, whose result is `unknown`.",
             "resources",
             "resource_count",
         ),

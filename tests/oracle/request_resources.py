@@ -13,10 +13,12 @@ from proxy.core.exchange import CommittedOffset, RequestResource, RequestResourc
 from proxy.core.instructions import ACL_TYPES, CONFIG_TYPES, MAX_NAME
 from proxy.core.request_resources import (
     ARRAYS,
+    CHANGING,
     COMMITS,
     CONFIG_APIS,
     FIELD_NAMES,
     FIELD_TYPES,
+    MAX_KEPT_CHANGED,
     MAX_KEPT_COMMITS,
     MAX_KEPT_RESOURCES,
     NAMES,
@@ -104,6 +106,7 @@ class ReadingOfRequest(Reading):
         self._flexible = self._layout.flexible
         self._around = [Around()]
         self._resources: list[RequestResource] = []
+        self._most = MAX_KEPT_CHANGED if api_key in CHANGING else MAX_KEPT_RESOURCES
         self._commits: list[CommittedOffset] = []
         self._fields: dict[str, list[bytes]] = {}
         self._generation, self._validate_only = -1, False
@@ -111,7 +114,7 @@ class ReadingOfRequest(Reading):
     @property
     def kept(self) -> int:
         """How much is kept."""
-        resources = self._resources[:MAX_KEPT_RESOURCES]
+        resources = self._resources[: self._most]
         items = len(resources) + sum(one.acl is not None for one in resources)
         return items + min(len(self._commits), MAX_KEPT_COMMITS) + len(self._fields)
 
@@ -123,7 +126,7 @@ class ReadingOfRequest(Reading):
             raise Incomplete
         single = {name: values[0] for name, values in self._fields.items() if len(set(values)) == 1}
         return RequestResources(
-            tuple(self._resources[:MAX_KEPT_RESOURCES]),
+            tuple(self._resources[: self._most]),
             len(self._resources),
             tuple(self._commits[:MAX_KEPT_COMMITS]),
             len(self._commits),

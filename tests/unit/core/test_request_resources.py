@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from random import Random
@@ -18,14 +19,21 @@ from observers.audit_writer import RequestEventEncoder
 from observers.event import RequestEvent, Resource
 from observers.rollup_writer import RollupAggregator
 from observers.topic_names import TopicNames
-from proxy.compiled.exchange import Exchange, Kind
+from proxy.compiled.exchange import DecodeCode, Exchange, Kind
 from proxy.compiled.walk_door import new_feed, read_whole
 from proxy.core.apis import APIS
 from proxy.core.budget import PARTITION
 from proxy.core.encode import encode
 from proxy.core.exchange import Acl, CommittedOffset, Connection, ItemErrorFacts, ItemErrors, RequestResources
 from proxy.core.instructions import MAX_NAME, RESOURCE_TYPES, Op
-from proxy.core.request_resources import MAX_KEPT_COMMITS, MAX_KEPT_RESOURCES, OPERATIONS, WALKED, program
+from proxy.core.request_resources import (
+    MAX_KEPT_CHANGED,
+    MAX_KEPT_COMMITS,
+    MAX_KEPT_RESOURCES,
+    OPERATIONS,
+    WALKED,
+    program,
+)
 from proxy.core.schema import layout
 from proxy.errors import MalformedBody
 from tests.oracle.steps import Kept
@@ -351,11 +359,11 @@ def test_deleted_acls_are_those_of_the_oracle(version: int) -> None:
 
 def test_deleted_acls_without_an_error_are_no_error() -> None:
     told = asked_for(31, 3, {"Filters": [{}]})
-    matched = {"FilterResults": [{"MatchingAcls": [{"ResourceName": "a", "Principal": "p", "Host": "h"}] * 150}]}
+    matched = {"FilterResults": [{"MatchingAcls": [{"ResourceName": "a", "Principal": "p", "Host": "h"}] * 1_500}]}
     body = encode(layout(31, 3, response=True), matched)
     read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
     event = event_of(told)
-    assert (event.resource_count, len(event.resources)) == (152, 2 + MAX_KEPT_RESOURCES)
+    assert (event.resource_count, len(event.resources)) == (1_502, 2 + MAX_KEPT_CHANGED)
     assert (event.item_errors, event.item_failures, event.item_protocol) == ((), 0, 0)
     names = TopicNames(dict)
     rollup = RollupAggregator({}, names, AuditFilter(names, topics=(), principals=()))
@@ -370,7 +378,7 @@ def test_acls_of_an_excluded_topic_are_left_out() -> None:
     read_whole(told, Kind.RESPONSE_ERRORS, True, body, 0, len(body))
     event = event_of(told, "orders")
     assert [(one.parent_type, one.parent_name) for one in event.resources] == [("group", "g")]
-    assert event.resource_count == 4
+    assert event.resource_count == 1
 
 
 def test_the_group_of_a_member() -> None:
@@ -418,6 +426,20 @@ def test_a_declared_number_of_elements_costs_nothing(pieces: int) -> None:
     body = pack(">ibi", -1, 0, 1) + pack(">h1s", 1, b"t") + pack(">i", 2**31 - 1) + bytes(200)
     with pytest.raises(MalformedBody):
         read(2, 2, body, pieces)
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 5, 12])
+def test_a_body_that_is_cut_inside_what_is_passed_over_is_malformed(pieces: int) -> None:
+    """DeleteRecords: a piece may end with the bytes that are passed over, before elements that never come."""
+    parts = [{"PartitionIndex": n, "Offset": n} for n in range(3)]
+    body = encode(layout(21, 1, response=False), {"Topics": [{"Name": "t", "Partitions": parts}], "TimeoutMs": 5})
+    assert read(21, 1, body, pieces).count == 1
+    for size in range(len(body)):
+        feed = new_feed(Kind.REQUEST_RESOURCES, 21, 1)
+        for at in range(0, size, pieces):
+            feed.feed(body, at, min(at + pieces, size))
+        with pytest.raises(MalformedBody):
+            feed.finish_into(exchange(21, 1), False)
 
 
 def test_every_element_has_bytes() -> None:
@@ -503,10 +525,62 @@ def test_a_request_without_an_answer_has_no_known_result() -> None:
     assert {one.error_code for one in event_of(told).resources} == {-1}
 
 
+OFFSETS = [{"Name": "t", "Partitions": [{}]}]
+MANY = {"TopicNames": [f"t{number}" for number in range(200)]}
+
+
+def test_of_more_errors_than_are_kept_the_results_of_the_others_are_not_known() -> None:
+    """Kafka answers in any order: those that are kept may be of any of the resources that are listed."""
+    kept = tuple(ItemErrorFacts(29, "topic", f"t{n}".encode(), None, -1, 0, None, None) for n in range(150, 200))
+    event = event_of(asked_for(20, 5, MANY, item_errors=ItemErrors(kept, 200, 0, 0)))
+    assert Counter(one.error_code for one in event.resources) == {29: 50, -1: 150}
+
+
+@pytest.mark.parametrize("decode", [DecodeCode.NOT_KEPT, DecodeCode.UNSUPPORTED, DecodeCode.MALFORMED])
+def test_without_the_errors_of_the_response_no_result_is_known(decode: DecodeCode) -> None:
+    told = asked_for(20, 5, MANY)
+    told.decode_code = decode  # type: ignore[assignment]
+    assert {one.error_code for one in event_of(told).resources} == {-1}
+
+
+def test_an_empty_response_of_the_sidecar_changes_nothing() -> None:
+    """As to an unsupported request; the broker has not seen it."""
+    told = asked_for(20, 5, MANY, synthesized=True)
+    assert {one.error_code for one in event_of(told).resources} == {35}
+
+
+def test_what_a_request_changes_does_not_hide_behind_other_names() -> None:
+    named = [f"t{number}" for number in range(2_000)]
+    event = event_of(asked_for(20, 5, {"TopicNames": named}))
+    assert [one.resource_name for one in event.resources] == named[:MAX_KEPT_CHANGED]
+    assert event.resource_count == 2_000
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "asked", "code", "denied"),
+    [
+        (8, 7, {"GroupId": "g", "Topics": OFFSETS}, 30, ("group", "g")),
+        (28, 3, {"TransactionalId": "x", "GroupId": "g", "Topics": OFFSETS}, 30, ("group", "g")),
+        (28, 3, {"TransactionalId": "x", "GroupId": "g", "Topics": OFFSETS}, 53, ("transactional_id", "x")),
+        (24, 3, {"V3AndBelowTransactionalId": "x", "V3AndBelowTopics": [{"Name": "t", "Partitions": [0]}]}, 53,
+         ("transactional_id", "x")),
+    ],
+)  # fmt: skip
+def test_a_group_or_transaction_that_was_denied_says_so(
+    key: int, version: int, asked: Mapping[str, Any], code: int, denied: tuple[str, str]
+) -> None:
+    """The response has the error at each partition."""
+    part = ItemErrorFacts(code, "topic", b"t", None, 0, 0, None, None)
+    event = event_of(asked_for(key, version, asked, item_errors=ItemErrors((part,), 1, 0, 0)))
+    found = {(one.resource_type, one.resource_name): one.error_code for one in event.resources}
+    assert found[denied] == code
+    assert {kind for (kind, _), result in found.items() if result and kind != "topic"} == {denied[0]}
+
+
 def test_an_excluded_topic_is_left_out() -> None:
     event = event_of(asked_for(19, 7, TWO), "orders")
     assert [one.resource_name for one in event.resources] == ["clicks"]
-    assert event.resource_count == 3
+    assert event.resource_count == 1
 
 
 def test_the_cluster_has_kafkas_name() -> None:
