@@ -129,6 +129,22 @@ class Resource(msgspec.Struct, omit_defaults=True, gc=False):
     error_code: int = 0
     """Its result: Kafka's error code of this resource, or of the whole response; 0 where it succeeded. −1 where the
     response did not come or could not be read."""
+    op_type: str | None = None
+    """How it is changed, where the request says that of each resource: ``SET``, ``DELETE``, ``APPEND`` or ``SUBTRACT``
+    of a ``config`` (Kafka's ``AlterConfigOp.OpType``); ``SET`` or ``DELETE`` of a SCRAM user. DeleteAcls has its
+    filters first, without one, then the ``user`` of each ACL that the response lists, with ``DELETE``."""
+    mechanism: str | None = None
+    """Of a SCRAM user: ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``."""
+    acl_pattern_type: str | None = None
+    """Of the ``user`` of an ACL: how its resource is named, by Kafka's ``PatternType``: ``LITERAL``, ``PREFIXED``; of a
+    filter also ``ANY``, ``MATCH``. ``resource_name`` None: any user."""
+    acl_host: str | None = None
+    """Likewise: host from which the user may do so, ``*`` for all; None of a filter: any."""
+    acl_operation: str | None = None
+    """Likewise: what the user may do, by Kafka's ``AclOperation``: ``Read``, ``Write``, …, ``All``; of a filter also
+    ``Any``."""
+    acl_permission_type: str | None = None
+    """Likewise: ``ALLOW`` or ``DENY``; of a filter also ``ANY``."""
 
 
 class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind", tag="request"):
@@ -212,9 +228,10 @@ class RequestEvent(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind
     """What the request does to its ``resources``, by Kafka's ``AclOperation``: ``Create``, ``Delete``, ``Alter``,
     ``AlterConfigs``, ``Describe``, ``DescribeConfigs``, ``Read``, ``Write`` …; None without them."""
     resources: tuple[Resource, ...] = ()
-    """What the request reads or changes, of every api but those of ``topics``: the first 100 resources it names."""
+    """What the request reads or changes, of every api but those of ``topics``: the first 100 resources it names, and
+    the first 100 ACLs that the response of DeleteAcls lists."""
     resource_count: int = 0
-    """How many resources it names, listed or not."""
+    """How many those are, listed or not."""
     validate_only: bool = False
     """True where the broker was asked to check the request, and to change nothing."""
     group_id: str | None = None

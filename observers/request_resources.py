@@ -1,4 +1,4 @@
-"""What a request reads or changes and with which result, as an event has it."""
+"""What a request reads or changes, how, and with which result, as an event has it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ def resource_fields(exchange: ObservedExchange, names: TopicNames, audit_filter:
     Resources of topics that ``audit_filter`` hides are left out.
     """
     found: RequestResources = exchange.resources
+    errors: ItemErrors | None = exchange.item_errors
+    matching, matching_count = ((), 0) if errors is None else (errors.matching_acls, errors.matching_acl_count)
     results = _Results(exchange)
     listed = tuple(
-        resource for one in found.items if (resource := _resource(one, results, names, audit_filter)) is not None
+        resource
+        for one in (*found.items, *matching)
+        if (resource := _resource(one, results, names, audit_filter)) is not None
     )
     fields = {
         "operation": OPERATIONS.get(exchange.api_key),
         "resources": listed,
-        "resource_count": found.count,
+        "resource_count": found.count + matching_count,
         "validate_only": found.validate_only,
         "group_id": _text(found.group_id),
         "group_instance_id": _text(found.group_instance_id),
@@ -56,6 +60,8 @@ class _Results:
 
     def code_of(self, one: RequestResource) -> int:
         """Return the error code of a resource, of what it belongs to, or of the whole response."""
+        if one.acl is not None and one.op_type is not None:
+            return one.acl.error_code or self._whole
         for key in ((one.resource_type, one.resource_name), (one.parent_type, one.parent_name)):
             if key[1] is not None and key in self._by_name:
                 return self._by_name[key]
@@ -76,9 +82,22 @@ def _resource(
     topics = (found.resource_type, name), (found.parent_type, _text(found.parent_name))
     if any(kind == "topic" and topic is not None and audit_filter.leaves_out(topic) for kind, topic in topics):
         return None
-    return Resource(
-        found.resource_type, name, topic_id, found.parent_type, _text(found.parent_name), results.code_of(found)
+    resource = Resource(
+        found.resource_type,
+        name,
+        topic_id,
+        found.parent_type,
+        _text(found.parent_name),
+        results.code_of(found),
+        found.op_type,
+        found.mechanism,
     )
+    if found.acl is not None:
+        resource.acl_pattern_type = found.acl.pattern_type
+        resource.acl_host = _text(found.acl.host)
+        resource.acl_operation = found.acl.operation
+        resource.acl_permission_type = found.acl.permission_type
+    return resource
 
 
 def _text(name: bytes | None) -> str | None:

@@ -102,6 +102,12 @@ RESOURCE = (
     EventField("parent_type", "string"),
     EventField("parent_name", "string"),
     EventField("error_code", "int", default=0),
+    EventField("op_type", "string"),
+    EventField("mechanism", "string"),
+    EventField("acl_pattern_type", "string"),
+    EventField("acl_host", "string"),
+    EventField("acl_operation", "string"),
+    EventField("acl_permission_type", "string"),
 )
 
 REQUEST_EVENT = (

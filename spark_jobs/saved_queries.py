@@ -212,12 +212,14 @@ ORDER BY times DESC NULLS LAST, total_ms DESC, client_ip, client_ids, why, actio
         ("changes",),
         """
 SELECT last_at, principal, client_id, client_ip, api,
-    resource_type || coalesce(' ' || resource_name, '') || coalesce(' of ' || parent_type || ' ' || parent_name, '')
-        AS resource,
+    concat_ws(' ', resource_type, resource_name, 'of ' || parent_type, parent_name) AS resource,
+    nullif(concat_ws(' ', op_type, mechanism, acl_permission_type, acl_operation,
+        CASE WHEN acl_operation IS NOT NULL THEN 'from ' || coalesce(acl_host, 'any host') END,
+        '(' || acl_pattern_type || ')'), '') AS detail,
     result, error, requests, cluster_id, broker_id, listener, connection_id
 FROM changes
 WHERE result != 'denied' AND NOT validate_only AND day BETWEEN $since AND $until
-ORDER BY last_at DESC, principal, api, resource, result, connection_id LIMIT $limit""",
+ORDER BY last_at DESC, principal, api, resource, detail, result, connection_id LIMIT $limit""",
     ),
     SavedQuery(
         "denied",

@@ -40,7 +40,7 @@ from proxy.compiled.exchange cimport (
 from proxy.compiled.wire cimport int16_at, int32_at, int64_at
 
 from proxy.core import bodies, budget, instructions, records, request_resources, response_errors, wire
-from proxy.core.exchange import CommittedOffset, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
+from proxy.core.exchange import Acl, CommittedOffset, ItemErrorFacts, ItemErrors, RequestResource, RequestResources
 from proxy.errors import MalformedBody
 
 cdef extern from "Python.h":
@@ -82,6 +82,7 @@ include "produce.pxi"
 include "fetch.pxi"
 include "share.pxi"
 include "items.pxi"
+include "kept_items.pxi"
 
 
 # ---- steps of all messages ------------------------------------------------------------------------------------------

@@ -22,8 +22,11 @@ USED_FIELD_NAMES = (
 )  # fmt: skip
 USED_FIELDS = [field for field in REQUEST_EVENT if field.name in USED_FIELD_NAMES]
 
-_RESOURCE = "named_struct('type', {type}, 'name', {name}, 'parent_type', {parent_type}, 'parent_name', {parent_name},"
-_RESOURCE += " 'code', {code})"
+DETAILS = (
+    "op_type", "mechanism", "acl_permission_type", "acl_operation", "acl_host", "acl_pattern_type",
+)  # fmt: skip
+"""Columns that say how a resource of ``resources`` was changed."""
+
 _NO_TEXT = "CAST(NULL AS STRING)"
 
 
@@ -50,10 +53,11 @@ def changes(parsed: DataFrame) -> DataFrame:
         "resource.parent_type AS parent_type",
         "resource.parent_name AS parent_name",
         "resource.code AS code",
+        *[f"resource.{name} AS {name}" for name in DETAILS],
     )
     rows = of_requests.selectExpr(
         *["cluster_id", "broker_id", "listener", "principal", "client_id", "client_ip", "api", "operation"],
-        *["resource_type", "resource_name", "parent_type", "parent_name", "connection_id", "validate_only"],
+        *["resource_type", "resource_name", "parent_type", "parent_name", "connection_id", "validate_only", *DETAILS],
         f"CASE WHEN code IN {DENIED_CODES} THEN 'denied' WHEN code = 0 THEN 'success'"
         " WHEN code = -1 AND outcome != 'answered' THEN 'unknown' ELSE 'failed' END AS result",
         "code AS error_code",
@@ -81,34 +85,32 @@ def _resources_sql() -> str:
     Of a change those that it names, and of a denied request those that were denied. Without any, what the error codes
     say.
     """
-    named = _RESOURCE.format(
-        type="each.resource_type",
-        name="each.resource_name",
-        parent_type="each.parent_type",
-        parent_name="each.parent_name",
-        code="coalesce(each.error_code, 0)",
-    )
-    of_topic = _RESOURCE.format(
-        type="'topic'", name="each.topic", parent_type=_NO_TEXT, parent_name=_NO_TEXT, code="each.error_code"
-    )
+    named = ["each.resource_type", "each.resource_name", "coalesce(each.error_code, 0)"]
+    parent = ["each.parent_type", "each.parent_name"]
+    of_request = _resource(*named, *parent, *[f"each.{name}" for name in DETAILS])
+    of_item = _resource(*named, *parent)
+    of_topic = _resource("'topic'", "each.topic", "each.error_code")
     denied = f"each.error_code IN {DENIED_CODES}"
     is_told = f"coalesce(operation IN {CHANGE_OPERATIONS}, false) OR {denied}"
     of_code = "".join(f" WHEN {code} THEN '{type}'" for code, type in AUTHORIZATION_ERRORS.items())
-    whole = _RESOURCE.format(
-        type=f"CASE error_code{of_code} END",
-        name=_NO_TEXT,
-        parent_type=_NO_TEXT,
-        parent_name=_NO_TEXT,
-        code="if(outcome = 'answered', error_code, if(error_code = 0, -1, error_code))",
-    )
+    code = "if(outcome = 'answered', error_code, if(error_code = 0, -1, error_code))"
+    whole = _resource(f"CASE error_code{of_code} END", _NO_TEXT, code)
     return (
         f"CASE WHEN exists(resources, each -> {is_told})"
-        f" THEN transform(filter(resources, each -> {is_told}), each -> {named})"
+        f" THEN array_distinct(transform(filter(resources, each -> {is_told}), each -> {of_request}))"
         f" WHEN exists(item_errors, each -> {denied}) OR exists(topics, each -> {denied})"
-        f" THEN array_distinct(concat(transform(filter(item_errors, each -> {denied}), each -> {named}),"
+        f" THEN array_distinct(concat(transform(filter(item_errors, each -> {denied}), each -> {of_item}),"
         f" transform(filter(topics, each -> {denied}), each -> {of_topic})))"
         f" ELSE array({whole}) END"
     )
+
+
+def _resource(type: str, name: str, code: str, *others: str) -> str:
+    """Return SQL of one resource. ``others``: as many of its parent's type and name and of ``DETAILS`` as it has."""
+    names = ("type", "name", "code", "parent_type", "parent_name", *DETAILS)
+    values = (type, name, code, *others, *[_NO_TEXT] * (2 + len(DETAILS) - len(others)))
+    fields = [f"'{name}', {value}" for name, value in zip(names, values, strict=True)]
+    return f"named_struct({', '.join(fields)})"
 
 
 def _error_name() -> Column:

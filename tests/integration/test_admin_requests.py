@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +20,11 @@ from proxy.local import cluster as local_cluster
 from proxy.local.ports import free_ports
 from proxy.local.sidecars import SidecarProcess
 from proxy.local.tools import tool
+from spark_jobs.query import query
+from spark_jobs.run import INTERPRETED_QUERIES_CONF
 from tests.integration.test_audit import envelopes, events
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
 USERS = ("admin", "bob")
 DENIALS = {29: "topic", 30: "group", 31: "cluster", 53: "transactional_id", 65: "delegation_token"}
@@ -41,7 +45,14 @@ CHANGES: Sequence[tuple[str, ...]] = (
      "SCRAM-SHA-256=[password=canary-1]"),
     ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--add-config", "producer_byte_rate=5000"),
     ("acls", "--add", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--add", "--deny-principal", "User:eve", "--deny-host", "10.9.8.7", "--operation", "All", "--group", "re",
+     "--resource-pattern-type", "prefixed"),
     ("acls", "--remove", "--force", "--allow-principal", "User:eve", "--operation", "Read", "--topic", "orders"),
+    ("acls", "--remove", "--force", "--group", "readers", "--resource-pattern-type", "match"),
+    ("configs", "--alter", "--entity-type", "topics", "--entity-name", "orders", "--delete-config",
+     "max.message.bytes"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--delete-config", "SCRAM-SHA-256"),
+    ("configs", "--alter", "--entity-type", "users", "--entity-name", "eve", "--delete-config", "producer_byte_rate"),
     ("groups", "--reset-offsets", "--group", "readers", "--topic", "orders", "--to-earliest", "--execute"),
     ("groups", "--delete", "--group", "readers"),
     ("topics", "--delete", "--topic", "orders"),
@@ -77,10 +88,39 @@ EXPECTED = {
 }
 
 
+READ = ("ALLOW", "Read", "*", "LITERAL")
+DENY = ("DENY", "All", "10.9.8.7", "PREFIXED")
+ANY = ("ANY", "Any", None, "MATCH")
+ACLS = {
+    ("CreateAcls", "User:eve", "topic", "orders", None, *READ),
+    ("CreateAcls", "User:eve", "group", "re", None, *DENY),
+    ("DeleteAcls", "User:eve", "topic", "orders", None, *READ),
+    ("DeleteAcls", "User:eve", "topic", "orders", "DELETE", *READ),
+    ("DeleteAcls", None, "group", "readers", None, *ANY),
+    ("DeleteAcls", "User:eve", "group", "re", "DELETE", *DENY),
+}
+"""Api, principal, type and name of the resource, what was done, and what the ACL says: filters, and what they found."""
+
+ALTERED = {
+    ("config", "max.message.bytes", "SET", None),
+    ("config", "max.message.bytes", "DELETE", None),
+    ("config", "background.threads", "SET", None),
+    ("config", "producer_byte_rate", "SET", None),
+    ("config", "producer_byte_rate", "DELETE", None),
+    ("user", "eve", "SET", "SCRAM-SHA-256"),
+    ("user", "eve", "DELETE", "SCRAM-SHA-256"),
+}
+
+
 @dataclass(frozen=True)
 class Seen:
     events: list[RequestEvent]
+    tables: Path
+    """What the job made of them."""
     log: str
+
+    def ask(self, sql: str) -> set[tuple[Any, ...]]:
+        return set(query(self.tables, sql)[1])
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +164,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         finally:
             assert sidecar.stop()
         found = events(envelopes(node.internal, broker.AUDIT_TOPIC), RequestEvent)
-        yield Seen(found, node.log.read_text())
+        run_job(node.internal, folder / "tables")
+        yield Seen(found, folder / "tables", node.log.read_text())
     finally:
         local_cluster.down(folder)
 
@@ -145,6 +186,14 @@ def run(bootstrap: str, folder: Path, user: str, command: Sequence[str]) -> subp
     return subprocess.run(tool(name, *options, *arguments), capture_output=True, text=True, timeout=120, check=False)
 
 
+def run_job(bootstrap: str, tables: Path) -> None:
+    conf = [f"--conf={name}={value}" for name, value in INTERPRETED_QUERIES_CONF.items()]
+    options = ("--available-now", "--bootstrap-servers", bootstrap, "--tables", str(tables), *conf)
+    command = [sys.executable, "-m", "proxy", "jobs", "run", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_change_is_in_the_events(seen: Seen) -> None:
     changed = {
         (event.api, event.operation, one.resource_type, one.resource_name)
@@ -154,6 +203,32 @@ def test_every_change_is_in_the_events(seen: Seen) -> None:
     }
     assert changed >= EXPECTED
     assert not any("canary" in str(event) for event in seen.events)
+
+
+def test_acls_that_are_given_and_taken_away_say_who_may_do_what(seen: Seen) -> None:
+    told = seen.ask(
+        "SELECT api, resource_name, parent_type, parent_name, op_type, acl_permission_type, acl_operation, acl_host,"
+        " acl_pattern_type FROM changes"
+        " WHERE principal = 'User:admin' AND acl_operation IS NOT NULL AND result = 'success'"
+    )
+    assert told == ACLS
+
+
+def test_acls_that_a_client_may_not_take_away_say_it_too(seen: Seen) -> None:
+    told = seen.ask(
+        "SELECT resource_name, parent_name, op_type, acl_permission_type, acl_operation FROM changes"
+        " WHERE principal = 'User:bob' AND api = 'DeleteAcls' AND acl_operation IS NOT NULL AND result = 'denied'"
+    )
+    assert told == {("User:eve", "orders", None, "ALLOW", "Read"), (None, "readers", None, "ANY", "Any")}
+
+
+def test_settings_quotas_and_users_say_whether_they_were_set_or_deleted(seen: Seen) -> None:
+    told = seen.ask(
+        "SELECT resource_type, resource_name, op_type, mechanism FROM changes"
+        " WHERE principal = 'User:admin' AND op_type IS NOT NULL AND acl_operation IS NULL"
+    )
+    assert told == ALTERED
+    assert not any("canary" in str(row) for row in seen.ask("SELECT * FROM changes"))
 
 
 def test_offsets_that_are_set_by_hand_have_their_group(seen: Seen) -> None:

@@ -17,6 +17,7 @@ API_KEYS = {
     "ApiVersions": 18,
     "CreateTopics": 19,
     "CreateAcls": 30,
+    "DeleteAcls": 31,
     "IncrementalAlterConfigs": 44,
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 from pyspark.sql import DataFrame, Row
@@ -71,6 +72,12 @@ def test_a_change_has_a_row_for_each_resource(rows_of: Rows) -> None:
         "resource_name": None,
         "parent_type": rows[0].parent_type,
         "parent_name": rows[0].parent_name,
+        "op_type": None,
+        "mechanism": None,
+        "acl_permission_type": None,
+        "acl_operation": None,
+        "acl_host": None,
+        "acl_pattern_type": None,
         "result": "success",
         "error_code": 0,
         "error": None,
@@ -81,6 +88,36 @@ def test_a_change_has_a_row_for_each_resource(rows_of: Rows) -> None:
         "last_at": datetime(2026, 9, 22, 12, 0, 0, 7),
         "connection_id": "c1",
     }
+
+
+def test_a_request_that_names_a_resource_twice_is_one_request(rows_of: Rows) -> None:
+    twice = (Resource("topic", "orders"), Resource("topic", "orders", error_code=36), Resource("topic", "orders"))
+    assert what(rows_of(request(resources=twice)), "error_code", "requests") == [(0, 1), (36, 1)]
+
+
+ACL = {"acl_permission_type": "ALLOW", "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"}
+
+
+def test_what_an_acl_says_tells_its_rows_apart(rows_of: Rows) -> None:
+    user = Resource("user", "User:eve", None, "topic", "orders", **ACL)
+    other = msgspec.structs.replace(user, acl_operation="Write", acl_host="10.0.0.7", acl_pattern_type="PREFIXED")
+    denial = msgspec.structs.replace(user, acl_permission_type="DENY", error_code=31)
+    rows = rows_of(request("CreateAcls", "Alter", resources=(user, other)),
+                   request("CreateAcls", "Alter", resources=(user, denial)))  # fmt: skip
+    assert what(rows, "requests", "result", *ACL) == [
+        (1, "denied", "DENY", "Read", "*", "LITERAL"),
+        (1, "success", "ALLOW", "Write", "10.0.0.7", "PREFIXED"),
+        (2, "success", "ALLOW", "Read", "*", "LITERAL"),
+    ]
+
+
+def test_how_a_setting_and_a_user_are_changed(rows_of: Rows) -> None:
+    settings = (Resource("config", "a", op_type="SET"), Resource("config", "a", op_type="DELETE"))
+    user = Resource("user", "eve", op_type="SET", mechanism="SCRAM-SHA-256")
+    rows = rows_of(request(resources=(*settings, user)))
+    assert what(rows, "resource_name", "op_type", "mechanism") == [
+        ("a", "DELETE", None), ("a", "SET", None), ("eve", "SET", "SCRAM-SHA-256"),
+    ]  # fmt: skip
 
 
 RESULTS = {0: ("success", None), 29: ("denied", "TOPIC_AUTHORIZATION_FAILED"), 36: ("failed", "TOPIC_ALREADY_EXISTS"),

@@ -253,6 +253,30 @@ def test_what_configuration_hides_is_the_newest_count_of_each_run(tmp_path: Path
     ]
 
 
+def test_who_changed_what_says_how(tmp_path: Path) -> None:
+    row = {**WHERE, "last_at": AT, "principal": "User:op", "result": "success", "validate_only": False}
+    of = {"parent_type": "topic", "parent_name": "orders"}
+    user = {**row, "resource_type": "user", "resource_name": "User:eve", **of, "acl_permission_type": "ALLOW"}
+    write(
+        tmp_path,
+        "changes",
+        {**row, "resource_type": "topic", "resource_name": "orders"},
+        {**row, "resource_type": "config", "resource_name": "retention.ms", **of, "op_type": "DELETE"},
+        {**row, "resource_type": "user", "resource_name": "bob", "op_type": "SET", "mechanism": "SCRAM-SHA-256"},
+        {**user, "acl_operation": "Read", "acl_host": "*", "acl_pattern_type": "LITERAL"},
+        {**user, "acl_operation": "All", "acl_host": "::1", "acl_pattern_type": "PREFIXED", "op_type": "DELETE"},
+        {**user, "resource_name": None, "parent_name": None, "acl_operation": "Any", "acl_pattern_type": "ANY"},
+    )
+    assert picked(answer(tmp_path, "who-changed"), "resource", "detail") == [
+        ("config retention.ms of topic orders", "DELETE"),
+        ("topic orders", None),
+        ("user User:eve of topic orders", "ALLOW Read from * (LITERAL)"),
+        ("user User:eve of topic orders", "DELETE ALLOW All from ::1 (PREFIXED)"),
+        ("user bob", "SET SCRAM-SHA-256"),
+        ("user of topic", "ALLOW Any from any host (ANY)"),
+    ]
+
+
 def test_what_is_lost_and_what_is_missing_are_told_apart(tmp_path: Path) -> None:
     run = {**WHERE, "minute": AT}
     write(
