@@ -394,6 +394,7 @@ cdef class Feed:
         cdef Body *body = self.body
         if self.walk.step != END and not self.skip and not self.carried:
             self._read(NULL, 0)  # a body without bytes, or what needs none after the last
+            self.skip = self.walk.pos
         if self.walk.step != END or self.skip:
             malformed(body.kind, "the body is cut short")
         self.body = NULL

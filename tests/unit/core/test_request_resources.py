@@ -420,6 +420,20 @@ def test_a_declared_number_of_elements_costs_nothing(pieces: int) -> None:
         read(2, 2, body, pieces)
 
 
+@pytest.mark.parametrize("pieces", [1, 4, 5, 12])
+def test_a_body_that_is_cut_inside_what_is_passed_over_is_malformed(pieces: int) -> None:
+    """DeleteRecords: a piece may end with the bytes that are passed over, before elements that never come."""
+    parts = [{"PartitionIndex": n, "Offset": n} for n in range(3)]
+    body = encode(layout(21, 1, response=False), {"Topics": [{"Name": "t", "Partitions": parts}], "TimeoutMs": 5})
+    assert read(21, 1, body, pieces).count == 1
+    for size in range(len(body)):
+        feed = new_feed(Kind.REQUEST_RESOURCES, 21, 1)
+        for at in range(0, size, pieces):
+            feed.feed(body, at, min(at + pieces, size))
+        with pytest.raises(MalformedBody):
+            feed.finish_into(exchange(21, 1), False)
+
+
 def test_every_element_has_bytes() -> None:
     """So that a message has no more elements than bytes."""
     for made in (request_program(*pair) for pair in VERSIONS):
