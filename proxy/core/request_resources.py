@@ -76,10 +76,17 @@ FIELD_NAMES: Mapping[str, str] = MappingProxyType(
         "InstanceId": "group_instance_id",
         "MemberId": "member_id",
         "TransactionalId": "transactional_id",
+        "V3AndBelowTransactionalId": "transactional_id",
     }
 )
 
-FIELD_TYPES: Mapping[str, str] = MappingProxyType({"GroupId": "group", "TransactionalId": "transactional_id"})
+FIELD_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "GroupId": "group",
+        "TransactionalId": "transactional_id",
+        "V3AndBelowTransactionalId": "transactional_id",
+    }
+)
 """Fields of those above that name a resource."""
 
 NAMES: Mapping[tuple[str, str], str] = MappingProxyType(

@@ -291,9 +291,7 @@ def test_denials_are_those_that_the_authorizer_logs(seen: Seen) -> None:
         if one["principal"] == "User:bob" and one["api"] != "ListTransactions"
     }
     assert {("OffsetCommit", "group", "payments"), ("AddPartitionsToTxn", "transactional_id", "pay")} <= logged
-    assert {one for one in denied(seen.events) if not is_of_many(one)} == {
-        one for one in logged if not is_of_many(one)
-    }
+    assert {one for one in denied(seen.events) if not is_of_many(one)} == {one for one in logged if not is_of_many(one)}
     named = seen.ask(
         "SELECT DISTINCT api, resource_type, resource_name FROM changes"
         " WHERE result = 'denied' AND client_id = 'raw' AND api != 'DeleteTopics'"

@@ -95,7 +95,7 @@ def test_resources_that_are_not_listed_have_a_row_together(rows_of: Rows) -> Non
     listed = tuple(Resource("topic", f"junk{number}") for number in range(3))
     rows = rows_of(*[request("DeleteTopics", "Delete", resources=listed, resource_count=8)] * 2)
     assert what(rows, "resource_name", "result", "resources_not_listed", "requests") == [
-        (None, "unknown", 10, 2), *[(f"junk{number}", "success", 0, 2) for number in range(3)],
+        *[(f"junk{number}", "success", 0, 2) for number in range(3)], (None, "unknown", 10, 2),
     ]  # fmt: skip
 
 
