@@ -185,7 +185,7 @@ def _auditing(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> Iterat
             "api.names": API_NAMES,
         }
     )
-    while not observer._outbox._producer.ready.is_set():
+    while not observer._outbox._sender.ready.is_set():
         time.sleep(0.01)
     yield observer
     observer.close(20)

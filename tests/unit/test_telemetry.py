@@ -13,7 +13,7 @@ from msgspec import msgpack, structs
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from observers.audit import AuditStats
+from observers.event_observer import AuditStats
 from observers.observer_thread import ObserverStats
 from proxy import __version__
 from proxy.config import Secret
