@@ -239,7 +239,7 @@ class WorkerProcess:
             last.process = ProcessCounts(cpu_seconds=last.process.cpu_seconds)
             last.loop_lag = 0.0
             last.observers = {name: _without_queue(stats) for name, stats in last.observers.items()}
-            last.audit = _without_spool(last.audit) if last.audit else {}
+            last.audit, last.opentelemetry = _without_spool(last.audit), _without_spool(last.opentelemetry)
         last.workers = {self.number: sum(counters.active for counters in last.listener_counters.values())}
         return last
 
@@ -330,7 +330,12 @@ def _without_queue(stats: ObserverStats) -> ObserverStats:
 
 
 def _without_spool(audit: dict[str, Any]) -> dict[str, Any]:
-    """Return its last audit counters without the spool, which another worker has taken over and counts."""
+    """Return its last audit counters without the spool, which another worker has taken over and counts.
+
+    Empty where it has no such observer.
+    """
+    if not audit:
+        return {}
     dropped = add_counters(audit["dropped"], {LOST_CAUSE: audit["queued"]} if audit["queued"] else {})
     gone = {"queued": 0, "queued_bytes": 0, "spooled": 0, "spool_bytes": 0, "spool_failed": False, "problems": {}}
     return {**audit, **gone, "dropped": dropped, "left": audit["spooled"]}
