@@ -71,6 +71,7 @@ class HttpConnection:
         self._timeout = timeout
         self._make_tls_context = make_tls_context
         self._socket: socket.socket | None = None
+        self._is_aborted = False
         self._http = h11.Connection(h11.CLIENT)
 
     def post(self, body: bytes) -> HttpResponse:
@@ -85,7 +86,7 @@ class HttpConnection:
             try:
                 return self._exchange(body, deadline)
             except (ConnectionEnded, ConnectionError):
-                if not reused:
+                if not reused or self._is_aborted:
                     raise
                 self.close()
                 return self._exchange(body, deadline)
@@ -94,7 +95,8 @@ class HttpConnection:
             raise
 
     def abort(self) -> None:
-        """Let a request that is under way fail."""
+        """Let a request that is under way fail. There must be none after it."""
+        self._is_aborted = True
         connection = self._socket
         if connection is not None:
             with suppress(OSError):
@@ -138,8 +140,10 @@ class HttpConnection:
                             raise ConnectionEnded("the headers of the response are too large")
                         return _response(response, None)
                     http.receive_data(data)
-                elif not (unsent and _send(connection, unsent)):
-                    _wait(connection, bool(unsent), deadline)
+                elif not unsent:
+                    _wait(connection, select.POLLIN, deadline)
+                elif blocked_on := _send(connection, unsent):
+                    _wait(connection, blocked_on | select.POLLIN, deadline)
         assert response is not None
         if unsent or http.our_state is not h11.DONE or http.their_state is not h11.DONE:
             self.close()  # it was answered before it was sent, or the server ends the connection
@@ -194,27 +198,29 @@ def _receive(connection: socket.socket) -> bytes | None:
         return None
 
 
-def _send(connection: socket.socket, unsent: list[memoryview]) -> bool:
-    """Send a part of the last of ``unsent``. Return whether anything changed."""
+def _send(connection: socket.socket, unsent: list[memoryview]) -> int:
+    """Send a part of the last of ``unsent``. Return 0, or the event of ``select.poll`` that has to come first."""
     try:
         sent = connection.send(unsent[-1][:CHUNK_BYTES])
-    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-        return False
+    except ssl.SSLWantReadError:
+        return select.POLLIN
+    except (BlockingIOError, ssl.SSLWantWriteError):
+        return select.POLLOUT
     except OSError:  # the server takes no more; it may have answered
-        unsent[:] = [memoryview(b"")]
-        sent = 0
+        unsent.clear()
+        return 0
     left = unsent[-1][sent:]
     if left:
         unsent[-1] = left
     else:
         unsent.pop()
-    return True
+    return 0
 
 
-def _wait(connection: socket.socket, for_writing: bool, deadline: float) -> None:
-    """Wait until something can be received, or sent. Raises TimeoutError."""
+def _wait(connection: socket.socket, events: int, deadline: float) -> None:
+    """Wait for one of these events of ``select.poll``. Raises TimeoutError."""
     poll = select.poll()  # select.select takes no descriptor above 1023
-    poll.register(connection, select.POLLIN | (select.POLLOUT if for_writing else 0))
+    poll.register(connection, events)
     if not poll.poll(_left(deadline) * 1000):
         raise TimeoutError("no whole response in time")
 

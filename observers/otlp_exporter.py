@@ -11,7 +11,6 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import structlog
 from msgspec import Struct
@@ -39,7 +38,6 @@ class _Queued(Struct, frozen=True, gc=False):
 class OtlpExporter:
     """The ``RecordSender`` of one collector."""
 
-    problems: Mapping[str, str] = MappingProxyType({})
     max_record_bytes = MAX_RECORD_BYTES
 
     def __init__(
@@ -55,6 +53,7 @@ class OtlpExporter:
         """``compresses``: whether requests are sent in gzip, as the headers of ``connection`` then say."""
         self.ready = threading.Event()
         self.ready.set()
+        self.problems: Mapping[str, str] = {}
         self.max_bytes = max_bytes
         self.queued = 0
         self.queued_bytes = 0

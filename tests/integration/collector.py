@@ -80,7 +80,8 @@ class Collector:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.taken: list[Request] = []
-        """Those that were answered with ``OK``."""
+        """Those whose answer was one of ``accepting``."""
+        self.accepting: tuple[Answer, ...] = (OK,)
         self.connections = 0
         self.script: deque[Answer] = deque()
         self.usual: Answer = OK
@@ -140,7 +141,7 @@ class Collector:
                 self.requests.append(request)
                 answer = self.script.popleft() if self.script else self.usual
                 answer(connection, request)
-                if answer is OK:
+                if answer in self.accepting:
                     self.taken.append(request)
         except OSError:
             pass

@@ -300,16 +300,20 @@ class TestBounds:
     def test_its_end_does_not_wait_for_a_collector_that_says_nothing(
         self, collector: Collector, desk_of: DeskOf
     ) -> None:
-        collector.usual = say_nothing
         desk = desk_of(collector.endpoint, timeout=60)
+        desk.send()
+        desk.settle()
+        desk.reports.clear()
+        collector.usual = say_nothing
         desk.send(3)
-        until(lambda: len(collector.requests) == 1)
+        until(lambda: len(collector.requests) == 2)
         begun = time.monotonic()
         desk.exporter.close(0.2)
         assert time.monotonic() - begun < 5
         assert desk.reports == [(n, "closed", True, False, None) for n in (1, 2, 3)]
         desk.exporter._thread.join(10)
         assert not desk.exporter._thread.is_alive(), "the request under way was ended"
+        assert collector.connections == 1, "and not sent again"
         assert (desk.exporter.queued, desk.exporter.send(record(), 4)) == (0, False)
 
     def test_its_end_does_not_wait_for_a_pause_to_pass(self, collector: Collector, desk_of: DeskOf) -> None:
