@@ -383,7 +383,7 @@ cdef class LogRecordWriter:
             self._put_text(&partition)
             self._put(b'"}},')
         self._put(b'{"key":"messaging.batch.message_count","value":{"intValue":"')
-        self._put_number(records)
+        self._put_number(max(records, <int64_t>0))
         self._put(b'"}},')
 
     # ---- the buffer -------------------------------------------------------------------------------------------------
