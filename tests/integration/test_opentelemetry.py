@@ -134,6 +134,9 @@ def test_every_event_on_the_topic_is_a_log_record_whatever_becomes_of_the_collec
     received, expected = collector.events(), audited(cluster, sidecar.config)
     assert comparable(received) == comparable(expected)
     assert sum(comparable(received).values()) > 2000
+    assert {"key": "messaging.kafka.cluster.id", "value": {"stringValue": cluster.cluster_id}} in (
+        msgspec.json.decode(collector.taken[-1].body)["resourceLogs"][0]["resource"]["attributes"]
+    )
     boots = {boot_id for boot_id, _ in expected}
     assert len(boots) == workers
     for events in (received, expected):
@@ -200,6 +203,7 @@ def test_what_a_full_queue_loses_is_named_number_by_number(
     assert last["emitted"] == last["delivered"] + len(lost) + last.get("queued", 0)
     assert sum((comparable(expected) - comparable(received)).values()) <= len(lost)
     assert missing(expected, boot_id) == (set(), set()), "the audit topic lost nothing"
+    assert last["seen"] == next(event["seen"] for _, event in expected if event.get("last"))
 
 
 def test_nothing_that_a_collector_does_reaches_a_client_or_costs_more_than_its_bounds(
