@@ -16,10 +16,6 @@ from proxy.core.struct import view
 
 POLICY_VIOLATION = 44
 
-MAX_PARSED_QUOTAS = 16_384
-"""Bytes of the longest request that is read, several hundred entries. Reading a malicious one takes up to 30 ms of the
-event loop. A longer one is forwarded: the broker stores the quotas, and the sidecar does not apply them."""
-
 IP = "ip"
 """Kafka's entity type of a quota by IP address."""
 
@@ -32,9 +28,6 @@ class IpQuotas(Interceptor):
 
     After ``in_file`` has changed, the chain has to be updated.
     """
-
-    max_held_request = MAX_PARSED_QUOTAS
-    forwards_longer = True
 
     def __init__(self, *, in_file: bool) -> None:
         """``in_file``: the quotas of IP addresses are in the sidecar's configuration only."""
