@@ -16,6 +16,7 @@ from proxy.config.quotas import Quotas
 from proxy.config.sections import UNSUPPORTED_RESPONSES, AdminConfig, AuditConfig, Listener, RegistryConfig
 from proxy.config.types import (
     ENDPOINT,
+    MAX_SOCKET_PATH,
     MAX_TAG_VALUE,
     MAX_TAGS,
     PLAIN,
@@ -27,6 +28,7 @@ from proxy.config.types import (
     ObserverSettings,
     Plain,
     Servers,
+    SocketPath,
     Tags,
     UnsupportedResponse,
     Version,
@@ -277,6 +279,15 @@ class Config(ConfigSection):
         0,
         MAX_MS,
         "ms",
+    )
+    takeover_socket_path: SocketPath | None = key(
+        "takeover.socket.path",
+        "Unix socket at which a successor takes over from the running sidecar (`brokerside run --takeover`, "
+        "docs/restart.md). Only the same user and root may connect. Without it a restart is a stop and a start.",
+        kind="text",
+        allowed=f"the absolute path of a file, up to {MAX_SOCKET_PATH} bytes, in a folder that exists",
+        default=None,
+        example="/run/brokerside/takeover.sock",
     )
     observer_shutdown_timeout_ms: int = number(
         "observer.shutdown.timeout.ms",

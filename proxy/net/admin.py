@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -102,9 +103,26 @@ class AdminEndpoint:
             {self._bind.host.lower(), *reloader.config.admin.hosts},
         )
 
-    def start(self) -> None:
-        """Listen on ``admin.bind``. Raises LocalError if the socket cannot be bound to the address."""
-        self._server.start(self._bind.host, self._bind.port, "admin.bind")
+    def start(self, sock: socket.socket) -> None:
+        """Answer requests to the listening socket ``sock``, which belongs to the endpoint from now on."""
+        self._server.start(sock)
+
+    @property
+    def listening_socket(self) -> socket.socket:
+        """The listening socket. Needs ``start``."""
+        return self._server.listening_socket
+
+    def stop_accepting(self) -> None:
+        """Stop listening, since a successor answers from now on."""
+        self._server.stop_accepting()
+
+    async def find_problems(self) -> list[str]:
+        """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
+        problems = [self._listeners.not_ready_reason]
+        if not any(problems):
+            listeners = self._reloader.config.listeners
+            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
+        return [problem for problem in problems if problem]
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
@@ -122,11 +140,8 @@ class AdminEndpoint:
         return Response(b"ok\n")
 
     async def _readyz(self, request: AdminRequest) -> Response:
-        problems = [self._listeners.readiness_problem]
-        if not any(problems):
-            listeners = self._reloader.config.listeners
-            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
-        failed = [problem for problem in problems if problem]
+        problem = self._listeners.readiness_problem
+        failed = [problem] if problem else await self.find_problems()
         degradation = self._listeners.degradation
         lines = [*failed, f"degraded: {degradation}"] if degradation else failed or ["ok"]
         return Response("".join(f"{line}\n" for line in lines).encode(), 503 if failed else 200)

@@ -125,9 +125,12 @@ class DataPlane:
                 snapshot.requests = await asyncio.to_thread(requests.stats)
         return snapshot
 
-    async def stop(self, abort: asyncio.Event) -> None:
-        """Drain within ``drain.timeout.ms`` and close the observers, or do both at once when ``abort`` is set."""
-        await run_until(self._connections.drain(self._config.drain_timeout_ms / 1000), abort)
+    async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
+        """Drain within ``drain.timeout.ms`` and close the observers, or do both at once when ``abort`` is set.
+
+        ``spread``: see ``ConnectionManager.drain``.
+        """
+        await run_until(self._connections.drain(self._config.drain_timeout_ms / 1000, spread=spread), abort)
         if abort.is_set():
             self._connections.abort_all()
         self._ticker.stop()
