@@ -57,7 +57,7 @@ class ConnectionHandler(Protocol):
         """
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
 
     def close_connection(self, number: int, cause: Cause) -> bool:
         """Close the connection with this number for ``cause``, and return whether it was open."""

@@ -256,7 +256,7 @@ class ConnectionManager:
         return relay is not None
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
         if (relay := self._by_number.get(number)) is not None:
             relay.hold_client(hold_ms / 1000)
 

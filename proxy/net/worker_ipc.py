@@ -95,7 +95,7 @@ class DescribeConnections(Struct, tag=True, array_like=True):
 
 
 class HoldConnection(Struct, tag=True, array_like=True):
-    """Tells a worker not to read the client of the connection with this ``number`` for ``hold_ms``."""
+    """Has a worker not read the client of the connection with this ``number`` for ``hold_ms``; 0: read it again."""
 
     number: int
     hold_ms: int

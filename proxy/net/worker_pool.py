@@ -166,7 +166,7 @@ class WorkerPool:
             worker.send_update(ReportLogins(callback is not None))
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
         self._send_order(HoldConnection(number, hold_ms))
 
     def close_connection(self, number: int, cause: Cause) -> bool:
