@@ -172,7 +172,7 @@ def _show(text: Callable[[], str], watch: bool, output: str) -> None:
 
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
-    """Show the open connections of a running sidecar, the busiest first, or close one of them."""
+    """Show the open connections of a running sidecar, the last active first, or close one of them."""
     from proxy import admin_client
     from proxy.connections_view import counts_of, format_text
     from proxy.errors import LocalError
