@@ -13,7 +13,7 @@ from proxy.core.counters import ListenerCounters
 from proxy.interceptors.broker_metadata import FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.limits.throttle_reports import AggregatedThrottle
-from proxy.net.open_connections import ConnectionList
+from proxy.net.open_connections import ConnectionList, KafkaConnection
 from proxy.telemetry.snapshot import Snapshot
 
 
@@ -67,6 +67,10 @@ class ConnectionHandler(Protocol):
 
     def close_idlest(self, listeners: Collection[str]) -> None:
         """Close the connection of ``listeners`` that has been idle for longest, if any is open."""
+
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
+        not answer."""
 
     async def list_connections(self) -> ConnectionList:
         """Return all open connections."""
