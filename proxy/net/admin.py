@@ -48,6 +48,9 @@ DEFAULT_LISTED, MAX_LISTED = 1_000, 10_000
 ENCODED_AT_ONCE = 500
 """Connections that are encoded in one step: the event loop waits for it, about 1 ms, since it holds the interpreter."""
 
+MAX_DIGITS, MAX_SHOWN = 9, 300
+"""Digits of the longest number that is read, and characters of a refused value that the answer repeats."""
+
 READINESS_CONNECT_TIMEOUT = 1.0
 """Seconds within which an upstream has to accept the connection of ``/readyz``."""
 
@@ -161,10 +164,11 @@ class AdminEndpoint:
         unknown = sorted(wanted.keys() - {*FILTERS})
         if unknown:
             return _bad_request(f"there is no parameter {unknown[0]}; there are: {', '.join((*FILTERS, 'limit'))}")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_LISTED):
-            return _bad_request(f"limit is {limit!r}; allowed are 1 to {MAX_LISTED}")
+        most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) <= MAX_DIGITS else 0
+        if not 1 <= most <= MAX_LISTED:
+            return _bad_request(f"limit is {limit[:MAX_SHOWN]!r}; allowed are 1 to {MAX_LISTED}")
         found = await self._listeners.list_connections()
-        body = await asyncio.to_thread(_encode_connections, found, wanted, int(limit))
+        body = await asyncio.to_thread(_encode_connections, found, wanted, most)
         return Response(body, content_type="application/json")
 
     async def _close_connection(self, request: AdminRequest) -> Response:
