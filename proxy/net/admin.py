@@ -8,7 +8,8 @@
 * ``GET /quotas``: the current state of the connection limits, as ``QuotasView``.
 * ``GET /connections``: open connections, as ``ConnectionsView``; ``?principal=``, ``client_id``, ``client_ip``,
   ``listener``, ``group_id``, ``transactional_id`` choose among them, ``limit`` says how many.
-* ``POST /connections/close?id=ID``: closes one of them. 200, or 404 if it is not open.
+* ``POST /connections/close?id=ID``: closes one of them, by its id or the number at the end of that. 200 with its id,
+  404 if it is not open, 503 if its worker does not answer.
 * ``GET /config``: the running configuration with secrets as ``***``, its hash, and when it was last loaded.
 * ``POST /reload``: reads the configuration file again. 200 if it was applied or is unchanged, 422 with the errors if it
   was rejected, 503 if the sidecar is shutting down. ``last_applied`` of an unchanged one says what was applied last,
@@ -175,11 +176,18 @@ class AdminEndpoint:
         given = request.query.get("id", "")
         number = number_of(given)
         if number is None:
-            return _bad_request(f"id is {given!r}; it has to be the id of a connection, or the number at its end")
-        if not self._listeners.close_connection(number):
-            return _json_response({"error": f"connection {given} is not open"}, HTTPStatus.NOT_FOUND)
-        log.info("connection_closed_by_operator", number=number)
-        return _json_response({"closed": given})
+            return _bad_request(
+                f"id is {given[:MAX_SHOWN]!r}; it has to be the id of a connection, or the number at its end"
+            )
+        try:
+            found = await self._listeners.find_connection(number)
+        except TimeoutError as error:
+            return _json_response({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+        # Numbers begin again with each run of the sidecar, so another id with this number is not meant.
+        if found is None or not (given == found.id or given.isdigit()) or not self._listeners.close_connection(number):
+            return _json_response({"error": f"connection {given[:MAX_SHOWN]} is not open"}, HTTPStatus.NOT_FOUND)
+        log.info("connection_closed_by_operator", connection=found.id)
+        return _json_response({"closed": found.id})
 
     async def _config(self, request: AdminRequest) -> Response:
         state = self._reloader.state
