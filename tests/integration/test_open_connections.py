@@ -71,7 +71,14 @@ def test_a_consumer_is_found_and_closed(cluster: ClusterState, running: tuple[st
     consumer = Consumer(settings | {"group.instance.id": "static-1", "session.timeout.ms": 45_000})
     consumer.subscribe([f"t-{name}"])
     try:
-        until(lambda: consumer.poll(0.5) is None and connections(admin, f"?group_id=g-{name}")["chosen"], 30)
+        group = f"?group_id=g-{name}"
+        until(
+            lambda: (
+                consumer.poll(0.5) is None
+                and any(one.get("group_member_id") for one in connections(admin, group)["connections"])
+            ),
+            30,
+        )
         found = connections(admin, f"?client_id=c-{name}")
         assert found["open"] >= found["chosen"] == len(found["connections"]) >= 2
         assert {one["client_software_name"] for one in found["connections"]} <= {"confluent-kafka-python", "librdkafka"}
