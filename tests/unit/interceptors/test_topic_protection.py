@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.accessors import Accessors
 from proxy.core.apis import APIS, response_header_is_flexible
@@ -167,6 +169,20 @@ def test_a_name_is_found_however_its_length_is_encoded(length: bytes) -> None:
     assert body.count(b"\x16" + GUARDED.encode()) == 1
     other = body.replace(b"\x16" + GUARDED.encode(), length + GUARDED.encode())
     assert Bench().ask(DELETE_TOPICS, 5, other) == Denied(None)
+
+
+PARTS = st.sampled_from(
+    ["brokerside", "brokerside-", "__brokerside_", "audit", "-", "_", "x", "my", "t" * 40, "y" * 120]
+)
+NAMES = st.lists(PARTS, min_size=1, max_size=4).map("".join).filter(lambda name: len(name) <= 249)
+
+
+@given(names=st.lists(NAMES, min_size=1, max_size=3), at=st.sampled_from(VERSIONS))
+def test_a_long_request_is_judged_as_if_it_were_read(names: list[str], at: tuple[int, int]) -> None:
+    bench = Bench()
+    denied = any(bench.protected.topics.has(name.encode()) for name in names)
+    expected = Denied(None) if denied else Disposition.FORWARD
+    assert bench.ask(*at, values_of(at[0], *LONG, *names)) == expected
 
 
 def test_a_long_request_with_a_protected_topic_id_or_too_many_look_alikes_ends_the_connection() -> None:
