@@ -20,7 +20,7 @@ from proxy.core.observation_interest import ObservationSink
 from proxy.errors import LocalError
 from proxy.limits.throttle_reports import AggregatedThrottle
 from proxy.net.connection_manager import ConnectionManager
-from proxy.net.open_connections import ConnectionList, KafkaConnection, describe_page
+from proxy.net.open_connections import ConnectionList, KafkaConnection, OpenConnections
 from proxy.net.ticker import Ticker
 from proxy.protocol.private import moved
 from proxy.telemetry.logs import log_lines_dropped
@@ -54,6 +54,7 @@ class DataPlane:
         self._connections = ConnectionManager(
             config, observation_of(config, self._dispatcher) if self._dispatcher else None
         )
+        self.open_connections = OpenConnections(self._connections.by_number, number)
         self.listener_counters = self._connections.listener_counters
         self.handle_connection = self._connections.handle_connection
         self.on_connection_closed = self._connections.on_connection_closed
@@ -83,14 +84,14 @@ class DataPlane:
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
 
-    def describe_page(self, after: int) -> list[tuple[int, KafkaConnection]]:
-        """Return some open connections with the lowest numbers above ``after``, with these; none: there are none."""
-        return describe_page(self._connections.relays, after, self._number)
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the connection with this number; None if it is not open."""
+        return self.open_connections.find(number)
 
     async def list_connections(self) -> ConnectionList:
         """Return all open connections, in steps between which the event loop serves them."""
         found, after = ConnectionList([]), 0
-        while page := self.describe_page(after):
+        while page := self.open_connections.describe_page(after):
             found.connections += [connection for _, connection in page]
             after = page[-1][0]
             await asyncio.sleep(0)

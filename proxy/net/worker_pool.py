@@ -166,7 +166,7 @@ class WorkerPool:
             worker.send_update(ReportLogins(callback is not None))
 
     def hold_connection(self, number: int, hold_ms: int) -> None:
-        """Do not read the client of the connection with this number for ``hold_ms``, if it is still open."""
+        """Do not read the client of the connection with this number for ``hold_ms``; 0: read it again."""
         self._send_order(HoldConnection(number, hold_ms))
 
     def close_connection(self, number: int, cause: Cause) -> bool:
@@ -203,6 +203,17 @@ class WorkerPool:
         if self._eviction_task is None or self._eviction_task.done():
             self._eviction_task = asyncio.create_task(self._run_evictions())
 
+    async def find_connection(self, number: int) -> KafkaConnection | None:
+        """Return the open connection with this number; None if there is none. Raises TimeoutError if its worker does
+        not answer."""
+        for worker in self._workers.values():
+            if worker.has_connection(number):
+                page = await self._request_page(worker, 0, number)
+                if page is None:
+                    raise TimeoutError(f"worker {worker.number} does not answer")
+                return page[0][1] if page else None
+        return None
+
     async def list_connections(self) -> ConnectionList:
         """Return all open connections of all workers that answer in time."""
         workers = list(self._workers.values())
@@ -219,17 +230,22 @@ class WorkerPool:
         found: list[KafkaConnection] = []
         after = 0
         while True:
-            self._last_request_id += 1
-            reply = worker.describe_connections(self._last_request_id, after)
-            if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
-                return None
-            page = reply.result()
-            if not isinstance(page, ConnectionsPage):
-                return None
-            if not page.connections:
-                return found
-            found += [connection for _, connection in page.connections]
-            after = page.connections[-1][0]
+            page = await self._request_page(worker, after)
+            if not page:
+                return None if page is None else found
+            found += [connection for _, connection in page]
+            after = page[-1][0]
+
+    async def _request_page(
+        self, worker: WorkerProcess, after: int, number: int | None = None
+    ) -> list[tuple[int, KafkaConnection]] | None:
+        """Return some connections of a worker, or the one with ``number``; None if it does not answer in time."""
+        self._last_request_id += 1
+        reply = worker.describe_connections(self._last_request_id, after, number)
+        if reply is None or not (await asyncio.wait([reply], timeout=REPLY_TIMEOUT))[0]:
+            return None
+        page = reply.result()
+        return page.connections if isinstance(page, ConnectionsPage) else None
 
     def report_throttles(self, reports: Sequence[AggregatedThrottle]) -> None:
         """Pass throttle reports to the observers of one worker. They are lost if no worker can receive them."""

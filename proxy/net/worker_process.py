@@ -200,9 +200,12 @@ class WorkerProcess:
         """Request the connection of ``listeners`` that has been idle for longest. None if it cannot be asked now."""
         return self._send_request(FindIdlest(request_id, listeners)) if self.can_receive else None
 
-    def describe_connections(self, request_id: int, after: int) -> Reply | None:
-        """Request some connections, with the lowest numbers above ``after``. None if it cannot be asked now."""
-        return self._send_request(DescribeConnections(request_id, after)) if self.can_receive else None
+    def describe_connections(self, request_id: int, after: int, number: int | None = None) -> Reply | None:
+        """Request some connections, with the lowest numbers above ``after``, or the one with ``number``.
+
+        Returns None if it cannot be asked now.
+        """
+        return self._send_request(DescribeConnections(request_id, after, number)) if self.can_receive else None
 
     def _send_request(self, request: RequestSnapshot | FindIdlest | DescribeConnections) -> Reply:
         reply = self._replies[request.request_id] = self._loop.create_future()

@@ -13,6 +13,9 @@ from proxy.telemetry import protobuf_format
 from proxy.telemetry.definitions import METRICS
 from proxy.telemetry.snapshot import ProcessCounts, Snapshot
 
+OPENMETRICS_VERSIONS = ("", "1.0.0")
+"""Versions in which OpenMetrics is written; without one it is the second."""
+
 
 def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
     """Return all of ``METRICS`` and ``process_…``, and the content type.
@@ -23,7 +26,7 @@ def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
     for media_range in _by_preference(accept):
         if protobuf_format.is_accepted(media_range):
             return protobuf_format.encode(_families(snapshot, native=True)), protobuf_format.CONTENT_TYPE
-        if media_range.startswith(("application/openmetrics-text", "text/plain")):
+        if media_range.startswith("text/plain") or _is_openmetrics(media_range):
             return _text(snapshot, media_range)
     return _text(snapshot, "")
 
@@ -36,14 +39,22 @@ def _by_preference(accept: str) -> list[str]:
 
 
 def _weight(media_range: str) -> float:
-    for parameter in media_range.split(";")[1:]:
-        name, _, value = parameter.strip().partition("=")
-        if name == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    try:
+        return float(_parameter(media_range, "q") or 1.0)
+    except ValueError:
+        return 0.0
+
+
+def _is_openmetrics(media_range: str) -> bool:
+    """Return whether it is OpenMetrics in a version that can be written. The library takes any for one."""
+    kind = media_range.partition(";")[0].strip()
+    return kind == "application/openmetrics-text" and _parameter(media_range, "version") in OPENMETRICS_VERSIONS
+
+
+def _parameter(media_range: str, wanted: str) -> str:
+    """Return a parameter of a media range; empty if it has none of this name."""
+    parameters = (parameter.strip().partition("=") for parameter in media_range.split(";")[1:])
+    return next((value for name, _, value in parameters if name == wanted), "")
 
 
 def _text(snapshot: Snapshot, media_range: str) -> tuple[bytes, str]:

@@ -37,6 +37,10 @@ def snapshot() -> Snapshot:
         ("*/*", "text/plain"),
         ("text/html", "text/plain"),
         (OPENMETRICS, "application/openmetrics-text"),
+        ("application/openmetrics-text", "application/openmetrics-text"),
+        ("application/openmetrics-text; version=99", "text/plain"),
+        ("application/openmetrics-text;version=2.0.0", "text/plain"),
+        (f"application/openmetrics-text;version=99,{OPENMETRICS};q=0.5", "application/openmetrics-text"),
         (PROTOBUF, "application/vnd.google.protobuf"),
         (PROTOBUF.replace("delimited", "text"), "text/plain"),
         (f"text/plain;version=0.0.4;q=0.3,{OPENMETRICS};q=0.5,{PROTOBUF};q=0.4", "application/openmetrics-text"),
@@ -48,6 +52,9 @@ def snapshot() -> Snapshot:
 def test_a_scraper_gets_what_it_prefers(snapshot: Snapshot, accept: str, expected: str) -> None:
     _, content_type = render(snapshot, accept)
     assert content_type.partition(";")[0] == expected
+    assert ("version=1.0.0" in content_type) == (
+        expected == "application/openmetrics-text" or "text/plain;version=1" in accept
+    )
 
 
 def test_all_formats_have_the_same_samples(snapshot: Snapshot) -> None:
