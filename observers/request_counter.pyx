@@ -110,9 +110,10 @@ cdef class ApiCounts:
 
 
 cdef class LabelCounts:
-    """Of one value of a label. ``recent``: requests since the last ``publish``."""
+    """Of one value of a label. ``recent``: requests since the last ``publish``. ``latest`` and ``latest_failed``: numbers
+    of the last request that was counted here, and of the last one with a failure."""
 
-    cdef int64_t requests, errors, received, sent, recent
+    cdef int64_t requests, errors, received, sent, recent, latest, latest_failed
     cdef bint published
 
 
@@ -125,9 +126,10 @@ cdef class LabelCounter:
     def __init__(self):
         self._counts = {}
         self._other = LabelCounts()
+        self._other.published = True
 
     cdef LabelCounts of(self, object name):
-        """What counts for ``name`` now."""
+        """Return the counts of ``name``, which may not be published, or those of all others."""
         cdef PyObject *found = PyDict_GetItemWithError(self._counts, name)
         cdef LabelCounts counts
         if found != NULL:
@@ -137,8 +139,19 @@ cdef class LabelCounter:
             self._counts[name] = counts
         else:
             return self._other
+        return counts
+
+    cdef int count(self, object name, Exchange exchange, int worst) except -1:
+        """Count a request of ``name``."""
+        cdef LabelCounts counts = self.of(name)
         counts.recent += 1
-        return counts if counts.published else self._other
+        if not counts.published:
+            counts = self._other
+        counts.requests += 1
+        counts.errors += worst == FAILURE
+        counts.received += exchange.request_bytes
+        counts.sent += exchange.response_bytes
+        return 0
 
     cdef void publish(self):
         """Publish the busiest since the last time where there is room; make room of those that did nothing."""
@@ -183,6 +196,7 @@ cdef class RequestCounter:
     cdef object _names, _muting
     cdef dict _muted, _listeners, _topic_names
     cdef LabelCounter _principals, _topics, _groups
+    cdef int64_t _requests  # as many until now
 
     def __init__(self, names, muting):
         self._names = names
@@ -246,13 +260,13 @@ cdef class RequestCounter:
     cdef int _add(self, Exchange exchange) except -1:
         cdef Basics basics
         cdef ApiCounts api = self._api_of(exchange)
-        cdef LabelCounts one
         cdef bint fetched = _is_fetch(exchange.api_key)
         cdef Body *body = exchange.response_body if fetched else exchange.request_body
         cdef int64_t muted_us = _muted_us(exchange, self._muting, self._muted)
         cdef bint answered = exchange.outcome_code == ANSWERED
         cdef bint idle
         cdef int worst, bucket
+        self._requests += 1
         _read_basics(exchange, 0.0, &basics)
         worst = _worst_of_whole(exchange, basics.error_code)
         idle = fetched
@@ -273,10 +287,10 @@ cdef class RequestCounter:
             _observe(&api.upstream, basics.upstream_us)
             _observe(&api.sidecar, max(<int64_t>0, basics.latency_us - basics.upstream_us))
             _observe(&api.service, _service_us(exchange, &basics, muted_us))
-        _count(self._principals.of(exchange.connection.principal), exchange, worst)
+        self._principals.count(exchange.connection.principal, exchange, worst)
         if exchange.resources is not None and exchange.resources.group_id is not None:
             group = exchange.resources.group_id.decode("utf-8", "replace")
-            _count(self._groups.of(clip(group)), exchange, worst)
+            self._groups.count(clip(group), exchange, worst)
         return 0
 
     cdef int _add_topics(self, Exchange exchange, Body *body, bint fetched, bint *idle) except -1:
@@ -287,7 +301,7 @@ cdef class RequestCounter:
         cdef Body *response = exchange.response_body
         cdef dict places = None if fetched else _places_of(response)
         cdef Part *answer
-        cdef LabelCounts counts = None
+        cdef LabelCounts named = None, counts = None
         cdef int worst = NONE, severity
         cdef int16_t error
         for at in range(body.count):
@@ -301,11 +315,17 @@ cdef class RequestCounter:
                 error = answer.error_code if answer != NULL else 0
             severity = _severity(exchange.api_key, error)
             worst = max(worst, severity)
-            if counts is None or part.topic != topic:
+            if named is None or part.topic != topic:  # mostly it is: partitions come by topic
                 topic = part.topic
-                counts = self._topics.of(self._name_of(topic, body.topics_are_ids))
+                named = self._topics.of(self._name_of(topic, body.topics_are_ids))
+                counts = named if named.published else self._topics._other
+            if named.latest != self._requests:
+                named.latest = self._requests
+                named.recent += 1
                 counts.requests += 1
-            counts.errors += severity == FAILURE
+            if severity == FAILURE and named.latest_failed != self._requests:
+                named.latest_failed = self._requests
+                counts.errors += 1
             if fetched:
                 counts.sent += part.records.size
             else:
@@ -321,9 +341,3 @@ cdef class RequestCounter:
             self._topic_names[<object>topic] = name
         return name
 
-
-cdef inline void _count(LabelCounts counts, Exchange exchange, int worst) noexcept:
-    counts.requests += 1
-    counts.errors += worst == FAILURE
-    counts.received += exchange.request_bytes
-    counts.sent += exchange.response_bytes

@@ -128,6 +128,20 @@ def test_topics_and_groups(counter: RequestCounter) -> None:
     assert counter.groups()["readers"] == LabelStats(1, 1, 50, 80)
 
 
+def test_a_request_counts_once_for_each_topic_however_its_partitions_are_ordered(counter: RequestCounter) -> None:
+    mixed = [(b"aa", 0, 10, 1, 0), (b"bb", 0, 20, 2, 0), (b"aa", 1, 30, 3, 0), (b"bb", 1, 40, 4, 0)]
+    denied = [(b"aa", number, 0, 0, 29) for number in range(3)]
+    counter.add_exchanges([fetch([], mixed), fetch([], denied)])
+    assert counter.topics() == {"other": LabelStats(3, 1, 0, 100)}
+    counter.publish()
+    counter.add_exchanges([fetch([], mixed), fetch([], denied)])
+    assert counter.topics() == {
+        "aa": LabelStats(2, 1, 0, 40),
+        "bb": LabelStats(1, 0, 0, 60),
+        "other": LabelStats(3, 1, 0, 100),
+    }
+
+
 def test_labels_are_bounded_whatever_clients_send(counter: RequestCounter) -> None:
     chance = random.Random(18)
     sent = 0
