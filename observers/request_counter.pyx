@@ -20,6 +20,7 @@ from observers.request_metrics_stats import (
     NATIVE_LAST,
     NATIVE_SCHEMA,
     OTHER,
+    PUBLISH_MARGIN,
     ApiStats,
     Durations,
     LabelStats,
@@ -31,7 +32,8 @@ include "measures.pxi"
 
 cdef enum:
     KEYS = 128  # api keys with counts of their own; the others share one
-    MAX_CACHED_TEXT = 256
+    MAX_CACHED_TEXT = 256  # longer texts that a client chose are not kept
+    MAX_CACHED_TOPICS = 10_000  # topics whose names are kept
     NATIVE_BUCKETS = 256
     LOG2_MAX = 32  # of the first µs that are too many for a bucket of their own
     SLOTS = 16 * (LOG2_MAX - 3)
@@ -110,36 +112,65 @@ cdef class ApiCounts:
 
 
 cdef class LabelCounts:
-    """Of one value of a label. ``recent``: requests since the last ``publish``. ``latest`` and ``latest_failed``: numbers
-    of the last request that was counted here, and of the last one with a failure."""
+    """Of one value of a label. ``recent``: requests of late. ``latest`` and ``latest_failed``: numbers of the last request
+    that was counted here, and of the last one with a failure."""
 
     cdef int64_t requests, errors, received, sent, recent, latest, latest_failed
     cdef bint published
 
+    cdef void add(self, LabelCounts other):
+        self.requests += other.requests
+        self.errors += other.errors
+        self.received += other.received
+        self.sent += other.sent
+
 
 cdef class LabelCounter:
-    """Counts by the value of one label, of which the busiest are published, and ``other`` counts for all others."""
+    """Counts by the value of one label, of which the busiest are published; ``other`` counts for all others.
 
-    cdef dict _counts
+    ``recent`` is exact for published values. For the others it is that of the algorithm of Misra and Gries ("Finding
+    repeated elements", 1982): never too high, and too low by no more than one in MAX_CANDIDATES of all recent requests,
+    however many values there are.
+    """
+
+    cdef dict _published, _candidates
     cdef LabelCounts _other
 
     def __init__(self):
-        self._counts = {}
+        self._published = {}
+        self._candidates = {}
         self._other = LabelCounts()
         self._other.published = True
 
     cdef LabelCounts of(self, object name):
         """Return the counts of ``name``, which may not be published, or those of all others."""
-        cdef PyObject *found = PyDict_GetItemWithError(self._counts, name)
+        cdef PyObject *found = PyDict_GetItemWithError(self._published, name)
         cdef LabelCounts counts
+        if found == NULL:
+            found = PyDict_GetItemWithError(self._candidates, name)
         if found != NULL:
-            counts = <LabelCounts>found
-        elif PyDict_Size(self._counts) < MAX_CANDIDATES and len(name) <= MAX_CACHED_TEXT and name != OTHER:
-            counts = LabelCounts()
-            self._counts[name] = counts
-        else:
+            return <LabelCounts>found
+        if len(name) > MAX_CACHED_TEXT or name == OTHER:
             return self._other
+        if PyDict_Size(self._candidates) >= MAX_CANDIDATES:
+            self._lower_candidates()
+        counts = self._candidates[name] = LabelCounts()
         return counts
+
+    cdef int _lower_candidates(self) except -1:
+        """Subtract the lowest ``recent`` from all of them, so that one or more are gone.
+
+        It takes as many requests to bring ``recent`` back as this takes steps.
+        """
+        cdef LabelCounts counts
+        cdef int64_t lowest = min([(<LabelCounts>counts).recent for counts in self._candidates.values()])
+        cdef dict left = {}
+        for name, counts in self._candidates.items():
+            counts.recent -= lowest
+            if counts.recent > 0:
+                left[name] = counts
+        self._candidates = left
+        return 0
 
     cdef int count(self, object name, Exchange exchange, int worst) except -1:
         """Count a request of ``name``."""
@@ -153,38 +184,37 @@ cdef class LabelCounter:
         counts.sent += exchange.response_bytes
         return 0
 
-    cdef void publish(self):
-        """Publish the busiest since the last time where there is room; make room of those that did nothing."""
+    cdef int publish(self) except -1:
+        """Publish the busiest of late. One that is more than twice as busy as the least busy of those that are published
+        takes its place, whose counts ``other`` gets: so the sum over all values never goes down.
+
+        ``recent`` is halved: a request counts as a half after this, as a quarter after the next time.
+        """
         cdef LabelCounts counts
-        cdef list idle = [], busy = []
-        cdef Py_ssize_t published = 0
-        for name, counts in self._counts.items():
-            if counts.published:
-                published += 1
-                if not counts.recent:
-                    idle.append(name)
-            elif counts.recent:
-                busy.append((-counts.recent, name))
-        busy.sort()
-        for _, name in busy[:MAX_LABELS]:
-            if published == MAX_LABELS:
-                if not idle:
+        cdef list held = sorted([((<LabelCounts>counts).recent, name) for name, counts in self._published.items()])
+        cdef list busy = sorted([(-(<LabelCounts>counts).recent, name) for name, counts in self._candidates.items()])
+        cdef Py_ssize_t displaced = 0
+        for recent, name in busy[:MAX_LABELS]:
+            if PyDict_Size(self._published) == MAX_LABELS:
+                if displaced == len(held) or -recent <= PUBLISH_MARGIN * held[displaced][0]:
                     break
-                del self._counts[idle.pop()]
-            else:
-                published += 1
-            (<LabelCounts>self._counts[name]).published = True
-        for name, counts in list(self._counts.items()):
-            if not counts.published:
-                del self._counts[name]
-            counts.recent = 0
+                self._other.add(self._published.pop(held[displaced][1]))
+                displaced += 1
+            counts = self._published[name] = self._candidates.pop(name)
+            counts.published = True
+        for counts in self._published.values():
+            counts.recent >>= 1
+        for name, counts in list(self._candidates.items()):
+            counts.recent >>= 1
+            if not counts.recent:
+                del self._candidates[name]
+        return 0
 
     cdef dict stats(self):
         cdef LabelCounts counts
         cdef dict found = {
             name: LabelStats(counts.requests, counts.errors, counts.received, counts.sent)
-            for name, counts in self._counts.items()
-            if counts.published
+            for name, counts in self._published.items()
         }
         found[OTHER] = LabelStats(self._other.requests, self._other.errors, self._other.received, self._other.sent)
         return found
@@ -337,7 +367,7 @@ cdef class RequestCounter:
         if found != NULL:
             return <object>found
         name = clip(self._names.label_of(<object>topic, is_id)[0])
-        if PyDict_Size(self._topic_names) < MAX_CANDIDATES:
+        if _size(topic) <= MAX_CACHED_TEXT and PyDict_Size(self._topic_names) < MAX_CACHED_TOPICS:
             self._topic_names[<object>topic] = name
         return name
 

@@ -10,8 +10,12 @@ MAX_LABELS = 100
 OTHER = "other"
 """The value that stands for all others. A topic of this name is among them."""
 
-MAX_CANDIDATES = 10_000
-"""Values of a label of which it is known how busy they are."""
+MAX_CANDIDATES = 1_000
+"""Values of a label beside those that are counted for which it is known how busy they are. One with more than a
+thousandth of the recent requests is always among them."""
+
+PUBLISH_MARGIN = 2
+"""A value displaces one that has counts of its own if it has more than this many times its recent requests."""
 
 NATIVE_SCHEMA = 3
 """Of native histograms: eight buckets from each power of two to the next. Bucket ``n`` ends at 2 ** (n / 8) seconds."""

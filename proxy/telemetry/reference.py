@@ -13,11 +13,10 @@ Generated from `proxy/telemetry/definitions.py` by `make docs`.
 `GET /metrics` on `admin.bind`, in the format that the scraper asks for: Prometheus' text, OpenMetrics or protobuf.
 Counters begin at 0 with each start of the sidecar. Series by `api`, `error`, `reason` or `method` appear with their
 first count, all others exist from the start, where what they describe is configured. Every set of labels is bounded.
-No label value is chosen by clients, except `ip`, `principal`, `topic` and `group`, which have only the busiest ones; a
-value that was idle may make room for a busier one, whose series then begin at 0. A summary is two series, `…_sum` and
-`…_count`; a histogram has `…_bucket`, too. With several workers every number is the sum over them, those that have
-ended included. Beside these there are the usual `process_…` metrics, also of all processes together. What the limits'
-metrics are called in Kafka: [limits-operation.md](limits-operation.md).
+No label value is chosen by clients, except `ip`, `principal`, `topic` and `group`, which have only the busiest ones. A
+summary is two series, `…_sum` and `…_count`; a histogram has `…_bucket`, too. With several workers every number is the
+sum over them, those that have ended included. Beside these there are the usual `process_…` metrics, also of all
+processes together. What the limits' metrics are called in Kafka: [limits-operation.md](limits-operation.md).
 
 The metrics of requests, from `request_errors_total` to `group_sent_bytes_total`, need one more observer:
 
@@ -26,6 +25,12 @@ observer.class.names:
   - observers.audit:AuditObserver
   - observers.request_metrics:RequestMetricsObserver
 ```
+
+A `principal`, `topic` or `group` has series of its own if it is one of the 100 busiest of a worker, which is decided
+every 10 s. Once there are 100, a value with more than twice the recent requests of the least busy one takes its place.
+The series of that one end, and its counts are added to `other`: a sum over all values, `other` included, never goes
+down. Series that begin again begin at 0, as after a restart, so `rate()` of a named value is right. `rate()` of `other`
+has a peak where counts were added.
 
 Their histograms come in two kinds. **Classic** ones, with 40 buckets, are in every format; `brokerside export
 prometheus` writes rules on them. **Native** ones (schema 3: each bucket ends 9 % above the one before) are in protobuf,

@@ -156,7 +156,7 @@ def test_labels_are_bounded_whatever_clients_send(counter: RequestCounter) -> No
         sent += len(some)
     for counts in (counter.principals(), counter.topics()):
         assert len(counts) == MAX_LABELS + 1
-        assert sum(one.requests for one in counts.values()) <= sent
+        assert sum(one.requests for one in counts.values()) == sent
 
 
 def test_a_topic_that_is_named_as_all_others_is_one_of_them(counter: RequestCounter) -> None:
@@ -176,6 +176,56 @@ def test_an_idle_one_makes_room(counter: RequestCounter) -> None:
     assert f"User:{MAX_LABELS}" in counter.principals()
     assert "User:0" not in counter.principals()
     assert len(counter.principals()) == MAX_LABELS + 1
+
+
+def ask(counter: RequestCounter, **times: int) -> None:
+    for name, count in times.items():
+        counter.add_exchanges([exchange(connection=connection(principal=f"User:{name}"))] * count)
+
+
+def test_a_busy_one_displaces_the_least_busy_of_those_that_hold_all_places(counter: RequestCounter) -> None:
+    holders = {f"holder{number}": 3 + (number > 0) for number in range(MAX_LABELS)}
+    for _ in range(3):
+        ask(counter, **holders)
+        counter.publish()
+    for _ in range(3):
+        ask(counter, **holders, busy=100)
+        counter.publish()
+    found = counter.principals()
+    assert len(found) == MAX_LABELS + 1
+    assert "User:busy" in found
+    assert "User:holder0" not in found
+
+
+def test_one_that_is_hardly_busier_displaces_none(counter: RequestCounter) -> None:
+    for _ in range(5):
+        ask(counter, **{f"holder{number}": 10 for number in range(MAX_LABELS)}, similar=15)
+        counter.publish()
+        ask(counter, similar=5)
+    found = counter.principals()
+    ask(counter, **{f"holder{number}": 10 for number in range(MAX_LABELS)}, similar=20)
+    counter.publish()
+    assert {*counter.principals()} == {*found}
+
+
+def test_no_count_is_lost_with_the_place_of_its_name(counter: RequestCounter) -> None:
+    chance = random.Random(8)
+    sent, last = 0, 0
+    for _ in range(20):
+        first = chance.randrange(1_000)
+        ask(counter, **{f"user{number}": chance.randrange(1, 30) for number in range(first, first + 150)})
+        sent = sum(one.requests for one in counter.apis()[LISTENER].values())
+        counter.publish()
+        summed = sum(one.requests for one in counter.principals().values())
+        assert summed == sent > last
+        assert counter.principals()["other"].received_bytes == 50 * counter.principals()["other"].requests
+        last = summed
+
+
+def test_names_without_end_do_not_hide_a_busy_one(counter: RequestCounter) -> None:
+    ask(counter, **{f"junk{number}": 1 for number in range(12_000)}, busy=100)
+    counter.publish()
+    assert "User:busy" in counter.principals()
 
 
 def test_api_keys_that_clients_choose_share_a_label(counter: RequestCounter) -> None:
