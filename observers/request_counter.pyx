@@ -309,7 +309,7 @@ cdef class RequestCounter:
         api.protocol += worst == STEP
         api.request_bytes += exchange.request_bytes
         api.response_bytes += exchange.response_bytes
-        if answered and not idle:
+        if answered and not idle and not exchange.synthesized:  # a client can choose any api for those
             bucket = _observe(&api.latency, basics.latency_us)
             api.exemplars[bucket] = exchange.connection
             api.exemplar_us[bucket] = basics.latency_us

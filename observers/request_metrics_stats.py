@@ -43,8 +43,8 @@ class Durations(Struct, frozen=True):
 
 class ApiStats(Struct, frozen=True):
     """Requests of one listener and api. Errors: requests with a failure, with a retriable error, with steps of a
-    protocol only. Durations: of answered requests; fetches that waited for data in vain are left out, as in the table
-    ``latency``.
+    protocol only. Durations: of requests that the broker answered; fetches that waited for data in vain are left out,
+    as in the table ``latency``.
     """
 
     requests: int

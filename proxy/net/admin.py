@@ -35,7 +35,7 @@ from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView,
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import build_view
 from proxy.reload import Reloader, ReloadOutcome
-from proxy.telemetry.metrics import render
+from proxy.telemetry.metrics import choose_format, render
 from proxy.telemetry.snapshot import QuotaSource
 
 log = structlog.get_logger(__name__)
@@ -115,8 +115,8 @@ class AdminEndpoint:
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
         snapshot.registry_dropped = dict(self._registry_dropped())
-        text, content_type = await asyncio.to_thread(render, snapshot, request.accept)
-        return Response(text, content_type=content_type)
+        wanted = choose_format(request.accept)
+        return Response(await asyncio.to_thread(render, snapshot, wanted), content_type=wanted.value)
 
     async def _livez(self, request: AdminRequest) -> Response:
         return Response(b"ok\n")

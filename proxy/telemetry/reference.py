@@ -32,14 +32,17 @@ The series of that one end, and its counts are added to `other`: a sum over all 
 down. Series that begin again begin at 0, as after a restart, so `rate()` of a named value is right. `rate()` of `other`
 has a peak where counts were added.
 
-Their histograms come in two kinds. **Classic** ones, with 40 buckets, are in every format; `brokerside export
-prometheus` writes rules on them. **Native** ones (schema 3: each bucket ends 9 % above the one before) are in protobuf,
-which Prometheus asks for if it stores them (`--enable-feature=native-histograms`, or `scrape_native_histograms: true`
-from 3.8 on). Such a Prometheus leaves classic ones out unless its scrape configuration says
-`always_scrape_classic_histograms: true` (`scrape_classic_histograms` before 3.0): set it where the exported rules are
-in use. **Exemplars**, in OpenMetrics and protobuf, are the newest request of each bucket of
-`brokerside_request_duration_seconds`. Their label `connection_id` is that of events, of `brokerside connections` and of
-the log. Prometheus stores them with `--enable-feature=exemplar-storage`.
+Their histograms exist for each api of which the broker has answered a request that counts there: what the sidecar
+answers itself, unsupported versions for example, is in the counters only. They come in two kinds. **Classic** ones are
+in every format: `request_duration_seconds` and `request_service_duration_seconds` with the 40 buckets of the table
+`latency`, on which `brokerside export prometheus` writes rules; the other two with every fourth of these. **Native**
+ones (schema 3: each bucket ends 9 % above the one before) are in protobuf, which Prometheus asks for if it stores them
+(`--enable-feature=native-histograms`, or `scrape_native_histograms: true` from 3.8 on). Such a Prometheus leaves
+classic ones out unless its scrape configuration says `always_scrape_classic_histograms: true`
+(`scrape_classic_histograms` before 3.0): set it where the exported rules are in use. **Exemplars**, in OpenMetrics and
+protobuf, are the newest request of each bucket of `brokerside_request_duration_seconds`. Their label `connection_id` is
+that of events, of `brokerside connections` and of the log. Prometheus stores them with
+`--enable-feature=exemplar-storage`.
 
 | metric | type | labels | unit | meaning |
 |---|---|---|---|---|

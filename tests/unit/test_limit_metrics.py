@@ -17,7 +17,7 @@ from tests.unit.quotas_states import CONNECTIONS, RATE
 
 def scrape(quotas: QuotasState | None) -> dict[tuple[str, ...], float]:
     """Samples of these metrics, by name without prefix and values of the labels in the order of their definition."""
-    text, _ = render(Snapshot({}, quotas=quotas))
+    text = render(Snapshot({}, quotas=quotas))
     order = {definition.name: definition.labels for definition in LIMIT_METRICS}
     found = {}
     for family in text_string_to_metric_families(text.decode()):

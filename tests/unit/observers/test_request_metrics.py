@@ -93,6 +93,15 @@ def test_a_fetch_that_found_no_data_has_no_duration(counter: RequestCounter) -> 
     assert (found.requests, sum(found.latency.buckets.values())) == (2, 1)
 
 
+def test_what_the_sidecar_answers_itself_has_counts_but_no_duration(counter: RequestCounter) -> None:
+    counter.add_exchanges([exchange(api_key=key, synthesized=True, error_code=41) for key in range(90)])
+    stats = counter.apis()[LISTENER].values()
+    assert [(one.requests, one.request_bytes, one.latency.buckets) for one in stats] == [(1, 50, {})] * 90
+    found = {s.name for s in samples_of(counter)}
+    assert "brokerside_request_bytes_total" in found
+    assert not {name for name in found if "_duration_seconds" in name}
+
+
 def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: RequestCounter) -> None:
     moved = ItemErrors((ItemErrorFacts(6, "topic", b"t", None, 0, 0, None, None),), 0, 1, 0)
     counter.add_exchanges(
@@ -240,7 +249,7 @@ def samples_of(counter: RequestCounter) -> Iterator[Any]:
     observer = RequestMetricsObserver()
     observer.configure({"topic.names": TopicNames(dict)})
     observer._counter = counter
-    page, _ = render(Snapshot({}, requests=observer.stats()))
+    page = render(Snapshot({}, requests=observer.stats()))
     for family in text_string_to_metric_families(page.decode()):
         yield from family.samples
 
