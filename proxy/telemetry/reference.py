@@ -11,12 +11,14 @@ _INTRODUCTION = """\
 Generated from `proxy/telemetry/definitions.py` by `make docs`.
 
 `GET /metrics` on `admin.bind`, in the format that the scraper asks for: Prometheus' text, OpenMetrics or protobuf.
-Counters begin at 0 with each start of the sidecar. Series by `api`, `error`, `reason` or `method` appear with their
-first count, all others exist from the start, where what they describe is configured. Every set of labels is bounded.
-No label value is chosen by clients, except `ip`, `principal`, `topic` and `group`, which have only the busiest ones. A
-summary is two series, `…_sum` and `…_count`; a histogram has `…_bucket`, too. With several workers every number is the
-sum over them, those that have ended included. Beside these there are the usual `process_…` metrics, also of all
-processes together. What the limits' metrics are called in Kafka: [limits-operation.md](limits-operation.md).
+Scrapers share a page if they ask at the same time; it is never older than the request, and after each page there is a
+pause of four times as long as it took, half a second at most. Counters begin at 0 with each start of the sidecar.
+Series by `api`, `error`, `reason` or `method` appear with their first count, all others exist from the start, where
+what they describe is configured. Every set of labels is bounded. No label value is chosen by clients, except `ip`,
+`principal`, `topic` and `group`, which have only the busiest ones. A summary is two series, `…_sum` and `…_count`; a
+histogram has `…_bucket`, too. With several workers every number is the sum over them, those that have ended included.
+Beside these there are the usual `process_…` metrics, also of all processes together. What the limits' metrics are
+called in Kafka: [limits-operation.md](limits-operation.md).
 
 The metrics of requests, from `request_errors_total` to `group_sent_bytes_total`, need one more observer:
 
