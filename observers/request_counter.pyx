@@ -23,6 +23,7 @@ from observers.request_metrics_stats import (
     PUBLISH_MARGIN,
     ApiStats,
     Durations,
+    Exemplar,
     LabelStats,
 )
 from proxy.core.response_errors import severity as severity_of
@@ -106,7 +107,7 @@ cdef class ApiCounts:
             self.requests, self.errors, self.retriable, self.protocol, self.request_bytes, self.response_bytes,
             _durations_of(&self.latency), _durations_of(&self.upstream), _durations_of(&self.sidecar),
             _durations_of(&self.service),
-            {n: (connection.id, self.exemplar_us[n], self.exemplar_at[n] + wall_offset)
+            {n: Exemplar(connection.id, self.exemplar_us[n], self.exemplar_at[n] + wall_offset)
              for n, connection in enumerate(self.exemplars) if connection is not None},
         )
 

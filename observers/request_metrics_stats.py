@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct, field
 
 MAX_LABELS = 100
@@ -26,8 +28,13 @@ NATIVE_FIRST = -159
 NATIVE_LAST = 96
 """The bucket that ends at 4,096 s. What took longer is counted in it."""
 
-Exemplar = tuple[str, int, float]
-"""Connection id, duration in µs, when it was answered (seconds since 1970)."""
+
+class Exemplar(NamedTuple):
+    """The newest request of a bucket. ``us``: its duration in µs. ``answered_at``: seconds since 1970."""
+
+    connection_id: str
+    us: int
+    answered_at: float
 
 
 class Durations(Struct, frozen=True):

@@ -47,7 +47,7 @@ from proxy.net.worker_process import (
 )
 from proxy.telemetry import RateLimitedLogger
 from proxy.telemetry.logs import log_lines_dropped
-from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts, sum_exited, sum_snapshots
 
 WORKERS_START_TIMEOUT = 30.0
 """Seconds within which all workers have to be ready. They need about one."""
@@ -351,7 +351,7 @@ class WorkerPool:
 
     def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
         del self._workers[worker.number]
-        self._exited = sum_snapshots([self._exited, worker.last_snapshot()])
+        self._exited = sum_exited([self._exited, worker.last_snapshot()])
         self._unassigned += unsent
         if not self._running:
             return

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from observers.event import ROLLUP_BUCKETS
-from observers.request_metrics_stats import ApiStats, Durations, LabelStats, RequestStats
+from observers.request_metrics_stats import ApiStats, Durations, Exemplar, LabelStats, RequestStats
 from proxy.telemetry import protobuf_format
 from proxy.telemetry.metrics import PageFormat, choose_format, render
 from proxy.telemetry.snapshot import Snapshot
@@ -26,7 +26,7 @@ AT = 1_700_000_000.25
 def snapshot() -> Snapshot:
     """Eight Metadata requests: two of no time, the others around 4 ms and 1 s."""
     latency = Durations(6_024_000, {0: 2, 12: 3, 28: 3}, {-64: 1, -63: 2, 0: 2, 3: 1}, 2)
-    stats = ApiStats(8, 1, 0, 0, 400, 640, latency, latency, latency, latency, {12: ("c-7", 4096, AT)})
+    stats = ApiStats(8, 1, 0, 0, 400, 640, latency, latency, latency, latency, {12: Exemplar("c-7", 4096, AT)})
     return Snapshot({}, requests=RequestStats({"CLIENT": {3: stats}}))
 
 

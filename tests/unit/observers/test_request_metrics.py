@@ -8,17 +8,27 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 from prometheus_client.parser import text_string_to_metric_families
 
 from observers.channel_muting import ChannelMuting
 from observers.event import ROLLUP_BUCKETS
 from observers.request_counter import RequestCounter
 from observers.request_metrics import RequestMetricsObserver
-from observers.request_metrics_stats import MAX_LABELS, NATIVE_FIRST, NATIVE_LAST, LabelStats
+from observers.request_metrics_stats import (
+    MAX_LABELS,
+    NATIVE_FIRST,
+    NATIVE_LAST,
+    ApiStats,
+    Durations,
+    Exemplar,
+    LabelStats,
+    RequestStats,
+)
 from observers.topic_names import TopicNames
 from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
 from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import Snapshot, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, sum_exited, sum_snapshots
 from tests.unit.observers.samples import connection, exchange, fetch, produce
 
 LISTENER = connection().listener
@@ -273,3 +283,29 @@ def test_workers_are_summed(counter: RequestCounter) -> None:
     assert summed.requests.apis[LISTENER][3].requests == 3
     assert sum(summed.requests.apis[LISTENER][3].latency.buckets.values()) == 3
     assert summed.requests.principals["other"].requests == 6
+
+
+def stats_of(requests: int, topics: list[str], exemplar: Exemplar) -> RequestStats:
+    none = Durations()
+    api = ApiStats(requests, 0, 0, 0, 0, 0, none, none, none, none, {5: exemplar})
+    return RequestStats({LISTENER: {0: api}}, topics={name: LabelStats(requests, 0, 0, 0) for name in topics})
+
+
+def test_of_several_processes_the_newest_exemplar_is_kept() -> None:
+    dead, live = Exemplar("dead", 100, 1000.0), Exemplar("live", 100, 2000.0)
+    for order in ((dead, live), (live, dead)):
+        parts = [msgpack.decode(msgpack.encode(stats_of(1, [], one)), type=RequestStats) for one in order]
+        summed = sum_snapshots([Snapshot({}, requests=part) for part in parts])
+        assert summed.requests.apis[LISTENER][0].exemplars == {5: live}
+
+
+def test_workers_that_have_exited_have_no_more_names_than_one() -> None:
+    exited = Snapshot({})
+    for turn in range(20):
+        topics = ["orders", *(f"spoof{turn}-{number}" for number in range(MAX_LABELS - 1)), "other"]
+        worker = Snapshot({}, requests=stats_of(turn + 1, topics, Exemplar("c", 1, 1.0)))
+        exited = sum_exited([exited, worker])
+    found = exited.requests.topics
+    assert len(found) == MAX_LABELS + 1
+    assert found["orders"].requests == sum(range(1, 21))
+    assert sum(one.requests for one in found.values()) == sum(range(1, 21)) * (MAX_LABELS + 1)
