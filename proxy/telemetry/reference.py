@@ -32,7 +32,8 @@ A `principal`, `topic` or `group` has series of its own if it is one of the 100 
 that have ended, which is decided every 10 s. Once there are 100, a value with more than twice the recent requests of
 the least busy one takes its place. The series of that one end, and its counts are added to `other`: a sum over all
 values, `other` included, never goes down. Series that begin again begin at 0, as after a restart, so `rate()` of a
-named value is right. `rate()` of `other` has a peak where counts were added.
+named value is right; `rate()` of `other` has a peak where counts were added. With several workers, a value that one of
+them gives up keeps the counts of the others: `rate()` takes that for a restart, and has a peak there.
 
 Their histograms exist for each api of which the broker has answered a request that counts there: what the sidecar
 answers itself, unsupported versions for example, is in the counters only. They come in two kinds. **Classic** ones are
