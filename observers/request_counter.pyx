@@ -330,6 +330,7 @@ cdef class RequestCounter:
         cdef Part *part
         cdef PyObject *topic = NULL
         cdef Body *response = exchange.response_body
+        cdef bint answered = exchange.outcome_code == ANSWERED
         cdef dict places = None if fetched else _places_of(response)
         cdef Part *answer
         cdef LabelCounts named = None, counts = None
@@ -343,7 +344,7 @@ cdef class RequestCounter:
             error = part.error_code
             if not fetched:
                 answer = _find_part(response, places, part)
-                error = answer.error_code if answer != NULL else 0
+                error = answer.error_code if answer != NULL else _UNKNOWN_ERROR_CODE if answered else 0
             severity = _severity(exchange.api_key, error)
             worst = max(worst, severity)
             if named is None or part.topic != topic:  # mostly it is: partitions come by topic

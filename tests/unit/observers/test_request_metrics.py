@@ -26,7 +26,7 @@ from observers.request_metrics_stats import (
     RequestStats,
 )
 from observers.topic_names import TopicNames
-from proxy.core.exchange import ItemErrorFacts, ItemErrors, RequestResources
+from proxy.core.exchange import AnsweredPartition, ItemErrorFacts, ItemErrors, ProduceResponse, RequestResources
 from proxy.telemetry.metrics import render
 from proxy.telemetry.snapshot import Snapshot, sum_exited, sum_snapshots
 from tests.unit.observers.samples import connection, exchange, fetch, produce
@@ -119,6 +119,18 @@ def test_errors_of_items_and_partitions_count_once_by_the_worst(counter: Request
     )
     assert (of_api(counter, 3).errors, of_api(counter, 3).retriable) == (0, 1)
     assert (of_api(counter, 0).errors, of_api(counter, 0).retriable) == (1, 0)
+
+
+def test_a_partition_that_the_response_lacks_failed_as_in_the_tables(counter: RequestCounter) -> None:
+    def produced(**changes: Any) -> Any:
+        return produce([(b"orders", 0, 10, 1), (b"orders", 1, 10, 1)], **changes)
+
+    lacking = ProduceResponse(0, (AnsweredPartition(b"orders", 0, 0, 500),), False)
+    counter.add_exchanges([produced(response=lacking), produced()])
+    assert of_api(counter, 0).errors == counter.topics()["other"].errors == 1
+    lost: dict[str, Any] = {"outcome": "connection_lost", "response": None, "answered_at": 0.0}
+    counter.add_exchanges([produced(**lost)])
+    assert of_api(counter, 0).errors == counter.topics()["other"].errors == 1
 
 
 def test_the_busiest_have_counts_of_their_own(counter: RequestCounter) -> None:
