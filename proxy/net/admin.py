@@ -1,6 +1,6 @@
 """The admin endpoint, on loopback unless configured otherwise.
 
-* ``GET /metrics``: the metrics of docs/metrics.md.
+* ``GET /metrics``: the metrics of docs/metrics.md. Scrapers that ask at the same time share a page.
 * ``GET /livez``: 200 as long as the event loop runs.
 * ``GET /readyz``: 200 if the sidecar accepts connections, every upstream accepts one from this host, and the broker is
   the configured one; else 503 with a sentence for each reason. The text of a 200 is ``ok``, or ``degraded: `` and why
@@ -34,12 +34,13 @@ from proxy.errors import describe_os_error
 from proxy.net import upstream_check
 from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
+from proxy.net.metrics_page import MetricsPage
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
 from proxy.net.upstream import Upstream
 from proxy.quotas_view import build_view
 from proxy.reload import Reloader, ReloadOutcome
-from proxy.telemetry.metrics import render
-from proxy.telemetry.snapshot import QuotaSource
+from proxy.telemetry.metrics import choose_format
+from proxy.telemetry.snapshot import QuotaSource, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +99,7 @@ class AdminEndpoint:
         self._reloader = reloader
         self._source = source
         self._registry_dropped = registry_dropped
+        self._page = MetricsPage(self._snapshot)
         self._server = HttpServer(
             {
                 "/metrics": self._metrics,
@@ -134,15 +136,12 @@ class AdminEndpoint:
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
+        self._page.close()
         await self._server.close()
 
     async def _metrics(self, request: AdminRequest) -> Response:
-        snapshot = await self._listeners.snapshot()
-        snapshot.reload = self._reloader.state
-        snapshot.source = self._quota_source()
-        snapshot.registry_dropped = dict(self._registry_dropped())
-        text, content_type = await asyncio.to_thread(render, snapshot, request.accept)
-        return Response(text, content_type=content_type)
+        wanted = choose_format(request.accept)
+        return Response(await self._page.get(wanted), content_type=wanted.value)
 
     async def _livez(self, request: AdminRequest) -> Response:
         return Response(b"ok\n")
@@ -200,6 +199,13 @@ class AdminEndpoint:
         if done.result == "unchanged" and self._reloader.state.last_applied is not None:
             rest["last_applied"] = self._reloader.state.last_applied
         return _json_response({"result": done.result, **rest}, RELOAD_STATUS[done.result])
+
+    async def _snapshot(self) -> Snapshot:
+        snapshot = await self._listeners.snapshot()
+        snapshot.reload = self._reloader.state
+        snapshot.source = self._quota_source()
+        snapshot.registry_dropped = dict(self._registry_dropped())
+        return snapshot
 
     def _quota_source(self) -> QuotaSource | None:
         if self._source is None:

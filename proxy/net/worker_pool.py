@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
-from msgspec import structs
 
 from proxy.config import Config, Listener
 from proxy.config.serialization import pack
@@ -48,7 +47,7 @@ from proxy.net.worker_process import (
 )
 from proxy.telemetry import RateLimitedLogger
 from proxy.telemetry.logs import log_lines_dropped
-from proxy.telemetry.snapshot import Snapshot, process_counts, sum_snapshots
+from proxy.telemetry.snapshot import Snapshot, add_counters, process_counts, sum_exited, sum_snapshots
 
 WORKERS_START_TIMEOUT = 30.0
 """Seconds within which all workers have to be ready. They need about one."""
@@ -277,14 +276,15 @@ class WorkerPool:
             await asyncio.wait(replies, timeout=REPLY_TIMEOUT)
         waiting = Counter(connection.listener for connection, _ in self._unassigned)
         listener_counters = {
-            name: structs.replace(counters, active=counters.active + waiting[name])
+            name: add_counters(counters, ListenerCounters(active=waiting[name]))  # a copy: a thread sums it up
             for name, counters in self.listener_counters.items()
         }
         own = Snapshot(listener_counters, process_counts(), self._ticker.lag, worker_restarts=self._restarts)
         own.log_lines_dropped = log_lines_dropped()
         own.throttle_reports_lost = self.lost_throttle_reports
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
-        return sum_snapshots([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
+        workers = [worker.last_snapshot() for worker in self._workers.values()]
+        return await asyncio.to_thread(sum_snapshots, [own, self._exited, *workers])
 
     async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
@@ -367,7 +367,7 @@ class WorkerPool:
 
     def _on_exit(self, worker: WorkerProcess, unsent: list[UnsentConnection]) -> None:
         del self._workers[worker.number]
-        self._exited = sum_snapshots([self._exited, worker.last_snapshot()])
+        self._exited = sum_exited([self._exited, worker.last_snapshot()])
         self._unassigned += unsent
         if not self._running:
             return

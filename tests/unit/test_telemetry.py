@@ -293,8 +293,7 @@ AUDIT = AuditStats(
 
 def scrape(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
     """Samples by name and values of the labels, in the order of the definition."""
-    text, content_type = render(snapshot)
-    assert content_type.startswith("text/plain")
+    text = render(snapshot)
     order = {f"brokerside_{definition.name}": definition.labels for definition in METRICS}
     return {
         (sample.name, *(sample.labels[label] for label in order.get(sample.name, sorted(sample.labels)))): sample.value
