@@ -98,7 +98,8 @@ FROM cost WHERE day BETWEEN $since AND $until""")
         if row["cost"] is not None and "+" not in row["currency"]:
             found.append(("cost", formatting.escape(formatting.money(row["cost"], row["currency"]))))
     if by_id["objectives"].rows:
-        left = [row["budget_left"] for row in by_id["objectives"].rows]
+        rows = by_id["objectives"].rows
+        left = [row["budget_left"] for row in rows if not formatting.are_few(row["total"])]
         met = sum(one is not None and one >= 0 for one in left)
         found.append(("objectives with budget left", f"{met} of {len(left)}"))
     return found

@@ -242,14 +242,17 @@ GROUP BY second, api ORDER BY second, api""")  # noqa: S608 - a number
     values += [
         {**value, "at": value["at"] + _milliseconds(scope.step)} for value in newest.values()
     ]  # the end of the last interval
-    p99_texts = [
-        f"99 of 100 of {row['requests']:,} {row['api']} requests took at most {formatting.number(row['p99_ms'])}\xa0ms"
-        for row in rows
-        if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None
-    ]
+    p99_texts = [_p99_text(row) for row in rows if row["api"] in ("Produce", "Fetch") and row["p99_ms"] is not None]
     percentiles = "; ".join(p99_texts) or "There were no Produce or Fetch requests"
     finding = f"{percentiles}. Fetches that waited for data are not included."
     return ReportSection(name, title, finding, charts=(charts.latency_chart(values),) if values else (), rows=rows)
+
+
+def _p99_text(row: Row) -> str:
+    requests = f"{row['requests']:,} {row['api']} requests"
+    if formatting.are_few(row["requests"]):
+        return f"{requests} are too few for a percentile"
+    return f"99\xa0% of {requests} took at most {formatting.number(row['p99_ms'])}\xa0ms"
 
 
 def _objectives_section(scope: ReportScope, name: str, title: str) -> ReportSection:
