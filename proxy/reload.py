@@ -91,7 +91,7 @@ class Reloader:
     """Reloads the configuration. Belongs to the event loop's thread and reads files in another one.
 
     ``apply`` is called on the event loop with each new configuration. It differs from the one before only in reloadable
-    keys. ``apply`` must not raise.
+    keys. ``apply`` must not raise. ``on_start()`` and ``on_end(result)`` are called around each reload.
     """
 
     def __init__(
@@ -104,6 +104,8 @@ class Reloader:
             path, pause=pause
         ),
         now: Callable[[], float] = time.time,
+        on_start: Callable[[], None] = lambda: None,
+        on_end: Callable[[ReloadResult], None] = lambda result: None,
     ) -> None:
         """``config``: loaded from ``file`` after the monitor was created."""
         self.config = config
@@ -111,6 +113,7 @@ class Reloader:
         self._apply = apply
         self._load = load
         self._now = now
+        self._on_start, self._on_end = on_start, on_end
         self._file = file
         self._stopped = False
         self._requested = asyncio.Event()
@@ -154,7 +157,9 @@ class Reloader:
             if self._finished_count <= started_count and not self._stopped:
                 self._started_count += 1
                 number = self._started_count
+                self._on_start()
                 self._last_result = await self._reload(reason)
+                self._on_end(self._last_result)
                 self._finished_count = number
             return ReloadResult("draining") if self._stopped else self._last_result
 

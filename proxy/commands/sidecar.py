@@ -25,6 +25,8 @@ def add(commands: Commands) -> None:
     """Put them on the command line."""
     made = command(commands, "run", run)
     made.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="YAML configuration.")
+    said = "Take over from the sidecar that runs, without refusing a connection (docs/restart.md)."
+    made.add_argument("--takeover", action="store_true", help=said)
     made = commands.add_parser("worker")  # without help, it is not listed
     made.set_defaults(act=worker)
     made.add_argument("descriptor", type=int)
@@ -64,7 +66,7 @@ CONNECTION_FILTERS = {
 }
 
 
-def run(config: Path) -> int:
+def run(config: Path, takeover: bool = False) -> int:
     """Run the sidecar until SIGTERM."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with lean():
@@ -76,7 +78,7 @@ def run(config: Path) -> int:
         file = ConfigFileMonitor(config)  # before it is read: what is written from here on is noticed
         loaded = load(config)
     configure_logging(loaded.log_level, loaded.log_format)
-    return run_sidecar(file, loaded)
+    return run_sidecar(file, loaded, takeover=takeover)
 
 
 def worker(descriptor: int) -> int:

@@ -16,6 +16,7 @@ from proxy.config.quotas import Quotas
 from proxy.config.sections import UNSUPPORTED_RESPONSES, AdminConfig, AuditConfig, Listener, RegistryConfig
 from proxy.config.types import (
     ENDPOINT,
+    MAX_SOCKET_PATH,
     MAX_TAG_VALUE,
     MAX_TAGS,
     PLAIN,
@@ -27,6 +28,7 @@ from proxy.config.types import (
     ObserverSettings,
     Plain,
     Servers,
+    SocketPath,
     Tags,
     UnsupportedResponse,
     Version,
@@ -169,7 +171,8 @@ class Config(ConfigSection):
     )
     observers: ObserverSettings = key(
         "observers",
-        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md).",
+        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md). "
+        "Those of the built-in `observers.opentelemetry:OpenTelemetryLogsObserver`: docs/opentelemetry.md.",
         kind="mapping",
         allowed="for a class of observer.class.names a mapping: text, numbers, true, false, or {file: PATH}",
         default_factory=dict,
@@ -277,6 +280,15 @@ class Config(ConfigSection):
         0,
         MAX_MS,
         "ms",
+    )
+    takeover_socket_path: SocketPath | None = key(
+        "takeover.socket.path",
+        "Unix socket at which a successor takes over from the running sidecar (`brokerside run --takeover`, "
+        "docs/restart.md). Only the same user and root may connect. Without it a restart is a stop and a start.",
+        kind="text",
+        allowed=f"the absolute path of a file, up to {MAX_SOCKET_PATH} bytes, in a folder that exists",
+        default=None,
+        example="/run/brokerside/takeover.sock",
     )
     observer_shutdown_timeout_ms: int = number(
         "observer.shutdown.timeout.ms",

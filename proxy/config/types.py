@@ -16,6 +16,9 @@ ENDPOINT = "host:port, port 1–65535"
 PLAIN = "text, a number, true or false"
 TOPIC_NAME_RULE = "1 to 249 of A-Z a-z 0-9 . _ -"
 
+MAX_SOCKET_PATH = 90
+"""Bytes of the path of a Unix socket. The kernel takes 107, and a socket has a longer name until it gets its path."""
+
 MAX_VERSION_TEXT = 100
 MAX_TAGS = 100
 MAX_TAG_VALUE = 1024
@@ -96,6 +99,13 @@ def _folder(value: object) -> str:
     return value
 
 
+def _socket_path(value: object) -> str:
+    value = _folder(value)
+    if len(value.encode()) > MAX_SOCKET_PATH:
+        raise ValueError("is too long for a Unix socket")
+    return value
+
+
 def _contents(value: object) -> Secret:
     if not isinstance(value, Secret):  # ``secret_files`` takes what may be one
         raise ValueError("is no path")
@@ -157,6 +167,7 @@ ClassName = Annotated[str, _matching(_CLASS_NAME, "package.module:Class")]
 Principal = Annotated[str, _matching(_PRINCIPAL, "a principal")]
 Topic = Annotated[str, PlainValidator(_topic)]
 Folder = Annotated[str, PlainValidator(_folder)]
+SocketPath = Annotated[str, PlainValidator(_socket_path)]
 SecretFile = Annotated[Secret, PlainValidator(_contents), PlainSerializer(str)]
 """In the file the path of a secret file; after loading its text."""
 Version = Annotated[str, PlainValidator(_version)]

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -29,7 +30,7 @@ import structlog
 from proxy.config import Listener, redacted
 from proxy.errors import describe_os_error
 from proxy.net import upstream_check
-from proxy.net.http import HttpServer, Request, Response
+from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listener_manager import ListenerManager
 from proxy.net.open_connections import FILTERS, ConnectionList, ConnectionsView, choose, number_of
 from proxy.net.upstream import Upstream
@@ -102,15 +103,32 @@ class AdminEndpoint:
             {self._bind.host.lower(), *reloader.config.admin.hosts},
         )
 
-    def start(self) -> None:
-        """Listen on ``admin.bind``. Raises LocalError if the socket cannot be bound to the address."""
-        self._server.start(self._bind.host, self._bind.port, "admin.bind")
+    def start(self, sock: socket.socket) -> None:
+        """Answer requests to the listening socket ``sock``, which belongs to the endpoint from now on."""
+        self._server.start(sock)
+
+    @property
+    def listening_socket(self) -> socket.socket:
+        """The listening socket. Needs ``start``."""
+        return self._server.listening_socket
+
+    def stop_accepting(self) -> None:
+        """Stop listening, since a successor answers from now on."""
+        self._server.stop_accepting()
+
+    async def find_problems(self) -> list[str]:
+        """Return why the sidecar is not ready, without the fact that it does not accept yet; empty if it is."""
+        problems = [self._listeners.not_ready_reason]
+        if not any(problems):
+            listeners = self._reloader.config.listeners
+            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
+        return [problem for problem in problems if problem]
 
     async def close(self) -> None:
         """Stop listening and cancel requests that are being answered."""
         await self._server.close()
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: AdminRequest) -> Response:
         snapshot = await self._listeners.snapshot()
         snapshot.reload = self._reloader.state
         snapshot.source = self._quota_source()
@@ -118,25 +136,22 @@ class AdminEndpoint:
         text, content_type = await asyncio.to_thread(render, snapshot, request.accept)
         return Response(text, content_type=content_type)
 
-    async def _livez(self, request: Request) -> Response:
+    async def _livez(self, request: AdminRequest) -> Response:
         return Response(b"ok\n")
 
-    async def _readyz(self, request: Request) -> Response:
-        problems = [self._listeners.readiness_problem]
-        if not any(problems):
-            listeners = self._reloader.config.listeners
-            problems = await asyncio.gather(*(self._check_listener(listener) for listener in listeners))
-        failed = [problem for problem in problems if problem]
+    async def _readyz(self, request: AdminRequest) -> Response:
+        problem = self._listeners.readiness_problem
+        failed = [problem] if problem else await self.find_problems()
         degradation = self._listeners.degradation
         lines = [*failed, f"degraded: {degradation}"] if degradation else failed or ["ok"]
         return Response("".join(f"{line}\n" for line in lines).encode(), 503 if failed else 200)
 
-    async def _quotas(self, request: Request) -> Response:
+    async def _quotas(self, request: AdminRequest) -> Response:
         return _json_response(
             build_view(self._listeners.quotas_state(), self._source.problem if self._source is not None else None)
         )
 
-    async def _connections(self, request: Request) -> Response:
+    async def _connections(self, request: AdminRequest) -> Response:
         wanted = {name: value for name, value in request.query.items() if name != "limit"}
         limit = request.query.get("limit", str(DEFAULT_LISTED))
         unknown = sorted(wanted.keys() - {*FILTERS})
@@ -148,7 +163,7 @@ class AdminEndpoint:
         body = await asyncio.to_thread(_encode_connections, found, wanted, int(limit))
         return Response(body, content_type="application/json")
 
-    async def _close_connection(self, request: Request) -> Response:
+    async def _close_connection(self, request: AdminRequest) -> Response:
         given = request.query.get("id", "")
         number = number_of(given)
         if number is None:
@@ -158,12 +173,12 @@ class AdminEndpoint:
         log.info("connection_closed_by_operator", number=number)
         return _json_response({"closed": given})
 
-    async def _config(self, request: Request) -> Response:
+    async def _config(self, request: AdminRequest) -> Response:
         state = self._reloader.state
         config = redacted(self._reloader.config)
         return _json_response({"hash": state.hash, "loaded_at": state.loaded_at, "config": config})
 
-    async def _reload(self, request: Request) -> Response:
+    async def _reload(self, request: AdminRequest) -> Response:
         done = await self._reloader.reload("admin")
         rest: dict[str, Any] = {"errors": done.errors} if done.errors else {"changed": done.changed}
         if done.result == "unchanged" and self._reloader.state.last_applied is not None:

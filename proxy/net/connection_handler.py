@@ -83,5 +83,9 @@ class ConnectionHandler(Protocol):
     async def snapshot(self) -> Snapshot:
         """Return the current counters."""
 
-    async def stop(self, abort: asyncio.Event) -> None:
-        """Drain connections and close observers within the configured times, or at once when ``abort`` is set."""
+    async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
+        """Drain connections and close observers within the configured times, or at once when ``abort`` is set.
+
+        ``spread``: do not end all connections at the beginning, but one after the other: a successor runs, and clients
+        connect to it again.
+        """

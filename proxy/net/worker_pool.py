@@ -270,9 +270,9 @@ class WorkerPool:
         own.workers = dict.fromkeys(range(1, self._config.workers + 1), 0)
         return sum_snapshots([own, self._exited, *(worker.last_snapshot() for worker in self._workers.values())])
 
-    async def stop(self, abort: asyncio.Event) -> None:
+    async def stop(self, abort: asyncio.Event, *, spread: bool = False) -> None:
         """Drain all workers and wait until they have exited, or abort them when ``abort`` is set. None runs
-        afterwards."""
+        afterwards. ``spread``: see ``ConnectionManager.drain``."""
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -282,7 +282,7 @@ class WorkerPool:
             self._eviction_task.cancel()
         self._close_unassigned()
         for worker in self._workers.values():
-            worker.channel.send(Drain())
+            worker.channel.send(Drain(spread))
         ended = asyncio.create_task(self._wait_for_exit())
         aborted = asyncio.create_task(abort.wait())
         timeout = (self._config.drain_timeout_ms + self._config.observer_shutdown_timeout_ms) / 1000 + STOP_MARGIN

@@ -8,7 +8,8 @@ definitions.py        All metrics: name, labels, meaning, and how each is read f
 limit_metrics.py      The metrics of the limits on connections.
 request_metrics.py    The metrics of requests.
 audit_metrics.py      The metrics of the audit.
-metrics.py            The text of ``/metrics``.
+metrics.py            ``/metrics``, in the format that a scraper prefers.
+protobuf_format.py    Prometheus' protobuf format of it.
 reference.py          Generates docs/metrics.md.
 """
 

@@ -14,7 +14,9 @@ import msgspec
 import pytest
 import yaml
 
-from proxy.net.http import HttpServer, Request, Response
+from proxy.config import Endpoint
+from proxy.net.http import AdminRequest, HttpServer, Response
+from proxy.net.listening_sockets import bind_listening_socket
 from proxy.quotas_view import QuotasView, build_view, format_text
 from tests.integration.conftest import free_port
 from tests.unit.quotas_states import busy, unlimited
@@ -24,12 +26,12 @@ from tests.unit.quotas_states import busy, unlimited
 async def answering(method: str, path: str, answer: Response, port: int | None = None) -> AsyncIterator[str]:
     """An endpoint that gives one answer; its address, with a free port unless told."""
 
-    async def handler(request: Request) -> Response:
+    async def handler(request: AdminRequest) -> Response:
         return answer
 
     routes, port = {path: handler}, port or free_port()
     server = HttpServer(routes if method == "GET" else {}, routes if method == "POST" else {})
-    server.start("127.0.0.1", port)
+    server.start(bind_listening_socket(Endpoint("127.0.0.1", port), 128))
     try:
         yield f"127.0.0.1:{port}"
     finally:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from proxy.config import Listener
+from proxy.config import Endpoint, Listener
 from proxy.core.counters import ListenerCounters
 from proxy.limits.connection_quotas import MAX_ENDED_HOLDS
 from proxy.limits.model import DEFAULT_ADDRESS, Limits, ListenerLimits, Quota
@@ -19,6 +19,7 @@ from proxy.local.ports import HOST, free_ports
 from proxy.net import admission
 from proxy.net.acceptor import Acceptor
 from proxy.net.admission import AdmissionControl
+from proxy.net.listening_sockets import bind_listening_socket
 
 CLIENTS = 60
 TURNS = 60
@@ -41,6 +42,14 @@ class Handler:
             self.turn += 1
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
+
+    async def wait_for(self, count: int) -> None:
+        """Take turns until so many connections are handled, and as many more turns: no others follow."""
+        for _ in range(500):
+            if self.handled.total() >= count:
+                break
+            await self.take_turns(1)
+        await self.take_turns(TURNS)
 
     def on_connection_closed(self, callback) -> None:
         pass
@@ -77,7 +86,9 @@ class Site:
         (port,) = free_ports(1)
         self.listener = Listener(name="CLIENT", bind=f"{HOST}:{port}", upstream=f"{HOST}:1")
         counters = self.handler.listener_counters["CLIENT"]
-        self.acceptor = Acceptor(HOST, port, CLIENTS, counters, self._on_accept, lambda error: None)
+        self.acceptor = Acceptor(
+            bind_listening_socket(Endpoint(HOST, port), CLIENTS), counters, self._on_accept, lambda error: None
+        )
         self.clients = [socket.create_connection((HOST, port)) for _ in range(CLIENTS)]
 
     def _on_accept(self, sock: socket.socket, address: tuple[str, int]) -> bool:
@@ -119,10 +130,10 @@ def test_what_a_window_lets_in_at_once_is_admitted_in_steps(monkeypatch):
 
             for millisecond in range(1, 15):
                 site.now += 1
-                await site.handler.take_turns(TURNS)
+                await site.handler.wait_for(2 + 2 * millisecond)
                 assert site.handler.handled.total() == 2 + 2 * millisecond
             site.now += 1000
-            await site.handler.take_turns(TURNS)
+            await site.handler.wait_for(2 + 2 * 14 + 2)
             assert site.handler.handled.total() == 2 + 2 * 14 + 2
 
     run(burst())
