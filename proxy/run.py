@@ -27,7 +27,7 @@ from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
 from proxy.net.http import ACCEPT_BACKLOG
 from proxy.net.listener_manager import ListenerManager
-from proxy.net.listening_sockets import ListeningSockets, PassedSocket, sockets_of_systemd
+from proxy.net.listening_sockets import ListeningSockets, PassedSocket, close_all, sockets_of_systemd
 from proxy.net.takeover_client import Takeover
 from proxy.net.takeover_server import TakeoverServer
 from proxy.net.ticker import Ticker
@@ -69,7 +69,8 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
     taken_over = False
 
     def begin_stop() -> None:
-        force_exit_after((config.drain_timeout_ms + config.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
+        running = reloader.config
+        force_exit_after((running.drain_timeout_ms + running.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
         stop.set()
 
     def on_signal(name: str) -> None:
@@ -86,13 +87,27 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         if not stop.is_set():
             begin_stop()
 
-    def apply(changed: Config) -> None:
+    async def apply(changed: Config) -> bool:
+        if successor is not None and successor.is_busy:
+            raise LocalError("a successor takes over, and has read the file itself")
+        opened = listeners.open_new(changed)
+        try:
+            await handler.prepare_config(changed)
+        except BaseException:
+            close_all(opened.values())
+            raise
+        if stop.is_set() or (successor is not None and successor.is_busy):
+            close_all(opened.values())
+            handler.discard_config()
+            return False
         configure_logging(changed.log_level)
         handler.update_config(changed)
-        listeners.update_config(changed)
+        listeners.update_config(changed, opened)
+        admin.update_config(changed)
         fleet.reconfigure(changed)
         if watch is not None:
             watch.reconfigure(changed)
+        return True
 
     def start_accepting() -> None:
         listeners.start_accepting()
@@ -101,12 +116,12 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             watch.mark_accepting()
 
     loop = asyncio.get_running_loop()
+    reloader = Reloader(file, config, apply)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     predecessor = await _begin_takeover(config) if wants_takeover else None
     if predecessor is not None:
         sockets = ListeningSockets(predecessor.sockets)
-    reloader = Reloader(file, config, apply)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     ticker = Ticker()
     handler = await _start_connection_handler(config, ticker)

@@ -208,7 +208,8 @@ def reload(admin: Endpoint) -> int:
 
     done = admin_client.post_reload(admin)
     if done.result == "applied":
-        print(f"applied: {', '.join(done.changed)}")
+        print("applied:")
+        print("".join(f"  {key}: {old} -> {new}\n" for key, old, new in done.changes), end="")
     elif done.result == "unchanged":
         print("unchanged: what runs is already what the file says")
     elif done.result == "draining":

@@ -66,6 +66,7 @@ class PrincipalQuotas:
         """Apply new limits to later logins, and keep what was measured."""
         self.limits = limits
         self.rates.update_limits(limits)
+        self.holds = {name: self.holds.get(name, [0, 0]) for name in limits.listeners}
         if not self.is_active:
             self._principals.clear()
             self.open_by_principal.clear()
@@ -103,8 +104,9 @@ class PrincipalQuotas:
         action: ThrottleAction = "hold" if quota.enforced else "observe"
         report("connection_creation_rate", action, quota.limit, violation.observed, wait)
         if quota.enforced:
-            self.holds[listener][0] += 1
-            self.holds[listener][1] += wait
+            holds = self.holds.get(listener, [0, 0])  # the listener may be no more there
+            holds[0] += 1
+            holds[1] += wait
             self._hold(number, wait)
 
     def principal(self, number: int) -> str | None:

@@ -79,6 +79,11 @@ class TakeoverServer:
         self._taken_over = False
         self._ended: list[int] = []  # not reported to the successor yet
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a successor is taking over."""
+        return self._channel is not None
+
     async def bind(self) -> None:
         """Bind a socket beside the path, so that a path that cannot be used is found before anything is taken over.
 
