@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,9 +18,7 @@ from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTE
 from proxy.errors import LocalError
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
-from proxy.net.acceptor import DESCRIPTORS_PER_CONNECTION, usable_descriptors
 from proxy.net.admin import AdminEndpoint
-from proxy.net.admission import DESCRIPTORS_PER_HELD
 from proxy.net.connection_handler import ConnectionHandler
 from proxy.net.data_plane import DataPlane
 from proxy.net.forced_exit import EXIT_MARGIN, force_exit_after
@@ -33,6 +30,7 @@ from proxy.net.takeover_server import TakeoverServer
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
 from proxy.reload import ConfigFileMonitor, Reloader
+from proxy.start_checks import check_start
 from proxy.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
@@ -57,8 +55,7 @@ def run(file: ConfigFileMonitor, config: Config, *, takeover: bool = False) -> i
     if takeover and config.takeover_socket_path is None:
         raise LocalError("--takeover needs takeover.socket.path, the same for both sidecars")
     sockets = sockets_of_systemd()
-    _raise_descriptor_limit()
-    _check_backlog(config.socket_listen_backlog_size)
+    check_start(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(file, config, sockets, takeover))
 
@@ -278,22 +275,3 @@ def _on_new_responses(
             callback()
 
     return check
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    connections = usable_descriptors() // DESCRIPTORS_PER_CONNECTION
-    log.info("descriptors", limit=hard, connections=connections, held=hard // DESCRIPTORS_PER_HELD)
-
-
-def _check_backlog(wanted: int) -> None:
-    """Warn if Linux shortens the backlog, which it does silently. A burst of connects would then wait for
-    retransmissions."""
-    try:
-        allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    except (OSError, ValueError):
-        return
-    if allowed < wanted:
-        log.warning("backlog_cut", wanted=wanted, allowed=allowed, setting="net.core.somaxconn")
