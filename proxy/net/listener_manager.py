@@ -225,6 +225,7 @@ class ListenerManager:
         snapshot = await self._handler.snapshot()
         snapshot.draining = self.draining
         snapshot.quotas = self.quotas_state()
+        snapshot.predecessor_connections = self.admission.inherited_connections
         private = moved(self._config.private_api_key_base)
         snapshot.private_apis = {key: api.name for key, api in private.items()}
         return snapshot

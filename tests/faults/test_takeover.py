@@ -164,6 +164,7 @@ async def test_connections_of_the_predecessor_count_until_they_end(site: Takeove
     successor = site.succeed()
     await successor.runs()
     assert await site.open_connections() == 10
+    assert await site.metric("predecessor_connections") == 10
     waiting = await site.dial()
     waiting[1].write(request(API_VERSIONS, 0, 7))
     with pytest.raises(TimeoutError):
