@@ -15,6 +15,7 @@ import uvloop
 from proxy import __version__
 from proxy.config import Config
 from proxy.core.apis import ALTER_CLIENT_QUOTAS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from proxy.daemon_executor import DaemonExecutor
 from proxy.errors import LocalError
 from proxy.fleet.fleet_poller import FleetPoller
 from proxy.fleet.quota_poller import QuotaPoller
@@ -42,6 +43,9 @@ READY_TIMEOUT = 10.0
 """Seconds that a successor may take until it could serve clients. After that it exits, and its predecessor goes on."""
 
 READY_POLL_INTERVAL = 0.1
+
+OPEN_TIMEOUT = 10.0
+"""Seconds within which a reload has to open new listeners."""
 
 QUOTAS_TIMEOUT = 1.0
 """Seconds that the first accept waits for the quotas of the cluster. After that those of the file apply."""
@@ -85,15 +89,19 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             begin_stop()
 
     async def apply(changed: Config) -> bool:
-        if successor is not None and successor.is_busy:
-            raise LocalError("a successor takes over, and has read the file itself")
-        opened = listeners.open_new(changed)
+        try:
+            opened = await opening.run(partial(listeners.open_new, changed), OPEN_TIMEOUT)
+        except (TimeoutError, OSError) as error:  # a resolver that does not answer; no descriptor, or closed meanwhile
+            raise LocalError(f"listeners: cannot be opened: {error.strerror or 'no answer'}") from None
         try:
             await handler.prepare_config(changed)
+            if successor is not None and successor.is_busy and not stop.is_set():
+                raise LocalError("a successor takes over, and has read the file itself")
         except BaseException:
             close_all(opened.values())
+            handler.discard_config()
             raise
-        if stop.is_set() or (successor is not None and successor.is_busy):
+        if stop.is_set():
             close_all(opened.values())
             handler.discard_config()
             return False
@@ -113,6 +121,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             watch.mark_accepting()
 
     loop = asyncio.get_running_loop()
+    opening = DaemonExecutor("listeners")
     reloader = Reloader(file, config, apply)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)

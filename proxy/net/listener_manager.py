@@ -80,6 +80,8 @@ class ListenerManager:
         """
         try:
             for listener in self._config.listeners:
+                if listener.name in self._acceptors:  # a reload has opened it while the sidecar started
+                    continue
                 sock = self._sockets.open(listener.name, listener.bind, self._config.socket_listen_backlog_size)
                 self._acceptors[listener.name] = self._create_acceptor(listener.name, sock)
         except BaseException:
@@ -167,13 +169,13 @@ class ListenerManager:
     def open_new(self, config: Config) -> dict[str, socket.socket]:
         """Return listening sockets for the listeners of ``config`` that are new or have another address.
 
-        An address that another listener has now is taken from it. Raises LocalError if one cannot be bound.
+        An address that another listener has now is taken from it. Not for the event loop's thread, since a host name
+        may have to be resolved. Raises LocalError if one cannot be bound.
         """
         binds = {listener.name: listener.bind for listener in self._config.listeners}
         wanted = [listener for listener in config.listeners if binds.get(listener.name) != listener.bind]
-        sockets = ListeningSockets(
-            [PassedSocket(name, acceptor.socket.dup()) for name, acceptor in self._acceptors.items()] if wanted else []
-        )
+        acceptors = list(self._acceptors.items()) if wanted else []
+        sockets = ListeningSockets([PassedSocket(name, acceptor.socket.dup()) for name, acceptor in acceptors])
         opened: dict[str, socket.socket] = {}
         try:
             for listener in wanted:
@@ -191,8 +193,9 @@ class ListenerManager:
         self._config = config
         self._listeners = {listener.name: listener for listener in config.listeners}
         for name in before - self._listeners.keys() | opened.keys() & before:
-            self._acceptors.pop(name).close()
-            log.info("listener_closed", listener=name)
+            if (acceptor := self._acceptors.pop(name, None)) is not None:
+                acceptor.close()
+                log.info("listener_closed", listener=name)
         self.admission.update_limits(limits_of(config, self._cluster_quotas))
         for name, sock in opened.items():
             self._acceptors[name] = self._create_acceptor(name, sock)
