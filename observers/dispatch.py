@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from observers.api import ConnectionChange, ExchangeObserver, ObservedExchange, Observer, ThrottleReport
 from observers.errors import ObserverError
+from observers.observed_counter import ObservedCounter
 from observers.observer_loader import LoadedObserver, describe_error, load_observers
 from observers.observer_thread import (
     MAX_LIGHT_WEIGHT,
@@ -63,8 +64,7 @@ class Dispatcher:
     """What observers want of each api key and version. Set by ``start``."""
     observed: memoryview
     """A counter of 64 bits. The caller increments it for each call of ``record_exchange`` and ``record_change``;
-    ``record_throttles`` counts its reports itself. It is the counter ``observed`` of an observer, if one has it. Set by
-    ``start``."""
+    ``record_throttles`` counts its reports itself. Set by ``start``."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class Dispatcher:
         )
         self._names = TopicNames(fetch_names or _topic_name_fetcher(configs))
         self._topic_id_learner = TopicIdLearner(self._names)
-        self._configs = MappingProxyType({**configs, "topic.names": self._names})
+        self._observed = ObservedCounter(configs.get("boot.id", ""))
+        self._configs = MappingProxyType({**configs, "topic.names": self._names, "observed": self._observed})
         self._private = {key: name for key, name in configs.get("api.names", {}).items() if private_versions(name)}
         self._settings = settings
         self._clock = clock
@@ -112,8 +113,7 @@ class Dispatcher:
         Raises ObserverError for an observer that refuses its configuration, and closes those configured before it.
         """
         configured = self._configure_observers({})
-        counters = [getattr(one.loaded.observer, "observed", None) for one in configured]
-        self.observed = next((one for one in counters if one is not None), memoryview(bytearray(8)).cast("q"))
+        self.observed = self._observed.memory
         self._threads = {one.loaded.name: self._start_thread(one) for one in configured}
         self._set_configured({one.loaded.name: one for one in configured})
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL)

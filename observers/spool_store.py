@@ -7,7 +7,6 @@ error of the disk.
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,8 @@ import structlog
 from msgspec.structs import replace
 
 from observers.delivery_accounting import DeliveryAccounting, Gap
-from observers.ledger import LedgerEntry, create_counter, delete_counter, delete_orphaned_counters
+from observers.ledger import LedgerEntry
+from observers.observed_counter import ObservedCounter, delete_counter, delete_orphaned_counters
 from observers.spool import StoredBlock
 from observers.spool_runs import SpoolRun, SpoolSettings, adopt_dead_runs
 
@@ -44,19 +44,19 @@ class SpoolStore:
         self,
         settings: SpoolSettings | None,
         accounting: DeliveryAccounting,
+        observed: ObservedCounter,
         *,
         broker_id: int,
         boot_id: str,
         sidecar_version: str,
         clock: Callable[[], float],
     ) -> None:
-        """Without ``settings`` nothing is stored."""
-        self.failed = False
-        """Whether the last use of the disk failed."""
+        """Without ``settings`` nothing is stored. With them ``observed`` outlives the process."""
+        self.problem = ""
+        """Why the last use of the disk failed, in one sentence; empty if it did not."""
         self._settings = settings
         self._folder = Path() if settings is None else Path(settings.path) / f"{broker_id}-{boot_id}"
-        self.observed = memoryview(array("q", [0])) if settings is None else create_counter(boot_id, self._folder)
-        """A counter of 64 bits that the data path increments."""
+        self._observed = observed
         self._accounting = accounting
         self._broker_id = broker_id
         self._boot_id = boot_id
@@ -75,6 +75,7 @@ class SpoolStore:
         self._adopt_at = 0.0
         self._sync_at = 0.0
         if settings is not None:
+            observed.keep(self._folder)
             self._create_own_run()
 
     @property
@@ -99,7 +100,7 @@ class SpoolStore:
 
     def store_block(self, first: int, last: int, level: int, json: bytes, *, direct: bool) -> StoreResult:
         """Store a block. ``direct``, which needs ``caught_up``: hand it out as well."""
-        if self._settings is None or (self.failed and self._clock() < self._retry_at):
+        if self._settings is None or (self.problem and self._clock() < self._retry_at):
             return "failed"
         if self.size + len(json) > self._settings.max_bytes:
             return "full"
@@ -117,8 +118,8 @@ class SpoolStore:
                 with self._lock:
                     self._in_flight[first] = now
             self._accounting.record_stored(first, last)
-        if self.failed:
-            self.failed = False
+        if self.problem:
+            self.problem = ""
             log.info("audit_spool_works_again", path=self._settings.path)
         return "stored" if stored is None else (run, stored)
 
@@ -147,7 +148,7 @@ class SpoolStore:
 
     def write_ledger(self) -> None:
         """Write the ledger of this run. Records an error of the disk, and does not raise it."""
-        if not self.failed:
+        if not self.problem:
             try:
                 self._write_ledger(closed=False)
             except OSError as error:
@@ -275,7 +276,7 @@ class SpoolStore:
         return LedgerEntry(
             self._broker_id,
             self._sidecar_version,
-            observed=self.observed[0],
+            observed=self._observed.memory[0],
             taken=counts.taken,
             hidden=counts.hidden,
             given=counts.emitted,
@@ -303,7 +304,10 @@ class SpoolStore:
                 self._accounting.add_gap(Gap("spool_torn", run.boot_id, first, last))
 
     def _record_failure(self, error: OSError) -> None:
-        if not self.failed and self._settings is not None:
-            log.warning("audit_spool_failed", path=self._settings.path, error=str(error), retry_in=SPOOL_RETRY_INTERVAL)
-        self.failed = True
+        path = "" if self._settings is None else self._settings.path
+        if not self.problem:
+            log.warning(
+                "audit_spool_failed", path=path, error=error.strerror or str(error), retry_in=SPOOL_RETRY_INTERVAL
+            )
+        self.problem = f"the spool {path} cannot be used: {error.strerror or error}; audit events wait in memory alone"
         self._retry_at = self._clock() + SPOOL_RETRY_INTERVAL

@@ -30,7 +30,8 @@ from proxy.net.takeover_client import Takeover
 from proxy.net.takeover_server import TakeoverServer
 from proxy.net.ticker import Ticker
 from proxy.net.worker_pool import WorkerPool
-from proxy.reload import ConfigFileMonitor, Reloader
+from proxy.reload import ConfigFileMonitor, Reloader, ReloadResult
+from proxy.sd_notify import ServiceNotifier
 from proxy.start_checks import check_start
 from proxy.telemetry import configure_logging
 
@@ -67,11 +68,14 @@ def run(file: ConfigFileMonitor, config: Config, *, takeover: bool = False) -> i
 async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSockets, wants_takeover: bool) -> int:
     stop = asyncio.Event()
     abort = asyncio.Event()
+    notifier = ServiceNotifier()
     taken_over = False
 
     def begin_stop() -> None:
         running = reloader.config
-        force_exit_after((running.drain_timeout_ms + running.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN)
+        seconds = (running.drain_timeout_ms + running.observer_shutdown_timeout_ms) / 1000 + EXIT_MARGIN
+        force_exit_after(seconds)
+        notifier.stopping(seconds)
         stop.set()
 
     def on_signal(name: str) -> None:
@@ -87,6 +91,10 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         admin.stop_accepting()
         if not stop.is_set():
             begin_stop()
+
+    def on_reloaded(done: ReloadResult) -> None:
+        if done.result != "draining":
+            notifier.ready(f"The last reload was rejected: {done.errors[0]}" if done.errors else "Running")
 
     async def apply(changed: Config) -> bool:
         try:
@@ -105,7 +113,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             close_all(opened.values())
             handler.discard_config()
             return False
-        configure_logging(changed.log_level)
+        configure_logging(changed.log_level, changed.log_format)
         handler.update_config(changed)
         listeners.update_config(changed, opened)
         admin.update_config(changed)
@@ -122,7 +130,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
 
     loop = asyncio.get_running_loop()
     opening = DaemonExecutor("listeners")
-    reloader = Reloader(file, config, apply)
+    reloader = Reloader(file, config, apply, on_start=notifier.reloading, on_end=on_reloaded)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     predecessor = await _begin_takeover(config) if wants_takeover else None
@@ -130,6 +138,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         sockets = ListeningSockets(predecessor.sockets)
     loop.add_signal_handler(signal.SIGHUP, reloader.request_reload, "SIGHUP")
     ticker = Ticker()
+    ticker.callbacks.append(notifier.ping)
     handler = await _start_connection_handler(config, ticker)
     listeners = ListenerManager(config, handler, ticker, sockets)
     problems = ReadinessProblems(listeners)
@@ -172,6 +181,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
             workers=config.workers,
             config_hash=reloader.state.hash,
         )
+        notifier.ready()
         await stop.wait()
     finally:
         reloader.stop()
@@ -185,6 +195,7 @@ async def _run(file: ConfigFileMonitor, config: Config, sockets: ListeningSocket
         reloading.cancel()  # it may wait for a blocked file system
         await asyncio.wait([reloading])
         await admin.close()
+        notifier.close()
         for end in (successor, predecessor):
             if end is not None:
                 end.finish()

@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.commands.arguments import add_admin, add_output, command
+from proxy.commands.output import encode_value
 
 if TYPE_CHECKING:
+    from proxy.admin_client import LastApplied
     from proxy.commands.arguments import Commands
     from proxy.config import Endpoint
 
@@ -33,7 +36,7 @@ def add(commands: Commands) -> None:
     made = command(commands, "quotas", quotas)
     add_admin(made)
     made.add_argument("--watch", action="store_true", help="Once a second, until Ctrl-C.")
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
     made = command(commands, "connections", connections)
     made.add_argument("action", nargs="*", metavar="close ID", help="Close this one, instead of listing.")
     add_admin(made)
@@ -41,7 +44,7 @@ def add(commands: Commands) -> None:
         made.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"Only those {meaning}.")
     made.add_argument("--limit", type=int, default=100, metavar="N", help="At most so many; default: 100.")
     made.add_argument("--watch", action="store_true", help="Once a second with rates, until Ctrl-C.")
-    add_output(made, ("table", "json"))
+    add_output(made, ("table", "json", "yaml"))
 
     made = command(commands, "top", top, extra="query")
     add_admin(made)
@@ -74,7 +77,7 @@ def run(config: Path, takeover: bool = False) -> int:
 
         file = ConfigFileMonitor(config)  # before it is read: what is written from here on is noticed
         loaded = load(config)
-    configure_logging(loaded.log_level)
+    configure_logging(loaded.log_level, loaded.log_format)
     return run_sidecar(file, loaded, takeover=takeover)
 
 
@@ -129,14 +132,12 @@ def check_config(config: Path) -> None:
 
 def quotas(admin: Endpoint, watch: bool, output: str) -> None:
     """Show the limits on connections of a running sidecar: how much is used, who waits, the busiest addresses."""
-    import msgspec
-
     from proxy import admin_client
     from proxy.quotas_view import format_text
 
     def text() -> str:
         found = admin_client.get_quotas(admin)
-        return format_text(found) if output == "table" else msgspec.json.encode(found).decode()
+        return format_text(found) if output == "table" else encode_value(found, output)
 
     _show(text, watch, output)
 
@@ -172,8 +173,6 @@ def _show(text: Callable[[], str], watch: bool, output: str) -> None:
 
 def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, output: str, **wanted: str | None) -> None:
     """Show the open connections of a running sidecar, the busiest first, or close one of them."""
-    import msgspec
-
     from proxy import admin_client
     from proxy.connections_view import counts_of, format_text
     from proxy.errors import LocalError
@@ -192,14 +191,28 @@ def connections(action: list[str], admin: Endpoint, limit: int, watch: bool, out
         nonlocal before, at
         found = admin_client.get_connections(admin, query)
         now = time.time()
-        if output == "json":
-            return msgspec.json.encode(found).decode()
+        if output != "table":
+            return encode_value(found, output)
         shown = format_text(found, now, before, max(now - at, 0.001))
         if watch:
             before, at = counts_of(found), now
         return shown
 
     _show(text, watch, output)
+
+
+APPLIED_BY = {"file": "when the file changed", "SIGHUP": "by SIGHUP", "admin": "by a reload"}
+"""How the reason of a reload is said to a person."""
+
+
+def _last_applied(change: LastApplied | None) -> str:
+    if change is None:
+        return "nothing was applied since the sidecar started"
+    at = datetime.fromtimestamp(change.at, UTC)
+    ago = max(0.0, time.time() - change.at)
+    when = f"{at:%Y-%m-%d %H:%M:%S} UTC, {ago:.0f} s ago" if ago < 600 else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    how = APPLIED_BY.get(change.reason, change.reason)
+    return f"last applied, {how} ({when}): {', '.join(change.changed)}"
 
 
 def reload(admin: Endpoint) -> int:
@@ -211,7 +224,7 @@ def reload(admin: Endpoint) -> int:
         print("applied:")
         print("".join(f"  {key}: {old} -> {new}\n" for key, old, new in done.changes), end="")
     elif done.result == "unchanged":
-        print("unchanged: what runs is already what the file says")
+        print(f"unchanged: what runs is what the file says; {_last_applied(done.last_applied)}")
     elif done.result == "draining":
         print(f"brokerside: the sidecar at {admin} is shutting down", file=sys.stderr)
         return 1

@@ -23,6 +23,7 @@ from proxy.config.types import (
     TOPIC_NAME_RULE,
     ClassName,
     ClientSettings,
+    LogFormat,
     LogLevel,
     ObserverSettings,
     Plain,
@@ -181,7 +182,8 @@ class Config(ConfigSection):
     )
     observers: ObserverSettings = key(
         "observers",
-        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md).",
+        "Settings of observers, by class. `configure` gets those of its class as `settings` (docs/observers.md). "
+        "Those of the built-in `observers.opentelemetry:OpenTelemetryLogsObserver`: docs/opentelemetry.md.",
         kind="mapping",
         allowed="for a class of observer.class.names a mapping: text, numbers, true, false, or {file: PATH}",
         default_factory=dict,
@@ -319,6 +321,15 @@ class Config(ConfigSection):
         kind="text",
         allowed="debug, info, warning or error",
         default="info",
+        reload=True,
+    )
+    log_format: LogFormat = key(
+        "log.format",
+        "Form of log lines: `json`, one object each; `text`, for people; `auto`: text where stderr is a terminal, else "
+        "JSON (docs/logging.md).",
+        kind="text",
+        allowed="auto, json or text",
+        default="auto",
         reload=True,
     )
 

@@ -36,6 +36,7 @@ SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 UnsupportedResponse = Literal["empty", "close", "forward"]
 AuditMode = Literal["event", "rollup"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "text"]
 Plain = str | int | float | bool
 
 

@@ -228,7 +228,8 @@ def _principals(document: ConfigDocument, count: int) -> Iterator[Problem]:
         text = "0 lets nobody in (allowed: 1 or more, or 0 with max.connections.per.principal.overrides)"
         yield Problem(number, text)
     protocols = [document.get(("listeners", one, "security.protocol")) for one in range(count)]
-    if not (protocols and all(protocol in WITHOUT_PRINCIPALS for protocol in protocols)):  # or one is wrong itself
+    # One may be wrong itself, or what should be the list of listeners.
+    if not protocols or not all(protocol in WITHOUT_PRINCIPALS for protocol in protocols):
         return
     for path in (number, overrides, ("quotas", "users")):
         if document.get(path) not in (None, UNLIMITED, "", {}):

@@ -28,6 +28,10 @@ class ConnectionHandler(Protocol):
         """Whether anything serves connections at all."""
 
     @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing. Never waits."""
+
+    @property
     def local_connections(self) -> int:
         """Connections that use descriptors of this process or will need them, two for each."""
 

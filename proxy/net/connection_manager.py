@@ -24,6 +24,7 @@ from proxy.core.exchange import Connection, ConnectionTransition, PrincipalSourc
 from proxy.core.observation_interest import ObservationSink
 from proxy.core.principal_tracker import PrincipalTracker
 from proxy.core.session import Session
+from proxy.errors import describe_os_error
 from proxy.interceptors.broker_metadata import FleetDirectory, FleetView
 from proxy.limits.principal_quotas import Logins
 from proxy.net.connection_lifetime import ConnectionLifetime
@@ -210,7 +211,7 @@ class ConnectionManager:
                     self._setup_deadlines.start(relay)
         except Exception as error:  # mostly OSError; an invalid host name raises ValueError
             relay.counters.upstream_failures += 1
-            reason = str(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
+            reason = describe_os_error(error) or f"no answer within {self._config.upstream_connect_timeout_ms} ms"
             self._rate_limited.warning("upstream_unreachable", upstream=str(upstream), error=reason)
             relay.close("upstream_unreachable")
             self._restart_probe(relay)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from observers.observer_thread import ObserverStats
 
 AUDIT_OBSERVER = "observers.audit:AuditObserver"
+OPENTELEMETRY_OBSERVER = "observers.opentelemetry:OpenTelemetryLogsObserver"
 REQUEST_METRICS_OBSERVER = "observers.request_metrics:RequestMetricsObserver"
-"""The built-in observer, whose own counters are exported as metrics."""
+"""The built-in observers, whose own counters are exported as metrics."""
 
 PREPARE_TIMEOUT = 10.0
 """Seconds within which observers have to be configured in a reload."""
@@ -77,6 +78,13 @@ class DataPlane:
     def local_connections(self) -> int:
         """Connections that have descriptors or need them."""
         return self._connections.local_connections
+
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing."""
+        observers: Any = self._dispatcher.observers if self._dispatcher is not None else {}
+        built_in = (observers.get(name) for name in (AUDIT_OBSERVER, OPENTELEMETRY_OBSERVER))
+        return "; ".join(one.degradation for one in built_in if one is not None and one.degradation)
 
     def on_capacity(self, callback: Callable[[], None]) -> None:
         """Do nothing: a data plane is never full."""
@@ -155,7 +163,9 @@ class DataPlane:
         snapshot.memory_waits = budget.waits
         snapshot.workers[self._number] = sum(counters.active for counters in listener_counters.values())
         if self._dispatcher is not None:  # some counters are behind an observer's lock
-            snapshot.observers, snapshot.audit = await asyncio.to_thread(_observer_counts, self._dispatcher)
+            snapshot.observers, snapshot.audit, snapshot.opentelemetry = await asyncio.to_thread(
+                _observer_counts, self._dispatcher
+            )
             requests: Any = self._dispatcher.observers.get(REQUEST_METRICS_OBSERVER)
             if requests is not None:
                 snapshot.requests = await asyncio.to_thread(requests.stats)
@@ -287,9 +297,18 @@ def observation_of(config: Config, dispatcher: Dispatcher) -> ObservationSink:
     )
 
 
-def _observer_counts(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any]]:
-    audit: Any = dispatcher.observers.get(AUDIT_OBSERVER)
-    return {stats.name: stats for stats in dispatcher.stats()}, structs.asdict(audit.stats()) if audit else {}
+def _observer_counts(dispatcher: Dispatcher) -> tuple[dict[str, ObserverStats], dict[str, Any], dict[str, Any]]:
+    """Return the counts of all observers; of the audit; and of the OpenTelemetry logs."""
+    return (
+        {stats.name: stats for stats in dispatcher.stats()},
+        _event_counts(dispatcher, AUDIT_OBSERVER),
+        _event_counts(dispatcher, OPENTELEMETRY_OBSERVER),
+    )
+
+
+def _event_counts(dispatcher: Dispatcher, name: str) -> dict[str, Any]:
+    observer: Any = dispatcher.observers.get(name)
+    return structs.asdict(observer.stats()) if observer else {}
 
 
 async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyncio.Event) -> None:
@@ -304,7 +323,7 @@ async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyn
     if not abort.is_set():
         threading.Thread(target=close, name="close observers", daemon=True).start()
         await run_until(closed.wait(), abort)
-    observers, audit = _observer_counts(dispatcher)
+    observers, *audits = _observer_counts(dispatcher)
     for stats in observers.values():
         counts = {
             "delivered": stats.delivered,
@@ -313,6 +332,6 @@ async def _close_observers(dispatcher: Dispatcher, timeout_s: float, abort: asyn
             "queued": stats.queued,
         }
         log.info("observer_closed", observer=stats.name, **counts)
-    if audit:
-        counts = {name: audit[name] for name in ("emitted", "delivered", "dropped", "spooled", "queued")}
-        log.info("audit_closed", **counts)
+    for event, audit in zip(("audit_closed", "opentelemetry_closed"), audits, strict=True):
+        if audit:
+            log.info(event, **{name: audit[name] for name in ("emitted", "delivered", "dropped", "spooled", "queued")})

@@ -69,7 +69,7 @@ class Response(NamedTuple):
     """The allowed methods, if another one was requested; otherwise empty."""
 
 
-class Request(NamedTuple):
+class AdminRequest(NamedTuple):
     """What a handler needs of a request. ``accept``: its ``Accept`` header, empty if there is none."""
 
     query: Mapping[str, str]
@@ -77,7 +77,7 @@ class Request(NamedTuple):
     accept: str = ""
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[AdminRequest], Awaitable[Response]]
 
 
 class HttpServer:
@@ -177,7 +177,7 @@ class HttpServer:
             return _error_response(HTTPStatus.FORBIDDEN)
         try:
             accept = b",".join(value for name, value in request.headers if name == b"accept")
-            return await handler(Request(dict(parse_qsl(query, keep_blank_values=True)), accept.decode("latin-1")))
+            return await handler(AdminRequest(dict(parse_qsl(query, keep_blank_values=True)), accept.decode("latin-1")))
         except Exception:
             log.exception("admin_request_failed", path=request.target)
             return _error_response(HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -166,6 +166,11 @@ class ListenerManager:
             return "starting"
         return self.not_ready_reason if self._handler.is_available else "no worker runs"
 
+    @property
+    def degradation(self) -> str:
+        """What works in part only although connections are served, in one sentence; empty for nothing."""
+        return self._handler.degradation
+
     def open_new(self, config: Config) -> dict[str, socket.socket]:
         """Return listening sockets for the listeners of ``config`` that are new or have another address.
 

@@ -57,5 +57,6 @@ async def _fetch_advertised(upstream: Upstream) -> dict[int, Endpoint]:
             streams, messages.metadata_request(), client_id=f"brokerside-{__version__}", max_size=MAX_METADATA_SIZE
         )
         return messages.decode_brokers(answer)
-    except (EOFError, PeerError):
-        raise OSError(f"{upstream} does not answer as a Kafka broker does") from None
+    except (EOFError, PeerError) as error:
+        detail = f": {error.detail}" if isinstance(error, PeerError) else ""
+        raise OSError(f"{upstream} does not answer as a Kafka broker does{detail}") from None

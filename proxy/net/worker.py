@@ -136,14 +136,14 @@ class Worker:
             case UpdateConfig():
                 self._config = unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}
-                configure_logging(self._config.log_level, worker=self._number)
+                configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
                 self._data_plane.update_config(self._config)
             case UpdateFleetView():
                 self._data_plane.update_fleet_view(message.view)
             case StartWorker():
                 self._number, self._config = message.number, unpack(message.config)
                 self._listeners = {listener.name: listener for listener in self._config.listeners}
-                configure_logging(self._config.log_level, worker=self._number)
+                configure_logging(self._config.log_level, self._config.log_format, worker=self._number)
                 self._started.set_result(True)
             case Drain():
                 self._spread = message.spread

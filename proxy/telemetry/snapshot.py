@@ -58,7 +58,9 @@ class Snapshot(Struct):
     observers: dict[str, ObserverStats] = field(default_factory=dict)
     """By observer name, in the order of ``observer.class.names``."""
     audit: dict[str, Any] = field(default_factory=dict)
-    """The fields of ``observers.audit.AuditStats``; empty without the built-in audit observer."""
+    """The fields of ``observers.event_observer.AuditStats``; empty without the built-in audit observer."""
+    opentelemetry: dict[str, Any] = field(default_factory=dict)
+    """The same of the built-in OpenTelemetry observer."""
     requests: RequestStats = field(default_factory=RequestStats)
     """Empty without the built-in observer of requests."""
     workers: dict[int, int] = field(default_factory=dict)

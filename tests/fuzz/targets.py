@@ -3,12 +3,18 @@ whole gives, and the oracle agrees."""
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
 
 from observers.decompress import MAX_COMPRESSION_RATIO, MAX_DECOMPRESSION_STEPS, OUTPUT_BLOCK_BYTES
+from observers.event import Envelope
+from observers.otlp_encoding import ATTRIBUTES
+from observers.otlp_writer import LogRecordWriter
 from observers.record_counter import count_records
 from proxy.compiled import walk_door
 from proxy.compiled.exchange import Exchange, Kind
@@ -26,6 +32,8 @@ from tests.tools.messages import uvarint
 
 COMPARED = 1 / 4
 """Share of the inputs that the oracle reads, too: it takes several times as long."""
+
+EVENTS = msgspec.json.Decoder(get_type_hints(Envelope)["events"])
 
 BYTE_BY_BYTE = 1 / 4
 """Share of the inputs that are read byte by byte as well."""
@@ -453,6 +461,26 @@ def check_proxy(data: bytes, rng: Random) -> None:
     assert found == (expected if data else None)
 
 
+def log_records_once(data: bytes) -> bytes | None:
+    try:
+        return LogRecordWriter(ATTRIBUTES).write_records(data, b"uid-", b"1")
+    except ValueError:
+        return None
+
+
+def check_log_records(data: bytes, rng: Random) -> None:
+    """Where they are events, as a spool gives them, there are as many log records."""
+    written = log_records_once(data)
+    try:
+        events = EVENTS.decode(data)
+        is_compact = msgspec.json.encode(msgspec.json.decode(data)) == data
+    except ValueError:
+        return
+    if is_compact and events:
+        assert written is not None
+        assert len(json.loads(b"[%b]" % written)) == len(events)
+
+
 TARGETS = [
     Target("bodies", seeds.bodies, check_body, body_once),
     Target("records", seeds.record_sets, check_records, records_once),
@@ -464,4 +492,5 @@ TARGETS = [
         "deep", seeds.packed, check_deep, deep_once, share=3 * MAX_COMPRESSION_RATIO, besides=3 * OUTPUT_BLOCK_BYTES
     ),
     Target("proxy_protocol", seeds.proxy_headers, check_proxy, proxy_once),
+    Target("log_records", seeds.events, check_log_records, log_records_once, share=30, besides=262_144),
 ]

@@ -13,24 +13,24 @@ import pytest
 
 from proxy.config import Endpoint
 from proxy.net import http
-from proxy.net.http import HttpServer, Request, Response
+from proxy.net.http import AdminRequest, HttpServer, Response
 from proxy.net.listening_sockets import bind_listening_socket
 from tests.integration.conftest import free_port
 
 
-async def hello(request: Request) -> Response:
+async def hello(request: AdminRequest) -> Response:
     return Response(b"hello\n")
 
 
-async def busy(request: Request) -> Response:
+async def busy(request: AdminRequest) -> Response:
     return Response(b"later\n", 503, "text/strange")
 
 
-async def broken(request: Request) -> Response:
+async def broken(request: AdminRequest) -> Response:
     raise ValueError("what nobody outside needs to know")
 
 
-async def changed(request: Request) -> Response:
+async def changed(request: AdminRequest) -> Response:
     return Response(b"changed\n")
 
 
@@ -224,7 +224,7 @@ async def test_what_is_being_answered_keeps_its_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     asked, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(request: Request) -> Response:
+    async def slow(request: AdminRequest) -> Response:
         asked.set()
         await go_on.wait()
         return Response(b"slow\n")

@@ -14,6 +14,7 @@ from kio.serial import entity_reader
 
 from observers.audit_filter import AuditFilter
 from observers.audit_writer import RequestEventEncoder
+from observers.error_names import ERROR_NAMES
 from observers.event import RequestEvent
 from observers.topic_names import TopicNames
 from proxy.compiled.exchange import Exchange, Kind
@@ -237,3 +238,4 @@ def test_an_unknown_version_has_no_program() -> None:
 def test_the_jobs_take_the_same_codes_for_steps() -> None:
     assert set(kafka_errors.RETRIABLE_ERRORS) == response_errors.RETRIABLE
     assert set(kafka_errors.PROTOCOL_ERRORS) == response_errors.PROTOCOL
+    assert kafka_errors.ERROR_NAMES == ERROR_NAMES

@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from observers.audit import MIN_CLOCK_STEP, STATUS_INTERVAL, AuditObserver
+from observers.audit import AuditObserver
 from observers.delivery_accounting import Gap
 from observers.event import ROLLUP_LEVEL, SCHEMA_LEVEL, Envelope, InventoryEvent, InventoryTopic, RequestEvent
 from observers.event_blocks import Chunk, EncodedEvents
+from observers.event_observer import MIN_CLOCK_STEP, STATUS_INTERVAL
 from observers.inventory import Inventory, inventory_events
 from observers.outbox import OutboxStats
 from observers.request_events import MAX_EVENT_BYTES, max_partition_bytes
@@ -65,7 +66,7 @@ class Kept:
         told = self.seq - sum(self.lost.values())
         return OutboxStats(
             emitted=self.seq, delivered=0, dropped=self.lost, spooled=0, queued=told, queued_bytes=0, spool_bytes=0,
-            spool_failed=False, replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
+            spool_problem="", replayed=0, replay_lost=0, records_delivered=0, bytes_delivered=0,
             observed=self.observed[0], taken=self.taken, hidden=self.hidden, problems={},
         )  # fmt: skip
 
@@ -98,7 +99,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("observers.audit.time", clock)
+    monkeypatch.setattr("observers.event_observer.time", clock)
     return clock
 
 
@@ -107,7 +108,7 @@ Auditing = Callable[..., tuple[AuditObserver, Kept]]
 
 @pytest.fixture
 def auditing(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Auditing:
-    monkeypatch.setattr("observers.audit.Outbox", Kept)
+    monkeypatch.setattr("observers.event_observer.Outbox", Kept)
     monkeypatch.setattr(Inventory, "start", lambda self: None)
 
     def configured(*, configs: Mapping[str, Any] | None = None, **audit: Any) -> tuple[AuditObserver, Kept]:
@@ -364,8 +365,8 @@ class TestConfiguration:
 
     def test_a_spool_is_used_where_one_is_set(self, auditing: Auditing) -> None:
         assert auditing()[1].settings["spool"] is None
-        spool = auditing(**{"spool.path": "/a/b", "spool.max.bytes": 5})[1].settings["spool"]
-        assert (spool.path, spool.max_bytes) == ("/a/b", 5)
+        spool = auditing(**{"spool.path": "/a/b", "spool.max.bytes": 1 << 30})[1].settings["spool"]
+        assert (spool.path, spool.max_bytes) == ("/a/b", 1 << 30)
 
 
 class TestDeep:
@@ -380,7 +381,9 @@ class TestDeep:
     ) -> None:
         observer, outbox = auditing(configs={"observer.records.deep": True})
         exact = fetch([], [(b"a", 0, 10, 99, 0)])
-        monkeypatch.setattr("observers.audit.count_compressed_records", lambda one: (one.request, exact.response))
+        monkeypatch.setattr(
+            "observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response)
+        )
         observer.record_exchanges([fetch([], [(b"a", 0, 10, 1, 0)]), produce([(b"a", 0, 10, 1)])], 0)
         assert [event.topics[0].records for event in outbox.events] == [99, 1]
 
@@ -397,7 +400,9 @@ class TestDeep:
             told.extend(exchanges)
             return EncodedEvents(last=first - 1, hidden=len(exchanges))
 
-        monkeypatch.setattr("observers.audit.count_compressed_records", lambda one: (one.request, exact.response))
+        monkeypatch.setattr(
+            "observers.event_observer.count_compressed_records", lambda one: (one.request, exact.response)
+        )
         monkeypatch.setattr(observer, "_request_encoder", SimpleNamespace(encode_exchanges=encode_exchanges))
         observer.record_exchanges([claimed], 0)
         assert told == [exact]
