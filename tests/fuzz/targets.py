@@ -297,6 +297,15 @@ def check_errors(data: bytes, rng: Random) -> None:
     _same(found, item_errors(key, version, cuts(rng, body), whole=False))
     if rng.random() < BYTE_BY_BYTE:
         _same(found, item_errors(key, version, single(body), whole=False))
+    if rng.random() < COMPARED:
+        walker = oracle.walker_for_errors(key, version)
+        assert walker is not None
+        try:
+            theirs: Any = oracle.walk_whole(walker, body, 0, len(body), version, "broker", oracle.kept_by(walker))
+            expected: Any = [theirs.error_code, theirs.items]
+        except MalformedBody as error:
+            expected = error.side, error.detail
+        _same(found, expected)
     told = _read(key, version, True, body)
     if isinstance(found, tuple) or told is None or rng.random() > COMPARED:
         return
